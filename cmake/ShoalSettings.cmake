@@ -1,0 +1,40 @@
+# Compiler settings for every target of Shoal: language level, warnings, sanitizers.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+find_program(SHOAL_CCACHE ccache)
+if(SHOAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SHOAL_CCACHE})
+endif()
+
+# Linked privately by every room, test and program; never exported.
+add_library(shoal_settings INTERFACE)
+target_compile_options(shoal_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SHOAL_WERROR}>>:-Werror>
+  # Reproducible binaries, and ccache hits across checkouts.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
+
+# Decision 19: one binary gives one result. GCC contracts a*b+c into fma where the
+# target has it, so two multiversioned copies of one loop would differ; off everywhere,
+# kernels ask for fma by name.
+target_compile_options(shoal_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+if(SHOAL_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(SHOAL_SANITIZE STREQUAL "thread")
+  # ThreadSanitizer cannot see libgomp's barriers: parallel_for runs serially there.
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_compile_definitions(SHOAL_SERIAL_PARALLEL_FOR=1)
+  add_link_options(-fsanitize=thread)
+elseif(SHOAL_SANITIZE)
+  message(FATAL_ERROR "SHOAL_SANITIZE is '${SHOAL_SANITIZE}'; use address, thread or nothing")
+endif()

@@ -1,0 +1,50 @@
+include(GNUInstallDirs)
+
+# shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
+# A room: the folder <NAME>, the target shoal_<name with underscores>, the alias
+# Shoal::<name with underscores>. Its headers are included as "shoal/<NAME>/x.h",
+# and only by targets that link it: each room has an include directory of its own.
+function(shoal_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  string(REPLACE "/" "_" id ${name})
+  set(target shoal_${id})
+  set(include_root ${CMAKE_BINARY_DIR}/include/${id})
+  get_filename_component(parent shoal/${name} DIRECTORY)
+  file(MAKE_DIRECTORY ${include_root}/${parent})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${name} ${include_root}/shoal/${name} SYMBOLIC)
+  if(ARG_SOURCES)
+    add_library(${target} STATIC ${ARG_SOURCES})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_settings> ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope}
+    $<BUILD_INTERFACE:${include_root}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_link_libraries(${target} ${scope} ${ARG_DEPS})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${id})
+  add_library(Shoal::${id} ALIAS ${target})
+  set_property(GLOBAL APPEND PROPERTY SHOAL_LIBRARIES ${target})
+  install(TARGETS ${target} EXPORT ShoalTargets)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${name}/
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal/${name}
+    FILES_MATCHING PATTERN "*.h")
+endfunction()
+
+# shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s])
+# One GoogleTest program a room. Multi-rank tests spawn their own threads or processes
+# (tests/support), so that killing and failing ranks can be tested too.
+function(shoal_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE shoal_settings ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    SHOAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,36 @@
+// Steady time: deadlines for every wait, and a stopwatch.
+#pragma once
+
+#include <chrono>
+
+namespace shoal {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A moment after which a wait gives up. Cheap to copy; passed down, so that nested waits share it.
+class Deadline {
+ public:
+  static Deadline in_seconds(double seconds) {
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(seconds)));
+  }
+  static Deadline never() { return Deadline(Clock::time_point::max()); }
+
+  bool passed() const { return Clock::now() >= at_; }
+  Clock::time_point time() const { return at_; }
+  double seconds_left() const {
+    return at_ == Clock::time_point::max()
+               ? 1e9
+               : std::chrono::duration<double>(at_ - Clock::now()).count();
+  }
+
+ private:
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Clock::time_point at_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,73 @@
+#include "shoal/runtime/base/env.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include "shoal/runtime/base/error.h"
+
+extern char** environ;
+
+namespace shoal::env {
+namespace {
+
+constexpr std::array kVariables{kLog, kThreads, kDeadline, kBackend};
+
+[[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
+  throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,
+              variable.help);
+}
+
+template <typename Number>
+Number parse_number(const Variable& variable, std::string_view wants) {
+  const std::string text = get_string(variable);
+  Number value{};
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc{} || end != text.data() + text.size()) refuse(variable, text, wants);
+  return value;
+}
+
+}  // namespace
+
+std::span<const Variable> variables() { return kVariables; }
+
+bool is_set(const Variable& variable) {
+  return std::getenv(std::string(variable.name).c_str()) != nullptr;
+}
+
+std::string get_string(const Variable& variable) {
+  const char* value = std::getenv(std::string(variable.name).c_str());
+  return value ? value : std::string(variable.default_value);
+}
+
+std::int64_t get_integer(const Variable& variable) {
+  return parse_number<std::int64_t>(variable, "an integer");
+}
+
+double get_real(const Variable& variable) { return parse_number<double>(variable, "a number"); }
+
+bool get_boolean(const Variable& variable) {
+  const std::string text = get_string(variable);
+  if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
+  if (text == "0" || text == "false" || text == "no" || text == "off" || text.empty()) return false;
+  refuse(variable, text, "true or false");
+}
+
+std::span<const std::string> unknown() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> found;
+    for (char** entry = environ; *entry; ++entry) {
+      const std::string_view text(*entry);
+      if (!text.starts_with("SHOAL_")) continue;
+      const std::string_view name = text.substr(0, text.find('='));
+      if (std::ranges::none_of(kVariables, [&](const Variable& v) { return v.name == name; }))
+        found.emplace_back(name);
+    }
+    return found;
+  }();
+  return names;
+}
+
+}  // namespace shoal::env

@@ -1,0 +1,46 @@
+// The registry of environment variables (house rule 9). Every SHOAL_* variable that any part
+// reads is declared here, documented where it is declared, and printed by `shoal env`.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shoal::env {
+
+enum class Kind { string, integer, real, boolean };
+
+struct Variable {
+  std::string_view name;
+  Kind kind;
+  std::string_view default_value;
+  std::string_view help;
+};
+
+inline constexpr Variable kLog{"SHOAL_LOG", Kind::string, "info",
+                               "lowest level logged: debug, info, warn, error or off"};
+inline constexpr Variable kThreads{
+    "SHOAL_THREADS", Kind::integer, "0",
+    "threads inside kernels of each rank; 0: the cores this process may use / ranks on this host"};
+inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
+                                    "seconds any wait for another rank may last"};
+inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "native",
+                                   "collective backend: native, mpi or nccl"};
+
+// All of the above, in the order in which `shoal env` prints them.
+std::span<const Variable> variables();
+
+// The value from the environment, or the default. A value that does not parse throws
+// invalid_argument with the variable's name and what it accepts.
+std::string get_string(const Variable& variable);
+std::int64_t get_integer(const Variable& variable);
+double get_real(const Variable& variable);
+bool get_boolean(const Variable& variable);
+bool is_set(const Variable& variable);
+
+// Names in this process's environment that start with SHOAL_ and that nobody declared:
+// a misspelt variable is worth a warning.
+std::span<const std::string> unknown();
+
+}  // namespace shoal::env

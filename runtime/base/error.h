@@ -1,0 +1,80 @@
+// The one exception type of Shoal, and the checks that throw it.
+//
+// The library never prints, exits or aborts (docs/architecture.md, decision 15): a fatal
+// condition throws Error; a program turns it into one line and a non-zero exit status.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+enum class ErrorCode {
+  invalid_argument,  // the caller or the user asked for something that cannot be
+  not_found,         // a file, key, tensor or option that should exist does not
+  corrupt_data,      // bytes that do not follow their format
+  io,                // the operating system refused (permission, full disk, network)
+  out_of_memory,
+  timeout,      // a deadline passed
+  peer_lost,    // another rank died or left
+  mismatch,     // ranks called different things
+  aborted,      // somebody called abort
+  unavailable,  // built without it, or not on this machine
+  internal,     // a bug of ours
+};
+
+std::string_view to_string(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  // `message` says what is wrong, with the numbers; `remedy`, if any, what to do about it.
+  Error(ErrorCode code, std::string message, std::string remedy = {});
+
+  // Who and where, added by the layer that knows. Return *this to allow chaining in a throw.
+  Error& at_rank(int rank);
+  Error& with_peer(int peer);
+  Error& in_operation(std::string operation);
+
+  ErrorCode code() const { return code_; }
+  int rank() const { return rank_; }  // -1: not known
+  int peer() const { return peer_; }  // -1: none
+  const std::string& operation() const { return operation_; }
+  const std::string& message() const { return message_; }
+  const std::string& remedy() const { return remedy_; }
+  // One line: "message [rank 3, peer 1, all_reduce]; remedy".
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  void compose();
+
+  ErrorCode code_;
+  int rank_ = -1;
+  int peer_ = -1;
+  std::string operation_, message_, remedy_, what_;
+};
+
+// throw_error(ErrorCode::io, "cannot open {}: {}", path, reason)
+template <typename... Args>
+[[noreturn]] void throw_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace shoal
+
+// SHOAL_CHECK(rows > 0, "matmul: {} rows", rows): invalid_argument unless the condition holds.
+#define SHOAL_CHECK(condition, ...) \
+  do {                              \
+    if (!(condition)) [[unlikely]]  \
+      ::shoal::throw_error(::shoal::ErrorCode::invalid_argument, __VA_ARGS__); \
+  } while (false)
+
+// SHOAL_ASSERT(condition): a bug of ours when it fails; the text names the place.
+#define SHOAL_ASSERT(condition)    \
+  do {                             \
+    if (!(condition)) [[unlikely]] \
+      ::shoal::throw_error(::shoal::ErrorCode::internal, "internal error: {} ({}:{})", #condition, \
+                           __FILE__, __LINE__); \
+  } while (false)

@@ -1,0 +1,46 @@
+#include "shoal/runtime/base/parallel_for.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace shoal {
+
+int available_cores() {
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return 1;
+}
+
+void parallel_for(int threads, std::int64_t count, std::int64_t grain,
+                  const std::function<void(std::int64_t, std::int64_t)>& body) {
+  if (count <= 0) return;
+  grain = std::max<std::int64_t>(grain, 1);
+  const std::int64_t pieces =
+      std::clamp<std::int64_t>((count + grain - 1) / grain, 1, std::max(threads, 1));
+  const auto piece = [&](std::int64_t index) {
+    const std::int64_t begin = count * index / pieces, end = count * (index + 1) / pieces;
+    if (begin < end) body(begin, end);
+  };
+#ifndef SHOAL_SERIAL_PARALLEL_FOR
+  if (pieces > 1 && !omp_in_parallel()) {
+    std::exception_ptr failure;
+#pragma omp parallel for num_threads(static_cast<int>(pieces)) schedule(static, 1)
+    for (std::int64_t index = 0; index < pieces; ++index) {
+      try {
+        piece(index);
+      } catch (...) {
+#pragma omp critical(shoal_parallel_for)
+        if (!failure) failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+    return;
+  }
+#endif
+  for (std::int64_t index = 0; index < pieces; ++index) piece(index);
+}
+
+}  // namespace shoal

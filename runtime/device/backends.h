@@ -1,0 +1,14 @@
+// The factories behind device_backend(). CMake links exactly one source for CUDA: the real one
+// or the one that names the build flag (docs/architecture.md, decision 14).
+#pragma once
+
+#include <memory>
+
+#include "shoal/runtime/device/device.h"
+
+namespace shoal {
+
+std::unique_ptr<DeviceBackend> make_host_device_backend();
+std::unique_ptr<DeviceBackend> make_cuda_device_backend();
+
+}  // namespace shoal

@@ -1,0 +1,101 @@
+// Where memory lives and work runs: a device, its streams and its events.
+//
+// One header for host and CUDA. Host streams run work in the caller, in order, so a host
+// Stream costs nothing and every host operation is complete when its call returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace shoal {
+
+enum class DeviceType : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  std::int16_t index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index) {
+    return {DeviceType::cuda, static_cast<std::int16_t>(index)};
+  }
+  constexpr bool is_cpu() const { return type == DeviceType::cpu; }
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+std::string to_string(Device device);  // "cpu", "cuda:0"
+
+// A view of a stream: device and native handle (null: the host's, or CUDA's default stream).
+// Does not own; copy freely. Operations are methods of the device's DeviceBackend.
+struct Stream {
+  Device device;
+  void* handle = nullptr;
+};
+
+enum class StreamPriority { normal, high };
+
+// What a kind of device can do; the seam behind which CUDA lives. All calls may be made from
+// any thread and throw Error (unavailable: built without this device; internal: driver error).
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+
+  virtual int count() const = 0;
+  virtual std::string describe(Device device) const = 0;  // name, memory, capability
+
+  virtual void* create_stream(Device device, StreamPriority priority) = 0;
+  virtual void destroy_stream(Stream stream) noexcept = 0;
+  virtual void synchronize(Stream stream) = 0;  // blocks
+
+  virtual void* create_event(Device device) = 0;
+  virtual void destroy_event(Device device, void* event) noexcept = 0;
+  virtual void record(void* event, Stream stream) = 0;
+  virtual bool query(Device device, void* event) = 0;        // true: all work before it is done
+  virtual void wait(Stream stream, void* event) = 0;         // later work on `stream` waits; no block
+  virtual void synchronize(Device device, void* event) = 0;  // blocks
+  virtual double elapsed_ms(Device device, void* start, void* stop) = 0;
+
+  // Any direction between host and this kind of device. Host: done on return.
+  virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
+  virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
+};
+
+// The backend of a kind of device. Asking for CUDA in a build without it returns a backend
+// with count() == 0 whose other calls name the flag: SHOAL_CUDA=ON.
+DeviceBackend& device_backend(DeviceType type);
+
+// RAII owner of a stream.
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device device, StreamPriority priority = StreamPriority::normal);
+  ~OwnedStream();
+  OwnedStream(OwnedStream&& other) noexcept;
+  OwnedStream& operator=(OwnedStream&& other) noexcept;
+  Stream view() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+// RAII owner of an event.
+class Event {
+ public:
+  explicit Event(Device device);
+  ~Event();
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+
+  void record(Stream stream);
+  bool query() const;
+  void synchronize() const;             // blocks the caller
+  void block_stream(Stream stream) const;  // later work on `stream` waits for this event
+  double elapsed_ms_since(const Event& start) const;
+
+ private:
+  Device device_;
+  void* handle_;
+};
+
+}  // namespace shoal

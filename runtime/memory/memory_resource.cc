@@ -1,0 +1,195 @@
+#include "shoal/runtime/memory/memory_resource.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+class HostMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream) override {
+    const bool huge = bytes >= 2 * kHugePage;
+    const std::size_t alignment = huge ? kHugePage : kAlignment;
+    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+    if (!pointer) {
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("host memory: no room for {} bytes of {}", bytes, to_string(tag)),
+                  "use a smaller batch or model, or more ranks");
+    }
+    // A hint: the kernel may refuse, and nothing but speed depends on it.
+    if (huge) (void)madvise(pointer, rounded, MADV_HUGEPAGE);
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t, MemoryTag, Stream) noexcept override {
+    std::free(pointer);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "host"; }
+};
+
+std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
+
+}  // namespace
+
+std::string_view to_string(MemoryTag tag) {
+  switch (tag) {
+    case MemoryTag::parameters: return "parameters";
+    case MemoryTag::gradients: return "gradients";
+    case MemoryTag::optimizer: return "optimizer";
+    case MemoryTag::activations: return "activations";
+    case MemoryTag::communication: return "communication";
+    case MemoryTag::data: return "data";
+    case MemoryTag::workspace: return "workspace";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<MemoryResource> make_host_memory() { return std::make_unique<HostMemory>(); }
+
+struct PoolMemory::FreeLists {
+  // A block goes back to the stream that used it last: reuse on that stream needs no event.
+  std::map<std::pair<void*, std::size_t>, std::vector<void*>> blocks;
+  std::size_t held = 0;
+};
+
+PoolMemory::PoolMemory(MemoryResource& upstream)
+    : upstream_(upstream), free_(std::make_unique<FreeLists>()) {}
+
+PoolMemory::~PoolMemory() { trim(); }
+
+std::size_t PoolMemory::rounded(std::size_t bytes) {
+  if (bytes <= 256) return 256;
+  const std::size_t step = std::bit_floor(bytes - 1) / 4;
+  return (bytes + step - 1) / step * step;
+}
+
+void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+  const std::size_t size = rounded(bytes);
+  {
+    const std::scoped_lock lock(mutex_);
+    auto found = free_->blocks.find({stream.handle, size});
+    if (found != free_->blocks.end() && !found->second.empty()) {
+      void* pointer = found->second.back();
+      found->second.pop_back();
+      free_->held -= size;
+      return pointer;
+    }
+  }
+  try {
+    return upstream_.allocate(size, tag, stream);
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::out_of_memory) throw;
+    trim();  // blocks of other sizes may be what stands in the way
+    return upstream_.allocate(size, tag, stream);
+  }
+}
+
+void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                            Stream stream) noexcept {
+  const std::size_t size = rounded(bytes);
+  try {
+    const std::scoped_lock lock(mutex_);
+    free_->blocks[{stream.handle, size}].push_back(pointer);
+    free_->held += size;
+  } catch (...) {  // no memory for the list itself
+    upstream_.deallocate(pointer, size, tag, stream);
+  }
+}
+
+void PoolMemory::trim() {
+  const std::scoped_lock lock(mutex_);
+  for (auto& [key, pointers] : free_->blocks)
+    for (void* pointer : pointers)
+      upstream_.deallocate(pointer, key.second, MemoryTag::workspace,
+                           Stream{upstream_.device(), key.first});
+  free_->blocks.clear();
+  free_->held = 0;
+}
+
+std::size_t PoolMemory::bytes_held() const {
+  const std::scoped_lock lock(mutex_);
+  return free_->held;
+}
+
+void CountingMemory::Counter::add(std::int64_t bytes) {
+  const std::int64_t now = current.fetch_add(bytes) + bytes;
+  std::int64_t seen = peak.load();
+  while (now > seen && !peak.compare_exchange_weak(seen, now)) {
+  }
+}
+
+void* CountingMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+  void* pointer = upstream_.allocate(bytes, tag, stream);
+  count_external(static_cast<std::int64_t>(bytes), tag);
+  ++allocations_;
+  return pointer;
+}
+
+void CountingMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                                Stream stream) noexcept {
+  upstream_.deallocate(pointer, bytes, tag, stream);
+  count_external(-static_cast<std::int64_t>(bytes), tag);
+}
+
+void CountingMemory::count_external(std::int64_t bytes, MemoryTag tag) {
+  tags_[index_of(tag)].add(bytes);
+  total_.add(bytes);
+}
+
+MemoryUsage CountingMemory::usage(MemoryTag tag) const {
+  const Counter& counter = tags_[index_of(tag)];
+  return {counter.current.load(), counter.peak.load()};
+}
+
+MemoryUsage CountingMemory::total() const { return {total_.current.load(), total_.peak.load()}; }
+
+void CountingMemory::reset_peaks() {
+  for (Counter& counter : tags_) counter.peak = counter.current.load();
+  total_.peak = total_.current.load();
+}
+
+Buffer::Buffer(MemoryResource& resource, std::size_t bytes, MemoryTag tag, Stream stream)
+    : resource_(&resource), bytes_(bytes), tag_(tag), device_(resource.device()), stream_(stream) {
+  if (bytes > 0) data_ = resource.allocate(bytes, tag, stream);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : resource_(std::exchange(other.resource_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      tag_(other.tag_),
+      device_(other.device_),
+      stream_(other.stream_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    resource_ = std::exchange(other.resource_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    tag_ = other.tag_;
+    device_ = other.device_;
+    stream_ = other.stream_;
+  }
+  return *this;
+}
+
+void Buffer::reset() noexcept {
+  if (data_) resource_->deallocate(data_, bytes_, tag_, stream_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+}  // namespace shoal

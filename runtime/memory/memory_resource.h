@@ -1,0 +1,134 @@
+// Allocation: who gives bytes, and how many are out, tag by tag.
+//
+// Resources are stream-ordered: memory freed on a stream may be handed out again to work that is
+// queued later on that stream. On the host this is ordinary allocation. Every resource may be
+// called from any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "shoal/runtime/device/device.h"
+
+namespace shoal {
+
+// What a byte is for. Every allocation names one; reports and tests read the sums.
+enum class MemoryTag : std::uint8_t {
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  communication,
+  data,
+  workspace,
+};
+inline constexpr std::size_t kMemoryTags = 7;
+std::string_view to_string(MemoryTag tag);
+
+class MemoryResource {
+ public:
+  virtual ~MemoryResource() = default;
+
+  // `bytes` > 0; the pointer is aligned to 64 bytes (host) or 256 (CUDA). Contents are undefined.
+  // Throws out_of_memory with the bytes asked for and the tag.
+  virtual void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) = 0;
+  // Same bytes, tag as at allocation; the stream after whose queued work the memory is free.
+  virtual void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                          Stream stream) noexcept = 0;
+  virtual Device device() const = 0;
+  virtual std::string name() const = 0;
+};
+
+// Plain aligned host memory; large blocks are advised to use huge pages.
+std::unique_ptr<MemoryResource> make_host_memory();
+
+// Keeps freed blocks for reuse. Sizes are rounded up to a quarter of a power of two, so waste stays
+// below 25 %; trim() gives everything unused back. `upstream` must outlive it.
+class PoolMemory final : public MemoryResource {
+ public:
+  explicit PoolMemory(MemoryResource& upstream);
+  ~PoolMemory() override;
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
+  Device device() const override { return upstream_.device(); }
+  std::string name() const override { return "pool over " + upstream_.name(); }
+
+  void trim();
+  std::size_t bytes_held() const;  // kept for reuse, not in use
+
+  static std::size_t rounded(std::size_t bytes);
+
+ private:
+  struct FreeLists;
+  MemoryResource& upstream_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<FreeLists> free_;
+};
+
+struct MemoryUsage {
+  std::int64_t current = 0;  // bytes
+  std::int64_t peak = 0;
+};
+
+// Counts what passes through it. `upstream` must outlive it. Over a pool it counts what is asked
+// for; under a pool, what the process really holds.
+class CountingMemory final : public MemoryResource {
+ public:
+  explicit CountingMemory(MemoryResource& upstream) : upstream_(upstream) {}
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
+  Device device() const override { return upstream_.device(); }
+  std::string name() const override { return "counting over " + upstream_.name(); }
+
+  MemoryUsage usage(MemoryTag tag) const;
+  MemoryUsage total() const;
+  std::int64_t allocations() const { return allocations_.load(); }
+  void reset_peaks();  // peaks become the current bytes
+
+  // Memory that came from elsewhere (a Communicator's symmetric memory) can be counted too.
+  void count_external(std::int64_t bytes, MemoryTag tag);
+
+ private:
+  struct Counter {
+    std::atomic<std::int64_t> current{0}, peak{0};
+    void add(std::int64_t bytes);
+  };
+  MemoryResource& upstream_;
+  std::array<Counter, kMemoryTags> tags_;
+  Counter total_;
+  std::atomic<std::int64_t> allocations_{0};
+};
+
+// Owns bytes from a resource, which must outlive it. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(MemoryResource& resource, std::size_t bytes, MemoryTag tag, Stream stream = {});
+  ~Buffer() { reset(); }
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }  // bytes
+  MemoryTag tag() const { return tag_; }
+  Device device() const { return device_; }
+  MemoryResource* resource() const { return resource_; }
+  explicit operator bool() const { return data_ != nullptr; }
+  void reset() noexcept;
+
+ private:
+  MemoryResource* resource_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  MemoryTag tag_ = MemoryTag::workspace;
+  Device device_{};
+  Stream stream_{};
+};
+
+}  // namespace shoal

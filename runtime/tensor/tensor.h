@@ -1,0 +1,142 @@
+// Tensor = Storage + offset + sizes + strides + dtype. A cheap handle; copies share the storage.
+// View and ConstView are what kernels take: a bare pointer with a shape, owning nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "shoal/runtime/memory/memory_resource.h"
+#include "shoal/runtime/tensor/dtype.h"
+#include "shoal/runtime/tensor/shape.h"
+
+namespace shoal {
+
+// Bytes that tensors share. May be released (offloaded, sharded away) and rematerialised beneath
+// its tensors; reading a released storage throws. `version` counts in-place writes, so that a
+// tensor saved for backward can notice that it has been overwritten. Not thread-safe.
+class Storage {
+ public:
+  explicit Storage(Buffer buffer);
+  // Memory owned by somebody else (`keeper` keeps it alive), such as a mapped file or a bucket.
+  Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> keeper);
+
+  void* data() const;  // throws when released
+  std::size_t size() const { return bytes_; }
+  Device device() const { return device_; }
+  bool released() const { return released_; }
+  std::uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+  void release();                      // gives the bytes back; the size is remembered
+  void rematerialise(Buffer buffer);   // same size as before
+
+ private:
+  Buffer buffer_;
+  std::shared_ptr<void> keeper_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_{};
+  bool released_ = false;
+  std::uint64_t version_ = 0;
+};
+
+// A contiguous row-major block of elements, read-write. Rank and sizes as in Shape; no ownership.
+struct View {
+  void* data = nullptr;
+  Shape shape;
+  DType dtype = DType::f32;
+  Device device{};
+  bool defined() const { return data != nullptr; }
+  template <typename T>
+  T* as() const;  // throws when T is not the dtype
+};
+
+struct ConstView {
+  const void* data = nullptr;
+  Shape shape;
+  DType dtype = DType::f32;
+  Device device{};
+  ConstView() = default;
+  ConstView(const void* data_in, Shape shape_in, DType dtype_in, Device device_in = {})
+      : data(data_in), shape(shape_in), dtype(dtype_in), device(device_in) {}
+  ConstView(const View& view)  // NOLINT: a View is always readable
+      : data(view.data), shape(view.shape), dtype(view.dtype), device(view.device) {}
+  bool defined() const { return data != nullptr; }
+  template <typename T>
+  const T* as() const;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined
+  Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shape, Shape strides,
+         DType dtype);
+
+  // Uninitialised memory.
+  static Tensor empty(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
+                      Stream stream = {});
+  static Tensor zeros(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
+                      Stream stream = {});
+  // A contiguous tensor over `storage` from `byte_offset`, which must suit the dtype's size.
+  static Tensor over(std::shared_ptr<Storage> storage, std::size_t byte_offset, const Shape& shape,
+                     DType dtype);
+
+  bool defined() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }  // elements
+  DType dtype() const { return dtype_; }
+  Device device() const { return storage_->device(); }
+  std::int64_t count() const { return shape_.count(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype_); }
+  std::int64_t offset() const { return offset_; }  // elements
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
+  bool is_contiguous() const;
+
+  // Same storage, other sizes: the count must agree and the tensor be contiguous.
+  Tensor reshaped(const Shape& shape) const;
+  // [start, start + length) of dimension dim; shares the storage.
+  Tensor narrowed(int dim, std::int64_t start, std::int64_t length) const;
+  Tensor transposed(int dim0, int dim1) const;
+
+  // For kernels. Throw when undefined, released or not contiguous. `view()` bumps the version:
+  // ask for it only to write.
+  View view() const;
+  ConstView const_view() const;
+  operator ConstView() const { return const_view(); }  // NOLINT
+
+  // Host tensors only: the elements as a typed pointer.
+  template <typename T>
+  T* data() const {
+    return view().as<T>();
+  }
+  template <typename T>
+  const T* const_data() const {
+    return const_view().as<T>();
+  }
+
+ private:
+  void* pointer() const;
+
+  std::shared_ptr<Storage> storage_;
+  std::int64_t offset_ = 0;
+  Shape shape_, strides_;
+  DType dtype_ = DType::f32;
+};
+
+namespace detail {
+void check_dtype(DType have, DType want);
+}
+
+template <typename T>
+T* View::as() const {
+  detail::check_dtype(dtype, dtype_of<T>());
+  return static_cast<T*>(data);
+}
+
+template <typename T>
+const T* ConstView::as() const {
+  detail::check_dtype(dtype, dtype_of<T>());
+  return static_cast<const T*>(data);
+}
+
+}  // namespace shoal
