@@ -6,17 +6,28 @@ namespace shoal {
 
 std::string_view to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::not_found: return "not found";
-    case ErrorCode::corrupt_data: return "corrupt data";
-    case ErrorCode::io: return "i/o error";
-    case ErrorCode::out_of_memory: return "out of memory";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_lost: return "peer lost";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::internal: return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::not_found:
+      return "not found";
+    case ErrorCode::corrupt_data:
+      return "corrupt data";
+    case ErrorCode::io:
+      return "i/o error";
+    case ErrorCode::out_of_memory:
+      return "out of memory";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_lost:
+      return "peer lost";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::aborted:
+      return "aborted";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::internal:
+      return "internal error";
   }
   return "unknown error";
 }

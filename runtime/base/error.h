@@ -4,11 +4,11 @@
 // condition throws Error; a program turns it into one line and a non-zero exit status.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace shoal {
 
@@ -65,16 +65,16 @@ template <typename... Args>
 }  // namespace shoal
 
 // SHOAL_CHECK(rows > 0, "matmul: {} rows", rows): invalid_argument unless the condition holds.
-#define SHOAL_CHECK(condition, ...) \
-  do {                              \
-    if (!(condition)) [[unlikely]]  \
+#define SHOAL_CHECK(condition, ...)                                            \
+  do {                                                                         \
+    if (!(condition)) [[unlikely]]                                             \
       ::shoal::throw_error(::shoal::ErrorCode::invalid_argument, __VA_ARGS__); \
   } while (false)
 
 // SHOAL_ASSERT(condition): a bug of ours when it fails; the text names the place.
-#define SHOAL_ASSERT(condition)    \
-  do {                             \
-    if (!(condition)) [[unlikely]] \
+#define SHOAL_ASSERT(condition)                                                                    \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
       ::shoal::throw_error(::shoal::ErrorCode::internal, "internal error: {} ({}:{})", #condition, \
-                           __FILE__, __LINE__); \
+                           __FILE__, __LINE__);                                                    \
   } while (false)

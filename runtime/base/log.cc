@@ -1,12 +1,12 @@
 #include "shoal/runtime/base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
@@ -16,8 +16,9 @@ namespace {
 
 // The process's one logger: a sink for lines, not state that computation depends on.
 struct Logger {
-  Logger() : sink(std::make_shared<spdlog::logger>(
-                 "shoal", std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
+  Logger()
+      : sink(std::make_shared<spdlog::logger>(
+            "shoal", std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
     sink->set_pattern("%H:%M:%S %^%L%$ %v");
     // A wrong SHOAL_LOG must not throw from the first log line; it falls back to info and says so.
     const std::string wanted = env::get_string(env::kLog);
@@ -63,11 +64,20 @@ void write(Level level, std::string_view text) {
   const int rank = log.rank;
   const std::string line = rank < 0 ? std::string(text) : fmt::format("[rank {}] {}", rank, text);
   switch (level) {
-    case Level::debug: log.sink->debug("{}", line); break;
-    case Level::info: log.sink->info("{}", line); break;
-    case Level::warn: log.sink->warn("{}", line); break;
-    case Level::error: log.sink->error("{}", line); break;
-    case Level::off: break;
+    case Level::debug:
+      log.sink->debug("{}", line);
+      break;
+    case Level::info:
+      log.sink->info("{}", line);
+      break;
+    case Level::warn:
+      log.sink->warn("{}", line);
+      break;
+    case Level::error:
+      log.sink->error("{}", line);
+      break;
+    case Level::off:
+      break;
   }
 }
 

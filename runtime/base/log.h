@@ -2,10 +2,10 @@
 // (SHOAL_LOG=debug|info|warn|error|off) and tell the logger their rank once it is known.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace shoal::log {
 

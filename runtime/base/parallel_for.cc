@@ -1,10 +1,10 @@
 #include "shoal/runtime/base/parallel_for.h"
 
-#include <omp.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <exception>
+
+#include <omp.h>
+#include <sched.h>
 
 namespace shoal {
 

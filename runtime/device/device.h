@@ -52,8 +52,8 @@ class DeviceBackend {
   virtual void* create_event(Device device) = 0;
   virtual void destroy_event(Device device, void* event) noexcept = 0;
   virtual void record(void* event, Stream stream) = 0;
-  virtual bool query(Device device, void* event) = 0;        // true: all work before it is done
-  virtual void wait(Stream stream, void* event) = 0;         // later work on `stream` waits; no block
+  virtual bool query(Device device, void* event) = 0;  // true: all work before it is done
+  virtual void wait(Stream stream, void* event) = 0;   // later work on `stream` waits; no block
   virtual void synchronize(Device device, void* event) = 0;  // blocks
   virtual double elapsed_ms(Device device, void* start, void* stop) = 0;
 
@@ -89,7 +89,7 @@ class Event {
 
   void record(Stream stream);
   bool query() const;
-  void synchronize() const;             // blocks the caller
+  void synchronize() const;                // blocks the caller
   void block_stream(Stream stream) const;  // later work on `stream` waits for this event
   double elapsed_ms_since(const Event& start) const;
 

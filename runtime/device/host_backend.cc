@@ -28,9 +28,7 @@ class HostBackend final : public DeviceBackend {
   void destroy_event(Device, void* event) noexcept override {
     delete static_cast<HostEvent*>(event);
   }
-  void record(void* event, Stream) override {
-    static_cast<HostEvent*>(event)->time = Clock::now();
-  }
+  void record(void* event, Stream) override { static_cast<HostEvent*>(event)->time = Clock::now(); }
   bool query(Device, void*) override { return true; }
   void wait(Stream, void*) override {}
   void synchronize(Device, void*) override {}

@@ -1,12 +1,12 @@
 #include "shoal/runtime/memory/memory_resource.h"
 
-#include <sys/mman.h>
-
 #include <bit>
 #include <cstdlib>
 #include <map>
 #include <utility>
 #include <vector>
+
+#include <sys/mman.h>
 
 #include "shoal/runtime/base/error.h"
 
@@ -45,13 +45,20 @@ std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
 
 std::string_view to_string(MemoryTag tag) {
   switch (tag) {
-    case MemoryTag::parameters: return "parameters";
-    case MemoryTag::gradients: return "gradients";
-    case MemoryTag::optimizer: return "optimizer";
-    case MemoryTag::activations: return "activations";
-    case MemoryTag::communication: return "communication";
-    case MemoryTag::data: return "data";
-    case MemoryTag::workspace: return "workspace";
+    case MemoryTag::parameters:
+      return "parameters";
+    case MemoryTag::gradients:
+      return "gradients";
+    case MemoryTag::optimizer:
+      return "optimizer";
+    case MemoryTag::activations:
+      return "activations";
+    case MemoryTag::communication:
+      return "communication";
+    case MemoryTag::data:
+      return "data";
+    case MemoryTag::workspace:
+      return "workspace";
   }
   return "unknown";
 }

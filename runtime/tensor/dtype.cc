@@ -9,28 +9,31 @@
 namespace shoal {
 namespace {
 
-constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{
-    {{DType::f32, "f32"},
-     {DType::bf16, "bf16"},
-     {DType::f16, "f16"},
-     {DType::f64, "f64"},
-     {DType::i64, "i64"},
-     {DType::i32, "i32"},
-     {DType::u8, "u8"},
-     {DType::i8, "i8"}}};
+constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DType::f32, "f32"},
+                                                                    {DType::bf16, "bf16"},
+                                                                    {DType::f16, "f16"},
+                                                                    {DType::f64, "f64"},
+                                                                    {DType::i64, "i64"},
+                                                                    {DType::i32, "i32"},
+                                                                    {DType::u8, "u8"},
+                                                                    {DType::i8, "i8"}}};
 
 }  // namespace
 
 std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
+    case DType::f16:
+      return 2;
     case DType::u8:
-    case DType::i8: return 1;
+    case DType::i8:
+      return 1;
   }
   SHOAL_ASSERT(false);
 }

@@ -10,9 +10,9 @@ namespace shoal {
 
 enum class DType : std::uint8_t { f32, bf16, f16, f64, i64, i32, u8, i8 };
 
-std::size_t size_of(DType dtype);             // bytes
-std::string_view to_string(DType dtype);      // "f32"
-DType parse_dtype(std::string_view text);     // throws invalid_argument, naming the choices
+std::size_t size_of(DType dtype);          // bytes
+std::string_view to_string(DType dtype);   // "f32"
+DType parse_dtype(std::string_view text);  // throws invalid_argument, naming the choices
 constexpr bool is_floating(DType dtype) { return dtype <= DType::f64; }
 
 // bfloat16: the upper half of an f32. Conversion rounds to nearest, ties to even; NaN stays NaN.
@@ -45,20 +45,36 @@ struct float16 {
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::f32; }
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
 template <>
-constexpr DType dtype_of<bfloat16>() { return DType::bf16; }
+constexpr DType dtype_of<bfloat16>() {
+  return DType::bf16;
+}
 template <>
-constexpr DType dtype_of<float16>() { return DType::f16; }
+constexpr DType dtype_of<float16>() {
+  return DType::f16;
+}
 template <>
-constexpr DType dtype_of<double>() { return DType::f64; }
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::i64;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::i32;
+}
 template <>
-constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::u8;
+}
 template <>
-constexpr DType dtype_of<std::int8_t>() { return DType::i8; }
+constexpr DType dtype_of<std::int8_t>() {
+  return DType::i8;
+}
 
 }  // namespace shoal

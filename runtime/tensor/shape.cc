@@ -58,7 +58,8 @@ Shape contiguous_strides(const Shape& shape) {
     strides[static_cast<std::size_t>(dim)] = stride;
     stride *= shape[dim];
   }
-  return Shape(std::span<const std::int64_t>(strides.data(), static_cast<std::size_t>(shape.rank())));
+  return Shape(
+      std::span<const std::int64_t>(strides.data(), static_cast<std::size_t>(shape.rank())));
 }
 
 }  // namespace shoal

@@ -73,8 +73,9 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, MemoryResource& memory, Me
 Tensor Tensor::over(std::shared_ptr<Storage> storage, std::size_t byte_offset, const Shape& shape,
                     DType dtype) {
   const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
-  SHOAL_CHECK(byte_offset % size_of(dtype) == 0, "offset {} is not a multiple of the {} bytes of {}",
-              byte_offset, size_of(dtype), to_string(dtype));
+  SHOAL_CHECK(byte_offset % size_of(dtype) == 0,
+              "offset {} is not a multiple of the {} bytes of {}", byte_offset, size_of(dtype),
+              to_string(dtype));
   SHOAL_CHECK(byte_offset <= storage->size() && bytes <= storage->size() - byte_offset,
               "{} of {} at byte {} does not fit a storage of {} bytes", to_string(shape),
               to_string(dtype), byte_offset, storage->size());
@@ -115,7 +116,8 @@ Tensor Tensor::transposed(int dim0, int dim1) const {
 
 void* Tensor::pointer() const {
   SHOAL_CHECK(defined(), "an undefined tensor was used");
-  SHOAL_CHECK(is_contiguous(), "a kernel was given a tensor {} with strides {}; it takes contiguous ones",
+  SHOAL_CHECK(is_contiguous(),
+              "a kernel was given a tensor {} with strides {}; it takes contiguous ones",
               to_string(shape_), to_string(strides_));
   return static_cast<std::byte*>(storage_->data()) +
          static_cast<std::size_t>(offset_) * size_of(dtype_);

@@ -27,8 +27,8 @@ class Storage {
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
-  void release();                      // gives the bytes back; the size is remembered
-  void rematerialise(Buffer buffer);   // same size as before
+  void release();                     // gives the bytes back; the size is remembered
+  void rematerialise(Buffer buffer);  // same size as before
 
  private:
   Buffer buffer_;

@@ -1,0 +1,51 @@
+// Scaled dot-product attention that never holds a [T, T] matrix for the whole batch (tiles of it,
+// a thread at a time; Dao et al., "FlashAttention", 2022, and its recomputation in backward).
+#pragma once
+
+#include "shoal/kernels/random.h"
+#include "shoal/runtime/tensor/tensor.h"
+
+namespace shoal::kernels {
+
+// Queries, keys and values by base pointer and strides in elements, so that they can be read from a
+// fused [B, T, 3·H·D] projection without a copy: element (b, t, h, d) is at
+// data + b·batch_stride + t·row_stride + h·D + d.
+struct HeadsView {
+  const void* data = nullptr;
+  std::int64_t batch_stride = 0, row_stride = 0;
+};
+struct MutableHeadsView {
+  void* data = nullptr;
+  std::int64_t batch_stride = 0, row_stride = 0;
+};
+
+struct AttentionShape {
+  std::int64_t batch = 0, heads = 0, query_length = 0, key_length = 0, head_dim = 0;
+  DType dtype = DType::f32;  // f32, bf16 or f16, of q, k, v, out and their gradients
+  bool causal = false;       // query i sees keys j <= i + key_length - query_length
+  float scale = 1;           // usually 1 / sqrt(head_dim)
+  // [B, key_length] u8, 1 where a key may be seen; undefined: all. A query that sees no key gives
+  // 0.
+  ConstView key_mask;
+  // Dropout of the probabilities; element (h, q, k) as random.h says.
+  float dropout = 0;
+  RandomSite site;
+  std::int64_t max_positions = 0;  // P of random.h; >= key_length where dropout > 0
+  std::int64_t head_offset = 0;    // local head 0 is this global head
+};
+
+class AttentionKernels {
+ public:
+  virtual ~AttentionKernels() = default;
+
+  // out = dropout(softmax(scale·q·kᵀ + mask))·v; log_sum_exp [B, heads, query_length] f32 is kept
+  // for backward (undefined in inference).
+  virtual void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
+                         MutableHeadsView out, View log_sum_exp, Stream stream) = 0;
+  virtual void attention_backward(const AttentionShape& shape, HeadsView q, HeadsView k,
+                                  HeadsView v, HeadsView out, ConstView log_sum_exp, HeadsView dout,
+                                  MutableHeadsView dq, MutableHeadsView dk, MutableHeadsView dv,
+                                  Stream stream) = 0;
+};
+
+}  // namespace shoal::kernels

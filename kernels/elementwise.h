@@ -1,0 +1,55 @@
+// Operations element by element, copies and dropout. Floating tensors may be f32, bf16 or f16
+// unless said otherwise; arithmetic is f32. In place (out == an input) is allowed everywhere.
+#pragma once
+
+#include "shoal/kernels/matmul.h"
+#include "shoal/kernels/random.h"
+
+namespace shoal::kernels {
+
+// How the rows of a [rows, C] activation map to samples and global coordinates.
+struct DropoutArgs {
+  float probability = 0;  // kept elements are scaled by 1 / (1 - probability)
+  RandomSite site;
+  std::int64_t rows_per_sample = 1;  // row r belongs to batch row r / rows_per_sample ...
+  std::int64_t row_offset = 0;       // ... at position row_offset + r % rows_per_sample
+  std::int64_t column_offset = 0;    // local column 0 is this global column
+  std::int64_t columns = 0;          // global columns; 0: as many as the tensor has
+};
+
+class ElementwiseKernels {
+ public:
+  virtual ~ElementwiseKernels() = default;
+
+  virtual void add(ConstView a, ConstView b, View out, Stream stream) = 0;
+  virtual void scale(ConstView x, float factor, View out, Stream stream) = 0;
+  // y += alpha * x
+  virtual void axpy(float alpha, ConstView x, View y, Stream stream) = 0;
+  // out = x converted (any pair of dtypes; floats to bf16/f16 round to nearest even).
+  virtual void cast(ConstView x, View out, Stream stream) = 0;
+  // x [rows, columns] -> out [columns, rows], any dtype.
+  virtual void transpose(ConstView x, View out, Stream stream) = 0;
+
+  // out = x + bias, bias [C] f32 or x's dtype, over rows.
+  virtual void add_bias(ConstView x, ConstView bias, View out, Stream stream) = 0;
+  virtual void activation(Activation kind, ConstView x, View out, Stream stream) = 0;
+  // dx = dy * activation'(x); x is the value before the activation.
+  virtual void activation_backward(Activation kind, ConstView x, ConstView dy, View dx,
+                                   Stream stream) = 0;
+
+  // out = dropout(x). Its own backward: the mask is recomputed, never stored.
+  virtual void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) = 0;
+  // out = residual + dropout(x): the sum at the end of a transformer's sub-layer.
+  virtual void dropout_add(const DropoutArgs& args, ConstView x, ConstView residual, View out,
+                           Stream stream) = 0;
+
+  // Normal (mean, std) or uniform [low, high) values; element i of the flat f32 tensor takes the
+  // site's element `first_element + i` of sample 0, so that shards of a tensor agree with it.
+  virtual void fill_normal(View out, float mean, float std, const RandomSite& site,
+                           std::uint64_t first_element, Stream stream) = 0;
+  virtual void fill_uniform(View out, float low, float high, const RandomSite& site,
+                            std::uint64_t first_element, Stream stream) = 0;
+  virtual void fill(View out, float value, Stream stream) = 0;
+};
+
+}  // namespace shoal::kernels

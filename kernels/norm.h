@@ -1,0 +1,46 @@
+// LayerNorm (Ba et al., 2016) and row-wise softmax.
+#pragma once
+
+#include "shoal/kernels/elementwise.h"
+
+namespace shoal::kernels {
+
+struct LayerNormArgs {
+  ConstView x;      // [rows, C]
+  ConstView gamma;  // [C], f32 or x's dtype
+  ConstView beta;   // [C]
+  float epsilon = 1e-5f;
+  View y;     // [rows, C], x's dtype
+  View mean;  // [rows] f32, kept for backward; undefined in inference
+  View rstd;  // [rows] f32
+  // Fused sub-layer end: when `residual` is defined, x is first replaced by
+  // sum = residual + dropout(x), which is written to `sum` [rows, C].
+  ConstView residual;
+  View sum;
+  DropoutArgs dropout;
+};
+
+struct LayerNormBackwardArgs {
+  ConstView dy;  // [rows, C]
+  ConstView x;   // what was normalised ([rows, C]; `sum` in the fused form)
+  ConstView gamma, mean, rstd;
+  View dx;                // [rows, C]; undefined: not wanted
+  ConstView dx_residual;  // optional [rows, C], added to dx (the gradient that skips the norm)
+};
+
+class NormKernels {
+ public:
+  virtual ~NormKernels() = default;
+  virtual void layer_norm(const LayerNormArgs& args, Stream stream) = 0;
+  virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) = 0;
+  // dgamma, dbeta [C] f32 (+)= ; apart from dx, so that it can be deferred.
+  virtual void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,
+                                          View dgamma, View dbeta, bool accumulate,
+                                          Stream stream) = 0;
+
+  // y = softmax(x) over the last dimension, and dx = y * (dy - sum(dy * y)).
+  virtual void softmax(ConstView x, View y, Stream stream) = 0;
+  virtual void softmax_backward(ConstView y, ConstView dy, View dx, Stream stream) = 0;
+};
+
+}  // namespace shoal::kernels
