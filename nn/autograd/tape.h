@@ -1,0 +1,63 @@
+// The tape: operations in the order in which they ran (decision 7). One for each (stage,
+// microbatch); several may be alive. Not thread-safe; belongs to the thread that runs forward.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shoal/nn/autograd/function.h"
+
+namespace shoal::nn {
+
+// Packs a tensor when it is saved and gives it back in backward: offloading, compression.
+struct SavedTensorHooks {
+  // Returns how to get the tensor back, or an empty function to leave it alone.
+  std::function<std::function<Tensor()>(const Tensor&)> pack;
+};
+
+class Tape {
+ public:
+  Tape();
+  ~Tape();  // ends the uses of parameters that were never walked back
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // A leaf whose gradient is wanted (a pipeline stage's input).
+  Value leaf(Tensor tensor);
+  // Records `function`; begins a use of each parameter. Outputs are Values of the new node.
+  std::vector<Value> record(std::unique_ptr<Function> function, std::span<const Value> inputs,
+                            std::span<Parameter* const> parameters, std::vector<Tensor> outputs);
+
+  // Walks back from `output` with d(loss)/d(output) = gradient. Plain: weight gradients run as they
+  // appear. deferred: they queue (zero-bubble B), until run_deferred (W). A tape is walked once.
+  struct Options {
+    bool deferred = false;
+  };
+  void backward(Context& context, const Value& output, Tensor gradient, Options options);
+  void backward(Context& context, const Value& output, Tensor gradient) {
+    backward(context, output, std::move(gradient), Options{});
+  }
+  void run_deferred();
+  std::size_t deferred() const;
+
+  // After backward: the gradient that reached a leaf; undefined when none did.
+  Tensor gradient(const Value& leaf) const;
+
+  void set_saved_tensor_hooks(SavedTensorHooks hooks);
+  const SavedTensorHooks& saved_tensor_hooks() const;
+  std::size_t size() const;  // recorded operations
+
+ private:
+  friend class BackwardContext;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Runs fn(ctx, x) keeping only x; backward runs it again with the same random coordinates and walks
+// that. Peak activations of fn are one call's, at the cost of one more forward.
+Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
+                 const Value& x);
+
+}  // namespace shoal::nn
