@@ -1,0 +1,71 @@
+// Local files as the runtime wants them: mapped for reading, replaced whole when written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <sys/types.h>
+
+namespace shoal {
+
+// A whole file, mapped read-only. Shrinking the file while it is mapped raises SIGBUS at the
+// reader: files that Shoal writes are replaced by rename, never shrunk.
+class MappedFile {
+ public:
+  // not_found, or io with the reason. An empty file maps to an empty span.
+  static std::shared_ptr<MappedFile> open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+  // Hint that the range will be read soon; never fails.
+  void will_need(std::size_t offset, std::size_t length) const noexcept;
+
+ private:
+  MappedFile(std::string path, const std::byte* data, std::size_t size)
+      : path_(std::move(path)), data_(data), size_(size) {}
+  std::string path_;
+  const std::byte* data_;
+  std::size_t size_;
+};
+
+// Replaces `path` whole or not at all: bytes go to a temporary file in the same directory;
+// commit() syncs it, renames it over `path` and syncs the directory. Without commit(), or after an
+// error, the temporary is removed and the old file is as it was. Errors of any step: io with the
+// path, the reason, and for a full disk the bytes that were to be written. Not thread-safe.
+class AtomicFile {
+ public:
+  // `expected_bytes`, if known, is reserved first, so that a full disk is noticed at once.
+  explicit AtomicFile(std::string path, std::int64_t expected_bytes = 0);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  std::int64_t written() const { return written_; }
+  const std::string& path() const { return path_; }
+  void commit();
+
+ private:
+  void discard() noexcept;
+  [[noreturn]] void fail(const char* step, int error_number);
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+  std::int64_t expected_ = 0, written_ = 0;
+};
+
+void write_file_atomically(const std::string& path, std::string_view text);
+
+// fsync of a directory: makes the renames and creations inside it last. io on failure.
+void sync_directory(const std::string& directory);
+// rename(from, to) and fsync of the directory that holds `to`: the last step of a checkpoint.
+void rename_and_sync(const std::string& from, const std::string& to);
+
+}  // namespace shoal

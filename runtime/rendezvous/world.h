@@ -1,0 +1,70 @@
+// How a rank finds its world: who launched it, which rank it is, where the others are.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/rendezvous/store.h"
+
+namespace shoal {
+
+enum class Launcher { single, open_mpi, torchrun, slurm, sagemaker };
+std::string_view to_string(Launcher launcher);  // "Open MPI"
+
+struct World {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  // among the ranks of this host
+  int node = 0, nodes = 1;             // index of this host; number of hosts
+  Launcher launcher = Launcher::single;
+  std::string host;         // this machine's name
+  std::string master_addr;  // where rank 0 serves the store; empty: not known
+  int master_port = 0;      // 0: not known
+  std::string job_id;       // the same on every rank, new for each launch where the launcher says
+  std::string store_dir;    // directory for a file store; empty: none asked for
+
+  bool is_single_host() const { return nodes == 1; }
+};
+
+// A variable's value, or nothing. Tests pass a fake.
+using EnvironmentReader = std::function<std::optional<std::string>(std::string_view name)>;
+EnvironmentReader process_environment();
+
+struct DiscoveryPaths {
+  // Where a SageMaker container keeps input/config/resourceconfig.json.
+  std::string sagemaker_root = "/opt/ml";
+};
+
+// Reads, in this order (the first that is there decides; the innermost launcher wins):
+//   torchrun    RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK] MASTER_ADDR MASTER_PORT
+//   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE
+//   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE
+//   SageMaker   SM_HOSTS SM_CURRENT_HOST, else resourceconfig.json: one process a host
+//   otherwise   one process
+// Under Open MPI, SageMaker's hosts (and MASTER_ADDR) still say where rank 0 is. Partial or
+// contradicting variables throw invalid_argument naming the variable. Nothing is contacted.
+// Where the launcher does not say how ranks lie on hosts, whole hosts of local_size are assumed;
+// settle_nodes() replaces the assumption by what is so.
+World discover_world(const EnvironmentReader& environment = process_environment(),
+                     const DiscoveryPaths& paths = {});
+
+// The store for this launcher, without any MPI call. single: hash; SHOAL_STORE_DIR: file;
+// a known master: tcp; Open MPI on one host: file under TMPDIR; Open MPI on several hosts with
+// no master known: unavailable, saying what to set. Waits for all ranks until `deadline`.
+std::shared_ptr<Store> make_store(const World& world, Deadline deadline);
+
+// Exchanges host names through the store and sets local_rank, local_size, node (hosts in order of
+// their lowest rank) and nodes from them. Every rank must call it.
+void settle_nodes(World& world, Store& store, Deadline deadline);
+
+// "node[1-3,07],gpu-a" -> node1 node2 node3 node07 gpu-a (SLURM's compressed host lists, widths
+// kept, several brackets in a name allowed). invalid_argument on a malformed or absurdly long one.
+std::vector<std::string> expand_host_list(std::string_view list);
+// "4(x2),3" -> 4 4 3.
+std::vector<int> expand_tasks_per_node(std::string_view text);
+
+}  // namespace shoal
