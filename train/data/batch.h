@@ -1,0 +1,51 @@
+// Samples put together: what a training step is fed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "shoal/runtime/tensor/tensor.h"
+#include "shoal/train/data/dataset.h"
+
+namespace shoal {
+
+// Row i of a batch is sample `first + i * stride` of the epoch's list (Sampler::ordinal): the same
+// number whatever the ranks and microbatches, as random numbers need it (decision 10).
+struct SampleOrdinals {
+  std::int64_t first = 0, stride = 1;
+  friend bool operator==(const SampleOrdinals&, const SampleOrdinals&) = default;
+};
+
+// Host tensors with memory of their own.
+struct Batch {
+  Tensor input_ids;       // [B, T] i32
+  Tensor labels;          // [B, T] i32, kIgnoreLabel where no loss; not shifted. For causal
+                          // language models the same storage as input_ids
+  Tensor attention_mask;  // [B, T] u8; undefined: every position counts
+  Tensor token_type_ids;  // [B, T] i32; undefined: all 0
+  SampleOrdinals ordinals;
+  std::int64_t rows = 0;  // B; 0 in a Batch that was never filled
+};
+
+// Makes a batch of samples; called by several loader threads at once.
+class Collator {
+ public:
+  virtual ~Collator() = default;
+  virtual Batch collate(std::span<const Sample> samples, MemoryResource& memory) const = 0;
+};
+
+// Pads to the longest sample, then up to a multiple of `pad_to_multiple_of`: input_ids with
+// `pad_id`, labels with kIgnoreLabel, attention_mask and token_type_ids with 0. Samples of one
+// length, without masks, give no attention_mask. A sample whose vectors differ in length is
+// refused.
+class PaddingCollator final : public Collator {
+ public:
+  explicit PaddingCollator(std::int32_t pad_id = 0, std::int64_t pad_to_multiple_of = 1);
+  Batch collate(std::span<const Sample> samples, MemoryResource& memory) const override;
+
+ private:
+  std::int32_t pad_id_;
+  std::int64_t multiple_;
+};
+
+}  // namespace shoal

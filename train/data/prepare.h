@@ -1,0 +1,55 @@
+// `shoal data prepare` as a function: text in, token files out, nothing done twice.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/tokenizer.h"
+
+namespace shoal {
+
+struct PrepareOptions {
+  std::vector<std::string> inputs;             // .txt, or .jsonl with `text_field`; in this order
+  std::vector<std::string> validation_inputs;  // if any, these are the validation set
+  std::string output_directory;                // made if missing; holds the token files
+
+  // What a document of a .txt is. `line` keeps its line end and is what run_clm does; `file` is the
+  // whole file; `paragraph` ends with a run of empty lines. In a .jsonl every record is one.
+  enum class Document { line, paragraph, file } document = Document::line;
+  std::string text_field = "text";
+
+  // Share of the documents for validation, when validation_inputs is empty: 0 (none) up to, but
+  // without, 1. `first` takes them from the front, as run_clm's validation_split_percentage does.
+  double validation_fraction = 0.0;
+  enum class Split { first, last, scattered } split = Split::last;
+  std::uint64_t split_seed = 42;  // scattered: each document by a hash of this and its ordinal
+
+  bool append_eos = false;       // end each document with the tokenizer's eos; it must have one
+  bool repair_utf8 = false;      // else ill-formed text is an error that names file and offset
+  bool overwrite_cache = false;  // prepare again although nothing changed
+  int threads = 1;
+  // From the calling thread: bytes of input done, and all. May throw to cancel.
+  std::function<void(std::int64_t done, std::int64_t total)> progress;
+};
+
+struct PreparedSplit {
+  std::string path;  // of the .shoaltok; empty when there is no such split
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;
+};
+
+struct PreparedData {
+  PreparedSplit train, validation;
+  bool reused = false;  // found as prepared earlier from the same bytes, options and tokenizer
+  std::string key;      // SHA-256 of those: part of the file names
+  double seconds = 0;
+};
+
+// Blocks. The files are <output_directory>/{train,validation}-<key>.shoaltok. Several processes
+// may prepare the same at once: each writes atomically the same bytes.
+PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& options);
+
+}  // namespace shoal

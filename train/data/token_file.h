@@ -1,0 +1,82 @@
+// .shoaltok: token ids prepared once and mapped by every rank of a node.
+//
+// Layout, little-endian, version 1:
+//   0    magic "SHOALTOK"           8    version u32          12   bytes per id u32 (2 or 4)
+//   16   ids u64                    24   documents u64        32   highest id u64 (0 when empty)
+//   40   tokenizer hash, 32 bytes   72   SHA-256 of the rest (offsets, then ids), 32 bytes
+//   104  SHA-256 of bytes 0..103    136  zeros up to 192
+//   192  document offsets u64[documents + 1] (the first 0, the last = ids), then the ids
+// The header's checksum is verified at every opening, with the file's size and the offsets; the
+// contents' only by verify(), since it reads every byte.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "shoal/train/data/dataset.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+
+namespace shoal {
+
+// Writes a token file: to a temporary beside `path`, which commit() syncs and renames over it.
+// Without commit() nothing is left. Not thread-safe. Errors: io, with path and reason.
+class TokenFileWriter {
+ public:
+  // `bytes_per_id` 2 (ids up to 65,535) or 4. `tokenizer_hash`: 64 hex digits.
+  TokenFileWriter(std::string path, int bytes_per_id, const std::string& tokenizer_hash);
+  ~TokenFileWriter();
+  void append_document(std::span<const TokenId> ids);  // an id that does not fit is refused
+  std::int64_t tokens() const;
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A mapped token file; cheap to share, any thread. Opening refuses a file that is truncated,
+// of another version or not a token file (corrupt_data), each in one line.
+class TokenFile {
+ public:
+  static std::shared_ptr<const TokenFile> open(const std::string& path);
+  ~TokenFile();
+
+  const std::string& path() const;
+  std::int64_t tokens() const;
+  std::int64_t documents() const;
+  TokenId max_id() const;  // of the ids in the file; -1 when it is empty
+  int bytes_per_id() const;
+  std::string tokenizer_hash() const;                           // 64 hex digits
+  TextSpan document(std::int64_t index) const;                  // its range of tokens
+  void read(std::int64_t begin, std::span<TokenId> out) const;  // ids [begin, begin + out.size())
+
+  // invalid_argument, naming the id, when some id is not below `vocab_size`. Reads no ids.
+  void check_vocab(std::int64_t vocab_size) const;
+  // Reads every byte on `threads` threads: checksum and highest id. corrupt_data when wrong.
+  void verify(int threads = 1) const;
+
+ private:
+  struct Impl;
+  explicit TokenFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Blocks of a token stream, as run_clm's group_texts cuts them: documents end to end, block i =
+// tokens [i * block_size, (i + 1) * block_size), the remainder dropped. Labels are the inputs.
+class CausalLmDataset final : public Dataset {
+ public:
+  // Refuses a stream shorter than one block, and ids beyond `vocab_size` (0: not checked).
+  CausalLmDataset(std::shared_ptr<const TokenFile> file, std::int64_t block_size,
+                  std::int64_t vocab_size);
+  std::int64_t size() const override { return blocks_; }
+  Sample get(std::int64_t index) const override;
+  std::int64_t block_size() const { return block_size_; }
+
+ private:
+  std::shared_ptr<const TokenFile> file_;
+  std::int64_t block_size_, blocks_;
+};
+
+}  // namespace shoal
