@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# ./dev lint: layout, layers, house sizes, clang-tidy. Run from the root of the tree.
+set -euo pipefail
+source tools/dev-common.sh
+all=false
+[ "${1:-}" != --all ] || all=true
+
+mapfile -t sources < <(git ls-files -- '*.cc' '*.h' '*.cu' '*.cuh')
+say "layout (clang-format, ${#sources[@]} files)"
+clang-format-19 --dry-run --Werror "${sources[@]}" \
+  || die "layout differs; run: clang-format-19 -i \$(git ls-files '*.cc' '*.h')"
+
+say "layers"
+tools/check_layers
+
+# Interface headers are short, sources split where the thought splits.
+say "sizes"
+long=$(git ls-files -- '*.cc' '*.h' '*.cu' | xargs wc -l | awk '$2 != "total" && $1 > 650')
+[ -z "$long" ] || die "files past 650 lines: $long"
+
+if $all; then
+  changed=("${sources[@]}")
+else
+  base=${SHOAL_LINT_BASE:-$(git rev-list --max-count=1 --skip=10 HEAD)}
+  mapfile -t changed < <(git diff --name-only --diff-filter=d "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}" -- '*.cc')
+fi
+mapfile -t tidy < <(printf '%s\n' "${changed[@]}" | grep '\.cc$' || true)
+say "clang-tidy (${#tidy[@]} files)"
+[ ${#tidy[@]} -eq 0 ] || printf '%s\n' "${tidy[@]}" \
+  | xargs -P "$(build_jobs)" -n 4 clang-tidy-19 --quiet -p build/release 2> >(grep -v 'warnings generated' >&2)
+say "lint is clean"
