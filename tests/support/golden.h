@@ -1,0 +1,47 @@
+// Golden files and real data for tests, and the comparison that house rule 11 asks for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/tensor/tensor.h"
+
+namespace shoal::testing {
+
+// The path of tests/golden/RELATIVE; throws not_found when there is no such file or folder, since
+// golden files are committed.
+std::string golden_path(std::string_view relative);
+
+// The path of ../shared/data/NAME beside the source tree, or nothing: such data are optional.
+std::optional<std::string> shared_data(std::string_view name);
+
+// At the top of a test: `SHOAL_SHARED_DATA_OR_SKIP(path, "gpt2-merges.txt");` declares the path.
+#define SHOAL_SHARED_DATA_OR_SKIP(path, name)                      \
+  const auto path##_found = ::shoal::testing::shared_data(name);   \
+  if (!path##_found) GTEST_SKIP() << "no ../shared/data/" << name; \
+  const std::string& path = *path##_found
+
+// Euclidean norms, in double, of host tensors of any floating dtype.
+double norm_of(const ConstView& tensor);
+double global_norm_of(const std::vector<ConstView>& tensors);
+
+// Success when |actual - expected| <= tolerance * max(|expected|, floor), norms over the whole
+// tensor. `floor`, absolute, keeps a tensor that should be nearly zero (an attention key bias's
+// gradient is exactly zero) from being held to the relative size of its rounding: pass a fraction
+// of the global norm. For gradients of the golden GPT-2 files: f32 tolerance 1e-4, fraction 1e-3;
+// bf16 2e-2 and 0.1 (bf16 rounding alone puts PyTorch up to 2.3 % from float64 on a LayerNorm's
+// gradient of a twentieth of the global norm). Shapes must agree; dtypes may differ; a NaN or an
+// infinity where the other has none fails. The message has `name`, the norms and the worst element.
+::testing::AssertionResult close_in_norm(std::string_view name, const ConstView& actual,
+                                         const ConstView& expected, double tolerance,
+                                         double floor = 0.0);
+
+// Success when |actual - expected| <= tolerance * |expected|, for losses and norms.
+::testing::AssertionResult close_relative(std::string_view name, double actual, double expected,
+                                          double tolerance);
+
+}  // namespace shoal::testing
