@@ -11,6 +11,10 @@ find_package(OpenSSL REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
+if(SHOAL_CUDA)
+  find_package(CUDAToolkit 12 REQUIRED)
+endif()
+
 if(NOT SHOAL_MPI STREQUAL "OFF")
   find_package(MPI COMPONENTS C)
   if(SHOAL_MPI STREQUAL "ON" AND NOT MPI_C_FOUND)

@@ -60,6 +60,11 @@ class DeviceBackend {
   // Any direction between host and this kind of device. Host: done on return.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
+
+  // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. Used
+  // by runtime/memory, which counts it: nobody else calls these.
+  virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
+  virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
 };
 
 // The backend of a kind of device. Asking for CUDA in a build without it returns a backend

@@ -1,4 +1,7 @@
+#include <cstdlib>
 #include <cstring>
+
+#include <sys/mman.h>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -7,6 +10,9 @@
 
 namespace shoal {
 namespace {
+
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Work on a host stream is done when its call returns, so an event is the time it was recorded.
 struct HostEvent {
@@ -44,6 +50,18 @@ class HostBackend final : public DeviceBackend {
   void fill(void* destination, int byte, std::size_t bytes, Stream) override {
     if (bytes) std::memset(destination, byte, bytes);
   }
+
+  void* allocate(Device, std::size_t bytes, Stream) override {
+    const bool huge = bytes >= 2 * kHugePage;
+    const std::size_t alignment = huge ? kHugePage : kCacheLine;
+    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+    if (!pointer) throw_error(ErrorCode::out_of_memory, "no room for {} bytes", bytes);
+    // A hint: the kernel may refuse, and nothing but speed depends on it.
+    if (huge) (void)madvise(pointer, rounded, MADV_HUGEPAGE);
+    return pointer;
+  }
+  void deallocate(Device, void* pointer, Stream) noexcept override { std::free(pointer); }
 };
 
 }  // namespace

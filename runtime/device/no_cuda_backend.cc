@@ -26,6 +26,8 @@ class NoCuda final : public DeviceBackend {
   double elapsed_ms(Device, void*, void*) override { refuse(); }
   void copy(void*, const void*, std::size_t, Stream) override { refuse(); }
   void fill(void*, int, std::size_t, Stream) override { refuse(); }
+  void* allocate(Device, std::size_t, Stream) override { refuse(); }
+  void deallocate(Device, void*, Stream) noexcept override {}
 };
 
 }  // namespace

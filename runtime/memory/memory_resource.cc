@@ -1,42 +1,40 @@
 #include "shoal/runtime/memory/memory_resource.h"
 
 #include <bit>
-#include <cstdlib>
 #include <map>
 #include <utility>
 #include <vector>
-
-#include <sys/mman.h>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-class HostMemory final : public MemoryResource {
+// What the device's backend gives, with an error that says what the bytes were for.
+class DeviceMemory final : public MemoryResource {
  public:
-  void* allocate(std::size_t bytes, MemoryTag tag, Stream) override {
-    const bool huge = bytes >= 2 * kHugePage;
-    const std::size_t alignment = huge ? kHugePage : kAlignment;
-    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
-    if (!pointer) {
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("host memory: no room for {} bytes of {}", bytes, to_string(tag)),
-                  "use a smaller batch or model, or more ranks");
+  explicit DeviceMemory(Device device) : device_(device), backend_(device_backend(device.type)) {}
+
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    try {
+      return backend_.allocate(device_, bytes, stream);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::out_of_memory) throw;
+      throw Error(
+          ErrorCode::out_of_memory,
+          fmt::format("{} memory: no room for {} bytes of {}", name(), bytes, to_string(tag)),
+          "use a smaller batch or model, or more ranks");
     }
-    // A hint: the kernel may refuse, and nothing but speed depends on it.
-    if (huge) (void)madvise(pointer, rounded, MADV_HUGEPAGE);
-    return pointer;
   }
-  void deallocate(void* pointer, std::size_t, MemoryTag, Stream) noexcept override {
-    std::free(pointer);
+  void deallocate(void* pointer, std::size_t, MemoryTag, Stream stream) noexcept override {
+    backend_.deallocate(device_, pointer, stream);
   }
-  Device device() const override { return Device::cpu(); }
-  std::string name() const override { return "host"; }
+  Device device() const override { return device_; }
+  std::string name() const override { return device_.is_cpu() ? "host" : to_string(device_); }
+
+ private:
+  Device device_;
+  DeviceBackend& backend_;
 };
 
 std::size_t index_of(MemoryTag tag) { return static_cast<std::size_t>(tag); }
@@ -63,7 +61,11 @@ std::string_view to_string(MemoryTag tag) {
   return "unknown";
 }
 
-std::unique_ptr<MemoryResource> make_host_memory() { return std::make_unique<HostMemory>(); }
+std::unique_ptr<MemoryResource> make_device_memory(Device device) {
+  return std::make_unique<DeviceMemory>(device);
+}
+
+std::unique_ptr<MemoryResource> make_host_memory() { return make_device_memory(Device::cpu()); }
 
 struct PoolMemory::FreeLists {
   // A block goes back to the stream that used it last: reuse on that stream needs no event.

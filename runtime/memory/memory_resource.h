@@ -47,6 +47,8 @@ class MemoryResource {
 
 // Plain aligned host memory; large blocks are advised to use huge pages.
 std::unique_ptr<MemoryResource> make_host_memory();
+// The device's own memory (CUDA: stream-ordered cudaMallocAsync).
+std::unique_ptr<MemoryResource> make_device_memory(Device device);
 
 // Keeps freed blocks for reuse. Sizes are rounded up to a quarter of a power of two, so waste stays
 // below 25 %; trim() gives everything unused back. `upstream` must outlive it.
