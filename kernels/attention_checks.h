@@ -1,0 +1,45 @@
+// What every implementation of AttentionKernels refuses, and the two predicates that define
+// attention's mask.
+#pragma once
+
+#include "shoal/kernels/attention.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+
+inline void check_attention(const AttentionShape& s) {
+  SHOAL_CHECK(
+      s.batch >= 0 && s.heads >= 0 && s.query_length >= 0 && s.key_length >= 0 && s.head_dim >= 0,
+      "attention: negative size: batch {}, heads {}, queries {}, keys {}, head_dim {}", s.batch,
+      s.heads, s.query_length, s.key_length, s.head_dim);
+  SHOAL_CHECK(s.dtype == DType::f32 || s.dtype == DType::bf16 || s.dtype == DType::f16,
+              "attention of {} is not offered; use f32, bf16 or f16", to_string(s.dtype));
+  SHOAL_CHECK(s.dropout >= 0 && s.dropout < 1, "attention: dropout {} is not in [0, 1)", s.dropout);
+  SHOAL_CHECK(
+      s.dropout == 0 || (s.max_positions >= s.key_length && s.max_positions >= s.query_length),
+      "attention: max_positions {} is below the length ({} queries, {} keys), so dropout "
+      "has no coordinates",
+      s.max_positions, s.query_length, s.key_length);
+  SHOAL_CHECK(!s.key_mask.defined() || (s.key_mask.dtype == DType::u8 &&
+                                        s.key_mask.shape.count() == s.batch * s.key_length),
+              "attention: key_mask is {} {}, not u8 [{}, {}]", to_string(s.key_mask.dtype),
+              to_string(s.key_mask.shape), s.batch, s.key_length);
+}
+
+// Keys [0, visible_keys) are not cut off by causality for this query.
+inline std::int64_t visible_keys(const AttentionShape& s, std::int64_t query) {
+  if (!s.causal) return s.key_length;
+  const std::int64_t end = query + s.key_length - s.query_length + 1;
+  return end < 0 ? 0 : end < s.key_length ? end : s.key_length;
+}
+
+// The dropout coordinate of the first key of a query (random.h); key k is at + k. `query` counts
+// from the first query of this call, whose position is key_length - query_length (a cache).
+inline std::uint64_t dropout_row(const AttentionShape& s, std::int64_t head, std::int64_t query) {
+  const std::int64_t position =
+      query + (s.key_length > s.query_length ? s.key_length - s.query_length : 0);
+  return static_cast<std::uint64_t>(((head + s.head_offset) * s.max_positions + position) *
+                                    s.max_positions);
+}
+
+}  // namespace shoal::kernels

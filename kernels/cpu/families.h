@@ -1,0 +1,26 @@
+// What the table of CPU kernels is made of; one source file each.
+#pragma once
+
+#include "shoal/kernels/kernels.h"
+
+namespace shoal::kernels {
+
+// What every family needs. `memory` (never null here) must outlive the family.
+struct CpuRoom {
+  int threads = 1;
+  MemoryResource* memory = nullptr;
+};
+
+// `elementwise` (activations, conversions of f16) must outlive the result.
+std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuRoom& room,
+                                               ElementwiseKernels& elementwise);
+std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuRoom& room);
+std::unique_ptr<NormKernels> make_cpu_norm(const CpuRoom& room);
+std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room);
+// `matmul` must outlive the result: the head's products go through its cached primitives.
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, MatmulKernels& matmul);
+std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room);
+std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room);
+std::unique_ptr<ReductionKernels> make_cpu_reduction(const CpuRoom& room);
+
+}  // namespace shoal::kernels

@@ -1,0 +1,86 @@
+#include "shoal/kernels/kernels.h"
+
+#include <hwy/targets.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/cpu/onednn.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal::kernels {
+namespace {
+
+// Families are made when they are first asked for, so a table costs nothing until it is used.
+class CpuKernels final : public Kernels {
+ public:
+  explicit CpuKernels(const CpuKernelOptions& options) {
+    SHOAL_CHECK(options.threads >= 0, "{} kernel threads; 0 means the available cores",
+                options.threads);
+    room_.threads = options.threads > 0 ? options.threads : available_cores();
+    if (!options.memory) own_memory_ = make_host_memory();
+    room_.memory = options.memory ? options.memory : own_memory_.get();
+  }
+
+  MatmulKernels& matmul() override {
+    if (!matmul_) matmul_ = make_cpu_matmul(room_, elementwise());
+    return *matmul_;
+  }
+  ElementwiseKernels& elementwise() override {
+    if (!elementwise_) elementwise_ = make_cpu_elementwise(room_);
+    return *elementwise_;
+  }
+  NormKernels& norm() override {
+    if (!norm_) norm_ = make_cpu_norm(room_);
+    return *norm_;
+  }
+  AttentionKernels& attention() override {
+    if (!attention_) attention_ = make_cpu_attention(room_);
+    return *attention_;
+  }
+  LossKernels& loss() override {
+    if (!loss_) loss_ = make_cpu_loss(room_, matmul());
+    return *loss_;
+  }
+  EmbeddingKernels& embedding() override {
+    if (!embedding_) embedding_ = make_cpu_embedding(room_);
+    return *embedding_;
+  }
+  OptimizerKernels& optimizer() override {
+    if (!optimizer_) optimizer_ = make_cpu_optimizer(room_);
+    return *optimizer_;
+  }
+  ReductionKernels& reduction() override {
+    if (!reduction_) reduction_ = make_cpu_reduction(room_);
+    return *reduction_;
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string describe() const override {
+    const dnnl_version_t* version = dnnl_version();
+    OneDnnGemm gemm(room_, 2);
+    return fmt::format("{} (bf16 products {}), oneDNN {}.{}.{}, {} thread{}",
+                       hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()),
+                       gemm.implementation(DType::bf16), version->major, version->minor,
+                       version->patch, room_.threads, room_.threads == 1 ? "" : "s");
+  }
+
+ private:
+  std::unique_ptr<MemoryResource> own_memory_;
+  CpuRoom room_;
+  std::unique_ptr<ElementwiseKernels> elementwise_;
+  std::unique_ptr<MatmulKernels> matmul_;
+  std::unique_ptr<NormKernels> norm_;
+  std::unique_ptr<AttentionKernels> attention_;
+  std::unique_ptr<LossKernels> loss_;
+  std::unique_ptr<EmbeddingKernels> embedding_;
+  std::unique_ptr<OptimizerKernels> optimizer_;
+  std::unique_ptr<ReductionKernels> reduction_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_cpu_kernels(const CpuKernelOptions& options) {
+  return std::make_unique<CpuKernels>(options);
+}
+
+}  // namespace shoal::kernels

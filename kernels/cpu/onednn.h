@@ -1,0 +1,56 @@
+// Matrix products through oneDNN: one call a product, primitives cached by everything that shapes
+// them (creating one costs 0.3 to 7 ms), scratchpads reused.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "shoal/kernels/cpu/families.h"
+
+namespace shoal::kernels {
+
+// c[g] = activation(op(a[g])·op(b[g]) + bias), row-major and dense. f32 or bf16 inputs of one
+// dtype, sums in f32, c of the inputs' dtype or f32.
+struct GemmProblem {
+  std::int64_t groups = 1, m = 0, n = 0, k = 0;
+  DType input = DType::f32, output = DType::f32, bias = DType::f32;
+  bool transpose_a = false, transpose_b = false, accumulate = false, has_bias = false;
+  Activation activation = Activation::none;
+  friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
+};
+
+// Not thread-safe; the calling thread's OpenMP team does the work.
+class OneDnnGemm {
+ public:
+  OneDnnGemm(const CpuRoom& room, std::size_t primitives = 512);
+  ~OneDnnGemm();
+
+  // m, n, k, groups >= 1. `bias` is read when has_bias.
+  void run(const GemmProblem& problem, const void* a, const void* b, const void* bias, void* c);
+
+  // What this machine runs products of a dtype with, as oneDNN names it: "brg:avx512_core_bf16".
+  std::string implementation(DType dtype);
+  std::size_t cached() const { return order_.size(); }
+
+ private:
+  struct Engine;
+  struct Primitive;
+  struct Hash {
+    std::size_t operator()(const GemmProblem& p) const;
+  };
+  using Order = std::list<std::pair<GemmProblem, std::unique_ptr<Primitive>>>;  // newest first
+
+  Primitive& primitive(const GemmProblem& problem);
+
+  CpuRoom room_;
+  std::size_t capacity_;
+  std::unique_ptr<Engine> engine_;
+  Order order_;
+  std::unordered_map<GemmProblem, Order::iterator, Hash> index_;
+  Buffer scratchpad_;
+};
+
+}  // namespace shoal::kernels

@@ -1,0 +1,94 @@
+// Loads and stores of f32, bf16 and f16 as f32 vectors, for code compiled once a target. Include
+// after hwy/foreach_target.h and hwy/highway.h; no include guard in the usual sense: once a target.
+//
+// Rounding is to nearest, ties to even, NaN kept: exactly shoal::bfloat16 and shoal::float16.
+// (Highway 1.0.3's own demotion to bfloat16 truncates.)
+#include "hwy/highway.h"
+
+#include "shoal/runtime/tensor/dtype.h"
+
+// NOLINTNEXTLINE
+#if defined(SHOAL_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHOAL_KERNELS_CPU_SIMD_INL_H_
+#undef SHOAL_KERNELS_CPU_SIMD_INL_H_
+#else
+#define SHOAL_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+
+inline constexpr FloatTag kFloat{};
+HWY_INLINE std::int64_t FloatLanes() { return static_cast<std::int64_t>(hn::Lanes(kFloat)); }
+
+// The 16 bits of the nearest bfloat16, in the low half of each lane.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> BFloat16Bits(FloatVec value) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto bits = hn::BitCast(du, value);
+  const auto top = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(top, hn::Set(du, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
+  const auto nan = hn::Or(top, hn::Set(du, 0x40));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), nan, rounded);
+}
+
+HWY_INLINE FloatVec LoadFloats(const float* from) { return hn::LoadU(kFloat, from); }
+HWY_INLINE FloatVec LoadFloats(const bfloat16* from) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<std::uint16_t, FloatTag> dh;
+  const auto bits = hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(kFloat, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+}
+HWY_INLINE FloatVec LoadFloats(const float16* from) {
+  const hn::Rebind<hwy::float16_t, FloatTag> dh;
+  return hn::PromoteTo(kFloat, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+HWY_INLINE void StoreFloats(FloatVec value, float* to) { hn::StoreU(value, kFloat, to); }
+HWY_INLINE void StoreFloats(FloatVec value, bfloat16* to) {
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<std::uint16_t, FloatTag> dh;
+  // Lanes hold at most 0xffff, so the saturating demotion changes nothing.
+  hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, BFloat16Bits(value))), dh,
+             reinterpret_cast<std::uint16_t*>(to));
+}
+HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, FloatTag> dh;
+  hn::StoreU(hn::DemoteTo(dh, value), dh, reinterpret_cast<hwy::float16_t*>(to));
+#else
+  // Without F16C Highway's emulation truncates.
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(value, kFloat, lanes);
+  for (std::int64_t i = 0; i < FloatLanes(); ++i) to[i] = float16(lanes[i]);
+#endif
+}
+
+// The first `count` < Lanes elements; lanes beyond are 0.
+template <typename T>
+HWY_INLINE FloatVec LoadSomeFloats(const T* from, std::int64_t count) {
+  HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(float)] = {};
+  for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return LoadFloats(lanes);
+}
+template <typename T>
+HWY_INLINE void StoreSomeFloats(FloatVec value, T* to, std::int64_t count) {
+  HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(float)];
+  StoreFloats(value, lanes);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = lanes[i];
+}
+HWY_INLINE FloatVec LoadSomeFloats(const float* from, std::int64_t count) {
+  return hn::MaskedLoad(hn::FirstN(kFloat, static_cast<std::size_t>(count)), kFloat, from);
+}
+HWY_INLINE void StoreSomeFloats(FloatVec value, float* to, std::int64_t count) {
+  hn::BlendedStore(value, hn::FirstN(kFloat, static_cast<std::size_t>(count)), kFloat, to);
+}
+
+}  // namespace shoal::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,66 @@
+// What every implementation of LossKernels refuses.
+#pragma once
+
+#include "shoal/kernels/loss.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+
+inline void check_targets(ConstView targets, std::int64_t rows, std::int64_t vocabulary) {
+  SHOAL_CHECK(targets.dtype == DType::i32 && targets.shape.count() == rows,
+              "cross entropy: targets are {} {}, not i32 [{}]", to_string(targets.dtype),
+              to_string(targets.shape), rows);
+  const std::int32_t* target = rows > 0 ? targets.as<std::int32_t>() : nullptr;
+  for (std::int64_t row = 0; row < rows; ++row)
+    SHOAL_CHECK(target[row] < vocabulary,
+                "cross entropy: target {} of row {} is outside the vocabulary of {}", target[row],
+                row, vocabulary);
+}
+
+inline void check_linear_cross_entropy(const LinearCrossEntropyArgs& args) {
+  const auto is = [](const ConstView& view, DType dtype, std::int64_t count) {
+    return !view.defined() || (view.dtype == dtype && view.shape.count() == count);
+  };
+  SHOAL_CHECK(
+      args.x.shape.rank() >= 1 && args.weight.shape.rank() == 2 &&
+          args.x.shape.columns() == args.weight.shape[1] && args.x.dtype == args.weight.dtype &&
+          (args.x.dtype == DType::f32 || args.x.dtype == DType::bf16 || args.x.dtype == DType::f16),
+      "linear_cross_entropy: x {} {} does not fit weight {} {}", to_string(args.x.dtype),
+      to_string(args.x.shape), to_string(args.weight.dtype), to_string(args.weight.shape));
+  const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns(),
+                     vocabulary = args.weight.shape[0];
+  SHOAL_CHECK(args.label_smoothing >= 0 && args.label_smoothing <= 1,
+              "linear_cross_entropy: label_smoothing {} is not in [0, 1]", args.label_smoothing);
+  SHOAL_CHECK(
+      !args.bias.defined() || (args.bias.shape.count() == vocabulary &&
+                               (args.bias.dtype == DType::f32 || args.bias.dtype == args.x.dtype)),
+      "linear_cross_entropy: bias {} {} for a vocabulary of {}", to_string(args.bias.dtype),
+      to_string(args.bias.shape), vocabulary);
+  SHOAL_CHECK(args.loss_sum.defined() && is(args.loss_sum, DType::f32, 1) &&
+                  is(args.token_loss, DType::f32, rows) && is(args.correct, DType::i32, 1) &&
+                  is(args.dx, args.x.dtype, rows * columns) &&
+                  is(args.dweight, DType::f32, vocabulary * columns) &&
+                  is(args.dbias, DType::f32, vocabulary),
+              "linear_cross_entropy: an output has the wrong dtype or size for {} rows of {} and a "
+              "vocabulary of {}",
+              rows, columns, vocabulary);
+  check_targets(args.targets, rows, vocabulary);
+}
+
+inline void check_cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
+                                View loss_sum, View dlogits) {
+  SHOAL_CHECK(logits.shape.rank() >= 1 && is_floating(logits.dtype),
+              "cross_entropy: logits are {} {}", to_string(logits.dtype), to_string(logits.shape));
+  SHOAL_CHECK(label_smoothing >= 0 && label_smoothing <= 1,
+              "cross_entropy: label_smoothing {} is not in [0, 1]", label_smoothing);
+  SHOAL_CHECK(loss_sum.defined() && loss_sum.dtype == DType::f32 && loss_sum.shape.count() == 1,
+              "cross_entropy: loss_sum must be one f32");
+  SHOAL_CHECK(
+      !dlogits.defined() || (dlogits.shape.count() == logits.shape.count() &&
+                             (dlogits.dtype == logits.dtype || dlogits.dtype == DType::f32)),
+      "cross_entropy: dlogits {} {} for logits {} {}", to_string(dlogits.dtype),
+      to_string(dlogits.shape), to_string(logits.dtype), to_string(logits.shape));
+  check_targets(targets, logits.shape.rows(), logits.shape.columns());
+}
+
+}  // namespace shoal::kernels

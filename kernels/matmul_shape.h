@@ -1,0 +1,65 @@
+// The sizes of a product, read off its arguments and checked: what every implementation of
+// MatmulKernels starts with.
+#pragma once
+
+#include "shoal/kernels/matmul.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+
+struct MatmulShape {
+  std::int64_t groups = 1, m = 0, n = 0, k = 0;
+};
+
+// [.., K] as [M, K]; batched: the leading dimension of rank-3 tensors is the group.
+// Throws invalid_argument with the shapes or dtypes that do not fit.
+inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
+  const char* name = batched ? "batched_matmul" : "matmul";
+  const int skip = batched ? 1 : 0;
+  const auto fail = [&](const char* what) {
+    throw_error(ErrorCode::invalid_argument, "{}: {}: a {}{} · b {}{} -> c {}", name, what,
+                to_string(args.a.shape), args.transpose_a ? "ᵀ" : "", to_string(args.b.shape),
+                args.transpose_b ? "ᵀ" : "", to_string(args.c.shape));
+  };
+  const auto rank_ok = [&](const Shape& s) { return batched ? s.rank() == 3 : s.rank() >= 1; };
+  if (!rank_ok(args.a.shape) || !rank_ok(args.b.shape) || !rank_ok(args.c.shape) ||
+      (!batched && args.b.shape.rank() != 2))
+    fail("the ranks do not fit");
+  const auto rows = [&](const Shape& s) { return batched ? s[1] : s.rows(); };
+  MatmulShape shape;
+  shape.m = args.transpose_a ? args.a.shape.columns() : rows(args.a.shape);
+  shape.k = args.transpose_a ? rows(args.a.shape) : args.a.shape.columns();
+  shape.n = args.transpose_b ? args.b.shape[skip] : args.b.shape[skip + 1];
+  const std::int64_t k_of_b = args.transpose_b ? args.b.shape[skip + 1] : args.b.shape[skip];
+  if (shape.k != k_of_b) fail("the inner sizes differ");
+  if (rows(args.c.shape) != shape.m || args.c.shape.columns() != shape.n)
+    fail("c has another shape");
+  if (batched) {
+    shape.groups = args.a.shape[0];
+    if (args.b.shape[0] != shape.groups || args.c.shape[0] != shape.groups)
+      fail("the groups differ");
+    if (args.bias.defined() || args.activation != Activation::none || args.pre_activation.defined())
+      fail("a batched product takes no bias and no activation");
+  }
+  const bool input_ok =
+      args.a.dtype == DType::f32 || args.a.dtype == DType::bf16 || args.a.dtype == DType::f16;
+  SHOAL_CHECK(input_ok && args.b.dtype == args.a.dtype &&
+                  (args.c.dtype == args.a.dtype || args.c.dtype == DType::f32),
+              "{}: {} · {} -> {} is not offered; inputs are both f32, bf16 or f16, the result the "
+              "same or f32",
+              name, to_string(args.a.dtype), to_string(args.b.dtype), to_string(args.c.dtype));
+  if (args.accumulate && (args.bias.defined() || args.activation != Activation::none))
+    fail("an accumulating product takes no bias and no activation");
+  if (args.bias.defined()) {
+    if (args.bias.shape.count() != shape.n) fail("the bias has another length than N");
+    SHOAL_CHECK(args.bias.dtype == DType::f32 || args.bias.dtype == args.a.dtype,
+                "{}: a bias of {} with inputs of {}", name, to_string(args.bias.dtype),
+                to_string(args.a.dtype));
+  }
+  if (args.pre_activation.defined() && (args.pre_activation.dtype != args.c.dtype ||
+                                        args.pre_activation.shape.count() != shape.m * shape.n))
+    fail("pre_activation is not like c");
+  return shape;
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,115 @@
+#include "shoal/kernels/loss.h"
+
+#include <cmath>
+#include <vector>
+
+#include "shoal/kernels/loss_checks.h"
+#include "shoal/kernels/reference/access.h"
+#include "shoal/kernels/reference/families.h"
+
+namespace shoal::kernels {
+namespace {
+
+using reference::load;
+using reference::store;
+
+struct RowLoss {
+  double loss = 0;
+  bool valid = false, correct = false;
+};
+
+// Loss of one row of logits, which become their gradients: softmax - smoothed one-hot, scaled.
+RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smoothing, double scale) {
+  if (target < 0) {
+    std::fill(logits.begin(), logits.end(), 0.0);
+    return {};
+  }
+  const auto at = static_cast<std::size_t>(target);
+  double largest = logits[0], sum = 0, total = 0;
+  std::size_t best = 0;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (logits[j] > largest) largest = logits[best = j];
+    total += logits[j];
+  }
+  for (double logit : logits) sum += std::exp(logit - largest);
+  const double log_sum = largest + std::log(sum), n = static_cast<double>(logits.size());
+  const double loss = (1 - smoothing) * (log_sum - logits[at]) + smoothing * (log_sum - total / n);
+  for (std::size_t j = 0; j < logits.size(); ++j)
+    logits[j] =
+        scale * (std::exp(logits[j] - log_sum) - smoothing / n - (j == at ? 1 - smoothing : 0));
+  return {loss, true, best == at};
+}
+
+class ReferenceLoss final : public LossKernels {
+ public:
+  void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream) override {
+    check_linear_cross_entropy(args);
+    const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns(),
+                       vocabulary = args.weight.shape[0];
+    const auto count = static_cast<std::size_t>(vocabulary);
+    std::vector<double> logits(count), dbias(count, 0),
+        dweight(args.dweight.defined() ? count * static_cast<std::size_t>(columns) : 0, 0);
+    double total = 0;
+    std::int32_t correct = 0;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int32_t target = args.targets.as<std::int32_t>()[i];
+      for (std::int64_t j = 0; j < vocabulary; ++j) {
+        double dot = args.bias.defined() ? load(args.bias, j) : 0;
+        for (std::int64_t c = 0; c < columns; ++c)
+          dot += load(args.x, i * columns + c) * load(args.weight, j * columns + c);
+        logits[static_cast<std::size_t>(j)] = dot;
+      }
+      const RowLoss row = row_loss(logits, target, static_cast<double>(args.label_smoothing),
+                                   static_cast<double>(args.loss_scale));
+      total += row.loss;
+      correct += row.correct ? 1 : 0;
+      if (args.token_loss.defined()) store(args.token_loss, i, row.loss);
+      for (std::size_t j = 0; j < count; ++j) dbias[j] += logits[j];
+      for (std::int64_t c = 0; c < columns; ++c) {
+        double sum = 0;
+        for (std::int64_t j = 0; j < vocabulary; ++j) {
+          const double gradient = logits[static_cast<std::size_t>(j)];
+          if (args.dx.defined()) sum += gradient * load(args.weight, j * columns + c);
+          if (args.dweight.defined())
+            dweight[static_cast<std::size_t>(j * columns + c)] +=
+                gradient * load(args.x, i * columns + c);
+        }
+        if (args.dx.defined()) store(args.dx, i * columns + c, sum);
+      }
+    }
+    store(args.loss_sum, 0, total);
+    if (args.correct.defined()) store(args.correct, 0, correct);
+    for (std::int64_t t = 0; args.dweight.defined() && t < vocabulary * columns; ++t)
+      store(args.dweight, t,
+            (args.accumulate_dweight ? load(args.dweight, t) : 0) +
+                dweight[static_cast<std::size_t>(t)]);
+    for (std::int64_t j = 0; args.dbias.defined() && j < vocabulary; ++j)
+      store(
+          args.dbias, j,
+          (args.accumulate_dweight ? load(args.dbias, j) : 0) + dbias[static_cast<std::size_t>(j)]);
+  }
+
+  void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
+                     View loss_sum, View dlogits, Stream) override {
+    check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
+    const std::int64_t rows = logits.shape.rows(), vocabulary = logits.shape.columns();
+    double total = 0;
+    std::vector<double> row(static_cast<std::size_t>(vocabulary));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < vocabulary; ++j)
+        row[static_cast<std::size_t>(j)] = load(logits, i * vocabulary + j);
+      total += row_loss(row, targets.as<std::int32_t>()[i], static_cast<double>(label_smoothing),
+                        static_cast<double>(loss_scale))
+                   .loss;
+      for (std::int64_t j = 0; dlogits.defined() && j < vocabulary; ++j)
+        store(dlogits, i * vocabulary + j, row[static_cast<std::size_t>(j)]);
+    }
+    store(loss_sum, 0, total);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LossKernels> make_reference_loss() { return std::make_unique<ReferenceLoss>(); }
+
+}  // namespace shoal::kernels
