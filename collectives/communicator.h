@@ -10,20 +10,26 @@
 // something else is named before data moves (ErrorCode::mismatch). Every wait has a deadline.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
-#include "shoal/kernels/reduction.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {
 
-enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg };  // avg of integers is refused
+// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg };
+std::string_view to_string(ReduceOp op);
 
-// One operation in flight. Not thread-safe. Dropping a Work does not cancel it.
+// One operation in flight. Not thread-safe. Dropping a Work does not cancel it: the progress
+// thread finishes it. After an Error the Communicator has failed: everything in flight and every
+// later call throws the same Error, and no buffer is touched any more.
 class Work {
  public:
   virtual ~Work() = default;
@@ -37,6 +43,17 @@ class Work {
   virtual void block_stream(Stream stream);
 };
 
+// What happened so far; no fallback is silent (decision 5).
+struct CommunicatorStatistics {
+  std::int64_t operations = 0;     // completed
+  std::int64_t inlined = 0;        // of these: small ones that travelled inside the control message
+  std::int64_t zero_copy = 0;      // all_reduce and others on symmetric memory
+  std::int64_t bounced = 0;        // through bounce slots, because a pointer was not symmetric
+  std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
+  std::int64_t ring = 0;
+  std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -46,8 +63,10 @@ class Communicator {
   virtual std::string backend() const = 0;  // "native", "mpi", "nccl"
 
   // Memory mapped by every rank of the node: collectives on it copy nothing. The pointer a rank
-  // gets is its own; allocation is collective (same sizes in the same order on every rank).
+  // gets is its own. Allocation neither waits for other ranks nor need it happen in step with
+  // them: each operation says where its buffers lie. Must outlive what was allocated from it.
   virtual MemoryResource& memory_resource() = 0;
+  virtual CommunicatorStatistics statistics() const = 0;
 
   virtual std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count,
                                            DType dtype, ReduceOp op, Stream stream = {}) = 0;
@@ -62,7 +81,7 @@ class Communicator {
   virtual std::unique_ptr<Work> barrier(Stream stream = {}) = 0;
 
   // Gives up everything in flight, here and, as soon as they notice, on all other ranks, whose
-  // waits throw aborted with `reason` and this rank's number.
+  // waits throw aborted with `reason` and this rank's number. May be called from any thread.
   virtual void abort(std::string_view reason) = 0;
 };
 
@@ -70,7 +89,7 @@ struct CommunicatorOptions {
   std::string backend = "native";  // native, mpi, nccl; an unknown name is refused, naming these
   std::string algorithm;           // all_reduce of native: ring, direct; empty: by size
   double deadline_seconds = 600;
-  MemoryResource* counted_by = nullptr;  // symmetric memory is counted there when it is a CountingMemory
+  CountingMemory* counted_by = nullptr;  // symmetric memory is counted there; may be null
 };
 
 // Builds the group of all ranks of `world`; collective. `store` must outlive the result.

@@ -1,0 +1,28 @@
+// The one table of backends. A backend that this build lacks still has its row: CMake links a
+// source whose factory throws unavailable, naming the build flag (decision 14).
+#pragma once
+
+#include <span>
+
+#include "shoal/collectives/communicator.h"
+
+namespace shoal::collectives {
+
+struct Backend {
+  std::string_view name;
+  std::unique_ptr<Communicator> (*make)(const World&, Store&, const CommunicatorOptions&);
+};
+
+std::span<const Backend> backends();
+
+std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
+                                                       const CommunicatorOptions& options);
+std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& store,
+                                                    const CommunicatorOptions& options);
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
+                                                     const CommunicatorOptions& options);
+// One rank: every operation is a copy; no store, no thread. `name` is what backend() says.
+std::unique_ptr<Communicator> make_single_communicator(std::string name,
+                                                       const CommunicatorOptions& options);
+
+}  // namespace shoal::collectives

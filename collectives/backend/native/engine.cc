@@ -1,0 +1,422 @@
+#include "shoal/collectives/backend/native/engine.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A caller who submits and then waits at once should never meet the progress thread.
+constexpr auto kTakeOverAfter = microseconds(300);
+constexpr auto kNap = microseconds(500);
+// The thread naps this long after the last operation before it parks for good.
+constexpr auto kParkAfter = milliseconds(20);
+constexpr int kSleepMilliseconds = 20;  // between looks at links, aborts and deadlines
+constexpr auto kCheckEvery = milliseconds(5);
+
+int sleep_milliseconds(Deadline deadline) {
+  return static_cast<int>(
+      std::clamp(deadline.seconds_left() * 1000, 1.0, double{kSleepMilliseconds}));
+}
+
+std::string named(const QueuedOperation& operation) {
+  return fmt::format("{} (#{})", describe(operation.call), operation.sequence);
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
+               std::uint32_t first_sequence)
+    : group_(std::move(group)),
+      forced_(forced),
+      deadline_seconds_(deadline_seconds),
+      spins_(suitable_spins(group_->size())),
+      reduction_(make_local_reduction()),
+      next_sequence_(first_sequence),
+      thread_([this] { progress_loop(); }) {}
+
+Engine::~Engine() { stop(); }
+
+std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
+  auto operation = std::make_shared<QueuedOperation>();
+  operation->call = call;
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_failed();
+    operation->sequence = next_sequence_;
+    check_aborted(*operation);
+    ++next_sequence_;
+    queue_.push_back(operation);
+    in_flight_.fetch_add(1);
+    last_driven_ = Clock::now().time_since_epoch().count();
+    if (queue_.size() == 1) advance();
+  }
+  if (parked_.load()) {
+    const std::lock_guard lock(park_mutex_);
+    parked_ = false;
+    unpark_.notify_one();
+  }
+  return operation;
+}
+
+bool Engine::test(QueuedOperation& operation) {
+  if (operation.done.load()) return true;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;  // the progress thread is at it
+  if (operation.done.load()) return true;
+  throw_if_failed();
+  last_driven_ = Clock::now().time_since_epoch().count();
+  Progress progress = Progress::step;
+  // A bounded visit: the caller has something better to do.
+  for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
+    progress = advance();
+  if (progress == Progress::none) check_group(operation);
+  return operation.done.load();
+}
+
+void Engine::wait(QueuedOperation& operation, Deadline deadline) {
+  if (operation.done.load()) return;
+  const auto start = Clock::now();
+  waiters_.fetch_add(1);
+  const std::unique_lock lock(mutex_);
+  struct Leave {
+    Engine& engine;
+    ~Leave() {
+      engine.last_driven_ = Clock::now().time_since_epoch().count();
+      engine.waiters_.fetch_sub(1);
+    }
+  } const leave{*this};
+  Backoff backoff(spins_);
+  for (std::uint32_t round = 0; !operation.done.load(); ++round) {
+    throw_if_failed();
+    if (advance() != Progress::none) {
+      backoff.reset();
+      continue;
+    }
+    // The clock costs as much as many looks at a flag.
+    if (backoff.sleeping() || round % 64 == 0) {
+      check_group(operation);
+      const auto now = Clock::now();
+      if (now >= deadline.time())
+        fail(timeout_error(operation, std::chrono::duration<double>(now - start).count()));
+    }
+    const int limit = backoff.sleeping() ? sleep_milliseconds(deadline) : 0;
+    backoff.pause(group_->own_page(), limit, [this] { return may_progress(); });
+  }
+}
+
+void Engine::abort(std::string_view reason) {
+  // Without the lock: a waiter may hold it for as long as its deadline.
+  group_->broadcast_abort(reason);
+}
+
+void Engine::stop() {
+  if (stopping_.exchange(true)) return;
+  wake_always(group_->own_page());
+  {
+    const std::lock_guard lock(park_mutex_);
+    parked_ = false;
+    unpark_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  if (!failure_)
+    failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(group_->rank());
+  queue_.clear();
+  group_->close_links();
+}
+
+CommunicatorStatistics Engine::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+Engine::Progress Engine::advance() {
+  if (queue_.empty() || failure_) return Progress::none;
+  QueuedOperation& head = *queue_.front();
+  if (!head.published) {
+    publish_descriptor(head);
+    return Progress::step;
+  }
+  if (!head.plan && !make_plan_when_matched(head)) return Progress::none;
+  if (!step_ready(head)) return Progress::none;
+  head.plan->run(head.step);
+  ++head.step;
+  // The next operation's descriptor says as much as the last step of this one.
+  if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
+    group_->publish(place_of(head.sequence, head.step));
+  if (head.step < head.plan->steps()) return Progress::step;
+  finish_head();
+  return Progress::finished;
+}
+
+void Engine::publish_descriptor(QueuedOperation& operation) {
+  const Call& call = operation.call;
+  ControlSlot& slot = group_->own_page().slots[operation.sequence % 2];
+  Descriptor& d = slot.descriptor;
+  d.sequence = operation.sequence;
+  d.operation = call.operation;
+  d.dtype = call.dtype;
+  d.reduce = static_cast<std::uint8_t>(call.op);
+  d.algorithm = static_cast<std::uint8_t>(forced_);
+  d.root = call.root;
+  d.count = call.count;
+  d.send = d.recv = Location{};
+  if (travels_inline(call, group_->size(), forced_)) {
+    write_inline_payload(call, group_->rank(), group_->size(), slot);
+  } else {
+    d.send = group_->locate(call.send, call.send_bytes(group_->size()));
+    d.recv = group_->locate(call.recv, call.recv_bytes(group_->size()));
+  }
+  operation.published = true;
+  group_->publish(place_of(operation.sequence, 0));
+}
+
+bool Engine::make_plan_when_matched(QueuedOperation& operation) {
+  if (group_->first_behind(place_of(operation.sequence, 0)) >= 0) return false;
+  const auto size = static_cast<std::size_t>(group_->size());
+  PlanContext context{*group_,
+                      *reduction_,
+                      operation.call,
+                      operation.sequence,
+                      std::vector<std::byte*>(size, nullptr),
+                      std::vector<std::byte*>(size, nullptr),
+                      true,
+                      true,
+                      false};
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const Descriptor& d = group_->page(peer).slots[operation.sequence % 2].descriptor;
+    if (peer != group_->rank()) check_match(operation, peer, d);
+    context.all_send_symmetric = context.all_send_symmetric && d.send.symmetric();
+    context.all_recv_symmetric = context.all_recv_symmetric && d.recv.symmetric();
+    if (peer == operation.call.root) context.root_symmetric = d.send.symmetric();
+    const auto resolve = [&](const Location& location, std::byte*& pointer) {
+      if (!location.symmetric() || peer == group_->rank()) return true;
+      pointer = group_->resolve(peer, location);
+      return pointer != nullptr;
+    };
+    const auto p = static_cast<std::size_t>(peer);
+    if (!resolve(d.send, context.send[p]) || !resolve(d.recv, context.recv[p])) return false;
+  }
+  const auto own = static_cast<std::size_t>(group_->rank());
+  context.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
+  context.recv[own] = static_cast<std::byte*>(operation.call.recv);
+  operation.plan = make_plan(std::move(context), forced_);
+  return true;
+}
+
+void Engine::check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs) {
+  const Descriptor& own = group_->own_page().slots[operation.sequence % 2].descriptor;
+  const bool reduces = operation.call.reduces();
+  if (theirs.sequence == own.sequence && theirs.operation == own.operation &&
+      theirs.dtype == own.dtype && theirs.count == own.count && theirs.root == own.root &&
+      (!reduces || theirs.reduce == own.reduce) && theirs.algorithm == own.algorithm)
+    return;
+  std::string text =
+      fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
+                  group_->rank(), describe(own), peer, describe(theirs));
+  if (theirs.algorithm != own.algorithm)
+    text +=
+        fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
+                    to_string(static_cast<Algorithm>(theirs.algorithm)));
+  fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
+           .at_rank(group_->rank())
+           .with_peer(peer)
+           .in_operation(named(operation)));
+}
+
+bool Engine::step_ready(const QueuedOperation& operation) const {
+  return blocking_peer(operation) < 0;
+}
+
+int Engine::blocking_peer(const QueuedOperation& operation) const {
+  const auto place = [&](std::uint32_t steps) { return place_of(operation.sequence, steps); };
+  if (!operation.plan) return group_->first_behind(place(0));
+  const Requirement needed = operation.plan->needs(operation.step);
+  if (needed.all > 0) {
+    const int peer = group_->first_behind(place(needed.all));
+    if (peer >= 0) return peer;
+  }
+  const auto behind = [&](int peer, std::uint32_t steps) {
+    return peer >= 0 && steps > 0 && !reached(group_->page(peer).place.load(), place(steps));
+  };
+  if (behind(needed.left, needed.left_steps)) return needed.left;
+  if (behind(needed.right, needed.right_steps)) return needed.right;
+  return -1;
+}
+
+bool Engine::may_progress() const {
+  return queue_.empty() || group_->aborted_by() || stopping_.load() || !queue_.front()->published ||
+         blocking_peer(*queue_.front()) < 0;
+}
+
+void Engine::finish_head() {
+  const auto head = queue_.front();
+  const Route route = head->plan->route();
+  ++statistics_.operations;
+  statistics_.inlined += route == Route::inlined;
+  statistics_.zero_copy += route == Route::zero_copy;
+  statistics_.bounced += route == Route::bounced;
+  statistics_.ring += route == Route::ring;
+  statistics_.bounced_bytes += head->plan->bounced_bytes();
+  statistics_.by_progress_thread += background_;
+  if (route == Route::bounced && statistics_.bounced == 1 && group_->rank() == 0)
+    log::once(log::Level::debug, "native-bounce",
+              fmt::format("native: {} goes through bounce slots, its buffers are not from "
+                          "Communicator::memory_resource()",
+                          describe(head->call)));
+  head->plan.reset();
+  queue_.pop_front();
+  in_flight_.fetch_sub(1);
+  head->done.store(true);
+}
+
+void Engine::throw_if_failed() const {
+  if (failure_) throw Error(*failure_);
+}
+
+void Engine::fail(Error error) {
+  if (!failure_) {
+    failure_ = error;
+    if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
+    for (const auto& operation : queue_) operation->plan.reset();
+    queue_.clear();
+    in_flight_ = 0;
+  }
+  throw Error(*failure_);
+}
+
+void Engine::check_aborted(const QueuedOperation& operation) {
+  if (const auto by = group_->aborted_by()) {
+    const std::string reason = group_->last_words(*by);
+    fail(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", *by, reason))
+             .at_rank(group_->rank())
+             .with_peer(*by)
+             .in_operation(named(operation)));
+  }
+}
+
+void Engine::check_group(const QueuedOperation& operation) {
+  const auto now = Clock::now();
+  if (now < next_check_) return;
+  next_check_ = now + kCheckEvery;
+  check_aborted(operation);
+  group_->poll_links();
+  if (queue_.empty()) return;
+  const QueuedOperation& head = *queue_.front();
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const LinkState state = group_->link_state(peer);
+    if (state == LinkState::open) continue;
+    // What it finished before it went still counts, and shared memory outlives its owner: it only
+    // matters once the head operation waits for it.
+    const int blocking = blocking_peer(head);
+    if (blocking < 0) return;
+    const auto target = place_of(head.sequence, head.plan ? head.plan->steps() : 0);
+    if (reached(group_->page(peer).place.load(), target)) continue;
+    const std::string words = group_->last_words(peer);
+    fail(Error(ErrorCode::peer_lost,
+               fmt::format("rank {} {} ({})", peer,
+                           state == LinkState::lost ? "died" : "left the group",
+                           words.empty() ? whereabouts(peer) : "its last words: " + words),
+               "look at that rank's own output for the cause")
+             .at_rank(group_->rank())
+             .with_peer(peer)
+             .in_operation(named(head)));
+  }
+}
+
+std::string Engine::whereabouts(int peer) const {
+  const std::uint64_t place = group_->page(peer).place.load();
+  const std::uint32_t sequence = sequence_of(place);
+  if (place == 0) return "it has not called anything yet";
+  const std::string what = fmt::format(
+      "{} (#{})", describe(group_->page(peer).slots[sequence % 2].descriptor), sequence);
+  if (!queue_.empty() && queue_.front()->sequence == sequence)
+    return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
+  return "it last called " + what;
+}
+
+Error Engine::timeout_error(const QueuedOperation& operation, double waited) const {
+  const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
+  std::vector<std::string> missing;
+  int first = -1;
+  const auto target = [&](int peer) {
+    if (!head.plan) return place_of(head.sequence, 0);
+    const Requirement needed = head.plan->needs(head.step);
+    std::uint32_t steps = needed.all;
+    if (peer == needed.left) steps = std::max(steps, needed.left_steps);
+    if (peer == needed.right) steps = std::max(steps, needed.right_steps);
+    return place_of(head.sequence, steps);
+  };
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    if (peer == group_->rank() || reached(group_->page(peer).place.load(), target(peer))) continue;
+    if (first < 0) first = peer;
+    missing.push_back(fmt::format("rank {} ({})", peer, whereabouts(peer)));
+  }
+  Error error(ErrorCode::timeout,
+              fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,
+                          fmt::join(missing, ", ")),
+              "see what those ranks do, or raise SHOAL_DEADLINE_S");
+  error.at_rank(group_->rank()).in_operation(named(operation));
+  if (first >= 0) error.with_peer(first);
+  return error;
+}
+
+void Engine::progress_loop() {
+  while (!stopping_.load()) {
+    if (in_flight_.load() == 0) {
+      const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
+      if (idle < kParkAfter) {
+        std::this_thread::sleep_for(kNap);
+        continue;
+      }
+      std::unique_lock lock(park_mutex_);
+      parked_.store(true);
+      // Either submit() sees us parked, or we see what it submitted.
+      if (in_flight_.load() == 0 && !stopping_.load())
+        unpark_.wait(lock, [this] { return !parked_.load(); });
+      parked_.store(false);
+      continue;
+    }
+    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
+    if (waiters_.load() > 0 || undriven < kTakeOverAfter) {
+      std::this_thread::sleep_for(kNap);
+      continue;
+    }
+    drive_in_background();
+  }
+}
+
+void Engine::drive_in_background() {
+  Backoff backoff(0, true);
+  while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
+    {
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (!lock || queue_.empty()) break;
+      background_ = true;
+      bool stuck = false;
+      try {
+        stuck = advance() == Progress::none;
+        if (stuck) check_group(*queue_.front());
+      } catch (const Error&) {
+        stuck = false;  // kept in failure_: the next call on any thread throws it
+      }
+      background_ = false;
+      if (!stuck) continue;
+    }
+    backoff.pause(group_->own_page(), kSleepMilliseconds, [this] {
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      return !lock || waiters_.load() > 0 || may_progress();
+    });
+  }
+}
+
+}  // namespace shoal::collectives

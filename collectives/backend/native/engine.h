@@ -1,0 +1,96 @@
+// The queue of operations of one native Communicator, and who drives it.
+//
+// Operations run strictly in the order of submission, one at a time. Whoever submits, tests or
+// waits drives the head operation; the progress thread takes over when something is in flight and
+// nobody has driven it for kTakeOverAfter, one step at a time, and sleeps instead of spinning
+// (decision 3).
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/transport/doorbell.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+
+struct QueuedOperation {
+  Call call;
+  std::uint32_t sequence = 0;
+  bool published = false;
+  std::unique_ptr<Plan> plan;  // once all descriptors match
+  std::uint32_t step = 0;
+  std::atomic<bool> done{false};
+};
+
+class Engine {
+ public:
+  // `first_sequence`: the same on all ranks; tests start just before the wrap.
+  Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
+         std::uint32_t first_sequence = 1);
+  ~Engine();
+
+  std::shared_ptr<QueuedOperation> submit(const Call& call);
+  bool test(QueuedOperation& operation);
+  void wait(QueuedOperation& operation, Deadline deadline);
+  void abort(std::string_view reason);
+  // Ends the thread and the links; what is in flight fails with `aborted`.
+  void stop();
+
+  double deadline_seconds() const { return deadline_seconds_; }
+  CommunicatorStatistics statistics() const;
+
+ private:
+  // All below: with mutex_ held.
+  enum class Progress { none, step, finished };
+  Progress advance();  // the head operation by at most one step
+  void publish_descriptor(QueuedOperation& operation);
+  bool make_plan_when_matched(QueuedOperation& operation);
+  void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
+  bool step_ready(const QueuedOperation& operation) const;
+  bool may_progress() const;
+  void finish_head();
+  void throw_if_failed() const;
+  [[noreturn]] void fail(Error error);
+  // Fails where something cannot come any more: somebody aborted, a peer is dead. Looks at most
+  // every few milliseconds.
+  void check_group(const QueuedOperation& operation);
+  void check_aborted(const QueuedOperation& operation);
+  // The first rank that the head operation waits for; -1: none.
+  int blocking_peer(const QueuedOperation& operation) const;
+  std::string whereabouts(int peer) const;
+  Error timeout_error(const QueuedOperation& operation, double waited) const;
+
+  void progress_loop();
+  void drive_in_background();
+
+  const std::shared_ptr<Group> group_;
+  const Algorithm forced_;
+  const double deadline_seconds_;
+  const std::uint32_t spins_;
+  std::unique_ptr<kernels::ReductionKernels> reduction_;
+
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<QueuedOperation>> queue_;
+  std::uint32_t next_sequence_;
+  std::optional<Error> failure_;
+  CommunicatorStatistics statistics_;
+  bool background_ = false;  // the progress thread holds mutex_
+  Clock::time_point next_check_{};
+
+  std::atomic<int> in_flight_{0}, waiters_{0};
+  std::atomic<Clock::rep> last_driven_{0};
+  std::atomic<bool> stopping_{false}, parked_{false};
+  std::mutex park_mutex_;  // never taken together with mutex_
+  std::condition_variable unpark_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,183 @@
+#include "shoal/collectives/backend/native/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/transport/doorbell.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr std::int64_t kControlSegment = -1;
+constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
+constexpr std::size_t kControlBytes = kPageBytes + static_cast<std::size_t>(kBounceBytes);
+
+std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
+
+}  // namespace
+
+Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+    : rank_(rank), size_(size), control_(index(size)), segments_(index(size)) {
+  control_[index(rank)] = SharedSegment::create("shoal-control", kControlBytes);
+  new (control_[index(rank)]->data()) RankPage;
+  links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
+  links_->send_segment(kControlSegment, *control_[index(rank)], deadline);
+  for (;;) {
+    poll_links();
+    std::vector<int> missing;
+    for (int peer = 0; peer < size; ++peer) {
+      if (control_[index(peer)]) continue;
+      missing.push_back(peer);
+      if (link_state(peer) != LinkState::open)
+        throw Error(ErrorCode::peer_lost, fmt::format("rank {} left while the group formed", peer))
+            .at_rank(rank)
+            .with_peer(peer)
+            .in_operation("make_communicator");
+    }
+    if (missing.empty()) return;
+    if (deadline.passed())
+      throw Error(ErrorCode::timeout, fmt::format("rank(s) {} did not share their memory in time",
+                                                  fmt::join(missing, ", ")))
+          .at_rank(rank)
+          .with_peer(missing.front())
+          .in_operation("make_communicator");
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+Group::~Group() = default;
+
+RankPage& Group::page(int peer) const {
+  return *std::launder(reinterpret_cast<RankPage*>(control_[index(peer)]->data()));
+}
+
+std::byte* Group::bounce(int peer) const { return control_[index(peer)]->data() + kPageBytes; }
+
+void Group::publish(std::uint64_t place) {
+  // Sequentially consistent together with Backoff::pause: either the sleeper sees this place, or
+  // we see the sleeper.
+  own_page().place.exchange(place);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) wake(page(peer));
+}
+
+int Group::first_behind(std::uint64_t target) const {
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && !reached(page(peer).place.load(), target)) return peer;
+  return -1;
+}
+
+std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
+  auto segment = SharedSegment::create("shoal-symmetric", bytes);
+  const std::lock_guard lock(mutex_);
+  auto& own = segments_[index(rank_)];
+  own.push_back(segment);
+  if (links_) links_->send_segment(static_cast<std::int64_t>(own.size()) - 1, *segment, deadline);
+  return segment;
+}
+
+Location Group::locate(const void* pointer, std::int64_t bytes) const {
+  const auto* address = static_cast<const std::byte*>(pointer);
+  const std::lock_guard lock(mutex_);
+  const auto& own = segments_[index(rank_)];
+  for (std::size_t number = 0; number < own.size(); ++number) {
+    const std::byte* begin = own[number]->data();
+    if (address >= begin && address + bytes <= begin + own[number]->size())
+      return {static_cast<std::int32_t>(number), address - begin};
+  }
+  return {};
+}
+
+std::byte* Group::resolve(int peer, const Location& location) {
+  const std::lock_guard lock(mutex_);
+  auto& theirs = segments_[index(peer)];
+  const auto number = static_cast<std::size_t>(location.segment);
+  if (number >= theirs.size() || !theirs[number]) {
+    poll_links_locked();
+    if (number >= theirs.size() || !theirs[number]) return nullptr;
+  }
+  if (location.offset < 0 || static_cast<std::size_t>(location.offset) > theirs[number]->size())
+    throw_error(ErrorCode::corrupt_data,
+                "rank {} says its buffer is at {} in a segment of {} bytes", peer, location.offset,
+                theirs[number]->size());
+  return theirs[number]->data() + location.offset;
+}
+
+void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd) {
+  auto segment = SharedSegment::map(std::move(fd), bytes);
+  if (number == kControlSegment) {
+    if (bytes != kControlBytes)
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("rank {} has a control page of {} bytes, not {}", peer, bytes, kControlBytes),
+          "run the same version of Shoal on every rank");
+    control_[index(peer)] = std::move(segment);
+    return;
+  }
+  auto& theirs = segments_[index(peer)];
+  if (number < 0 || static_cast<std::size_t>(number) != theirs.size())
+    throw_error(ErrorCode::corrupt_data, "rank {} announced segment {} after {}", peer, number,
+                theirs.size());
+  theirs.push_back(std::move(segment));
+}
+
+void Group::poll_links() {
+  const std::lock_guard lock(mutex_);
+  poll_links_locked();
+}
+
+void Group::poll_links_locked() {
+  if (!links_) return;
+  links_->drain([this](int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd) {
+    accept_segment(peer, number, bytes, std::move(fd));
+  });
+}
+
+LinkState Group::link_state(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return links_ && peer != rank_ ? links_->state(peer) : LinkState::open;
+}
+
+void Group::close_links() {
+  const std::lock_guard lock(mutex_);
+  links_.reset();
+}
+
+void Group::say_last_words(std::string_view text) {
+  RankPage& own = own_page();
+  if (own.has_last_words.load() != 0) return;
+  const std::size_t length = std::min(text.size(), sizeof own.last_words - 1);
+  std::memcpy(own.last_words, text.data(), length);
+  own.last_words[length] = '\0';
+  own.has_last_words.store(1);
+}
+
+std::string Group::last_words(int peer) const {
+  const RankPage& theirs = page(peer);
+  if (theirs.has_last_words.load() == 0) return {};
+  return std::string(theirs.last_words, strnlen(theirs.last_words, sizeof theirs.last_words));
+}
+
+void Group::broadcast_abort(std::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    say_last_words(reason);
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    std::uint32_t nobody = 0;
+    page(peer).aborted_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
+    wake_always(page(peer));
+  }
+}
+
+std::optional<int> Group::aborted_by() const {
+  const std::uint32_t by = own_page().aborted_by.load();
+  return by == 0 ? std::nullopt : std::optional<int>(static_cast<int>(by) - 1);
+}
+
+}  // namespace shoal::collectives

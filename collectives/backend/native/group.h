@@ -1,0 +1,72 @@
+// The ranks of one host as this rank sees them: their control pages, bounce slots and symmetric
+// memory, and who is still alive.
+//
+// Thread-safe; the lock inside is held for bookkeeping only, never while waiting.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/collectives/transport/control.h"
+#include "shoal/collectives/transport/peer_links.h"
+#include "shoal/collectives/transport/shared_segment.h"
+
+namespace shoal::collectives {
+
+// Bytes of bounce slots a rank offers; plans cut it into as many slots as they need.
+inline constexpr std::int64_t kBounceBytes = std::int64_t{2} << 20;
+
+class Group {
+ public:
+  Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline);
+  ~Group();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  RankPage& page(int peer) const;
+  RankPage& own_page() const { return page(rank_); }
+  std::byte* bounce(int peer) const;
+
+  // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
+  // to a rank that sees the place.
+  void publish(std::uint64_t place);
+  // The first rank, this one aside, that has not reached `target`; -1 when all have.
+  int first_behind(std::uint64_t target) const;
+
+  // Symmetric memory: a new segment that all ranks map. Its number is its place in the order of
+  // this rank's segments.
+  std::shared_ptr<SharedSegment> add_segment(std::size_t bytes, Deadline deadline);
+  // Where [pointer, pointer + bytes) lies in this rank's segments, if it does.
+  Location locate(const void* pointer, std::int64_t bytes) const;
+  // The peer's buffer as mapped here; null while the announcement of its segment is on its way.
+  std::byte* resolve(int peer, const Location& location);
+
+  void poll_links();
+  LinkState link_state(int peer) const;
+  void close_links();
+
+  // Why this rank gives up, for those who find it gone.
+  void say_last_words(std::string_view text);
+  std::string last_words(int peer) const;
+  // Makes every rank's waits end.
+  void broadcast_abort(std::string_view reason);
+  std::optional<int> aborted_by() const;
+
+ private:
+  void accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd);
+  void poll_links_locked();
+
+  int rank_, size_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<PeerLinks> links_;                                   // null once closed
+  std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank
+  std::vector<std::vector<std::shared_ptr<SharedSegment>>> segments_;  // by rank, number
+};
+
+}  // namespace shoal::collectives

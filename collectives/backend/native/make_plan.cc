@@ -1,0 +1,47 @@
+#include "shoal/collectives/backend/native/plan.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+// Which buffers must be symmetric for the copy-free plan of each operation.
+bool can_go_direct(const PlanContext& c) {
+  switch (c.call.operation) {
+    case Operation::all_reduce:
+      return c.all_send_symmetric && c.all_recv_symmetric;
+    case Operation::all_gather:  // pull from send, or push into recv
+      return c.all_send_symmetric || c.all_recv_symmetric;
+    case Operation::reduce_scatter:
+      return c.all_send_symmetric;
+    case Operation::broadcast:
+      return c.root_symmetric;
+    case Operation::barrier:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void PlanContext::reduce(std::span<const void* const> sources, void* destination,
+                         std::int64_t count) const {
+  if (count <= 0) return;
+  reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
+  if (call.op == ReduceOp::avg)
+    reduction.scale(call.dtype, destination, 1.0 / size(), count, Stream{});
+}
+
+std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
+  if (travels_inline(context.call, context.size(), forced))
+    return make_inline_plan(std::move(context));
+  if (context.call.operation == Operation::all_reduce) {
+    const AllReduceFacts facts{context.call.send_bytes(context.size()), context.size(),
+                               context.all_send_symmetric && context.all_recv_symmetric, forced};
+    if (choose_all_reduce(facts, static_cast<std::int64_t>(kInlineBytes)) == Algorithm::ring)
+      return make_ring_plan(std::move(context));
+  }
+  return can_go_direct(context) ? make_direct_plan(std::move(context))
+                                : make_bounce_plan(std::move(context));
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,66 @@
+// One operation, cut into steps that a rank can do without waiting in the middle.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/backend/native/group.h"
+#include "shoal/kernels/reduction.h"
+
+namespace shoal::collectives {
+
+// What a step waits for: steps of this operation that other ranks have completed.
+struct Requirement {
+  std::uint32_t all = 0;  // by every rank; 0: nothing
+  int left = -1, right = -1;
+  std::uint32_t left_steps = 0, right_steps = 0;
+};
+
+enum class Route : std::uint8_t { inlined, zero_copy, bounced, ring };
+
+// Steps run in order, each at most a few hundred microseconds long, so that whoever drives them
+// can hand over. A finished plan guarantees that no rank touches this rank's buffers any more.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  virtual std::uint32_t steps() const = 0;
+  virtual Requirement needs(std::uint32_t step) const = 0;
+  virtual void run(std::uint32_t step) = 0;
+  virtual Route route() const = 0;
+  virtual std::int64_t bounced_bytes() const { return 0; }
+};
+
+// What plans work with. Pointers by rank are this process's mappings of the peers' buffers; null
+// where that rank's buffer is not symmetric. Own buffers are always there.
+struct PlanContext {
+  Group& group;
+  kernels::ReductionKernels& reduction;
+  Call call;
+  std::uint32_t sequence;
+  std::vector<std::byte*> send, recv;  // by rank
+  // As the descriptors say, so that every rank decides alike.
+  bool all_send_symmetric, all_recv_symmetric, root_symmetric;
+
+  int rank() const { return group.rank(); }
+  int size() const { return group.size(); }
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
+  // Reduces in rank order and finishes avg.
+  void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
+};
+
+// True when the call's data fits the control message; decided alike on all ranks.
+bool travels_inline(const Call& call, int size, Algorithm forced);
+// Puts the bytes that others need beside the descriptor.
+void write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
+
+// The plan for a call whose descriptors all match. `forced` applies to all_reduce.
+std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced);
+
+std::unique_ptr<Plan> make_inline_plan(PlanContext context);
+std::unique_ptr<Plan> make_direct_plan(PlanContext context);
+std::unique_ptr<Plan> make_bounce_plan(PlanContext context);
+std::unique_ptr<Plan> make_ring_plan(PlanContext context);
+
+}  // namespace shoal::collectives

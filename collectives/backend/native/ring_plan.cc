@@ -1,0 +1,127 @@
+// Ring all_reduce through outboxes in the bounce memory: a rank writes its own outbox and reads
+// its left neighbour's. Slices are as long as all chunks of one pass can be; 16-bit floats travel
+// as f32 until the sum is complete, so they too are rounded once.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "shoal/collectives/algorithm/ring.h"
+#include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/backend/native/plan.h"
+
+namespace shoal::collectives {
+namespace {
+
+// A box may be written again once the right neighbour has read it, kBoxes steps later.
+constexpr int kBoxes = 4;
+constexpr std::int64_t kBoxBytes = kBounceBytes / kBoxes;
+constexpr std::int64_t kGranuleBytes = 256;
+
+class RingPlan final : public Plan {
+ public:
+  explicit RingPlan(PlanContext context)
+      : c_(std::move(context)),
+        wide_(c_.call.dtype == DType::bf16 || c_.call.dtype == DType::f16),
+        slices_{c_.call.count, c_.size() * (kBoxBytes / (wide_ ? 4 : c_.element()))} {}
+
+  Route route() const override { return Route::ring; }
+  std::int64_t bounced_bytes() const override { return bounced_; }
+  std::uint32_t steps() const override {
+    return pass() * static_cast<std::uint32_t>(slices_.number());
+  }
+  Requirement needs(std::uint32_t step) const override {
+    Requirement needed{.left = ring_left(c_.rank(), c_.size()),
+                       .right = ring_right(c_.rank(), c_.size())};
+    if (step % pass() != 0) needed.left_steps = step;
+    // The box of this step was last written kBoxes steps ago and is read in the step after that.
+    if (step >= kBoxes) needed.right_steps = step - kBoxes + 2;
+    return needed;
+  }
+
+  void run(std::uint32_t step) override {
+    const Range slice = slices_.at(step / pass());
+    const RingStep action = ring_step(c_.rank(), c_.size(), static_cast<int>(step % pass()));
+    const Range chunk = shard(slice.size(), c_.size(), action.chunk, kGranuleBytes / c_.element());
+    const std::int64_t begin = (slice.begin + chunk.begin) * c_.element();
+    const std::byte* send = c_.send[static_cast<std::size_t>(c_.rank())] + begin;
+    std::byte* recv = c_.recv[static_cast<std::size_t>(c_.rank())] + begin;
+    const std::byte* inbox = box(ring_left(c_.rank(), c_.size()), step + kBoxes - 1);
+    std::byte* outbox = box(c_.rank(), step);
+    const std::int64_t n = chunk.size();
+    if (n <= 0) return;
+    switch (action.action) {
+      case RingAction::send:
+        if (wide_)
+          widen(c_.call.dtype, send, reinterpret_cast<float*>(outbox), n);
+        else
+          copy(outbox, send, n);
+        bounced_ += n * c_.element();
+        return;
+      case RingAction::reduce_and_send:
+        return fold(inbox, send, outbox, n);
+      case RingAction::reduce_and_keep:
+        finish(inbox, send, recv, n);
+        return copy(outbox, recv, n);
+      case RingAction::store_and_send:
+        copy(recv, inbox, n);
+        return copy(outbox, inbox, n);
+      case RingAction::store:
+        return copy(recv, inbox, n);
+    }
+  }
+
+ private:
+  std::uint32_t pass() const { return static_cast<std::uint32_t>(ring_steps(c_.size())); }
+  std::byte* box(int peer, std::uint32_t step) const {
+    return c_.group.bounce(peer) + (step % kBoxes) * kBoxBytes;
+  }
+  void copy(std::byte* to, const std::byte* from, std::int64_t n) const {
+    std::memcpy(to, from, static_cast<std::size_t>(n * c_.element()));
+  }
+  // partial (as it travels) and own elements -> partial.
+  void fold(const std::byte* partial, const std::byte* own, std::byte* out, std::int64_t n) const {
+    const kernels::Reduce operation = kernel_operation(c_.call.op);
+    if (!wide_) {
+      const std::array<const void*, 2> sources{partial, own};
+      c_.reduction.reduce(operation, c_.call.dtype, sources, out, n, Stream{});
+      return;
+    }
+    constexpr std::int64_t kTile = 2048;
+    alignas(64) std::array<float, kTile> tile;
+    const Slices tiles{n, kTile};
+    for (std::int64_t t = 0; t < tiles.number(); ++t) {
+      const Range range = tiles.at(t);
+      widen(c_.call.dtype, own + range.begin * c_.element(), tile.data(), range.size());
+      const std::array<const void*, 2> sources{partial + range.begin * 4, tile.data()};
+      c_.reduction.reduce(operation, DType::f32, sources, out + range.begin * 4, range.size(),
+                          Stream{});
+    }
+  }
+  // The last fold: rounded and averaged into `recv`, which may be `own`.
+  void finish(const std::byte* partial, const std::byte* own, std::byte* recv, std::int64_t n) {
+    if (!wide_) {
+      fold(partial, own, recv, n);
+    } else {
+      scratch_.resize(static_cast<std::size_t>(n));
+      fold(partial, own, reinterpret_cast<std::byte*>(scratch_.data()), n);
+      narrow(c_.call.dtype, scratch_.data(), recv, n);
+    }
+    if (c_.call.op == ReduceOp::avg)
+      c_.reduction.scale(c_.call.dtype, recv, 1.0 / c_.size(), n, Stream{});
+  }
+
+  PlanContext c_;
+  bool wide_;
+  Slices slices_;
+  std::int64_t bounced_ = 0;
+  std::vector<float> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> make_ring_plan(PlanContext context) {
+  return std::make_unique<RingPlan>(std::move(context));
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,34 @@
+#include <array>
+
+#include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/backend/backends.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr std::array kBackends{Backend{"native", make_native_communicator},
+                               Backend{"mpi", make_mpi_communicator},
+                               Backend{"nccl", make_nccl_communicator}};
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+std::unique_ptr<Communicator> make_communicator(const World& world, Store& store,
+                                                const CommunicatorOptions& options) {
+  SHOAL_CHECK(world.size > 0 && world.rank >= 0 && world.rank < world.size,
+              "rank {} in a world of {}", world.rank, world.size);
+  SHOAL_CHECK(options.deadline_seconds > 0, "a deadline of {} s", options.deadline_seconds);
+  parse_algorithm(options.algorithm);
+  for (const Backend& backend : backends()) {
+    if (backend.name != options.backend) continue;
+    if (world.size == 1) return make_single_communicator(options.backend, options);
+    return backend.make(world, store, options);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("'{}' is not a collective backend", options.backend),
+              "use native, mpi or nccl");
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,45 @@
+#include "shoal/collectives/transport/doorbell.h"
+
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal::collectives {
+
+void wake_always(RankPage& page) {
+  page.doorbell.fetch_add(1);
+  // Not FUTEX_PRIVATE: the word is shared between processes.
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page.doorbell), FUTEX_WAKE, 1 << 30, nullptr,
+          nullptr, 0);
+}
+
+void wake(RankPage& page) {
+  if (page.sleepers.load() != 0) wake_always(page);
+}
+
+void Backoff::sleep(RankPage& own, std::uint32_t bell, int milliseconds) {
+  const timespec limit{milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&own.doorbell), FUTEX_WAIT, bell, &limit,
+          nullptr, 0);
+}
+
+void Backoff::relax(bool yield) {
+  if (yield) {
+    sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::uint32_t suitable_spins(int ranks) { return ranks <= available_cores() ? 4000 : 0; }
+
+}  // namespace shoal::collectives

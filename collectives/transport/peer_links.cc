@@ -1,0 +1,289 @@
+#include "shoal/collectives/transport/peer_links.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+enum class MessageKind : std::uint32_t { hello = 1, segment = 2, goodbye = 3 };
+
+struct Message {
+  MessageKind kind = MessageKind::hello;
+  std::int32_t rank = -1;
+  std::int64_t number = 0;  // hello: the secret
+  std::uint64_t bytes = 0;
+};
+
+// What a rank publishes: its host, then the secret, then the socket's name, which may hold any
+// byte.
+struct Card {
+  std::string host;
+  std::int64_t secret = 0;
+  std::string socket_name;
+};
+
+std::string to_text(const Card& card) {
+  return fmt::format("{}\n{}\n{}", card.host, card.secret, card.socket_name);
+}
+
+Card parse_card(const std::string& text) {
+  const auto first = text.find('\n');
+  const auto second = first == std::string::npos ? first : text.find('\n', first + 1);
+  if (second == std::string::npos)
+    throw_error(ErrorCode::corrupt_data, "native: a peer's card is unreadable");
+  return {text.substr(0, first), std::stoll(text.substr(first + 1, second - first - 1)),
+          text.substr(second + 1)};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+[[noreturn]] void throw_system(const char* what) {
+  throw_error(ErrorCode::io, "native: {}: {}", what, std::strerror(errno));
+}
+
+FileDescriptor new_socket() {
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) throw_system("cannot open a Unix socket");
+  return fd;
+}
+
+// Waits until `fd` is ready for `events`; false when the deadline passed.
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    const double left = std::min(deadline.seconds_left(), 1000.0);
+    const int ready = poll(&entry, 1, left <= 0 ? 0 : static_cast<int>(left * 1000) + 1);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw_system("poll");
+    if (ready == 0 && deadline.passed()) return false;
+  }
+}
+
+// False when the peer is gone or the deadline passed.
+bool send_message(int socket, const Message& message, int fd, Deadline deadline) {
+  iovec part{const_cast<Message*>(&message), sizeof message};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> space{};
+  if (fd >= 0) {
+    header.msg_control = space.data();
+    header.msg_controllen = space.size();
+    cmsghdr* control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  }
+  for (;;) {
+    if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != ETOOMANYREFS) return false;
+    if (!wait_for(socket, POLLOUT, deadline)) return false;
+  }
+}
+
+enum class Received { message, nothing, end };
+
+Received receive_message(int socket, Message& message, FileDescriptor& fd) {
+  iovec part{&message, sizeof message};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> space{};
+  header.msg_control = space.data();
+  header.msg_controllen = space.size();
+  ssize_t got;
+  do got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  while (got < 0 &&
+         (errno == EINTR || errno == ECONNRESET));  // what came before a reset still counts
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::nothing;
+  for (cmsghdr* control = got > 0 ? CMSG_FIRSTHDR(&header) : nullptr; control;
+       control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(control), sizeof number);
+    fd = FileDescriptor(number);
+  }
+  return got == static_cast<ssize_t>(sizeof message) ? Received::message : Received::end;
+}
+
+bool same_user(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+         credentials.uid == geteuid();
+}
+
+[[noreturn]] void throw_missing(int rank, const std::vector<int>& missing) {
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("native: rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
+      "see whether they started and why they stopped")
+      .at_rank(rank)
+      .with_peer(missing.front())
+      .in_operation("make_communicator");
+}
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() + 1 > sizeof address.sun_path)
+    throw_error(ErrorCode::corrupt_data, "native: a peer's socket name is unreadable");
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+FileDescriptor listen_anywhere(int size, std::string& name) {
+  FileDescriptor listener = new_socket();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // Binding the bare family picks a free abstract name.
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
+      listen(listener.get(), size) != 0)
+    throw_system("cannot listen on a Unix socket");
+  socklen_t length = sizeof address;
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    throw_system("getsockname");
+  name.assign(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
+  return listener;
+}
+
+std::vector<Card> exchange_cards(const Card& own, int rank, int size, Store& store,
+                                 const std::string& prefix, Deadline deadline) {
+  const auto key = [&](int peer) { return fmt::format("{}/card/{}", prefix, peer); };
+  store.set(key(rank), to_text(own));
+  std::vector<Card> cards;
+  std::vector<int> missing;
+  for (int peer = 0; peer < size; ++peer) {
+    try {
+      // Once the deadline has passed the rest is only looked up, to name all that are missing.
+      cards.push_back(parse_card(store.get(key(peer), deadline)));
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(peer);
+    }
+  }
+  if (!missing.empty()) throw_missing(rank, missing);
+  return cards;
+}
+
+}  // namespace
+
+PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+    : rank_(rank),
+      size_(size),
+      sockets_(static_cast<std::size_t>(size)),
+      states_(static_cast<std::size_t>(size), LinkState::open) {
+  Card own{host_name(), static_cast<std::int64_t>(std::random_device{}()), {}};
+  FileDescriptor listener = listen_anywhere(size, own.socket_name);
+  const std::vector<Card> cards = exchange_cards(own, rank, size, store, prefix, deadline);
+  for (int peer = 0; peer < size; ++peer)
+    if (cards[static_cast<std::size_t>(peer)].host != own.host)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("native is single-host in this version, but rank {} is on '{}' and "
+                              "rank {} on '{}'",
+                              rank, own.host, peer, cards[static_cast<std::size_t>(peer)].host),
+                  "use --backend mpi")
+          .at_rank(rank);
+
+  for (int peer = 0; peer < rank; ++peer) {  // the higher rank connects
+    const Card& card = cards[static_cast<std::size_t>(peer)];
+    FileDescriptor fd = new_socket();
+    socklen_t length = 0;
+    const sockaddr_un address = address_of(card.socket_name, length);
+    const Message hello{MessageKind::hello, rank, card.secret, 0};
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+        !send_message(fd.get(), hello, -1, deadline))
+      throw Error(ErrorCode::peer_lost,
+                  fmt::format("native: rank {} left while the group formed", peer))
+          .at_rank(rank)
+          .with_peer(peer)
+          .in_operation("make_communicator");
+    sockets_[static_cast<std::size_t>(peer)] = std::move(fd);
+  }
+  for (int arrived = rank + 1; arrived < size;) {
+    const bool ready = wait_for(listener.get(), POLLIN, deadline);
+    FileDescriptor fd(ready ? accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC) : -1);
+    Message hello;
+    FileDescriptor unexpected;
+    const bool heard = fd && same_user(fd.get()) && wait_for(fd.get(), POLLIN, deadline) &&
+                       receive_message(fd.get(), hello, unexpected) == Received::message;
+    if (heard && hello.kind == MessageKind::hello && hello.number == own.secret &&
+        hello.rank > rank && hello.rank < size && !sockets_[static_cast<std::size_t>(hello.rank)]) {
+      sockets_[static_cast<std::size_t>(hello.rank)] = std::move(fd);
+      ++arrived;
+    } else if (!ready || deadline.passed()) {
+      std::vector<int> missing;
+      for (int peer = rank + 1; peer < size; ++peer)
+        if (!sockets_[static_cast<std::size_t>(peer)]) missing.push_back(peer);
+      throw_missing(rank, missing);
+    }
+  }
+}
+
+PeerLinks::~PeerLinks() {
+  for (int peer = 0; peer < size_; ++peer) {
+    const FileDescriptor& socket = sockets_[static_cast<std::size_t>(peer)];
+    if (!socket) continue;
+    const Message goodbye{MessageKind::goodbye, rank_, 0, 0};
+    try {
+      send_message(socket.get(), goodbye, -1, Deadline::in_seconds(0));
+    } catch (const Error&) {  // the peer will see the end of file
+    }
+  }
+}
+
+void PeerLinks::send_segment(std::int64_t number, const SharedSegment& segment, Deadline deadline) {
+  for (int peer = 0; peer < size_; ++peer) {
+    const FileDescriptor& socket = sockets_[static_cast<std::size_t>(peer)];
+    if (!socket || state(peer) != LinkState::open) continue;
+    const Message message{MessageKind::segment, rank_, number, segment.size()};
+    // A peer that is gone is noticed by drain().
+    send_message(socket.get(), message, segment.fd(), deadline);
+  }
+}
+
+void PeerLinks::drain(const OnSegment& on_segment) {
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) drain_peer(peer, on_segment);
+}
+
+void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
+  LinkState& state = states_[static_cast<std::size_t>(peer)];
+  while (state == LinkState::open) {
+    Message message;
+    FileDescriptor fd;
+    switch (receive_message(sockets_[static_cast<std::size_t>(peer)].get(), message, fd)) {
+      case Received::nothing:
+        return;
+      case Received::end:
+        state = LinkState::lost;
+        return;
+      case Received::message:
+        if (message.kind == MessageKind::goodbye) state = LinkState::left;
+        if (message.kind == MessageKind::segment && fd)
+          on_segment(peer, message.number, message.bytes, std::move(fd));
+    }
+  }
+}
+
+}  // namespace shoal::collectives

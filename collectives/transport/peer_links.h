@@ -1,0 +1,54 @@
+// A Unix socket to every other rank of the host, kept open: passes memory (SCM_RIGHTS), and its
+// end of file is how a death is known within milliseconds, whatever the memory says.
+//
+// Socket names are abstract (unix(7), autobind) and travel through the Store, so nothing is left
+// in any file system. Only processes of the same user that know the group's secret are let in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/transport/shared_segment.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/rendezvous/store.h"
+
+namespace shoal::collectives {
+
+enum class LinkState : std::uint8_t {
+  open,
+  left,  // said goodbye: its Communicator was destroyed
+  lost   // the connection ended without a word: the process died
+};
+
+// Not thread-safe.
+class PeerLinks {
+ public:
+  // `number` and `fd` as given to send_segment by that peer.
+  using OnSegment =
+      std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
+
+  // Collective. `prefix` must be new in `store` for each group. Throws timeout naming the ranks
+  // that did not come, unavailable when ranks run on several hosts.
+  PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline);
+  ~PeerLinks();  // says goodbye
+  PeerLinks(const PeerLinks&) = delete;
+  PeerLinks& operator=(const PeerLinks&) = delete;
+
+  // To all peers; those that are gone are skipped.
+  void send_segment(std::int64_t number, const SharedSegment& segment, Deadline deadline);
+  // Takes what has arrived, without blocking, and notices ends.
+  void drain(const OnSegment& on_segment);
+  LinkState state(int peer) const { return states_[static_cast<std::size_t>(peer)]; }
+
+ private:
+  void drain_peer(int peer, const OnSegment& on_segment);
+
+  int rank_, size_;
+  std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
+  std::vector<LinkState> states_;
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,101 @@
+#include "shoal/collectives/transport/shared_segment.h"
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using Identity = std::pair<dev_t, ino_t>;
+
+// Mappings of this process by the file's identity: an address book, it owns nothing.
+struct Mappings {
+  std::mutex mutex;
+  std::map<Identity, std::weak_ptr<SharedSegment>> by_identity;
+};
+
+Mappings& mappings() {
+  static Mappings instance;
+  return instance;
+}
+
+struct stat status_of(int fd) {
+  struct stat status{};
+  if (fstat(fd, &status) != 0)
+    throw_error(ErrorCode::io, "cannot stat shared memory: {}", std::strerror(errno));
+  return status;
+}
+
+void remember(const std::shared_ptr<SharedSegment>& segment) {
+  const struct stat status = status_of(segment->fd());
+  auto& book = mappings();
+  const std::lock_guard lock(book.mutex);
+  std::erase_if(book.by_identity, [](const auto& entry) { return entry.second.expired(); });
+  book.by_identity[{status.st_dev, status.st_ino}] = segment;
+}
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int FileDescriptor::release() noexcept { return std::exchange(fd_, -1); }
+
+void FileDescriptor::reset() noexcept {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+SharedSegment::SharedSegment(FileDescriptor fd, std::size_t bytes)
+    : fd_(std::move(fd)), bytes_(bytes) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (mapped == MAP_FAILED)
+    throw_error(ErrorCode::out_of_memory, "cannot map {} bytes of shared memory: {}", bytes,
+                std::strerror(errno));
+  data_ = static_cast<std::byte*>(mapped);
+  // Best effort: only where shmem_enabled is "advise" or "always".
+  madvise(data_, bytes, MADV_HUGEPAGE);
+}
+
+SharedSegment::~SharedSegment() { munmap(data_, bytes_); }
+
+std::shared_ptr<SharedSegment> SharedSegment::create(const char* name, std::size_t bytes) {
+  FileDescriptor fd(memfd_create(name, MFD_CLOEXEC));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    throw_error(ErrorCode::out_of_memory, "cannot create {} bytes of shared memory: {}", bytes,
+                std::strerror(errno));
+  std::shared_ptr<SharedSegment> segment(new SharedSegment(std::move(fd), bytes));
+  remember(segment);
+  return segment;
+}
+
+std::shared_ptr<SharedSegment> SharedSegment::map(FileDescriptor fd, std::size_t bytes) {
+  const struct stat status = status_of(fd.get());
+  if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes)
+    throw_error(ErrorCode::corrupt_data, "a peer's shared memory holds {} bytes, not {}",
+                status.st_size, bytes);
+  {
+    auto& book = mappings();
+    const std::lock_guard lock(book.mutex);
+    const auto found = book.by_identity.find({status.st_dev, status.st_ino});
+    if (found != book.by_identity.end())
+      if (auto segment = found->second.lock()) return segment;
+  }
+  return std::shared_ptr<SharedSegment>(new SharedSegment(std::move(fd), bytes));
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,52 @@
+// A piece of memory that several ranks map: a memfd, so the size of /dev/shm does not matter and
+// nothing is left behind when a rank is killed (memfd_create(2)).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace shoal::collectives {
+
+// Owns a file descriptor. Move-only.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() { reset(); }
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() noexcept;
+  void reset() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+class SharedSegment {
+ public:
+  // New and zero-filled; pages take memory once they are touched. `name` shows in /proc/*/maps.
+  // Throws out_of_memory with the bytes.
+  static std::shared_ptr<SharedSegment> create(const char* name, std::size_t bytes);
+  // Maps what another rank created; takes the descriptor over. corrupt_data when it is not
+  // `bytes` long (reading beyond its end would kill the process). Ranks that are threads of one
+  // process get the creator's own mapping, so that ThreadSanitizer sees one memory.
+  static std::shared_ptr<SharedSegment> map(FileDescriptor fd, std::size_t bytes);
+  ~SharedSegment();
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  SharedSegment(FileDescriptor fd, std::size_t bytes);
+
+  FileDescriptor fd_;
+  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace shoal::collectives
