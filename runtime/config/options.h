@@ -121,11 +121,11 @@ class OptionSet::Section {
 
  private:
   friend class OptionSet;
-  Section(OptionSet& owner, std::size_t index) : owner_(&owner), index_(index) {}
+  Section(Impl& owner, std::size_t index) : owner_(&owner), index_(index) {}
   Section& add_choice(std::string name, std::vector<std::string> words,
                       std::function<void(std::size_t)> set, std::function<std::size_t()> get,
                       OptionRules rules);
-  OptionSet* owner_;
+  Impl* owner_;
   std::size_t index_;
 };
 

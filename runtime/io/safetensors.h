@@ -80,6 +80,10 @@ class SafetensorsWriter {
   void commit();  // invalid_argument when tensors are missing
 
  private:
+  struct Laid {};  // the constructor that runs once the header is laid out
+  SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries,
+                    SafetensorsMetadata metadata, Laid laid);
+  std::string header_;
   AtomicFile file_;
   std::vector<SafetensorsEntry> entries_;
   std::size_t current_ = 0;

@@ -1,6 +1,7 @@
 // The serving side of make_tcp_store, usable alone (tests, tools that outlive a rank).
 //
-// Wire format, little-endian. A client opens with the 8 bytes "SHOALST1". Then each request is
+// Wire format, little-endian. A client opens with the 8 bytes "SHOALST1", the server answers
+// "SHOALOK1". Then each request is
 //   u32 length of what follows | u8 operation | operation's fields
 // and gets exactly one answer
 //   u32 length of what follows | u8 status | value bytes

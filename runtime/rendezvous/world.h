@@ -24,8 +24,11 @@ struct World {
   std::string host;         // this machine's name
   std::string master_addr;  // where rank 0 serves the store; empty: not known
   int master_port = 0;      // 0: not known
-  std::string job_id;       // the same on every rank, new for each launch where the launcher says
-  std::string store_dir;    // directory for a file store; empty: none asked for
+  // The launcher did not say where rank 0 is: master_addr is where mpirun runs, which is the same
+  // host unless the user chose otherwise. make_store() checks it.
+  bool master_assumed = false;
+  std::string job_id;     // the same on every rank, new for each launch where the launcher says
+  std::string store_dir;  // directory for a file store; empty: none asked for
 
   bool is_single_host() const { return nodes == 1; }
 };
@@ -41,11 +44,12 @@ struct DiscoveryPaths {
 
 // Reads, in this order (the first that is there decides; the innermost launcher wins):
 //   torchrun    RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK] MASTER_ADDR MASTER_PORT
-//   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE
+//   Open MPI    OMPI_COMM_WORLD_RANK/SIZE/LOCAL_RANK/LOCAL_SIZE, PMIX_NAMESPACE; several hosts:
+//               MASTER_ADDR, else SageMaker's first host, else mpirun's address
 //   SLURM       SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODELIST SLURM_TASKS_PER_NODE
 //   SageMaker   SM_HOSTS SM_CURRENT_HOST, else resourceconfig.json: one process a host
 //   otherwise   one process
-// Under Open MPI, SageMaker's hosts (and MASTER_ADDR) still say where rank 0 is. Partial or
+// torchrun's agent itself listens on MASTER_PORT; rank 0 then serves on the next port. Partial or
 // contradicting variables throw invalid_argument naming the variable. Nothing is contacted.
 // Where the launcher does not say how ranks lie on hosts, whole hosts of local_size are assumed;
 // settle_nodes() replaces the assumption by what is so.
@@ -54,7 +58,8 @@ World discover_world(const EnvironmentReader& environment = process_environment(
 
 // The store for this launcher, without any MPI call. single: hash; SHOAL_STORE_DIR: file;
 // a known master: tcp; Open MPI on one host: file under TMPDIR; Open MPI on several hosts with
-// no master known: unavailable, saying what to set. Waits for all ranks until `deadline`.
+// no master known, or an assumed one that is not rank 0's host: unavailable, saying what to set.
+// Waits for all ranks until `deadline`.
 std::shared_ptr<Store> make_store(const World& world, Deadline deadline);
 
 // Exchanges host names through the store and sets local_rank, local_size, node (hosts in order of

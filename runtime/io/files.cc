@@ -1,0 +1,161 @@
+#include "shoal/runtime/io/files.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+std::string directory_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == path.npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    throw_error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io, "cannot open {}: {}", path,
+                std::strerror(errno));
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    throw_error(ErrorCode::io, "cannot open {}: it is not a regular file", path);
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* data = nullptr;
+  if (size > 0) data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  const int error = errno;
+  ::close(descriptor);
+  if (data == MAP_FAILED)
+    throw_error(ErrorCode::io, "cannot map the {} bytes of {}: {}", size, path,
+                std::strerror(error));
+  return std::shared_ptr<MappedFile>(
+      new MappedFile(path, static_cast<const std::byte*>(data), size));
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::will_need(std::size_t offset, std::size_t length) const noexcept {
+  if (offset >= size_) return;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t start = offset / page * page;
+  const std::size_t end = offset + std::min(length, size_ - offset);
+  (void)::madvise(const_cast<std::byte*>(data_) + start, end - start, MADV_WILLNEED);
+}
+
+AtomicFile::AtomicFile(std::string path, std::int64_t expected_bytes)
+    : path_(std::move(path)), expected_(expected_bytes) {
+  SHOAL_CHECK(expected_bytes >= 0, "{}: {} bytes expected", path_, expected_bytes);
+  temporary_ = path_ + ".tmp-XXXXXX";
+  descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+  if (descriptor_ < 0) {
+    const int error = errno;
+    temporary_.clear();
+    fail("create", error);
+  }
+  // mkostemp makes files private to the user; a replaced file keeps its mode, a new one gets what
+  // open() would have given. umask() can only be read by setting it, which is not thread-safe, so
+  // the usual 0644 stands for it.
+  struct stat old{};
+  const mode_t mode = ::stat(path_.c_str(), &old) == 0 ? (old.st_mode & 0777) : 0644;
+  (void)::fchmod(descriptor_, mode);
+  if (expected_ > 0) {
+    const int error = ::posix_fallocate(descriptor_, 0, expected_);
+    // A file system that cannot reserve is no obstacle; one without room is.
+    if (error == ENOSPC || error == EFBIG || error == EDQUOT) fail("reserve room for", error);
+  }
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() noexcept {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+void AtomicFile::fail(const char* step, int error) {
+  discard();
+  std::string room;
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    std::error_code ignored;
+    const auto space = std::filesystem::space(directory_of(path_), ignored);
+    room = fmt::format(" ({} bytes were to be written{})", std::max(expected_, written_),
+                       ignored ? std::string() : fmt::format(", {} are free", space.available));
+  }
+  throw Error(ErrorCode::io,
+              fmt::format("cannot {} {}: {}{}", step, path_, std::strerror(error), room),
+              room.empty() ? std::string() : "make room, or write to another directory");
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  SHOAL_CHECK(descriptor_ >= 0, "{} was written after it was committed or had failed", path_);
+  const std::int64_t goal = written_ + std::ssize(bytes);
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      written_ = goal;
+      fail("write", error);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    written_ += count;
+  }
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void AtomicFile::commit() {
+  SHOAL_CHECK(descriptor_ >= 0, "{} was committed twice or had failed", path_);
+  // Reserved room that was not used must not stay as zeros at the end.
+  if (written_ < expected_ && ::ftruncate(descriptor_, written_) != 0) fail("truncate", errno);
+  if (::fsync(descriptor_) != 0) fail("sync", errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename the new", errno);
+  temporary_.clear();
+  sync_directory(directory_of(path_));
+}
+
+void write_file_atomically(const std::string& path, std::string_view text) {
+  AtomicFile file(path, std::ssize(text));
+  file.write(text);
+  file.commit();
+}
+
+void sync_directory(const std::string& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0)
+    throw_error(ErrorCode::io, "cannot open the directory {}: {}", directory, std::strerror(errno));
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  // EINVAL: a file system whose directories need no sync.
+  if (result != 0 && error != EINVAL)
+    throw_error(ErrorCode::io, "cannot sync the directory {}: {}", directory, std::strerror(error));
+}
+
+void rename_and_sync(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw_error(ErrorCode::io, "cannot rename {} to {}: {}", from, to, std::strerror(errno));
+  std::string plain = to;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  sync_directory(directory_of(plain));
+}
+
+}  // namespace shoal

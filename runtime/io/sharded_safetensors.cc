@@ -1,0 +1,169 @@
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+// An index comes from elsewhere: it names files beside itself and nothing else.
+void check_shard_name(const std::string& index, const std::string& name) {
+  if (name.empty() || name == "." || name == ".." ||
+      name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
+    throw_error(ErrorCode::corrupt_data, "{}: '{}' is not the plain name of a file beside it",
+                index, name);
+}
+
+std::map<std::string, std::string> read_weight_map(const std::string& index) {
+  const nlohmann::json json = read_json_file(index);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (map == json.end() || !map->is_object())
+    throw_error(ErrorCode::corrupt_data, "{} has no weight_map", index);
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string())
+      throw_error(ErrorCode::corrupt_data, "{}: weight_map['{}'] is not a file name", index,
+                  tensor);
+    check_shard_name(index, file.get<std::string>());
+    files.emplace(tensor, file.get<std::string>());
+  }
+  return files;
+}
+
+std::string find_in_directory(const fs::path& directory) {
+  const std::string single = directory / "model.safetensors";
+  const std::string index = directory / "model.safetensors.index.json";
+  if (fs::exists(index)) return index;
+  if (fs::exists(single)) return single;
+  throw_error(ErrorCode::not_found, "{} holds neither model.safetensors nor its index",
+              directory.string());
+}
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> plan_shards(const std::vector<SafetensorsEntry>& entries,
+                                                  std::int64_t max_bytes) {
+  SHOAL_CHECK(max_bytes > 0, "a shard of {} bytes holds nothing", max_bytes);
+  std::vector<std::vector<std::size_t>> shards(1);
+  std::int64_t used = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!shards.back().empty() && entries[i].bytes > max_bytes - std::min(used, max_bytes)) {
+      shards.emplace_back();
+      used = 0;
+    }
+    shards.back().push_back(i);
+    used += entries[i].bytes;
+  }
+  return shards;
+}
+
+std::string shard_file_name(std::string_view stem, std::size_t index, std::size_t shards) {
+  return shards == 1 ? fmt::format("{}.safetensors", stem)
+                     : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, index + 1, shards);
+}
+
+ShardedSafetensors ShardedSafetensors::open(const std::string& path) {
+  const std::string file = fs::is_directory(path) ? find_in_directory(path) : path;
+  ShardedSafetensors set;
+  if (!file.ends_with(kIndexSuffix)) {
+    set.files_.push_back(SafetensorsFile::open(file));
+    for (const SafetensorsEntry& entry : set.files_[0]->entries())
+      set.where_.emplace(entry.name, 0);
+    return set;
+  }
+  const auto weight_map = read_weight_map(file);
+  std::map<std::string, std::size_t> opened;
+  for (const auto& [tensor, shard] : weight_map) {
+    const auto [place, is_new] = opened.try_emplace(shard, set.files_.size());
+    if (is_new) set.files_.push_back(SafetensorsFile::open(fs::path(file).parent_path() / shard));
+    if (!set.files_[place->second]->contains(tensor))
+      throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is not in {}", file, tensor, shard);
+    set.where_.emplace(tensor, place->second);
+  }
+  for (const auto& [shard, number] : opened)
+    for (const SafetensorsEntry& entry : set.files_[number]->entries()) {
+      const auto listed = set.where_.find(entry.name);
+      if (listed == set.where_.end())
+        throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' of {} is not listed", file,
+                    entry.name, shard);
+      if (listed->second != number)
+        throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in {} and in {}", file, entry.name,
+                    shard, weight_map.at(entry.name));
+    }
+  return set;
+}
+
+std::vector<std::string> ShardedSafetensors::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : where_) names.push_back(name);
+  return names;
+}
+
+bool ShardedSafetensors::contains(std::string_view name) const { return where_.contains(name); }
+
+const SafetensorsFile& ShardedSafetensors::file_of(std::string_view name) const {
+  const auto found = where_.find(name);
+  if (found != where_.end()) return *files_[found->second];
+  const auto known = names();
+  throw_error(ErrorCode::not_found, "{} has no tensor '{}'{}",
+              files_.empty() ? std::string("the checkpoint") : files_[0]->path(), name,
+              known.empty() ? std::string()
+                            : fmt::format("; the nearest is '{}'", nearest_name(name, known)));
+}
+
+const SafetensorsEntry& ShardedSafetensors::entry(std::string_view name) const {
+  return file_of(name).entry(name);
+}
+
+Tensor ShardedSafetensors::tensor(std::string_view name) const {
+  return file_of(name).tensor(name);
+}
+
+std::vector<std::string> write_sharded_safetensors(const std::string& directory,
+                                                   const std::vector<NamedView>& tensors,
+                                                   std::int64_t max_shard_bytes,
+                                                   std::string_view stem) {
+  std::vector<SafetensorsEntry> entries;
+  std::set<std::string_view> unique;
+  std::int64_t total = 0;
+  for (const NamedView& tensor : tensors) {
+    SHOAL_CHECK(unique.insert(tensor.name).second, "{}: the tensor name '{}' is taken", directory,
+                tensor.name);
+    entries.push_back(make_entry(tensor.name, tensor.view.dtype, tensor.view.shape));
+    entries.back().bytes =
+        tensor.view.shape.count() * static_cast<std::int64_t>(size_of(tensor.view.dtype));
+    total += entries.back().bytes;
+  }
+  const auto shards = plan_shards(entries, max_shard_bytes);
+  std::vector<std::string> written;
+  nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    std::vector<NamedView> part;
+    written.push_back(shard_file_name(stem, i, shards.size()));
+    for (const std::size_t index : shards[i]) {
+      part.push_back(tensors[index]);
+      weight_map[tensors[index].name] = written.back();
+    }
+    write_safetensors(directory + "/" + written.back(), part);
+  }
+  if (shards.size() > 1) {
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
+                                          {"weight_map", weight_map}};
+    written.push_back(fmt::format("{}{}", stem, kIndexSuffix));
+    write_file_atomically(directory + "/" + written.back(), index.dump(2) + "\n");
+  }
+  return written;
+}
+
+}  // namespace shoal

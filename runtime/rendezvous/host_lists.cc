@@ -1,0 +1,126 @@
+#include "shoal/runtime/rendezvous/host_lists.h"
+
+#include <charconv>
+#include <cstdint>
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/world.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::size_t kMaxHosts = 100'000;
+
+[[noreturn]] void refuse(std::string_view list, std::string_view why) {
+  throw_error(ErrorCode::invalid_argument, "host list '{}': {}", list.substr(0, 200), why);
+}
+
+std::int64_t number(std::string_view list, std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc{} || end != text.data() + text.size() || value < 0 || text.size() > 9)
+    refuse(list, fmt::format("'{}' is not a number", text.substr(0, 40)));
+  return value;
+}
+
+// "1-3,07" -> 1 2 3 07. The width of a range's first number is kept.
+std::vector<std::string> expand_bracket(std::string_view list, std::string_view inside) {
+  std::vector<std::string> items;
+  for (;;) {
+    const auto comma = inside.find(',');
+    const std::string_view item = inside.substr(0, comma);
+    const auto dash = item.find('-');
+    const std::string_view first = item.substr(0, dash);
+    const std::int64_t low = number(list, first);
+    const std::int64_t high = dash == item.npos ? low : number(list, item.substr(dash + 1));
+    if (high < low) refuse(list, fmt::format("the range '{}' runs backwards", item));
+    if (high - low >= static_cast<std::int64_t>(kMaxHosts)) refuse(list, "too many hosts");
+    for (std::int64_t value = low; value <= high; ++value)
+      items.push_back(fmt::format("{:0{}}", value, first.size()));
+    if (comma == inside.npos) return items;
+    inside.remove_prefix(comma + 1);
+  }
+}
+
+// One name with any number of brackets: the product of all, the right-most fastest.
+void expand_name(std::string_view list, std::string_view name, std::vector<std::string>& hosts) {
+  std::vector<std::string> partial{""};
+  while (!name.empty()) {
+    const auto open = name.find_first_of("[]");
+    for (std::string& text : partial) text += name.substr(0, open);
+    if (open == name.npos) break;
+    const auto close = name.find(']', open);
+    if (name[open] == ']' || close == name.npos) refuse(list, "unbalanced brackets");
+    const auto items = expand_bracket(list, name.substr(open + 1, close - open - 1));
+    if (partial.size() * items.size() + hosts.size() > kMaxHosts) refuse(list, "too many hosts");
+    std::vector<std::string> longer;
+    for (const std::string& text : partial)
+      for (const std::string& item : items) longer.push_back(text + item);
+    partial = std::move(longer);
+    name.remove_prefix(close + 1);
+  }
+  if (partial.size() == 1 && partial[0].empty()) refuse(list, "an empty name");
+  hosts.insert(hosts.end(), partial.begin(), partial.end());
+}
+
+}  // namespace
+
+std::vector<std::string> expand_host_list(std::string_view list) {
+  std::vector<std::string> hosts;
+  std::size_t start = 0;
+  int depth = 0;
+  for (std::size_t i = 0; i <= list.size(); ++i) {
+    const char c = i < list.size() ? list[i] : ',';
+    if (c == '[') ++depth;
+    if (c == ']') --depth;
+    if (depth < 0 || depth > 1) refuse(list, "unbalanced brackets");
+    if (c == ',' && (depth == 0 || i == list.size())) {
+      if (hosts.size() >= kMaxHosts) refuse(list, "too many hosts");
+      expand_name(list, list.substr(start, i - start), hosts);
+      start = i + 1;
+    }
+  }
+  return hosts;
+}
+
+std::vector<int> expand_tasks_per_node(std::string_view text) {
+  std::vector<int> counts;
+  const std::string_view whole = text;
+  for (;;) {
+    const auto comma = text.find(',');
+    std::string_view item = text.substr(0, comma);
+    std::int64_t times = 1;
+    if (const auto open = item.find("(x"); open != item.npos) {
+      if (item.back() != ')') refuse(whole, "unbalanced brackets");
+      times = number(whole, item.substr(open + 2, item.size() - open - 3));
+      item = item.substr(0, open);
+    }
+    const auto count = static_cast<int>(number(whole, item));
+    if (times + std::ssize(counts) > static_cast<std::int64_t>(kMaxHosts))
+      refuse(whole, "too many hosts");
+    counts.insert(counts.end(), static_cast<std::size_t>(times), count);
+    if (comma == text.npos) return counts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool is_local_address(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (::getaddrinfo(host.c_str(), "0", &hints, &found) != 0) return false;
+  bool local = false;
+  for (const addrinfo* a = found; a && !local; a = a->ai_next) {
+    const int fd = ::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    local = ::bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+    ::close(fd);
+  }
+  ::freeaddrinfo(found);
+  return local;
+}
+
+}  // namespace shoal

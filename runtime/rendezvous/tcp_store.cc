@@ -1,0 +1,359 @@
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/store_internal.h"
+#include "shoal/runtime/rendezvous/tcp_protocol.h"
+#include "shoal/runtime/rendezvous/tcp_server.h"
+
+namespace shoal {
+namespace {
+
+using store::Operation;
+using store::Status;
+
+struct TimedOut {};  // internal: turned into an Error by whoever knows what was waited for
+
+// A non-blocking socket with deadlines. Throws TimedOut, or Error peer_lost.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int fd() const { return fd_; }
+
+  // False: the deadline passed.
+  bool ready(short events, Deadline deadline) const {
+    for (;;) {
+      pollfd polled{fd_, events, 0};
+      const double left = deadline.seconds_left();
+      const int wait_ms = static_cast<int>(std::clamp(left, 0.0, 1000.0) * 1000) + (left > 0);
+      const int count = ::poll(&polled, 1, wait_ms);
+      if (count > 0) return true;
+      if (count < 0 && errno != EINTR)
+        throw_error(ErrorCode::io, "tcp store: poll: {}", std::strerror(errno));
+      if (deadline.passed()) return false;
+    }
+  }
+
+  void send_all(std::string_view bytes, Deadline deadline) const {
+    while (!bytes.empty()) {
+      const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        if (!ready(POLLOUT, deadline)) throw TimedOut{};
+      } else if (errno != EINTR) {
+        throw Error(ErrorCode::peer_lost, std::strerror(errno));
+      }
+    }
+  }
+
+  std::string receive_exactly(std::size_t bytes, Deadline deadline) const {
+    std::string text;
+    std::array<char, 65536> block;
+    while (text.size() < bytes) {
+      const ssize_t count =
+          ::recv(fd_, block.data(), std::min(block.size(), bytes - text.size()), 0);
+      if (count > 0) {
+        text.append(block.data(), static_cast<std::size_t>(count));
+      } else if (count == 0) {
+        throw Error(ErrorCode::peer_lost, "the server closed the connection");
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        if (!ready(POLLIN, deadline)) throw TimedOut{};
+      } else if (errno != EINTR) {
+        throw Error(ErrorCode::peer_lost, std::strerror(errno));
+      }
+    }
+    return text;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// Tries one address once. Empty result: `why` says why.
+std::optional<Socket> try_connect(const addrinfo& address, Deadline deadline, std::string& why) {
+  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.fd() < 0) {
+    why = std::strerror(errno);
+    return std::nullopt;
+  }
+  if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+    int error = errno;
+    if (error == EINPROGRESS) {
+      if (!socket.ready(POLLOUT, deadline)) {
+        why = "no answer";
+        return std::nullopt;
+      }
+      socklen_t length = sizeof error;
+      if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    }
+    if (error != 0) {
+      why = std::strerror(error);
+      return std::nullopt;
+    }
+  }
+  const int yes = 1;
+  ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  ::setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  try {
+    socket.send_all(store::kClientGreeting, deadline);
+    const std::string greeting = socket.receive_exactly(store::kServerGreeting.size(), deadline);
+    if (greeting == store::kServerGreeting) return socket;
+    why = "something answers there that is not a Shoal store";
+  } catch (const TimedOut&) {
+    why = "connected, but got no greeting of a Shoal store";
+  } catch (const Error& problem) {
+    why = problem.message();
+  }
+  return std::nullopt;
+}
+
+Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline deadline) {
+  const auto start = Clock::now();
+  auto pause = std::chrono::milliseconds(10);
+  std::string why = "no attempt was made";
+  for (;;) {
+    for (const std::string& host : hosts) {
+      addrinfo hints{}, *found = nullptr;
+      hints.ai_socktype = SOCK_STREAM;
+      hints.ai_family = AF_UNSPEC;
+      // A name may appear later than we do: in a cluster, with the host itself.
+      const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+      if (problem != 0) {
+        why = ::gai_strerror(problem);
+        continue;
+      }
+      std::optional<Socket> socket;
+      for (const addrinfo* a = found; a && !socket; a = a->ai_next) {
+        const double attempt = std::min(5.0, std::max(deadline.seconds_left(), 0.1));
+        socket = try_connect(*a, Deadline::in_seconds(attempt), why);
+      }
+      ::freeaddrinfo(found);
+      if (socket) return *std::move(socket);
+    }
+    if (deadline.passed())
+      throw Error(ErrorCode::timeout,
+                  fmt::format("no Shoal store at {}:{} within {:.1f} s ({})", hosts.front(), port,
+                              seconds_since(start), why),
+                  "rank 0 serves it: see that it runs on that host and that MASTER_ADDR and "
+                  "MASTER_PORT are its address");
+    std::this_thread::sleep_until(std::min(deadline.time(), Clock::now() + pause));
+    pause = std::min(2 * pause, std::chrono::milliseconds(500));
+  }
+}
+
+class TcpStore final : public Store {
+ public:
+  TcpStore(std::string host, int port, std::unique_ptr<TcpStoreServer> server, Deadline deadline)
+      : server_(std::move(server)),
+        port_(server_ ? server_->port() : port),
+        shown_(host.find(':') == host.npos ? fmt::format("{}:{}", host, port_)
+                                           : fmt::format("[{}]:{}", host, port_)) {
+    hosts_.push_back(std::move(host));
+    if (server_)  // its own name need not be reachable from where it runs
+      hosts_.insert(hosts_.begin(), {"127.0.0.1", "::1"});
+    idle_.push_back(connect_until(hosts_, port_, deadline));
+  }
+
+  void set(std::string_view key, std::string_view value) override {
+    store::check_key(key);
+    store::check_value(key, value);
+    std::string request = begin(Operation::set, key);
+    store::put_string(request, value);
+    (void)ask(request, key);
+  }
+
+  std::optional<std::string> try_get(std::string_view key) override {
+    store::check_key(key);
+    return ask(begin(Operation::try_get, key), key);
+  }
+
+  std::string get(std::string_view key, Deadline deadline) override {
+    store::check_key(key);
+    const auto start = Clock::now();
+    // A wait of no time still deserves the answer that is there.
+    if (deadline.seconds_left() < 0.01) {
+      if (auto value = try_get(key)) return *std::move(value);
+      store::throw_missing_key(key, name(), seconds_since(start));
+    }
+    try {
+      return exchange_frames(begin(Operation::get, key), key, deadline).value_or("");
+    } catch (const TimedOut&) {
+      store::throw_missing_key(key, name(), seconds_since(start));
+    }
+  }
+
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    store::check_key(key);
+    std::string request = begin(Operation::add, key);
+    store::put_integer(request, amount);
+    return store::add_to_counter(key, ask(request, key).value_or(""), 0);
+  }
+
+  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
+                   std::string_view desired) override {
+    store::check_key(key);
+    store::check_value(key, desired);
+    if (expected && expected->size() > kMaxStoreValue) return false;
+    std::string request = begin(Operation::compare_set, key);
+    request += static_cast<char>(expected.has_value());
+    store::put_string(request, expected.value_or(""));
+    store::put_string(request, desired);
+    return ask(request, key).has_value();
+  }
+
+  bool remove(std::string_view key) override {
+    store::check_key(key);
+    return ask(begin(Operation::remove, key), key).has_value();
+  }
+
+  std::string name() const override { return "tcp store at " + shown_; }
+
+ private:
+  static std::string begin(Operation operation, std::string_view key) {
+    std::string request(1, static_cast<char>(operation));
+    store::put_string(request, key);
+    return request;
+  }
+
+  std::optional<std::string> ask(const std::string& request, std::string_view key) {
+    try {
+      return exchange_frames(request, key, Deadline::in_seconds(answer_seconds_));
+    } catch (const TimedOut&) {
+      throw Error(ErrorCode::timeout,
+                  fmt::format("the {} did not answer for key '{}' within {:.0f} s", name(),
+                              store::printable(key), answer_seconds_),
+                  "rank 0's host is unreachable or overloaded");
+    }
+  }
+
+  // nullopt: status none. A connection that failed or was given up on is closed, not reused.
+  std::optional<std::string> exchange_frames(const std::string& request, std::string_view key,
+                                             Deadline deadline) {
+    try {
+      Socket socket = take_connection(deadline);
+      std::string frame;
+      store::put_integer(frame, static_cast<std::uint32_t>(request.size()));
+      frame += request;
+      socket.send_all(frame, deadline);
+      const auto length =
+          store::FieldReader(socket.receive_exactly(4, deadline)).integer<std::uint32_t>();
+      if (length == 0 || length > store::kMaxFrame)
+        throw_error(ErrorCode::corrupt_data, "the {} sent a frame of {} bytes", name(), length);
+      std::string reply = socket.receive_exactly(length, deadline);
+      {
+        const std::scoped_lock lock(mutex_);
+        idle_.push_back(std::move(socket));
+      }
+      const auto status = static_cast<Status>(reply[0]);
+      reply.erase(0, 1);
+      if (status == Status::ok) return reply;
+      if (status == Status::none) return std::nullopt;
+      if (status == Status::full)
+        throw_error(ErrorCode::out_of_memory, "the {} is full and did not take key '{}'", name(),
+                    store::printable(key));
+      throw_error(ErrorCode::corrupt_data, "{}", reply);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::peer_lost) throw;
+      throw Error(ErrorCode::peer_lost,
+                  fmt::format("lost the {} while asking for key '{}': {}", name(),
+                              store::printable(key), problem.message()),
+                  "rank 0, which serves it, has ended: look at its log");
+    }
+  }
+
+  Socket take_connection(Deadline deadline) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!idle_.empty()) {
+        Socket socket = std::move(idle_.back());
+        idle_.pop_back();
+        return socket;
+      }
+    }
+    // The server was there a moment ago: soon refused means gone, not late.
+    try {
+      return connect_until(hosts_, port_,
+                           Deadline::in_seconds(std::min(5.0, deadline.seconds_left())));
+    } catch (const Error& problem) {
+      throw Error(ErrorCode::peer_lost, problem.message());
+    }
+  }
+
+  std::unique_ptr<TcpStoreServer> server_;
+  std::vector<std::string> hosts_;
+  int port_;
+  std::string shown_;
+  double answer_seconds_ = env::get_real(env::kDeadline);
+  std::mutex mutex_;
+  std::vector<Socket> idle_;
+};
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+void wait_for_all(Store& store, int world_size, Deadline deadline) {
+  const auto start = Clock::now();
+  const std::string joined = "__shoal/joined", complete = "__shoal/all_joined";
+  const std::int64_t count = store.add(joined, 1);
+  if (count > world_size)
+    throw Error(
+        ErrorCode::mismatch,
+        fmt::format("{} ranks joined the {}, which is for {}", count, store.name(), world_size),
+        "another job may use the same MASTER_ADDR and MASTER_PORT");
+  if (count == world_size) store.set(complete, "");
+  try {
+    (void)store.get(complete, deadline);
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::timeout) throw;
+    throw Error(ErrorCode::timeout,
+                fmt::format("{} of {} ranks joined the {} within {:.1f} s",
+                            store.try_get(joined).value_or("0"), world_size, store.name(),
+                            seconds_since(start)),
+                "look at the logs of the other ranks; do all hosts reach MASTER_ADDR?");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Store> make_tcp_store(const std::string& host, int port, bool is_server,
+                                      int world_size, Deadline deadline) {
+  std::string name = host;
+  if (name.size() > 2 && name.front() == '[' && name.back() == ']')
+    name = name.substr(1, name.size() - 2);
+  SHOAL_CHECK(!name.empty(), "the tcp store needs the host of rank 0 (MASTER_ADDR)");
+  SHOAL_CHECK(port <= 65535 && port >= (is_server ? 0 : 1),
+              "the tcp store needs a port from 1 to 65535 (MASTER_PORT), not {}", port);
+  std::unique_ptr<TcpStoreServer> server;
+  // Ranks of one host need not open a port to the network.
+  if (is_server)
+    server = std::make_unique<TcpStoreServer>(port, is_loopback(name) ? name : std::string());
+  auto store = std::make_shared<TcpStore>(name, port, std::move(server), deadline);
+  if (world_size > 0) wait_for_all(*store, world_size, deadline);
+  return store;
+}
+
+}  // namespace shoal

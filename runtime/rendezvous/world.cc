@@ -1,0 +1,406 @@
+#include "shoal/runtime/rendezvous/world.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/rendezvous/host_lists.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kDefaultPort = 29500;  // what torch's launchers use
+
+// The variables, read strictly: every complaint names the variable and its value.
+class Variables {
+ public:
+  explicit Variables(const EnvironmentReader& read) : read_(read) {}
+
+  std::optional<std::string> text(std::string_view name) const {
+    auto value = read_(name);
+    if (value && value->empty()) value.reset();  // an empty variable is an unset one
+    return value;
+  }
+  bool has(std::string_view name) const { return text(name).has_value(); }
+
+  std::optional<int> integer(std::string_view name) const {
+    const auto value = text(name);
+    if (!value) return std::nullopt;
+    int number = 0;
+    const auto [end, problem] =
+        std::from_chars(value->data(), value->data() + value->size(), number);
+    SHOAL_CHECK(problem == std::errc{} && end == value->data() + value->size(),
+                "{}='{}' is not an integer", name, *value);
+    return number;
+  }
+
+  int required(std::string_view name, std::string_view because) const {
+    const auto value = integer(name);
+    SHOAL_CHECK(value.has_value(), "{} is set, but {} is not", because, name);
+    return *value;
+  }
+
+  int port(std::string_view name, int otherwise) const {
+    const int value = integer(name).value_or(otherwise);
+    SHOAL_CHECK(value >= 1 && value <= 65535, "{}={} is not a port from 1 to 65535", name, value);
+    return value;
+  }
+
+ private:
+  const EnvironmentReader& read_;
+};
+
+void check_index(std::string_view index_name, int index, std::string_view size_name, int size) {
+  SHOAL_CHECK(size >= 1, "{}={}: there is at least one rank", size_name, size);
+  SHOAL_CHECK(index >= 0 && index < size, "{}={} does not lie within {}={}", index_name, index,
+              size_name, size);
+}
+
+// Whole hosts of local_size ranks each, until settle_nodes() knows better.
+void assume_nodes(World& world) {
+  if (world.local_size >= world.size) {
+    world.node = 0;
+    world.nodes = 1;
+    return;
+  }
+  world.nodes = (world.size + world.local_size - 1) / world.local_size;
+  const bool by_slot = world.rank % world.local_size == world.local_rank;
+  const bool by_node = world.rank / world.nodes == world.local_rank;
+  world.node = !by_slot && by_node ? world.rank % world.nodes : world.rank / world.local_size;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+struct SageMakerHosts {
+  std::vector<std::string> hosts;
+  std::string current;
+  int index = 0;
+};
+
+std::optional<SageMakerHosts> read_sagemaker(const Variables& variables,
+                                             const DiscoveryPaths& paths) {
+  const std::string file = paths.sagemaker_root + "/input/config/resourceconfig.json";
+  SageMakerHosts found;
+  std::string where;
+  const auto strings = [&where](const nlohmann::json& value) {
+    SHOAL_CHECK(value.is_array() && !value.empty(), "{} is not a list of hosts: {}", where,
+                value.dump());
+    std::vector<std::string> list;
+    for (const auto& item : value) {
+      SHOAL_CHECK(item.is_string(), "{} holds {}, which is not a host name", where, item.dump());
+      list.push_back(item.get<std::string>());
+    }
+    return list;
+  };
+  if (const auto text = variables.text("SM_HOSTS")) {
+    where = "SM_HOSTS";
+    found.hosts = strings(parse_json(*text, "SM_HOSTS"));
+    const auto current = variables.text("SM_CURRENT_HOST");
+    SHOAL_CHECK(current.has_value(), "SM_HOSTS is set, but SM_CURRENT_HOST is not");
+    found.current = *current;
+  } else if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
+    const nlohmann::json config = read_json_file(file);
+    SHOAL_CHECK(config.is_object() && config.contains("hosts") && config.contains("current_host") &&
+                    config["current_host"].is_string(),
+                "{} has no hosts or no current_host", file);
+    where = "hosts in " + file;
+    found.hosts = strings(config["hosts"]);
+    found.current = config["current_host"].get<std::string>();
+  } else {
+    SHOAL_CHECK(!variables.has("SM_CURRENT_HOST"), "SM_CURRENT_HOST is set, but SM_HOSTS is not");
+    return std::nullopt;
+  }
+  const auto place = std::ranges::find(found.hosts, found.current);
+  SHOAL_CHECK(place != found.hosts.end(),
+              "SageMaker's current host '{}' (SM_CURRENT_HOST) is not in {}", found.current, where);
+  found.index = static_cast<int>(place - found.hosts.begin());
+  return found;
+}
+
+void read_torchrun(World& world, const Variables& variables) {
+  world.launcher = Launcher::torchrun;
+  const std::string_view because = variables.has("RANK") ? "RANK" : "WORLD_SIZE";
+  world.rank = variables.required("RANK", because);
+  world.size = variables.required("WORLD_SIZE", because);
+  check_index("RANK", world.rank, "WORLD_SIZE", world.size);
+  if (world.size > 1) {
+    const auto address = variables.text("MASTER_ADDR");
+    SHOAL_CHECK(address.has_value(), "WORLD_SIZE={}, but MASTER_ADDR is not set", world.size);
+    SHOAL_CHECK(variables.has("MASTER_PORT"), "WORLD_SIZE={}, but MASTER_PORT is not set",
+                world.size);
+    world.master_addr = *address;
+    world.master_port = variables.port("MASTER_PORT", kDefaultPort);
+    // torchrun's agent listens on MASTER_PORT itself, in its own language.
+    if (variables.text("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True")
+      world.master_port = world.master_port == 65535 ? 1024 : world.master_port + 1;
+  }
+  const bool one_host = world.size == 1 || is_loopback(world.master_addr);
+  const auto local_rank = variables.integer("LOCAL_RANK");
+  const auto local_size = variables.integer("LOCAL_WORLD_SIZE");
+  if (one_host && !local_size) {
+    world.local_size = world.size;
+    world.local_rank = local_rank.value_or(world.rank);
+  } else if (!local_rank && !local_size) {
+    world.local_rank = 0;  // one rank a host; settle_nodes() finds out
+    world.local_size = 1;
+  } else {
+    world.local_rank = variables.required("LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    world.local_size = variables.required("LOCAL_WORLD_SIZE", "LOCAL_RANK");
+  }
+  SHOAL_CHECK(world.local_size <= world.size, "LOCAL_WORLD_SIZE={} is larger than WORLD_SIZE={}",
+              world.local_size, world.size);
+  check_index("LOCAL_RANK", world.local_rank, "LOCAL_WORLD_SIZE", world.local_size);
+  assume_nodes(world);
+  if (const auto node = variables.integer("GROUP_RANK"); node && world.nodes > 1) {
+    check_index("GROUP_RANK", *node, "number of hosts", world.nodes);
+    world.node = *node;
+  }
+  world.job_id =
+      fmt::format("torchrun-{}-{}-{}-{}", variables.text("TORCHELASTIC_RUN_ID").value_or("none"),
+                  variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0"), world.master_addr,
+                  world.master_port);
+}
+
+// "1279197184.0;tcp://10.0.0.1,192.168.0.1:44217;tcp6://[fd00::2]:34037" -> 10.0.0.1
+std::string host_of_uri(const std::string& uri) {
+  const auto start = uri.find("tcp://");
+  if (start == uri.npos) return {};
+  const std::string rest = uri.substr(start + 6);
+  const std::string host = rest.substr(0, rest.find_first_of(",:;"));
+  return is_loopback(host) ? std::string() : host;
+}
+
+int port_from(const std::string& job_id) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return 20000 + static_cast<int>(hash % 12000);  // below the ephemeral ports
+}
+
+void read_open_mpi(World& world, const Variables& variables, const DiscoveryPaths& paths) {
+  world.launcher = Launcher::open_mpi;
+  const std::string_view because =
+      variables.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK" : "OMPI_COMM_WORLD_SIZE";
+  world.rank = variables.required("OMPI_COMM_WORLD_RANK", because);
+  world.size = variables.required("OMPI_COMM_WORLD_SIZE", because);
+  world.local_rank = variables.required("OMPI_COMM_WORLD_LOCAL_RANK", because);
+  world.local_size = variables.required("OMPI_COMM_WORLD_LOCAL_SIZE", because);
+  check_index("OMPI_COMM_WORLD_RANK", world.rank, "OMPI_COMM_WORLD_SIZE", world.size);
+  check_index("OMPI_COMM_WORLD_LOCAL_RANK", world.local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE",
+              world.local_size);
+  SHOAL_CHECK(world.local_size <= world.size,
+              "OMPI_COMM_WORLD_LOCAL_SIZE={} is larger than OMPI_COMM_WORLD_SIZE={}",
+              world.local_size, world.size);
+  for (const auto& [other, mine, name] :
+       {std::tuple{"RANK", world.rank, "OMPI_COMM_WORLD_RANK"},
+        std::tuple{"WORLD_SIZE", world.size, "OMPI_COMM_WORLD_SIZE"}})
+    if (const auto value = variables.integer(other); value && *value != mine)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}={} contradicts {}={}", other, *value, name, mine),
+                  fmt::format("unset {} under mpirun", other));
+  assume_nodes(world);
+
+  std::string id = variables.text("PMIX_NAMESPACE")
+                       .value_or(variables.text("OMPI_MCA_ess_base_jobid").value_or("job"));
+  // Random for each mpirun; the ids above repeat.
+  if (const auto random = variables.text("OMPI_MCA_orte_precondition_transports"))
+    id += "-" + *random;
+  world.job_id = "ompi-" + id;
+
+  if (const auto address = variables.text("MASTER_ADDR")) {
+    world.master_addr = *address;
+    world.master_port = variables.port("MASTER_PORT", kDefaultPort);
+  } else if (const auto sagemaker = read_sagemaker(variables, paths);
+             sagemaker && sagemaker->hosts.size() > 1) {
+    world.host = sagemaker->current;
+    world.master_addr = sagemaker->hosts.front();
+    world.master_port = variables.port("MASTER_PORT", kDefaultPort);
+  } else if (world.nodes > 1) {
+    for (const char* name : {"OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI", "PMIX_SERVER_URI2"})
+      if (const auto uri = variables.text(name); uri && world.master_addr.empty())
+        world.master_addr = host_of_uri(*uri);
+    if (!world.master_addr.empty()) {
+      world.master_assumed = true;
+      world.master_port = variables.port("MASTER_PORT", port_from(world.job_id));
+    }
+  }
+}
+
+void read_slurm(World& world, const Variables& variables) {
+  world.launcher = Launcher::slurm;
+  world.rank = variables.required("SLURM_PROCID", "SLURM_PROCID");
+  const std::string_view tasks =
+      variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  world.size = variables.required(tasks, "SLURM_PROCID");
+  check_index("SLURM_PROCID", world.rank, tasks, world.size);
+  world.local_rank = variables.required("SLURM_LOCALID", "SLURM_PROCID");
+
+  std::vector<std::string> hosts;
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"})
+    if (const auto list = variables.text(name); list && hosts.empty())
+      hosts = expand_host_list(*list);
+  SHOAL_CHECK(!hosts.empty() || world.size == 1,
+              "SLURM_PROCID is set with {} tasks, but SLURM_NODELIST is not", world.size);
+  world.nodes = std::max(1, std::min(static_cast<int>(hosts.size()), world.size));
+
+  std::vector<int> per_node;
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    const auto text = variables.text(name);
+    if (!text || !per_node.empty()) continue;
+    per_node = expand_tasks_per_node(*text);
+    std::int64_t sum = 0;
+    for (const int count : per_node) sum += count;
+    // The allocation's list need not be this step's; then the ranks are spread evenly.
+    if (sum != world.size || std::ssize(per_node) != world.nodes) per_node.clear();
+  }
+  if (per_node.empty())
+    for (int i = 0; i < world.nodes; ++i)
+      per_node.push_back(world.size / world.nodes + (i < world.size % world.nodes));
+  if (const auto node = variables.integer("SLURM_NODEID")) {
+    check_index("SLURM_NODEID", *node, "number of hosts in SLURM_NODELIST", world.nodes);
+    world.node = *node;
+  } else {
+    int first = 0;
+    while (world.node + 1 < world.nodes &&
+           world.rank >= first + per_node[static_cast<std::size_t>(world.node)])
+      first += per_node[static_cast<std::size_t>(world.node++)];
+  }
+  world.local_size = per_node[static_cast<std::size_t>(world.node)];
+  check_index("SLURM_LOCALID", world.local_rank, "ranks on this host", world.local_size);
+
+  const std::string job = variables.text("SLURM_JOB_ID").value_or("0");
+  world.job_id = fmt::format("slurm-{}.{}-{}", job, variables.text("SLURM_STEP_ID").value_or("0"),
+                             variables.text("SLURM_RESTART_COUNT").value_or("0"));
+  if (world.size > 1) {
+    world.master_addr = variables.text("MASTER_ADDR").value_or(hosts.front());
+    world.master_port = variables.port("MASTER_PORT", port_from(world.job_id));
+  }
+}
+
+// Hand-made RANK under srun must agree with srun, unless another launcher stands in between.
+void check_torchrun_against_slurm(const World& world, const Variables& variables) {
+  if (variables.has("TORCHELASTIC_RUN_ID")) return;
+  const auto rank = variables.integer("SLURM_PROCID"), size = variables.integer("SLURM_NTASKS");
+  if (rank && size == world.size && rank != world.rank)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("RANK={} contradicts SLURM_PROCID={} (both of {} ranks)", world.rank,
+                            *rank, world.size),
+                "unset RANK and WORLD_SIZE under srun");
+}
+
+std::string scratch_directory() {
+  const char* directory = std::getenv("TMPDIR");
+  return directory && *directory ? directory : "/tmp";
+}
+
+}  // namespace
+
+std::string_view to_string(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::single:
+      return "single process";
+    case Launcher::open_mpi:
+      return "Open MPI";
+    case Launcher::torchrun:
+      return "torchrun";
+    case Launcher::slurm:
+      return "SLURM";
+    case Launcher::sagemaker:
+      return "SageMaker";
+  }
+  return "unknown";
+}
+
+EnvironmentReader process_environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    if (!value) return std::nullopt;
+    return value;
+  };
+}
+
+World discover_world(const EnvironmentReader& environment, const DiscoveryPaths& paths) {
+  const Variables variables(environment);
+  World world;
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  world.host = host;
+
+  const bool mpi = variables.has("OMPI_COMM_WORLD_RANK") || variables.has("OMPI_COMM_WORLD_SIZE");
+  const bool torchrun = variables.has("RANK") || variables.has("WORLD_SIZE");
+  // mpirun may start one torchrun agent a host; its workers inherit the agent's MPI variables.
+  if (torchrun && (!mpi || variables.has("TORCHELASTIC_RUN_ID"))) {
+    read_torchrun(world, variables);
+    check_torchrun_against_slurm(world, variables);
+  } else if (mpi) {
+    read_open_mpi(world, variables, paths);
+  } else if (variables.has("SLURM_PROCID")) {
+    read_slurm(world, variables);
+  } else if (const auto sagemaker = read_sagemaker(variables, paths)) {
+    world.launcher = Launcher::sagemaker;
+    world.rank = world.node = sagemaker->index;
+    world.size = world.nodes = static_cast<int>(sagemaker->hosts.size());
+    world.host = sagemaker->current;
+    world.master_addr = sagemaker->hosts.front();
+    world.master_port = variables.port("MASTER_PORT", kDefaultPort);
+    world.job_id = "sagemaker-" + variables.text("TRAINING_JOB_NAME").value_or("job");
+  } else {
+    world.job_id = fmt::format("single-{}", ::getpid());
+  }
+  world.store_dir = variables.text(env::kStoreDir.name).value_or("");
+  if (const int port = variables.integer(env::kStorePort.name).value_or(0); port != 0)
+    world.master_port = variables.port(env::kStorePort.name, port);
+  return world;
+}
+
+std::shared_ptr<Store> make_store(const World& world, Deadline deadline) {
+  if (world.size == 1) return make_hash_store();
+  if (!world.store_dir.empty()) return make_file_store(world.store_dir, world.job_id, world.size);
+  if (world.launcher == Launcher::open_mpi && world.is_single_host() &&
+      (world.master_addr.empty() || world.master_assumed))
+    return make_file_store(scratch_directory(), world.job_id, world.size);
+  const std::string remedy =
+      "set MASTER_ADDR (mpirun -x MASTER_ADDR=host) to the host of rank 0, or SHOAL_STORE_DIR to a "
+      "directory that every host sees";
+  if (world.master_addr.empty())
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} ranks on {} hosts, and {} does not say where rank 0 is", world.size,
+                            world.nodes, to_string(world.launcher)),
+                remedy);
+  if (world.master_assumed && world.rank == 0 && !is_local_address(world.master_addr))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank 0 runs on {}, but mpirun on {}, where the others look for it",
+                            world.host, world.master_addr),
+                remedy);
+  return make_tcp_store(world.master_addr, world.master_port, world.rank == 0, world.size,
+                        deadline);
+}
+
+void settle_nodes(World& world, Store& store, Deadline deadline) {
+  const auto hosts = exchange(store, "__shoal/hosts", world.rank, world.size, world.host, deadline);
+  std::map<std::string, std::pair<int, int>> seen;  // host -> (node, ranks so far)
+  for (int rank = 0; rank < world.size; ++rank) {
+    const auto place =
+        seen.try_emplace(hosts[static_cast<std::size_t>(rank)], static_cast<int>(seen.size()), 0)
+            .first;
+    if (rank == world.rank) {
+      world.node = place->second.first;
+      world.local_rank = place->second.second;
+    }
+    ++place->second.second;
+  }
+  world.nodes = static_cast<int>(seen.size());
+  world.local_size = seen.at(world.host).second;
+}
+
+}  // namespace shoal
