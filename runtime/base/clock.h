@@ -14,7 +14,10 @@ inline double seconds_since(Clock::time_point start) {
 // A moment after which a wait gives up. Cheap to copy; passed down, so that nested waits share it.
 class Deadline {
  public:
+  // Anything above 30 years, infinity and NaN: never.
   static Deadline in_seconds(double seconds) {
+    if (!(seconds < 1e9)) return never();
+    if (seconds < 0) seconds = 0;
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(seconds)));
   }

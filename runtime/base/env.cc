@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <vector>
 
@@ -13,7 +14,7 @@ extern char** environ;
 namespace shoal::env {
 namespace {
 
-constexpr std::array kVariables{kLog, kThreads, kDeadline, kBackend};
+constexpr std::array kVariables{kLog, kThreads, kDeadline, kBackend, kStoreDir, kStorePort};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,
@@ -46,7 +47,11 @@ std::int64_t get_integer(const Variable& variable) {
   return parse_number<std::int64_t>(variable, "an integer");
 }
 
-double get_real(const Variable& variable) { return parse_number<double>(variable, "a number"); }
+double get_real(const Variable& variable) {
+  const auto value = parse_number<double>(variable, "a number");
+  if (std::isnan(value)) refuse(variable, get_string(variable), "a number");
+  return value;
+}
 
 bool get_boolean(const Variable& variable) {
   const std::string text = get_string(variable);

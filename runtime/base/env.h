@@ -27,6 +27,12 @@ inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
                                     "seconds any wait for another rank may last"};
 inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "native",
                                    "collective backend: native, mpi or nccl"};
+inline constexpr Variable kStoreDir{
+    "SHOAL_STORE_DIR", Kind::string, "",
+    "directory that every rank sees, for a rendezvous through files instead of TCP"};
+inline constexpr Variable kStorePort{
+    "SHOAL_STORE_PORT", Kind::integer, "0",
+    "TCP port of the rendezvous on rank 0's host; 0: MASTER_PORT, or what the launcher implies"};
 
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();

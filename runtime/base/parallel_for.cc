@@ -18,22 +18,26 @@ void parallel_for(int threads, std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (count <= 0) return;
   grain = std::max<std::int64_t>(grain, 1);
-  const std::int64_t pieces =
-      std::clamp<std::int64_t>((count + grain - 1) / grain, 1, std::max(threads, 1));
+  const std::int64_t pieces = std::clamp<std::int64_t>(count / grain, 1, std::max(threads, 1));
   const auto piece = [&](std::int64_t index) {
-    const std::int64_t begin = count * index / pieces, end = count * (index + 1) / pieces;
-    if (begin < end) body(begin, end);
+    const std::int64_t size = count / pieces, longer = count % pieces;  // longer: one item more
+    const std::int64_t begin = index * size + std::min(index, longer);
+    body(begin, begin + size + (index < longer));
   };
 #ifndef SHOAL_SERIAL_PARALLEL_FOR
   if (pieces > 1 && !omp_in_parallel()) {
-    std::exception_ptr failure;
+    std::exception_ptr failure;  // of the lowest piece, so that it is the same in every run
+    std::int64_t failed = pieces;
 #pragma omp parallel for num_threads(static_cast<int>(pieces)) schedule(static, 1)
     for (std::int64_t index = 0; index < pieces; ++index) {
       try {
         piece(index);
       } catch (...) {
 #pragma omp critical(shoal_parallel_for)
-        if (!failure) failure = std::current_exception();
+        if (index < failed) {
+          failed = index;
+          failure = std::current_exception();
+        }
       }
     }
     if (failure) std::rethrow_exception(failure);

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,9 @@ std::unique_ptr<MemoryResource> make_host_memory() { return make_device_memory(D
 struct PoolMemory::FreeLists {
   // A block goes back to the stream that used it last: reuse on that stream needs no event.
   std::map<std::pair<void*, std::size_t>, std::vector<void*>> blocks;
+  // The tag under which upstream gave each block: it is given back under the same one, although
+  // it may have served others since.
+  std::unordered_map<void*, MemoryTag> tags;
   std::size_t held = 0;
 };
 
@@ -81,6 +85,7 @@ PoolMemory::~PoolMemory() { trim(); }
 std::size_t PoolMemory::rounded(std::size_t bytes) {
   if (bytes <= 256) return 256;
   const std::size_t step = std::bit_floor(bytes - 1) / 4;
+  if (bytes > SIZE_MAX - step) return bytes;  // upstream will refuse it
   return (bytes + step - 1) / step * step;
 }
 
@@ -96,13 +101,22 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
       return pointer;
     }
   }
+  void* pointer = nullptr;
   try {
-    return upstream_.allocate(size, tag, stream);
+    pointer = upstream_.allocate(size, tag, stream);
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::out_of_memory) throw;
     trim();  // blocks of other sizes may be what stands in the way
-    return upstream_.allocate(size, tag, stream);
+    pointer = upstream_.allocate(size, tag, stream);
   }
+  try {
+    const std::scoped_lock lock(mutex_);
+    free_->tags.emplace(pointer, tag);
+  } catch (...) {
+    upstream_.deallocate(pointer, size, tag, stream);
+    throw;
+  }
+  return pointer;
 }
 
 void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
@@ -113,16 +127,22 @@ void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
     free_->blocks[{stream.handle, size}].push_back(pointer);
     free_->held += size;
   } catch (...) {  // no memory for the list itself
-    upstream_.deallocate(pointer, size, tag, stream);
+    const std::scoped_lock lock(mutex_);
+    const auto known = free_->tags.find(pointer);
+    upstream_.deallocate(pointer, size, known == free_->tags.end() ? tag : known->second, stream);
+    if (known != free_->tags.end()) free_->tags.erase(known);
   }
 }
 
 void PoolMemory::trim() {
   const std::scoped_lock lock(mutex_);
   for (auto& [key, pointers] : free_->blocks)
-    for (void* pointer : pointers)
-      upstream_.deallocate(pointer, key.second, MemoryTag::workspace,
+    for (void* pointer : pointers) {
+      const auto known = free_->tags.find(pointer);
+      upstream_.deallocate(pointer, key.second, known->second,
                            Stream{upstream_.device(), key.first});
+      free_->tags.erase(known);
+    }
   free_->blocks.clear();
   free_->held = 0;
 }

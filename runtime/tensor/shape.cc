@@ -24,20 +24,27 @@ std::int64_t Shape::operator[](int dim) const {
   return sizes_[static_cast<std::size_t>(index)];
 }
 
-std::int64_t Shape::count() const {
+namespace {
+
+// 0 when any size is 0, whatever the others: an empty tensor overflows nothing.
+std::int64_t product_of(std::span<const std::int64_t> sizes, const Shape& shape) {
+  for (const std::int64_t size : sizes)
+    if (size == 0) return 0;
   std::int64_t product = 1;
-  for (std::int64_t size : sizes())
+  for (const std::int64_t size : sizes)
     SHOAL_CHECK(!__builtin_mul_overflow(product, size, &product), "shape {} overflows",
-                to_string(*this));
+                to_string(shape));
   return product;
 }
+
+}  // namespace
+
+std::int64_t Shape::count() const { return product_of(sizes(), *this); }
 
 std::int64_t Shape::columns() const { return rank_ == 0 ? 1 : (*this)[-1]; }
 
 std::int64_t Shape::rows() const {
-  std::int64_t product = 1;
-  for (int dim = 0; dim + 1 < rank_; ++dim) product *= (*this)[dim];
-  return product;
+  return rank_ == 0 ? 1 : product_of(sizes().first(sizes().size() - 1), *this);
 }
 
 Shape Shape::with(int dim, std::int64_t size) const {
@@ -56,7 +63,9 @@ Shape contiguous_strides(const Shape& shape) {
   std::int64_t stride = 1;
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {
     strides[static_cast<std::size_t>(dim)] = stride;
-    stride *= shape[dim];
+    // Strides of an empty tensor are never followed: they only must not overflow.
+    const std::int64_t size = shape[dim] == 0 ? 1 : shape[dim];
+    if (__builtin_mul_overflow(stride, size, &stride)) stride = 0;
   }
   return Shape(
       std::span<const std::int64_t>(strides.data(), static_cast<std::size_t>(shape.rank())));

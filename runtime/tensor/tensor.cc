@@ -1,11 +1,21 @@
 #include "shoal/runtime/tensor/tensor.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
+namespace {
+
+std::size_t bytes_of(const Shape& shape, DType dtype) {
+  std::size_t bytes = 0;
+  SHOAL_CHECK(
+      !__builtin_mul_overflow(static_cast<std::size_t>(shape.count()), size_of(dtype), &bytes),
+      "the bytes of {} of {} overflow", to_string(shape), to_string(dtype));
+  return bytes;
+}
+
+}  // namespace
 
 Storage::Storage(Buffer buffer)
     : buffer_(std::move(buffer)),
@@ -15,6 +25,14 @@ Storage::Storage(Buffer buffer)
 
 Storage::Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> keeper)
     : keeper_(std::move(keeper)), data_(data), bytes_(bytes), device_(device) {}
+
+std::shared_ptr<Storage> Storage::read_only(const void* data, std::size_t bytes, Device device,
+                                            std::shared_ptr<void> keeper) {
+  auto storage =
+      std::make_shared<Storage>(const_cast<void*>(data), bytes, device, std::move(keeper));
+  storage->writable_ = false;
+  return storage;
+}
 
 void* Storage::data() const {
   if (released_)
@@ -37,6 +55,7 @@ void Storage::rematerialise(Buffer buffer) {
   data_ = buffer_.data();
   device_ = buffer_.device();
   released_ = false;
+  writable_ = true;
 }
 
 namespace detail {
@@ -54,11 +73,25 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shap
       dtype_(dtype) {
   SHOAL_CHECK(shape_.rank() == strides_.rank(), "sizes {} and strides {} differ in rank",
               to_string(shape_), to_string(strides_));
+  SHOAL_CHECK(storage_ != nullptr, "a tensor {} over no storage", to_string(shape_));
+  std::int64_t end = offset_;  // one past the last element
+  bool fits = offset_ >= 0;
+  if (shape_.count() > 0) {
+    for (int dim = 0; dim < shape_.rank(); ++dim) {
+      std::int64_t reach = 0;
+      fits = fits && !__builtin_mul_overflow(shape_[dim] - 1, strides_[dim], &reach) &&
+             !__builtin_add_overflow(end, reach, &end);
+    }
+    fits = fits && !__builtin_add_overflow(end, 1, &end);
+  }
+  SHOAL_CHECK(fits && static_cast<std::size_t>(end) <= storage_->size() / size_of(dtype_),
+              "{} of {} with strides {} at element {} does not fit a storage of {} bytes",
+              to_string(shape_), to_string(dtype_), to_string(strides_), offset_, storage_->size());
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
                      Stream stream) {
-  const auto bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  const std::size_t bytes = bytes_of(shape, dtype);
   return over(std::make_shared<Storage>(Buffer(memory, bytes, tag, stream)), 0, shape, dtype);
 }
 
@@ -72,7 +105,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, MemoryResource& memory, Me
 
 Tensor Tensor::over(std::shared_ptr<Storage> storage, std::size_t byte_offset, const Shape& shape,
                     DType dtype) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.count()) * size_of(dtype);
+  const std::size_t bytes = bytes_of(shape, dtype);
   SHOAL_CHECK(byte_offset % size_of(dtype) == 0,
               "offset {} is not a multiple of the {} bytes of {}", byte_offset, size_of(dtype),
               to_string(dtype));
@@ -84,10 +117,11 @@ Tensor Tensor::over(std::shared_ptr<Storage> storage, std::size_t byte_offset, c
 }
 
 bool Tensor::is_contiguous() const {
+  if (shape_.count() == 0) return true;
   std::int64_t expected = 1;
   for (int dim = shape_.rank() - 1; dim >= 0; --dim) {
     if (shape_[dim] != 1 && strides_[dim] != expected) return false;
-    expected *= std::max<std::int64_t>(shape_[dim], 1);
+    expected *= shape_[dim];
   }
   return true;
 }
@@ -102,7 +136,7 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 
 Tensor Tensor::narrowed(int dim, std::int64_t start, std::int64_t length) const {
   SHOAL_CHECK(start >= 0 && length >= 0 && start <= shape_[dim] - length,
-              "[{}, {}) does not lie within dimension {} of {}", start, start + length, dim,
+              "{} from {} do not lie within dimension {} of {}", length, start, dim,
               to_string(shape_));
   return {storage_, offset_ + start * strides_[dim], shape_.with(dim, length), strides_, dtype_};
 }
@@ -125,6 +159,7 @@ void* Tensor::pointer() const {
 
 View Tensor::view() const {
   void* data = pointer();
+  SHOAL_CHECK(storage_->writable(), "a read-only tensor {} was to be written", to_string(shape_));
   storage_->bump_version();
   return {data, shape_, dtype_, storage_->device()};
 }

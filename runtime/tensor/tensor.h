@@ -19,11 +19,15 @@ class Storage {
   explicit Storage(Buffer buffer);
   // Memory owned by somebody else (`keeper` keeps it alive), such as a mapped file or a bucket.
   Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> keeper);
+  // The same, for memory that must not be written (a file mapped for reading).
+  static std::shared_ptr<Storage> read_only(const void* data, std::size_t bytes, Device device,
+                                            std::shared_ptr<void> keeper);
 
   void* data() const;  // throws when released
   std::size_t size() const { return bytes_; }
   Device device() const { return device_; }
   bool released() const { return released_; }
+  bool writable() const { return writable_; }
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
@@ -37,6 +41,7 @@ class Storage {
   std::size_t bytes_ = 0;
   Device device_{};
   bool released_ = false;
+  bool writable_ = true;
   std::uint64_t version_ = 0;
 };
 
@@ -69,6 +74,7 @@ struct ConstView {
 class Tensor {
  public:
   Tensor() = default;  // undefined
+  // Checked: every element must lie within the storage.
   Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shape, Shape strides,
          DType dtype);
 
@@ -98,8 +104,8 @@ class Tensor {
   Tensor narrowed(int dim, std::int64_t start, std::int64_t length) const;
   Tensor transposed(int dim0, int dim1) const;
 
-  // For kernels. Throw when undefined, released or not contiguous. `view()` bumps the version:
-  // ask for it only to write.
+  // For kernels. Throw when undefined, released or not contiguous. `view()` bumps the version and
+  // throws on a read-only storage: ask for it only to write.
   View view() const;
   ConstView const_view() const;
   operator ConstView() const { return const_view(); }  // NOLINT
