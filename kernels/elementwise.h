@@ -9,7 +9,7 @@ namespace shoal::kernels {
 
 // How the rows of a [rows, C] activation map to samples and global coordinates.
 struct DropoutArgs {
-  float probability = 0;  // kept elements are scaled by 1 / (1 - probability)
+  float probability = 0;  // in [0, 1); kept elements are scaled by 1 / (1 - probability)
   RandomSite site;
   std::int64_t rows_per_sample = 1;  // row r belongs to batch row r / rows_per_sample ...
   std::int64_t row_offset = 0;       // ... at position row_offset + r % rows_per_sample
@@ -25,7 +25,8 @@ class ElementwiseKernels {
   virtual void scale(ConstView x, float factor, View out, Stream stream) = 0;
   // y += alpha * x
   virtual void axpy(float alpha, ConstView x, View y, Stream stream) = 0;
-  // out = x converted (any pair of dtypes; floats to bf16/f16 round to nearest even).
+  // out = x converted (any pair of dtypes). To bf16/f16: to nearest even, f64 and integers by way
+  // of f32 (as PyTorch). Float to integer: toward zero, saturating, NaN gives 0. Integers wrap.
   virtual void cast(ConstView x, View out, Stream stream) = 0;
   // x [rows, columns] -> out [columns, rows], any dtype.
   virtual void transpose(ConstView x, View out, Stream stream) = 0;
@@ -43,8 +44,12 @@ class ElementwiseKernels {
   virtual void dropout_add(const DropoutArgs& args, ConstView x, ConstView residual, View out,
                            Stream stream) = 0;
 
-  // Normal (mean, std) or uniform [low, high) values; element i of the flat f32 tensor takes the
-  // site's element `first_element + i` of sample 0, so that shards of a tensor agree with it.
+  // Normal (mean, std) or uniform [low, high) values for a flat f32 tensor, whose element i is the
+  // site's element e = first_element + i of sample `sample_first`, so that shards of a tensor agree
+  // with it. Uniform: low + (high - low) * uniform(bits(e)). Normal: Box-Muller on the pair of
+  // elements (2k, 2k + 1), k = e / 2: with u = (bits(2k) + 1/2) / 2^32 and
+  // a = 2*pi*uniform(bits(2k + 1)), element 2k is mean + std*sqrt(-2 ln u)*cos(a) and element
+  // 2k + 1 is mean + std*sqrt(-2 ln u)*sin(a), computed in f32.
   virtual void fill_normal(View out, float mean, float std, const RandomSite& site,
                            std::uint64_t first_element, Stream stream) = 0;
   virtual void fill_uniform(View out, float low, float high, const RandomSite& site,

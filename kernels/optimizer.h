@@ -6,30 +6,39 @@
 
 namespace shoal::kernels {
 
-// AdamW (Loshchilov & Hutter, 2019) as torch.optim.AdamW computes it.
+// AdamW (Loshchilov & Hutter, 2019) as torch.optim.AdamW computes it: with g = gradient_scale *
+// gradient and t = state->step (the number of this update, from 1: whoever owns the state advances
+// it once a step, before the first update),
+//   p *= 1 - lr*weight_decay; m += (1 - beta1)*(g - m); v = beta2*v + (1 - beta2)*g*g;
+//   p -= lr/(1 - beta1^t) * m / (sqrt(v)/sqrt(1 - beta2^t) + epsilon).
+// Factors are computed in f64 and applied in f32. state->skip leaves every buffer as it is.
 struct AdamWArgs {
   View master;         // [n] f32
   View first_moment;   // [n] f32
   View second_moment;  // [n] f32
   ConstView gradient;  // [n] f32
   View parameter;      // [n] bf16/f16 copy to refresh; undefined: the master is the parameter
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
-  const StepState* state = nullptr;  // state->step counts from 1; learning rate and scale from it
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  const StepState* state = nullptr;  // never null; read when the update runs
 };
 
-struct SgdArgs {                 // torch.optim.SGD
+// torch.optim.SGD: g += weight_decay*p; at the first update (state->step == 1) buf = g, later
+// buf = momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
+struct SgdArgs {
   View master, momentum_buffer;  // momentum_buffer undefined where momentum is 0
   ConstView gradient;
   View parameter;
-  float momentum = 0, dampening = 0, weight_decay = 0;
+  double momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
   const StepState* state = nullptr;
 };
 
-struct LambArgs {  // You et al., 2020: AdamW's direction, scaled by a trust ratio a tensor
+// LAMB (You et al., 2020): r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and
+// p -= lr * trust * r, trust = min(|p| / |r|, max_trust_ratio), 1 where either norm is 0.
+struct LambArgs {
   AdamWArgs adam;
   View update;  // [n] f32 scratch
-  float max_trust_ratio = 10;
+  double max_trust_ratio = 10;
 };
 
 class OptimizerKernels {
@@ -39,9 +48,10 @@ class OptimizerKernels {
   virtual void sgd(const SgdArgs& args, Stream stream) = 0;
   virtual void lamb(const LambArgs& args, Stream stream) = 0;  // one tensor a call
 
-  // out[0] (f64) (+)= sum of squares. Fixed order: the result does not depend on threads.
+  // out[0] (f64) (+)= sum of squares of x (f32, bf16, f16), summed in f64. Fixed order: the result
+  // does not depend on threads.
   virtual void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) = 0;
-  // out[0] (u8/i32) = 1 when any element is inf or NaN.
+  // Whether any element of x (f32, bf16, f16) is inf or NaN. Blocks: the host needs the answer.
   virtual bool has_non_finite(ConstView x, Stream stream) = 0;
 };
 

@@ -19,7 +19,7 @@ class ReductionKernels {
   // Single-threaded: the ranks are the parallelism. No alignment is assumed.
   virtual void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
                       void* destination, std::int64_t count, Stream stream) = 0;
-  // x *= factor (avg, pre-multiplied sum); floating dtypes only.
+  // x *= factor (avg, pre-multiplied sum); floating dtypes only. No alignment is assumed.
   virtual void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) = 0;
 };
 

@@ -44,8 +44,23 @@ HWY_INLINE FloatVec LoadFloats(const bfloat16* from) {
   return hn::BitCast(kFloat, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 HWY_INLINE FloatVec LoadFloats(const float16* from) {
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   return hn::PromoteTo(kFloat, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+  // Without F16C Highway's emulation knows neither infinity nor NaN.
+  const hn::RebindToUnsigned<FloatTag> du;
+  const hn::Rebind<std::uint16_t, FloatTag> dh;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fffu)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
+  // 2^112 moves the exponent's bias, subnormals included; the largest exponent means inf or NaN.
+  const auto as_float = hn::BitCast(kFloat, magnitude);
+  const auto scaled = hn::BitCast(du, hn::Mul(as_float, hn::Set(kFloat, 0x1p112f)));
+  const auto special = hn::RebindMask(du, hn::Ge(as_float, hn::Set(kFloat, 0x1p-96f)));
+  const auto wide = hn::Or(magnitude, hn::Set(du, 0x7f800000u));
+  return hn::BitCast(kFloat, hn::Or(sign, hn::IfThenElse(special, wide, scaled)));
+#endif
 }
 
 HWY_INLINE void StoreFloats(FloatVec value, float* to) { hn::StoreU(value, kFloat, to); }
@@ -81,12 +96,15 @@ HWY_INLINE void StoreSomeFloats(FloatVec value, T* to, std::int64_t count) {
   StoreFloats(value, lanes);
   for (std::int64_t i = 0; i < count; ++i) to[i] = lanes[i];
 }
+#if HWY_TARGET <= HWY_AVX2
+// Below AVX2 Highway's masked load wants an aligned address and reads past the end.
 HWY_INLINE FloatVec LoadSomeFloats(const float* from, std::int64_t count) {
   return hn::MaskedLoad(hn::FirstN(kFloat, static_cast<std::size_t>(count)), kFloat, from);
 }
 HWY_INLINE void StoreSomeFloats(FloatVec value, float* to, std::int64_t count) {
   hn::BlendedStore(value, hn::FirstN(kFloat, static_cast<std::size_t>(count)), kFloat, to);
 }
+#endif
 
 }  // namespace shoal::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

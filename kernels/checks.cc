@@ -1,0 +1,241 @@
+#include "shoal/kernels/checks.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels::check {
+namespace {
+
+void flat_f32(const char* operation, const char* name, const ConstView& view, std::int64_t count) {
+  dtype(operation, name, view, DType::f32);
+  SHOAL_CHECK(view.shape.count() == count, "{}: {} has {} elements, the master has {}", operation,
+              name, view.shape.count(), count);
+  SHOAL_CHECK(view.defined() || count == 0, "{}: {} is undefined", operation, name);
+}
+
+void parameter_copy(const char* operation, const View& parameter, std::int64_t count) {
+  if (!parameter.defined()) return;
+  SHOAL_CHECK(parameter.dtype == DType::bf16 || parameter.dtype == DType::f16,
+              "{}: the parameter copy is {}; it may be bf16 or f16 (an f32 parameter is its own "
+              "master)",
+              operation, to_string(parameter.dtype));
+  SHOAL_CHECK(parameter.shape.count() == count,
+              "{}: the parameter copy has {} elements, the master has {}", operation,
+              parameter.shape.count(), count);
+}
+
+void step_state(const char* operation, const StepState* state) {
+  SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
+  SHOAL_CHECK(state->step >= 1 || state->skip,
+              "{}: the step is 0; updates count from 1, so advance the StepState first", operation);
+}
+
+}  // namespace
+
+void shape(const char* operation, const char* name, const ConstView& view, const Shape& expected) {
+  SHOAL_CHECK(view.shape == expected, "{}: {} is {}, expected {}", operation, name,
+              to_string(view.shape), to_string(expected));
+  SHOAL_CHECK(view.defined() || expected.count() == 0, "{}: {} is undefined", operation, name);
+}
+
+void dtype(const char* operation, const char* name, const ConstView& view, DType expected) {
+  SHOAL_CHECK(view.dtype == expected, "{}: {} is {}, expected {}", operation, name,
+              to_string(view.dtype), to_string(expected));
+}
+
+void training_float(const char* operation, const char* name, const ConstView& view) {
+  SHOAL_CHECK(view.dtype == DType::f32 || view.dtype == DType::bf16 || view.dtype == DType::f16,
+              "{}: {} is {}; it may be f32, bf16 or f16", operation, name, to_string(view.dtype));
+}
+
+void f32_or(const char* operation, const char* name, const ConstView& view, DType other) {
+  SHOAL_CHECK(view.dtype == DType::f32 || view.dtype == other, "{}: {} is {}, expected f32 or {}",
+              operation, name, to_string(view.dtype), to_string(other));
+}
+
+void same(const char* operation, const ConstView& a, const ConstView& b) {
+  training_float(operation, "an operand", a);
+  shape(operation, "an operand", b, a.shape);
+  dtype(operation, "an operand", b, a.dtype);
+  SHOAL_CHECK(a.defined() || a.shape.count() == 0, "{}: an operand is undefined", operation);
+}
+
+void transpose(const ConstView& x, const ConstView& out) {
+  SHOAL_CHECK(x.shape.rank() == 2, "transpose: x is {}, expected [rows, columns]",
+              to_string(x.shape));
+  shape("transpose", "out", out, Shape{x.shape[1], x.shape[0]});
+  dtype("transpose", "out", out, x.dtype);
+}
+
+void add_bias(const ConstView& x, const ConstView& bias, const ConstView& out) {
+  same("add_bias", x, out);
+  shape("add_bias", "bias", bias, Shape{x.shape.columns()});
+  f32_or("add_bias", "bias", bias, x.dtype);
+}
+
+void dropout(const char* operation, const DropoutArgs& args, const ConstView& x) {
+  SHOAL_CHECK(args.probability >= 0 && args.probability < 1, "{}: probability {} is not in [0, 1)",
+              operation, args.probability);
+  SHOAL_CHECK(args.rows_per_sample >= 1, "{}: {} rows per sample", operation, args.rows_per_sample);
+  const std::int64_t columns = x.shape.columns();
+  const std::int64_t global = args.columns ? args.columns : columns;
+  SHOAL_CHECK(args.column_offset >= 0 && args.column_offset + columns <= global,
+              "{}: columns [{}, {}) of {}", operation, args.column_offset,
+              args.column_offset + columns, global);
+}
+
+void fill(const char* operation, const ConstView& out) {
+  dtype(operation, "out", out, DType::f32);
+  SHOAL_CHECK(out.defined() || out.shape.count() == 0, "{}: out is undefined", operation);
+}
+
+void layer_norm(const LayerNormArgs& args) {
+  const char* operation = "layer_norm";
+  training_float(operation, "x", args.x);
+  const Shape column{args.x.shape.columns()}, row{args.x.shape.rows()};
+  shape(operation, "gamma", args.gamma, column);
+  f32_or(operation, "gamma", args.gamma, args.x.dtype);
+  shape(operation, "beta", args.beta, column);
+  dtype(operation, "beta", args.beta, args.gamma.dtype);
+  shape(operation, "y", args.y, args.x.shape);
+  dtype(operation, "y", args.y, args.x.dtype);
+  SHOAL_CHECK(args.mean.defined() == args.rstd.defined(),
+              "layer_norm: mean and rstd are kept together or not at all");
+  if (args.mean.defined()) {
+    SHOAL_CHECK(args.mean.shape.count() == row[0] && args.rstd.shape.count() == row[0],
+                "layer_norm: mean {} and rstd {} for {} rows", to_string(args.mean.shape),
+                to_string(args.rstd.shape), row[0]);
+    dtype(operation, "mean", args.mean, DType::f32);
+    dtype(operation, "rstd", args.rstd, DType::f32);
+  }
+  if (!args.residual.defined()) return;
+  shape(operation, "residual", args.residual, args.x.shape);
+  dtype(operation, "residual", args.residual, args.x.dtype);
+  shape(operation, "sum", args.sum, args.x.shape);
+  dtype(operation, "sum", args.sum, args.x.dtype);
+  dropout(operation, args.dropout, args.x);
+}
+
+namespace {
+void statistics(const char* operation, const ConstView& x, const ConstView& mean,
+                const ConstView& rstd) {
+  const std::int64_t rows = x.shape.rows();
+  SHOAL_CHECK(mean.shape.count() == rows && rstd.shape.count() == rows,
+              "{}: mean {} and rstd {} for {} rows", operation, to_string(mean.shape),
+              to_string(rstd.shape), rows);
+  dtype(operation, "mean", mean, DType::f32);
+  dtype(operation, "rstd", rstd, DType::f32);
+}
+}  // namespace
+
+void layer_norm_backward(const LayerNormBackwardArgs& args) {
+  const char* operation = "layer_norm_backward";
+  same(operation, args.dy, args.x);
+  same(operation, args.dy, args.dx);
+  if (args.dx_residual.defined()) same(operation, args.dy, args.dx_residual);
+  shape(operation, "gamma", args.gamma, Shape{args.x.shape.columns()});
+  f32_or(operation, "gamma", args.gamma, args.x.dtype);
+  statistics(operation, args.x, args.mean, args.rstd);
+}
+
+void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const ConstView& mean,
+                                const ConstView& rstd, const ConstView& dgamma,
+                                const ConstView& dbeta) {
+  const char* operation = "layer_norm_weight_gradient";
+  same(operation, dy, x);
+  statistics(operation, x, mean, rstd);
+  for (const ConstView& gradient : {dgamma, dbeta}) {
+    shape(operation, "a gradient", gradient, Shape{x.shape.columns()});
+    dtype(operation, "a gradient", gradient, DType::f32);
+  }
+}
+
+void embedding(const ConstView& ids, const ConstView& table, const ConstView& out) {
+  dtype("embedding", "ids", ids, DType::i32);
+  training_float("embedding", "table", table);
+  SHOAL_CHECK(table.shape.rank() == 2, "embedding: table is {}, expected [V, C]",
+              to_string(table.shape));
+  dtype("embedding", "out", out, table.dtype);
+  SHOAL_CHECK(out.shape.count() == ids.shape.count() * table.shape[1],
+              "embedding: out is {} for {} ids and {} columns", to_string(out.shape),
+              ids.shape.count(), table.shape[1]);
+}
+
+void embedding_backward(const ConstView& ids, const ConstView& dout, const ConstView& dtable) {
+  dtype("embedding_backward", "ids", ids, DType::i32);
+  training_float("embedding_backward", "dout", dout);
+  dtype("embedding_backward", "dtable", dtable, DType::f32);
+  SHOAL_CHECK(dtable.shape.rank() == 2, "embedding_backward: dtable is {}, expected [V, C]",
+              to_string(dtable.shape));
+  SHOAL_CHECK(dout.shape.count() == ids.shape.count() * dtable.shape[1],
+              "embedding_backward: dout is {} for {} ids and {} columns", to_string(dout.shape),
+              ids.shape.count(), dtable.shape[1]);
+}
+
+void position_backward(const ConstView& dout, const ConstView& dtable) {
+  training_float("position_backward", "dout", dout);
+  dtype("position_backward", "dtable", dtable, DType::f32);
+  SHOAL_CHECK(dout.shape.rank() == 3 && dtable.shape.rank() == 2 &&
+                  dtable.shape[1] == dout.shape[2] && dtable.shape[0] >= dout.shape[1],
+              "position_backward: dout is {} and dtable {}, expected [B, T, C] and [>= T, C]",
+              to_string(dout.shape), to_string(dtable.shape));
+}
+
+void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {
+  const std::int64_t count = ids.shape.count();
+  const auto* values = static_cast<const std::int32_t*>(ids.data);
+  for (std::int64_t i = 0; i < count; ++i)
+    SHOAL_CHECK(values[i] >= 0 && values[i] < vocabulary,
+                "{}: id {} at position {} of {} is outside [0, {})", operation, values[i], i, count,
+                vocabulary);
+}
+
+void adamw(const char* operation, const AdamWArgs& args) {
+  const std::int64_t count = args.master.shape.count();
+  flat_f32(operation, "master", args.master, count);
+  flat_f32(operation, "first_moment", args.first_moment, count);
+  flat_f32(operation, "second_moment", args.second_moment, count);
+  flat_f32(operation, "gradient", args.gradient, count);
+  parameter_copy(operation, args.parameter, count);
+  step_state(operation, args.state);
+}
+
+void sgd(const SgdArgs& args) {
+  const std::int64_t count = args.master.shape.count();
+  flat_f32("sgd", "master", args.master, count);
+  flat_f32("sgd", "gradient", args.gradient, count);
+  if (args.momentum != 0) flat_f32("sgd", "momentum_buffer", args.momentum_buffer, count);
+  SHOAL_CHECK(!args.nesterov || (args.momentum > 0 && args.dampening == 0),
+              "sgd: nesterov needs a momentum and no dampening, not {} and {}", args.momentum,
+              args.dampening);
+  parameter_copy("sgd", args.parameter, count);
+  step_state("sgd", args.state);
+}
+
+void lamb(const LambArgs& args) {
+  adamw("lamb", args.adam);
+  flat_f32("lamb", "update", args.update, args.adam.master.shape.count());
+}
+
+void sum_of_squares(const ConstView& x, const ConstView& out) {
+  training_float("sum_of_squares", "x", x);
+  dtype("sum_of_squares", "out", out, DType::f64);
+  SHOAL_CHECK(out.defined() && out.shape.count() == 1, "sum_of_squares: out is {}, expected [1]",
+              to_string(out.shape));
+}
+
+void reduce(std::span<const void* const> sources, const void* destination, std::int64_t count) {
+  SHOAL_CHECK(!sources.empty(), "reduce: there is no source");
+  SHOAL_CHECK(count >= 0, "reduce: {} elements", count);
+  if (count == 0) return;
+  SHOAL_CHECK(destination != nullptr, "reduce: there is no destination");
+  for (std::size_t s = 0; s < sources.size(); ++s)
+    SHOAL_CHECK(sources[s] != nullptr, "reduce: source {} of {} is null", s, sources.size());
+}
+
+void scale(DType dtype, std::int64_t count) {
+  SHOAL_CHECK(is_floating(dtype), "scale: {} cannot be scaled; floating dtypes only",
+              to_string(dtype));
+  SHOAL_CHECK(count >= 0, "scale: {} elements", count);
+}
+
+}  // namespace shoal::kernels::check

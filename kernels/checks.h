@@ -1,0 +1,44 @@
+// The checks that every implementation of a family makes first: one wording whatever the device.
+// `operation` starts each message: "layer_norm: gamma is [4], expected [8]".
+#pragma once
+
+#include "shoal/kernels/kernels.h"
+
+namespace shoal::kernels::check {
+
+// Defined (unless empty of elements), of this shape.
+void shape(const char* operation, const char* name, const ConstView& view, const Shape& expected);
+void dtype(const char* operation, const char* name, const ConstView& view, DType expected);
+// f32, bf16 or f16.
+void training_float(const char* operation, const char* name, const ConstView& view);
+// f32, or the dtype of the tensor it goes with.
+void f32_or(const char* operation, const char* name, const ConstView& view, DType other);
+
+// Each a, b, out: one shape, one training dtype.
+void same(const char* operation, const ConstView& a, const ConstView& b);
+void transpose(const ConstView& x, const ConstView& out);
+void add_bias(const ConstView& x, const ConstView& bias, const ConstView& out);
+void dropout(const char* operation, const DropoutArgs& args, const ConstView& x);
+void fill(const char* operation, const ConstView& out);
+
+void layer_norm(const LayerNormArgs& args);
+void layer_norm_backward(const LayerNormBackwardArgs& args);
+void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const ConstView& mean,
+                                const ConstView& rstd, const ConstView& dgamma,
+                                const ConstView& dbeta);
+
+void embedding(const ConstView& ids, const ConstView& table, const ConstView& out);
+void embedding_backward(const ConstView& ids, const ConstView& dout, const ConstView& dtable);
+void position_backward(const ConstView& dout, const ConstView& dtable);
+// Throws with the place and the value of the first id outside [0, vocabulary).
+void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
+
+void adamw(const char* operation, const AdamWArgs& args);
+void sgd(const SgdArgs& args);
+void lamb(const LambArgs& args);
+void sum_of_squares(const ConstView& x, const ConstView& out);
+
+void reduce(std::span<const void* const> sources, const void* destination, std::int64_t count);
+void scale(DType dtype, std::int64_t count);
+
+}  // namespace shoal::kernels::check

@@ -1,0 +1,72 @@
+#include "shoal/kernels/convert.h"
+
+#include <limits>
+#include <type_traits>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+template <class T>
+constexpr bool is_half = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (is_half<From>) {
+    return convert<To>(static_cast<float>(value));
+  } else if constexpr (is_half<To>) {
+    return To(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    using Limits = std::numeric_limits<To>;
+    // 2^bits is exact in any float; max() itself need not be.
+    constexpr From kEnd = static_cast<From>(Limits::max() / 2 + 1) * 2;
+    if (value != value) return 0;
+    if (value >= kEnd) return Limits::max();
+    if (value <= static_cast<From>(Limits::min())) return Limits::min();
+    return static_cast<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class F>
+void with_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bfloat16{});
+    case DType::f16:
+      return f(float16{});
+    case DType::f64:
+      return f(double{});
+    case DType::i64:
+      return f(std::int64_t{});
+    case DType::i32:
+      return f(std::int32_t{});
+    case DType::u8:
+      return f(std::uint8_t{});
+    case DType::i8:
+      return f(std::int8_t{});
+  }
+  SHOAL_ASSERT(false);
+}
+
+}  // namespace
+
+void convert_elements(DType from, const void* x, DType to, void* out, std::int64_t count) {
+  with_type(from, [&](auto from_type) {
+    with_type(to, [&](auto to_type) {
+      using From = decltype(from_type);
+      using To = decltype(to_type);
+      const auto* source = static_cast<const From*>(x);
+      auto* destination = static_cast<To*>(out);
+      for (std::int64_t i = 0; i < count; ++i) destination[i] = convert<To>(source[i]);
+    });
+  });
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,159 @@
+#include "shoal/kernels/cpu/ranges.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shoal/kernels/cpu/elementwise_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "shoal/kernels/cpu/loops-inl.h"
+#include "shoal/kernels/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::kernels::HWY_NAMESPACE {
+
+struct AddOp {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
+};
+struct ScaleOp {
+  FloatVec factor;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, factor); }
+};
+struct AxpyOp {
+  FloatVec alpha;
+  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec y) const { return hn::MulAdd(alpha, x, y); }
+};
+struct CopyOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+struct FillOp {
+  FloatVec value;
+  HWY_INLINE FloatVec operator()() const { return value; }
+};
+struct GeluTanhOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_tanh(x); }
+  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
+    return hn::Mul(dy, gelu_tanh_derivative(x));
+  }
+};
+struct GeluErfOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_erf(x); }
+  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
+    return hn::Mul(dy, gelu_erf_derivative(x));
+  }
+};
+
+// map() over untyped tensors of one dtype.
+template <class Op, class... In>
+HWY_INLINE void map_all(DType dtype, std::int64_t count, const Op& op, void* out, In... in) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    map(count, op, static_cast<T*>(out), static_cast<const T*>(in)...);
+  });
+}
+
+void Add(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
+  map_all(dtype, count, AddOp{}, out, a, b);
+}
+
+void Scale(DType dtype, const void* x, float factor, void* out, std::int64_t count) {
+  map_all(dtype, count, ScaleOp{floats(factor)}, out, x);
+}
+
+void Axpy(DType dtype, float alpha, const void* x, void* y, std::int64_t count) {
+  map_all(dtype, count, AxpyOp{floats(alpha)}, y, x, static_cast<const void*>(y));
+}
+
+// f32 += any.
+void Accumulate(DType dtype, const void* x, float* y, std::int64_t count) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    map(count, AddOp{}, y, static_cast<const float*>(y), static_cast<const decltype(type)*>(x));
+  });
+}
+
+void Fill(float value, float* out, std::int64_t count) { map(count, FillOp{floats(value)}, out); }
+
+void Convert(DType from, DType to, const void* x, void* out, std::int64_t count) {
+  with_float(from, [&](auto from_type) HWY_ATTR {
+    with_float(to, [&](auto to_type) HWY_ATTR {
+      map(count, CopyOp{}, static_cast<decltype(to_type)*>(out),
+          static_cast<const decltype(from_type)*>(x));
+    });
+  });
+}
+
+void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, void* out,
+             std::int64_t rows, std::int64_t columns) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const T* from = static_cast<const T*>(x) + row * columns;
+      T* to = static_cast<T*>(out) + row * columns;
+      if (bias_dtype == DType::f32)
+        map(columns, AddOp{}, to, from, static_cast<const float*>(bias));
+      else
+        map(columns, AddOp{}, to, from, static_cast<const T*>(bias));
+    }
+  });
+}
+
+void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
+  if (kind == Activation::gelu_tanh)
+    map_all(dtype, count, GeluTanhOp{}, out, x);
+  else
+    map_all(dtype, count, GeluErfOp{}, out, x);
+}
+
+void ActivationBackward(Activation kind, DType dtype, const void* x, const void* dy, void* dx,
+                        std::int64_t count) {
+  if (kind == Activation::gelu_tanh)
+    map_all(dtype, count, GeluTanhOp{}, dx, x, dy);
+  else
+    map_all(dtype, count, GeluErfOp{}, dx, x, dy);
+}
+
+}  // namespace shoal::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shoal::kernels {
+HWY_EXPORT(Add);
+HWY_EXPORT(Scale);
+HWY_EXPORT(Axpy);
+HWY_EXPORT(Accumulate);
+HWY_EXPORT(Fill);
+HWY_EXPORT(Convert);
+HWY_EXPORT(AddBias);
+HWY_EXPORT(ActivationForward);
+HWY_EXPORT(ActivationBackward);
+
+void add_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Add)(dtype, a, b, out, count);
+}
+void scale_range(DType dtype, const void* x, float factor, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Scale)(dtype, x, factor, out, count);
+}
+void axpy_range(DType dtype, float alpha, const void* x, void* y, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Axpy)(dtype, alpha, x, y, count);
+}
+void accumulate_range(DType dtype, const void* x, float* y, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Accumulate)(dtype, x, y, count);
+}
+void fill_range(float value, float* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Fill)(value, out, count);
+}
+void convert_range(DType from, DType to, const void* x, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Convert)(from, to, x, out, count);
+}
+void add_bias_rows(DType dtype, DType bias_dtype, const void* x, const void* bias, void* out,
+                   std::int64_t rows, std::int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(AddBias)(dtype, bias_dtype, x, bias, out, rows, columns);
+}
+void activation_range(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(ActivationForward)(kind, dtype, x, out, count);
+}
+void activation_backward_range(Activation kind, DType dtype, const void* x, const void* dy,
+                               void* dx, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, dtype, x, dy, dx, count);
+}
+
+}  // namespace shoal::kernels
+#endif

@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/cpu/ranges.h"
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal::kernels {
+namespace {
+
+constexpr std::int64_t kGrain = 32768;  // elements worth a thread
+constexpr std::int64_t kStrip = 64;  // columns: whole cache lines of f32, so no two threads share
+
+class CpuEmbedding final : public EmbeddingKernels {
+ public:
+  explicit CpuEmbedding(const CpuRoom& room) : threads_(room.threads) {}
+
+  void embedding(ConstView ids, ConstView table, View out, bool accumulate, Stream) override {
+    check::embedding(ids, table, out);
+    check::ids("embedding", ids, table.shape[0]);
+    const std::int64_t columns = table.shape[1];
+    if (columns == 0) return;
+    const auto row_bytes = static_cast<std::int64_t>(size_of(table.dtype)) * columns;
+    const auto* id = static_cast<const std::int32_t*>(ids.data);
+    parallel_for(threads_, ids.shape.count(), std::max<std::int64_t>(1, kGrain / columns),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::byte* from =
+                         static_cast<const std::byte*>(table.data) + id[i] * row_bytes;
+                     std::byte* to = static_cast<std::byte*>(out.data) + i * row_bytes;
+                     if (accumulate)
+                       add_range(table.dtype, to, from, to, columns);
+                     else
+                       std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
+                   }
+                 });
+  }
+
+  // Threads own columns, so each element's sum is in the order of i whatever their number.
+  void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream) override {
+    check::embedding_backward(ids, dout, dtable);
+    check::ids("embedding_backward", ids, dtable.shape[0]);
+    const std::int64_t columns = dtable.shape[1], count = ids.shape.count();
+    const auto* id = static_cast<const std::int32_t*>(ids.data);
+    over_columns(columns, count, [&](std::int64_t column, std::int64_t width) {
+      for (std::int64_t i = 0; i < count; ++i)
+        accumulate_range(dout.dtype, element(dout, i * columns + column),
+                         static_cast<float*>(dtable.data) + id[i] * columns + column, width);
+    });
+  }
+
+  void position_backward(ConstView dout, View dtable, Stream) override {
+    check::position_backward(dout, dtable);
+    const std::int64_t batch = dout.shape[0], length = dout.shape[1], columns = dout.shape[2];
+    if (batch * columns == 0) return;
+    parallel_for(threads_, length, std::max<std::int64_t>(1, kGrain / (batch * columns)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t t = begin; t < end; ++t)
+                     for (std::int64_t b = 0; b < batch; ++b)
+                       accumulate_range(dout.dtype, element(dout, (b * length + t) * columns),
+                                        static_cast<float*>(dtable.data) + t * columns, columns);
+                 });
+  }
+
+ private:
+  static const std::byte* element(const ConstView& view, std::int64_t index) {
+    return static_cast<const std::byte*>(view.data) +
+           index * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+
+  // body(first column, columns), in whole strips; each costs `rows` of them.
+  template <class Body>
+  void over_columns(std::int64_t columns, std::int64_t rows, const Body& body) const {
+    const std::int64_t strips = (columns + kStrip - 1) / kStrip;
+    const std::int64_t grain = kGrain / std::max<std::int64_t>(1, rows * kStrip);
+    parallel_for(threads_, strips, grain, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t last = std::min(end * kStrip, columns);
+      body(begin * kStrip, last - begin * kStrip);
+    });
+  }
+
+  int threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room) {
+  return std::make_unique<CpuEmbedding>(room);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,150 @@
+// Elementary functions on f32 vectors, each within a few units in the last place of the true value
+// (tests/kernels/elementwise_test.cc measures them through the kernels that use them).
+#if defined(SHOAL_KERNELS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHOAL_KERNELS_CPU_MATH_INL_H_
+#undef SHOAL_KERNELS_CPU_MATH_INL_H_
+#else
+#define SHOAL_KERNELS_CPU_MATH_INL_H_
+#endif
+
+#include "shoal/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::kernels::HWY_NAMESPACE {
+
+using IntTag = hn::RebindToSigned<FloatTag>;
+
+HWY_INLINE FloatVec floats(float value) { return hn::Set(kFloat, value); }
+
+// c[0] + x (c[1] + x (c[2] + ...))
+template <std::size_t n>
+HWY_INLINE FloatVec polynomial(FloatVec x, const float (&c)[n]) {
+  FloatVec value = floats(c[n - 1]);
+  for (std::size_t i = n - 1; i-- > 0;) value = hn::MulAdd(value, x, floats(c[i]));
+  return value;
+}
+
+// 2^n for n in [-126, 127].
+HWY_INLINE FloatVec power_of_two(hn::Vec<IntTag> n) {
+  return hn::BitCast(kFloat, hn::ShiftLeft<23>(hn::Add(n, hn::Set(IntTag(), 127))));
+}
+
+// e^x; 0 below -104, inf above 88.73, subnormals included, NaN kept. Range reduction by Cody and
+// Waite, then Cephes' polynomial.
+HWY_INLINE FloatVec exp(FloatVec x) {
+  static constexpr float kTail[] = {0.5f,
+                                    1.6666665459e-1f,
+                                    4.1665795894e-2f,
+                                    8.3334519073e-3f,
+                                    1.3981999507e-3f,
+                                    1.9875691500e-4f};
+  const FloatVec clamped = hn::Min(hn::Max(x, floats(-104.0f)), floats(89.0f));
+  const auto n = hn::NearestInt(hn::Mul(clamped, floats(1.44269504088896341f)));
+  const FloatVec whole = hn::ConvertTo(kFloat, n);
+  FloatVec r = hn::NegMulAdd(whole, floats(0.693359375f), clamped);
+  r = hn::NegMulAdd(whole, floats(-2.12194440e-4f), r);
+  const FloatVec value = hn::Add(hn::MulAdd(polynomial(r, kTail), hn::Mul(r, r), r), floats(1.0f));
+  // In two factors, since 2^n alone may be infinite or subnormal.
+  const auto half = hn::ShiftRight<1>(n);
+  const FloatVec scaled =
+      hn::Mul(hn::Mul(value, power_of_two(half)), power_of_two(hn::Sub(n, half)));
+  return hn::IfThenElse(hn::IsNaN(x), x, scaled);
+}
+
+// ln x for finite positive normal x (Cephes' logf).
+HWY_INLINE FloatVec log(FloatVec x) {
+  static constexpr float kLog[] = {3.3333331174e-1f,  -2.4999993993e-1f, 2.0000714765e-1f,
+                                   -1.6668057665e-1f, 1.4249322787e-1f,  -1.2420140846e-1f,
+                                   1.1676998740e-1f,  -1.1514610310e-1f, 7.0376836292e-2f};
+  // x = 2^e * m with m in [sqrt(1/2), sqrt(2)): the exponent is cut at the bits of sqrt(1/2).
+  const auto offset = hn::Set(IntTag(), 0x3f3504f3);
+  const auto shifted = hn::Sub(hn::BitCast(IntTag(), x), offset);
+  const FloatVec e = hn::ConvertTo(kFloat, hn::ShiftRight<23>(shifted));
+  const FloatVec m =
+      hn::BitCast(kFloat, hn::Add(hn::And(shifted, hn::Set(IntTag(), 0x007fffff)), offset));
+  const FloatVec f = hn::Sub(m, floats(1.0f));
+  const FloatVec z = hn::Mul(f, f);
+  FloatVec y = hn::Mul(hn::Mul(f, z), polynomial(f, kLog));
+  y = hn::MulAdd(e, floats(-2.12194440e-4f), y);
+  y = hn::NegMulAdd(floats(0.5f), z, y);
+  return hn::MulAdd(e, floats(0.693359375f), hn::Add(f, y));
+}
+
+// cos and sin of 2*pi*turns, turns in [0, 1): the reduction to an eighth of a turn is exact.
+HWY_INLINE void cos_sin_turns(FloatVec turns, FloatVec& cosine, FloatVec& sine) {
+  static constexpr float kSin[] = {-1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f};
+  static constexpr float kCos[] = {4.166664568298827e-2f, -1.388731625493765e-3f,
+                                   2.443315711809948e-5f};
+  const auto quadrant = hn::NearestInt(hn::Mul(turns, floats(4.0f)));
+  const FloatVec rest = hn::NegMulAdd(hn::ConvertTo(kFloat, quadrant), floats(0.25f), turns);
+  const FloatVec r = hn::Mul(rest, floats(6.28318530717958648f));
+  const FloatVec z = hn::Mul(r, r);
+  const FloatVec s = hn::MulAdd(hn::Mul(polynomial(z, kSin), z), r, r);
+  const FloatVec c = hn::Add(hn::NegMulAdd(floats(0.5f), z, floats(1.0f)),
+                             hn::Mul(polynomial(z, kCos), hn::Mul(z, z)));
+  const auto one = hn::Set(IntTag(), 1), two = hn::Set(IntTag(), 2);
+  const auto swapped = hn::RebindMask(kFloat, hn::Eq(hn::And(quadrant, one), one));
+  const auto sine_sign = hn::ShiftLeft<30>(hn::And(quadrant, two));
+  const auto cosine_sign = hn::ShiftLeft<30>(hn::And(hn::Add(quadrant, one), two));
+  cosine = hn::Xor(hn::IfThenElse(swapped, s, c), hn::BitCast(kFloat, cosine_sign));
+  sine = hn::Xor(hn::IfThenElse(swapped, c, s), hn::BitCast(kFloat, sine_sign));
+}
+
+// 1 / (1 + e^-x)
+HWY_INLINE FloatVec sigmoid(FloatVec x) {
+  return hn::Div(floats(1.0f), hn::Add(floats(1.0f), exp(hn::Neg(x))));
+}
+
+// The normal distribution: Phi(x) = erfc(-x / sqrt 2) / 2, and gaussian = e^(-x^2 / 2).
+// With s = 1 / (1 + 0.3 |x| / sqrt 2), erfc(|x| / sqrt 2) / 2 = gaussian * s * P(s), where P is a
+// minimax fit of degree 8 (relative error 2e-8); so the lower tail keeps its relative precision.
+HWY_INLINE FloatVec normal_cdf(FloatVec x, FloatVec& gaussian) {
+  static constexpr float kTail[] = {
+      0.08459400105574759f, 0.08535763739130917f,  0.07416942979858156f,
+      0.10746358589712897f, -0.04732656952156991f, 0.2738616373719357f,
+      -0.2561403703268091f, 0.24278220793342925f,  -0.06476156939256807f};
+  const FloatVec one = floats(1.0f), half = floats(0.5f);
+  const FloatVec magnitude = hn::Abs(x);
+  const FloatVec square = hn::Mul(x, x);
+  // What x*x lost to rounding matters once the exponential multiplies it by x^2 / 2.
+  const FloatVec lost =
+      hn::IfThenElseZero(hn::Lt(magnitude, floats(64.0f)), hn::MulSub(x, x, square));
+  gaussian = exp(hn::Mul(hn::Neg(half), square));
+  gaussian = hn::NegMulAdd(hn::Mul(half, lost), gaussian, gaussian);
+  const FloatVec s = hn::Div(one, hn::MulAdd(magnitude, floats(0.212132034355964f), one));
+  const FloatVec tail = hn::Mul(hn::Mul(gaussian, s), polynomial(s, kTail));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(kFloat)), tail, hn::Sub(one, tail));
+}
+
+// x * Phi(x), and its derivative Phi(x) + x * phi(x).
+HWY_INLINE FloatVec gelu_erf(FloatVec x) {
+  FloatVec gaussian;
+  return hn::Mul(x, normal_cdf(x, gaussian));
+}
+HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
+  FloatVec gaussian;
+  const FloatVec phi = normal_cdf(x, gaussian);
+  return hn::MulAdd(hn::Mul(x, floats(0.398942280401432678f)), gaussian, phi);
+}
+
+// x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), as x * sigmoid(2 k (...)): no
+// cancellation where tanh is near -1.
+HWY_INLINE FloatVec gelu_tanh_sigmoid(FloatVec x, FloatVec square) {
+  const FloatVec inner = hn::MulAdd(square, floats(0.0713548162726f), floats(1.59576912160573f));
+  return sigmoid(hn::Mul(x, inner));
+}
+HWY_INLINE FloatVec gelu_tanh(FloatVec x) {
+  return hn::Mul(x, gelu_tanh_sigmoid(x, hn::Mul(x, x)));
+}
+HWY_INLINE FloatVec gelu_tanh_derivative(FloatVec x) {
+  const FloatVec square = hn::Mul(x, x);
+  const FloatVec s = gelu_tanh_sigmoid(x, square);
+  const FloatVec slope = hn::MulAdd(square, floats(0.2140644488178f), floats(1.59576912160573f));
+  // x * slope overflows long after s(1 - s) is 0.
+  const FloatVec bounded = hn::Min(hn::Max(hn::Mul(x, slope), floats(-1e30f)), floats(1e30f));
+  return hn::MulAdd(hn::Mul(s, hn::Sub(floats(1.0f), s)), bounded, s);
+}
+
+}  // namespace shoal::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

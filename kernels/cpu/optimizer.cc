@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/cpu/optimizer_ranges.h"
+#include "shoal/kernels/cpu/scratch.h"
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal::kernels {
+
+AdamWFactors::AdamWFactors(const AdamWArgs& args) {
+  const double step = args.state->step, rate = args.state->learning_rate;
+  const double correction1_exact = 1 - std::pow(args.beta1, step);
+  const double correction2_exact = 1 - std::pow(args.beta2, step);
+  gradient_scale = args.state->gradient_scale;
+  decay = static_cast<float>(1 - rate * args.weight_decay);
+  one_minus_beta1 = static_cast<float>(1 - args.beta1);
+  beta2 = static_cast<float>(args.beta2);
+  one_minus_beta2 = static_cast<float>(1 - args.beta2);
+  step_size = static_cast<float>(rate / correction1_exact);
+  correction2 = static_cast<float>(std::sqrt(correction2_exact));
+  epsilon = static_cast<float>(args.epsilon);
+  inverse_correction1 = static_cast<float>(1 / correction1_exact);
+  inverse_correction2 = static_cast<float>(1 / correction2_exact);
+  weight_decay = static_cast<float>(args.weight_decay);
+}
+
+SgdFactors::SgdFactors(const SgdArgs& args)
+    : gradient_scale(args.state->gradient_scale),
+      weight_decay(static_cast<float>(args.weight_decay)),
+      momentum(static_cast<float>(args.momentum)),
+      one_minus_dampening(static_cast<float>(1 - args.dampening)),
+      learning_rate(args.state->learning_rate),
+      first(args.state->step == 1) {}
+
+namespace {
+
+constexpr std::int64_t kGrain = 16384;  // elements worth a thread
+constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, whatever the threads
+
+class CpuOptimizer final : public OptimizerKernels {
+ public:
+  explicit CpuOptimizer(const CpuRoom& room) : threads_(room.threads), scratch_(*room.memory) {}
+
+  void adamw(const AdamWArgs& args, Stream) override {
+    check::adamw("adamw", args);
+    if (args.state->skip) return;
+    const AdamWFactors factors(args);
+    over(args.master,
+         [&](std::int64_t first, std::int64_t count) { adamw_range(args, factors, first, count); });
+  }
+
+  void sgd(const SgdArgs& args, Stream) override {
+    check::sgd(args);
+    if (args.state->skip) return;
+    const SgdFactors factors(args);
+    over(args.master,
+         [&](std::int64_t first, std::int64_t count) { sgd_range(args, factors, first, count); });
+  }
+
+  void lamb(const LambArgs& args, Stream) override {
+    check::lamb(args);
+    if (args.adam.state->skip) return;
+    const AdamWFactors factors(args.adam);
+    over(args.adam.master, [&](std::int64_t first, std::int64_t count) {
+      lamb_direction_range(args, factors, first, count);
+    });
+    const double weight = std::sqrt(squares(args.adam.master));
+    const double update = std::sqrt(squares(args.update));
+    const double trust =
+        weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
+    const auto rate = static_cast<float>(trust * args.adam.state->learning_rate);
+    over(args.adam.master, [&](std::int64_t first, std::int64_t count) {
+      lamb_apply_range(args, rate, first, count);
+    });
+  }
+
+  void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
+    check::sum_of_squares(x, out);
+    const double sum = squares(x);
+    auto& total = *static_cast<double*>(out.data);
+    total = accumulate ? total + sum : sum;
+  }
+
+  bool has_non_finite(ConstView x, Stream) override {
+    check::training_float("has_non_finite", "x", x);
+    std::atomic<bool> found{false};
+    over(x, [&](std::int64_t first, std::int64_t count) {
+      // Block by block, so that one thread's find stops the others.
+      for (std::int64_t i = 0; i < count && !found.load(std::memory_order_relaxed); i += kBlock)
+        if (non_finite_range(x, first + i, std::min(kBlock, count - i)))
+          found.store(true, std::memory_order_relaxed);
+    });
+    return found.load();
+  }
+
+ private:
+  template <class Body>
+  void over(const ConstView& x, const Body& body) const {
+    parallel_for(threads_, x.shape.count(), kGrain,
+                 [&](std::int64_t begin, std::int64_t end) { body(begin, end - begin); });
+  }
+
+  double squares(const ConstView& x) {
+    const std::int64_t count = x.shape.count(), blocks = (count + kBlock - 1) / kBlock;
+    if (blocks == 0) return 0;
+    double* partial = scratch_.of<double>(blocks);
+    parallel_for(threads_, blocks, kGrain / kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b)
+        partial[b] = sum_of_squares_range(x, b * kBlock, std::min(kBlock, count - b * kBlock));
+    });
+    double sum = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) sum += partial[b];
+    return sum;
+  }
+
+  int threads_;
+  Scratch scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room) {
+  return std::make_unique<CpuOptimizer>(room);
+}
+
+}  // namespace shoal::kernels

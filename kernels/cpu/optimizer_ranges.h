@@ -1,0 +1,40 @@
+// The SIMD loops behind OptimizerKernels, over `count` elements from `first` on the calling thread,
+// and the factors that an update rule makes of its settings and the step: in f64, applied in f32.
+#pragma once
+
+#include "shoal/kernels/optimizer.h"
+
+namespace shoal::kernels {
+
+struct AdamWFactors {
+  float gradient_scale, decay, one_minus_beta1, beta2, one_minus_beta2;
+  float step_size;    // lr / (1 - beta1^t)
+  float correction2;  // sqrt(1 - beta2^t)
+  float epsilon;
+  // LAMB's direction.
+  float inverse_correction1, inverse_correction2, weight_decay;
+
+  explicit AdamWFactors(const AdamWArgs& args);
+};
+
+struct SgdFactors {
+  float gradient_scale, weight_decay, momentum, one_minus_dampening, learning_rate;
+  bool first;  // the momentum buffer does not hold anything yet
+
+  explicit SgdFactors(const SgdArgs& args);
+};
+
+void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                 std::int64_t count);
+void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
+               std::int64_t count);
+// Moments, and update = their direction + weight_decay * master.
+void lamb_direction_range(const LambArgs& args, const AdamWFactors& factors, std::int64_t first,
+                          std::int64_t count);
+// master -= rate * update, and the parameter's copy.
+void lamb_apply_range(const LambArgs& args, float rate, std::int64_t first, std::int64_t count);
+
+double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count);
+bool non_finite_range(const ConstView& x, std::int64_t first, std::int64_t count);
+
+}  // namespace shoal::kernels

@@ -1,0 +1,292 @@
+#include "shoal/kernels/cpu/optimizer_ranges.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "shoal/kernels/cpu/optimizer_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include <algorithm>
+
+#include "shoal/kernels/cpu/loops-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shoal::kernels::HWY_NAMESPACE {
+
+HWY_INLINE FloatVec constant(float value) { return hn::Set(kFloat, value); }
+
+// One vector, whole or the first `some` lanes of it (whole == false).
+template <bool whole, class T>
+HWY_INLINE FloatVec read(const T* from, std::int64_t some) {
+  if constexpr (whole)
+    return LoadFloats(from);
+  else
+    return LoadSomeFloats(from, some);
+}
+template <bool whole, class T>
+HWY_INLINE void write(FloatVec value, T* to, std::int64_t some) {
+  if constexpr (whole)
+    StoreFloats(value, to);
+  else
+    StoreSomeFloats(value, to, some);
+}
+
+// step.template operator()<whole>(i, lanes) over [first, first + count).
+template <class Step>
+HWY_INLINE void steps(std::int64_t first, std::int64_t count, const Step& step) {
+  const std::int64_t lanes = FloatLanes(), end = first + count;
+  std::int64_t i = first;
+  for (; i + lanes <= end; i += lanes) step.template operator()<true>(i, lanes);
+  if (i < end) step.template operator()<false>(i, end - i);
+}
+
+// Calls f with a pointer to the parameter's copy, or with a null float* where there is none.
+template <class F>
+HWY_INLINE void with_parameter(const View& parameter, const F& f) {
+  if (!parameter.defined())
+    f(static_cast<float*>(nullptr));
+  else if (parameter.dtype == DType::bf16)
+    f(static_cast<bfloat16*>(parameter.data));
+  else
+    f(static_cast<float16*>(parameter.data));
+}
+
+template <class P>
+struct AdamWStep {
+  float *master, *m, *v;
+  const float* gradient;
+  P* parameter;
+  FloatVec scale, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, correction2, epsilon;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
+    FloatVec first = read<whole>(m + i, some), second = read<whole>(v + i, some);
+    first = hn::MulAdd(one_minus_beta1, hn::Sub(g, first), first);
+    second = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(second, beta2));
+    const FloatVec denominator = hn::Add(hn::Div(hn::Sqrt(second), correction2), epsilon);
+    const FloatVec p = hn::NegMulAdd(step_size, hn::Div(first, denominator),
+                                     hn::Mul(read<whole>(master + i, some), decay));
+    write<whole>(first, m + i, some);
+    write<whole>(second, v + i, some);
+    write<whole>(p, master + i, some);
+    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+  }
+};
+
+void AdamW(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first, std::int64_t count) {
+  with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
+    const AdamWStep<std::remove_pointer_t<decltype(parameter)>> step{
+        static_cast<float*>(args.master.data),
+        static_cast<float*>(args.first_moment.data),
+        static_cast<float*>(args.second_moment.data),
+        static_cast<const float*>(args.gradient.data),
+        parameter,
+        constant(f.gradient_scale),
+        constant(f.decay),
+        constant(f.one_minus_beta1),
+        constant(f.beta2),
+        constant(f.one_minus_beta2),
+        constant(f.step_size),
+        constant(f.correction2),
+        constant(f.epsilon)};
+    steps(first, count, step);
+  });
+}
+
+template <class P>
+struct SgdStep {
+  float *master, *buffer;  // buffer null: no momentum
+  const float* gradient;
+  P* parameter;
+  bool first, nesterov;
+  FloatVec scale, weight_decay, momentum, one_minus_dampening, learning_rate;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    FloatVec p = read<whole>(master + i, some);
+    FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
+    g = hn::MulAdd(weight_decay, p, g);
+    if (buffer) {
+      const FloatVec moved = first ? g
+                                   : hn::MulAdd(one_minus_dampening, g,
+                                                hn::Mul(momentum, read<whole>(buffer + i, some)));
+      write<whole>(moved, buffer + i, some);
+      g = nesterov ? hn::MulAdd(momentum, moved, g) : moved;
+    }
+    p = hn::NegMulAdd(learning_rate, g, p);
+    write<whole>(p, master + i, some);
+    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+  }
+};
+
+void Sgd(const SgdArgs& args, const SgdFactors& f, std::int64_t first, std::int64_t count) {
+  with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
+    const SgdStep<std::remove_pointer_t<decltype(parameter)>> step{
+        static_cast<float*>(args.master.data),
+        args.momentum != 0 ? static_cast<float*>(args.momentum_buffer.data) : nullptr,
+        static_cast<const float*>(args.gradient.data),
+        parameter,
+        f.first,
+        args.nesterov,
+        constant(f.gradient_scale),
+        constant(f.weight_decay),
+        constant(f.momentum),
+        constant(f.one_minus_dampening),
+        constant(f.learning_rate)};
+    steps(first, count, step);
+  });
+}
+
+struct LambDirectionStep {
+  float *m, *v, *update;
+  const float *master, *gradient;
+  FloatVec scale, one_minus_beta1, beta2, one_minus_beta2, inverse1, inverse2, epsilon, decay;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
+    FloatVec first = read<whole>(m + i, some), second = read<whole>(v + i, some);
+    first = hn::MulAdd(one_minus_beta1, hn::Sub(g, first), first);
+    second = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(second, beta2));
+    const FloatVec denominator = hn::Add(hn::Sqrt(hn::Mul(second, inverse2)), epsilon);
+    const FloatVec ratio = hn::Div(hn::Mul(first, inverse1), denominator);
+    write<whole>(first, m + i, some);
+    write<whole>(second, v + i, some);
+    write<whole>(hn::MulAdd(decay, read<whole>(master + i, some), ratio), update + i, some);
+  }
+};
+
+void LambDirection(const LambArgs& args, const AdamWFactors& f, std::int64_t first,
+                   std::int64_t count) {
+  const LambDirectionStep step{static_cast<float*>(args.adam.first_moment.data),
+                               static_cast<float*>(args.adam.second_moment.data),
+                               static_cast<float*>(args.update.data),
+                               static_cast<const float*>(args.adam.master.data),
+                               static_cast<const float*>(args.adam.gradient.data),
+                               constant(f.gradient_scale),
+                               constant(f.one_minus_beta1),
+                               constant(f.beta2),
+                               constant(f.one_minus_beta2),
+                               constant(f.inverse_correction1),
+                               constant(f.inverse_correction2),
+                               constant(f.epsilon),
+                               constant(f.weight_decay)};
+  steps(first, count, step);
+}
+
+template <class P>
+struct LambApplyStep {
+  float* master;
+  const float* update;
+  P* parameter;
+  FloatVec rate;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec p =
+        hn::NegMulAdd(rate, read<whole>(update + i, some), read<whole>(master + i, some));
+    write<whole>(p, master + i, some);
+    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+  }
+};
+
+void LambApply(const LambArgs& args, float rate, std::int64_t first, std::int64_t count) {
+  with_parameter(args.adam.parameter, [&](auto* parameter) HWY_ATTR {
+    const LambApplyStep<std::remove_pointer_t<decltype(parameter)>> step{
+        static_cast<float*>(args.adam.master.data), static_cast<const float*>(args.update.data),
+        parameter, constant(rate)};
+    steps(first, count, step);
+  });
+}
+
+// Squares of f32 are exact in f64, and cannot overflow.
+HWY_INLINE double sum_of_squares_f32(const float* x, std::int64_t count) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    const auto v0 = hn::PromoteTo(d, hn::LoadU(df, x + i));
+    const auto v1 = hn::PromoteTo(d, hn::LoadU(df, x + i + lanes));
+    const auto v2 = hn::PromoteTo(d, hn::LoadU(df, x + i + 2 * lanes));
+    const auto v3 = hn::PromoteTo(d, hn::LoadU(df, x + i + 3 * lanes));
+    sum0 = hn::MulAdd(v0, v0, sum0);
+    sum1 = hn::MulAdd(v1, v1, sum1);
+    sum2 = hn::MulAdd(v2, v2, sum2);
+    sum3 = hn::MulAdd(v3, v3, sum3);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+  for (; i < count; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+double SumOfSquares(const ConstView& x, std::int64_t first, std::int64_t count) {
+  double sum = 0;
+  with_float(x.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const T* from = static_cast<const T*>(x.data) + first;
+    if constexpr (std::is_same_v<T, float>) {
+      sum = sum_of_squares_f32(from, count);
+    } else {
+      constexpr std::int64_t kChunk = 1024;
+      HWY_ALIGN float wide[kChunk];
+      for (std::int64_t i = 0; i < count; i += kChunk) {
+        const std::int64_t some = std::min(kChunk, count - i);
+        map(some, [](FloatVec v) HWY_ATTR { return v; }, static_cast<float*>(wide), from + i);
+        sum += sum_of_squares_f32(wide, some);
+      }
+    }
+  });
+  return sum;
+}
+
+// The largest magnitude's bits, as an integer, tell whether any is inf or NaN.
+bool NonFinite(const ConstView& x, std::int64_t first, std::int64_t count) {
+  const hn::RebindToSigned<FloatTag> di;
+  auto largest = hn::Zero(di);
+  with_float(x.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for_each(
+        count,
+        [&](FloatVec v) HWY_ATTR { largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v))); },
+        static_cast<const T*>(x.data) + first);
+  });
+  return hn::GetLane(hn::MaxOfLanes(di, largest)) >= 0x7f800000;
+}
+
+}  // namespace shoal::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shoal::kernels {
+HWY_EXPORT(AdamW);
+HWY_EXPORT(Sgd);
+HWY_EXPORT(LambDirection);
+HWY_EXPORT(LambApply);
+HWY_EXPORT(SumOfSquares);
+HWY_EXPORT(NonFinite);
+
+void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                 std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(AdamW)(args, factors, first, count);
+}
+void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
+               std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Sgd)(args, factors, first, count);
+}
+void lamb_direction_range(const LambArgs& args, const AdamWFactors& factors, std::int64_t first,
+                          std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(LambDirection)(args, factors, first, count);
+}
+void lamb_apply_range(const LambArgs& args, float rate, std::int64_t first, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(LambApply)(args, rate, first, count);
+}
+double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, first, count);
+}
+bool non_finite_range(const ConstView& x, std::int64_t first, std::int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(NonFinite)(x, first, count);
+}
+
+}  // namespace shoal::kernels
+#endif
