@@ -1,0 +1,66 @@
+// checkpoint-N/ directories: written beside, synced, renamed, marked last (decision 13).
+//
+//   <output_dir>/tmp-checkpoint-N.<rank>/   being written; ignored and later removed
+//   <output_dir>/checkpoint-N/              renamed into place
+//   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256. Without
+//                                           it, or where it does not fit, the rest does not count.
+// One rank writes; readers may be others. Calls block on the file system.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal {
+
+inline constexpr std::string_view kCompleteMarker = "COMPLETE";
+
+struct CheckpointInfo {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+std::string checkpoint_path(const std::string& output_dir, std::int64_t step);
+
+// Directories named checkpoint-<digits>, by rising step, complete or not. A directory that does
+// not exist has none.
+std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir);
+
+// Why a checkpoint cannot be used; nothing when it is complete. `checksums`: read every byte.
+std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums);
+
+// The complete one of the highest step. Each newer one that is not complete is told to `skipped`
+// (path and reason), then passed over.
+std::optional<CheckpointInfo> newest_checkpoint(
+    const std::string& output_dir,
+    const std::function<void(const std::string& path, const std::string& reason)>& skipped);
+
+// Removes the oldest checkpoints until `limit` (at least 1) are left, never those whose path is in
+// `keep`. Leftovers of writers that died (tmp-checkpoint-*) go too. Returns what was removed.
+std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::int64_t limit,
+                                            const std::vector<std::string>& keep);
+
+// One checkpoint being written. Without commit() nothing is left of it.
+class CheckpointTransaction {
+ public:
+  // Makes <output_dir>/tmp-checkpoint-N.<rank>, and output_dir if missing. io with path and reason.
+  CheckpointTransaction(const std::string& output_dir, std::int64_t step, int rank);
+  ~CheckpointTransaction();
+  CheckpointTransaction(const CheckpointTransaction&) = delete;
+  CheckpointTransaction& operator=(const CheckpointTransaction&) = delete;
+
+  const std::string& directory() const { return temporary_; }  // put the files here
+  // Syncs every file, renames the directory into place (an older one of this step is replaced),
+  // and writes the marker. Returns the final path. io when any of it fails.
+  std::string commit();
+
+ private:
+  std::string temporary_, final_;
+  std::int64_t step_;
+  bool committed_ = false;
+};
+
+}  // namespace shoal

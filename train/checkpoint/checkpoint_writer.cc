@@ -1,0 +1,87 @@
+#include "shoal/train/checkpoint/checkpoint_writer.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace shoal {
+
+// One mutex guards everything; it is never held while a job runs.
+struct CheckpointWriter::Impl {
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::function<void()> job;
+  bool running = false, stopping = false;
+  std::exception_ptr error;
+  std::thread thread;
+
+  void loop() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return job || stopping; });
+      if (!job) return;
+      std::function<void()> current = std::exchange(job, nullptr);
+      running = true;
+      lock.unlock();
+      std::exception_ptr failed;
+      try {
+        current();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      current = nullptr;  // the snapshot's memory goes before anybody is told
+      lock.lock();
+      running = false;
+      if (failed) error = failed;
+      changed.notify_all();
+    }
+  }
+  void rethrow(std::unique_lock<std::mutex>& lock) {
+    if (!error) return;
+    const std::exception_ptr failed = std::exchange(error, nullptr);
+    lock.unlock();
+    std::rethrow_exception(failed);
+  }
+};
+
+CheckpointWriter::CheckpointWriter() : impl_(std::make_unique<Impl>()) {
+  impl_->thread = std::thread([this] { impl_->loop(); });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::scoped_lock lock(impl_->mutex);
+    impl_->stopping = true;
+  }
+  impl_->changed.notify_all();
+  impl_->thread.join();
+}
+
+void CheckpointWriter::submit(std::function<void()> job) {
+  finish();
+  {
+    const std::scoped_lock lock(impl_->mutex);
+    impl_->job = std::move(job);
+  }
+  impl_->changed.notify_all();
+}
+
+void CheckpointWriter::check() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->rethrow(lock);
+}
+
+void CheckpointWriter::finish() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait(lock, [this] { return !impl_->job && !impl_->running; });
+  impl_->rethrow(lock);
+}
+
+bool CheckpointWriter::busy() const {
+  const std::scoped_lock lock(impl_->mutex);
+  return impl_->job || impl_->running;
+}
+
+}  // namespace shoal

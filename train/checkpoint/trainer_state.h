@@ -1,0 +1,48 @@
+// trainer_state.json: where a run stands. Hugging Face's fields under their names, and what an
+// exact resume needs besides under "shoal".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+
+struct WorldLayout {  // of the run that wrote the checkpoint; data-parallel today
+  int ranks = 1, threads = 1;
+  std::string instruction_set;
+};
+
+struct TrainerState {
+  std::int64_t global_step = 0;
+  std::int64_t max_steps = 0;
+  double epoch = 0;  // as logged: steps done / steps an epoch
+  double num_train_epochs = 0;
+  std::int64_t train_batch_size = 0;   // per device
+  std::int64_t global_batch_size = 0;  // samples a step, over ranks and accumulation
+  std::optional<double> best_metric;
+  std::optional<std::string> best_model_checkpoint;
+  nlohmann::ordered_json log_history = nlohmann::ordered_json::array();
+
+  // The sample at which the next step begins (SamplerState).
+  std::int64_t data_epoch = 0, data_position = 0;
+  std::uint64_t seed = 0, data_seed = 0;
+  std::int64_t optimizer_steps = 0;  // fewer than global_step where loss scaling skipped some
+  double window_loss = 0;            // sum of step losses since the last log line
+  std::int64_t window_steps = 0;
+  double total_loss = 0;  // sum of step losses since step 0
+  std::int64_t tokens_seen = 0;
+  double loss_scale = 1;
+  std::int64_t loss_scale_good_steps = 0;
+  WorldLayout layout;
+
+  nlohmann::ordered_json to_json() const;
+  // corrupt_data, naming `source` and the field.
+  static TrainerState from_json(const nlohmann::json& json, const std::string& source);
+};
+
+TrainerState read_trainer_state(const std::string& checkpoint_directory);
+
+}  // namespace shoal

@@ -1,0 +1,312 @@
+#include "shoal/train/trainer/arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;
+
+void declare_batches(OptionSet& options, TrainingArguments& a) {
+  options.section("training", "Steps and batches")
+      .string("output_dir", &a.output_dir, {.help = "where checkpoints, metrics and the model go"})
+      .boolean("overwrite_output_dir", &a.overwrite_output_dir,
+               {.help = "train anew although output_dir holds checkpoints"})
+      .boolean("do_train", &a.do_train, {.help = "train"})
+      .boolean("do_eval", &a.do_eval, {.help = "evaluate at the end, if there is a validation set"})
+      .integer("per_device_train_batch_size", &a.per_device_train_batch_size,
+               {.min = 1,
+                .max = kMaxBatch,
+                .help = "samples of a rank in one forward and backward",
+                .aliases = {"per_gpu_train_batch_size", "train_batch_size"}})
+      .integer("per_device_eval_batch_size", &a.per_device_eval_batch_size,
+               {.min = 1,
+                .max = kMaxBatch,
+                .help = "samples of a rank in one forward of evaluation",
+                .aliases = {"per_gpu_eval_batch_size", "eval_batch_size"}})
+      .integer("gradient_accumulation_steps", &a.gradient_accumulation_steps,
+               {.min = 1, .max = kMaxBatch, .help = "microbatches a rank adds up before an update"})
+      .real("num_train_epochs", &a.num_train_epochs,
+            {.min = 0, .help = "passes over the training set", .aliases = {"epochs"}})
+      .integer("max_steps", &a.max_steps,
+               {.min = -1, .help = "updates, instead of num_train_epochs; -1: go by epochs"})
+      .integer("seed", &a.seed, {.min = 0, .help = "of initial weights and dropout"})
+      .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
+      .boolean("bf16", &a.bf16, {.help = "bfloat16 weights and activations, f32 masters"})
+      .boolean("fp16", &a.fp16, {.help = "float16 weights and activations, f32 masters"})
+      .boolean("gradient_checkpointing", &a.gradient_checkpointing,
+               {.help = "recompute activations in backward instead of keeping them",
+                .aliases = {"activation_checkpointing"}});
+}
+
+void declare_optimizer(OptionSet& options, TrainingArguments& a) {
+  options.section("optimizer", "Optimizer and schedule")
+      .choice("optim", &a.optim,
+              {{"adamw", Optim::adamw},
+               {"adamw_torch", Optim::adamw},
+               {"adamw_torch_fused", Optim::adamw},
+               {"adamw_hf", Optim::adamw},
+               {"sgd", Optim::sgd},
+               {"lamb", Optim::lamb}},
+              {.help = "update rule"})
+      .real("learning_rate", &a.learning_rate, {.min = 0, .help = "peak"})
+      .real("weight_decay", &a.weight_decay,
+            {.min = 0, .help = "not applied to biases and LayerNorms"})
+      .real("adam_beta1", &a.adam_beta1, {.min = 0, .max = 1, .open_max = true, .help = "AdamW"})
+      .real("adam_beta2", &a.adam_beta2, {.min = 0, .max = 1, .open_max = true, .help = "AdamW"})
+      .real("adam_epsilon", &a.adam_epsilon, {.min = 0, .help = "AdamW"})
+      .real("sgd_momentum", &a.sgd_momentum, {.min = 0, .help = "SGD"})
+      .real("max_grad_norm", &a.max_grad_norm,
+            {.min = 0, .help = "gradients are scaled down to this global norm; 0: never"})
+      .real("label_smoothing_factor", &a.label_smoothing_factor,
+            {.min = 0, .max = 1, .open_max = true, .help = "share of each target's weight spread"})
+      .choice<std::string>("lr_scheduler_type", &a.lr_scheduler_type,
+                           {{"linear", "linear"},
+                            {"cosine", "cosine"},
+                            {"cosine_with_restarts", "cosine_with_restarts"},
+                            {"cosine_with_min_lr", "cosine_with_min_lr"},
+                            {"polynomial", "polynomial"},
+                            {"constant", "constant"},
+                            {"constant_with_warmup", "constant_with_warmup"},
+                            {"inverse_sqrt", "inverse_sqrt"},
+                            {"warmup_stable_decay", "warmup_stable_decay"}},
+                           {.help = "learning rate over the steps"})
+      .object("lr_scheduler_kwargs", &a.lr_scheduler_kwargs,
+              {.help = "the schedule's own numbers, such as {\"num_cycles\": 2}"})
+      .real("warmup_steps", &a.warmup_steps,
+            {.min = 0, .help = "steps of linear warmup; below 1: share of all steps"})
+      .real("warmup_ratio", &a.warmup_ratio,
+            {.min = 0, .max = 1, .help = "warmup as a share of all steps"});
+}
+
+void declare_reports(OptionSet& options, TrainingArguments& a) {
+  const auto interval = {std::pair<const char*, Interval>{"no", Interval::no},
+                         {"steps", Interval::steps},
+                         {"epoch", Interval::epoch}};
+  options.section("logging", "Logging and evaluation")
+      .choice("logging_strategy", &a.logging_strategy, interval, {.help = "when to log"})
+      .real("logging_steps", &a.logging_steps,
+            {.min = 0, .open_min = true, .help = "log every so many; below 1: share of all steps"})
+      .boolean("logging_first_step", &a.logging_first_step, {.help = "log step 1 too"})
+      .boolean("logging_nan_inf_filter", &a.logging_nan_inf_filter,
+               {.help = "leave losses that are not finite out of the logged mean"})
+      .list("report_to", &a.report_to,
+            {.help = "none (metrics.jsonl is always written); tensorboard is not built yet"})
+      .string("run_name", &a.run_name, {.help = "shown in the run header"})
+      .boolean("disable_tqdm", &a.disable_tqdm, {.help = "no progress bar, even on a terminal"})
+      .boolean("include_tokens_per_second", &a.include_tokens_per_second,
+               {.help = "tokens/s in each logged line"})
+      .string(
+          "trace", &a.trace,
+          {.help = "write a Chrome trace (ui.perfetto.dev); rank N > 0 adds .rankN to the name"})
+      .choice("eval_strategy", &a.eval_strategy, interval,
+              {.help = "when to evaluate", .aliases = {"evaluation_strategy"}})
+      .real("eval_steps", &a.eval_steps,
+            {.min = 0,
+             .open_min = true,
+             .help = "evaluate every so many; below 1: share; null: logging_steps"})
+      .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"});
+  options.section("checkpoints", "Checkpoints")
+      .choice("save_strategy", &a.save_strategy, interval, {.help = "when to save"})
+      .real("save_steps", &a.save_steps,
+            {.min = 0, .open_min = true, .help = "save every so many; below 1: share of all steps"})
+      .integer("save_total_limit", &a.save_total_limit,
+               {.min = 1, .help = "checkpoints kept, the best one apart; null: all"})
+      .boolean("save_only_model", &a.save_only_model,
+               {.help = "leave out what only resuming needs"})
+      .boolean("load_best_model_at_end", &a.load_best_model_at_end,
+               {.help = "end with the weights of the best evaluation"})
+      .string("metric_for_best_model", &a.metric_for_best_model,
+              {.help = "a metric of evaluation: loss or perplexity"})
+      .boolean("greater_is_better", &a.greater_is_better,
+               {.help = "null: false for loss and perplexity"})
+      .string("resume_from_checkpoint", &a.resume_from_checkpoint,
+              {.help = "true: the newest complete one in output_dir, if any; or a path"})
+      .boolean("ignore_data_skip", &a.ignore_data_skip,
+               {.help = "resume at the start of the epoch instead of the sample"});
+  options.section("system", "Loading and ranks")
+      .integer("dataloader_num_workers", &a.dataloader_num_workers,
+               {.min = 0, .max = 1024, .help = "threads that make batches ahead of time"})
+      .integer("dataloader_prefetch_factor", &a.dataloader_prefetch_factor,
+               {.min = 1, .max = 1024, .help = "batches a worker may be ahead"})
+      .boolean("dataloader_drop_last", &a.dataloader_drop_last,
+               {.help = "leave out a shorter last batch"})
+      .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
+      .real("ddp_bucket_cap_mb", &a.ddp_bucket_cap_mb,
+            {.min = 0, .open_min = true, .help = "MB of gradients reduced at once"})
+      .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
+      .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
+      .ignored("remove_unused_columns", "datasets here have no unused columns")
+      .ignored("prediction_loss_only", "evaluation computes the loss alone")
+      .ignored("ddp_find_unused_parameters", "every parameter is reduced, used or not")
+      .ignored("average_tokens_across_devices", "the loss is always a sum over all ranks' targets")
+      .ignored("use_cpu", "this build trains on the CPU")
+      .ignored("no_cuda", "this build trains on the CPU")
+      .ignored("skip_memory_metrics", "memory by purpose is always printed at the end")
+      .ignored("logging_dir", "metrics.jsonl goes to output_dir")
+      .ignored("local_rank", "ranks are found from the launcher's variables")
+      .ignored("full_determinism", "runs are always deterministic")
+      .ignored("log_level", "set SHOAL_LOG")
+      .ignored("push_to_hub", "nothing is uploaded")
+      .ignored("use_cache", "training keeps no key-value cache");
+}
+
+struct Refusal {
+  const char* name;
+  const char* reason;
+};
+constexpr std::array kRefused = {
+    Refusal{"do_predict", "prediction is not built yet"},
+    Refusal{"auto_find_batch_size", "set per_device_train_batch_size"},
+    Refusal{"group_by_length", "blocks of text all have one length"},
+    Refusal{"train_sampling_strategy", "samples are always shuffled each epoch"},
+    Refusal{"bf16_full_eval", "evaluation uses the precision of training"},
+    Refusal{"fp16_full_eval", "evaluation uses the precision of training"},
+    Refusal{"tf32", "there are no CUDA kernels yet"},
+    Refusal{"torch_compile", "there is no just-in-time compiler"},
+    Refusal{"neftune_noise_alpha", "embedding noise is not built yet"},
+    Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
+    Refusal{"optim_target_modules", "every parameter is trained"},
+    Refusal{"eval_delay", "use eval_steps"},
+    Refusal{"eval_accumulation_steps", "evaluation keeps no predictions"},
+    Refusal{"fsdp", "sharded parameters are not built yet"},
+    Refusal{"fsdp_config", "sharded parameters are not built yet"},
+    Refusal{"deepspeed", "sharded parameters are not built yet"},
+    Refusal{"parallelism_config", "data parallelism is the only kind built yet"},
+    Refusal{"sharded_data_parallel_degree", "sharded data parallelism is not built yet"},
+    Refusal{"pipeline_parallel_degree", "pipeline parallelism is not built yet"},
+    Refusal{"tensor_parallel_degree", "tensor parallelism is not built yet"},
+    Refusal{"partitions", "pipeline parallelism is not built yet"},
+    Refusal{"microbatches", "use gradient_accumulation_steps"},
+    Refusal{"hub_model_id", "nothing is uploaded"},
+    Refusal{"use_liger_kernel", "kernels are already fused"},
+    Refusal{"torch_dtype", "use bf16 or fp16"},
+    Refusal{"streaming", "prepare tokens with `shoal data prepare`"},
+    Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
+    Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
+    Refusal{"task_name", "only causal language modelling is built yet"},
+    Refusal{"mlm_probability", "only causal language modelling is built yet"},
+    Refusal{"doc_stride", "only causal language modelling is built yet"},
+    Refusal{"use_lora", "adapters are not built yet"},
+};
+
+bool asks_for_nothing(const std::string& value) {
+  static constexpr std::array words = {"",      "none", "null", "no",     "false",
+                                       "False", "None", "0",    "random", "[]"};
+  return std::any_of(words.begin(), words.end(), [&](const char* word) { return value == word; });
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, TrainingArguments& arguments) {
+  declare_batches(options, arguments);
+  declare_optimizer(options, arguments);
+  declare_reports(options, arguments);
+}
+
+void declare_options(OptionSet& options, ModelArguments& arguments) {
+  options.section("model", "Model and tokenizer")
+      .string("model_name_or_path", &arguments.model_name_or_path,
+              {.help = "a Hugging Face directory whose weights training starts from"})
+      .string("config_name", &arguments.config_name,
+              {.help = "a new model as this directory, config.json or preset (gpt2, gpt2-medium, "
+                       "gpt2-large, gpt2-xl) says"})
+      .string("model_type", &arguments.model_type, {.help = "a new model of this type: gpt2"})
+      .string("config_overrides", &arguments.config_overrides,
+              {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6"})
+      .string("tokenizer_name", &arguments.tokenizer_name,
+              {.help = "a directory or tokenizer.json; empty: model_name_or_path"});
+}
+
+void declare_options(OptionSet& options, DataArguments& arguments) {
+  options.section("data", "Data")
+      .string("train_file", &arguments.train_file,
+              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok)"})
+      .string("validation_file", &arguments.validation_file,
+              {.help = "the same kinds", .aliases = {"eval_file"}})
+      .real("validation_split_percentage", &arguments.validation_split_percentage,
+            {.min = 0,
+             .max = 100,
+             .open_max = true,
+             .help = "taken from the front of train_file where there is no validation_file"})
+      .integer("block_size", &arguments.block_size,
+               {.min = 2,
+                .help = "tokens of a sample; null: the smaller of 1024 and the model's positions",
+                .aliases = {"max_seq_length"}})
+      .integer("max_train_samples", &arguments.max_train_samples,
+               {.min = 1, .help = "the first so many"})
+      .integer("max_eval_samples", &arguments.max_eval_samples,
+               {.min = 1, .help = "the first so many"})
+      .integer("preprocessing_num_workers", &arguments.preprocessing_num_workers,
+               {.min = 0, .max = 1024, .help = "threads that tokenize; 0: all of this rank"})
+      .boolean("overwrite_cache", &arguments.overwrite_cache, {.help = "tokenize again"})
+      .string("data_cache_dir", &arguments.data_cache_dir,
+              {.help = "where tokens are kept; empty: output_dir/tokens"});
+}
+
+RefusedOptions::RefusedOptions() {
+  for (const Refusal& refusal : kRefused)
+    entries_.push_back({refusal.name, refusal.reason, std::nullopt});
+}
+
+void RefusedOptions::declare(OptionSet& options) {
+  auto section = options.section("later", "Known, but refused");
+  for (Entry& entry : entries_) section.string(entry.name, &entry.value, {.help = entry.reason});
+}
+
+void RefusedOptions::check(const OptionSet& options) const {
+  std::string problems;
+  for (const Entry& entry : entries_) {
+    if (!options.is_set(entry.name) || !entry.value || asks_for_nothing(*entry.value)) continue;
+    problems += fmt::format("{}{} ({}) is not supported: {}", problems.empty() ? "" : "\n",
+                            entry.name, options.source_of(entry.name), entry.reason);
+  }
+  if (!problems.empty()) throw Error(ErrorCode::unavailable, problems);
+}
+
+void check_arguments(const TrainingArguments& a) {
+  std::string problems;
+  const auto refuse = [&problems](const std::string& text) {
+    problems += (problems.empty() ? "" : "\n") + text;
+  };
+  if (a.bf16 && a.fp16) refuse("bf16 and fp16 are both set; choose one");
+  if (a.warmup_steps > 0 && a.warmup_ratio > 0)
+    refuse(fmt::format("warmup_steps is {} and warmup_ratio {}; give one", a.warmup_steps,
+                       a.warmup_ratio));
+  if (a.max_steps == 0) refuse("max_steps is 0; give a number of steps, or -1 to go by epochs");
+  for (const std::string& target : a.report_to)
+    if (target != "none" && target != "all")
+      refuse(
+          fmt::format("report_to {} is not built yet; metrics.jsonl in output_dir has every "
+                      "logged number",
+                      target));
+  if (a.load_best_model_at_end) {
+    if (a.eval_strategy == Interval::no)
+      refuse("load_best_model_at_end needs eval_strategy steps or epoch");
+    else if (a.eval_strategy != a.save_strategy)
+      refuse("load_best_model_at_end needs save_strategy and eval_strategy to be the same");
+    else if (a.eval_strategy == Interval::steps) {
+      const double eval_steps = a.eval_steps.value_or(a.logging_steps);
+      const double times = a.save_steps / eval_steps;
+      if (times != static_cast<double>(static_cast<std::int64_t>(times)))
+        refuse(
+            fmt::format("load_best_model_at_end needs save_steps ({}) to be a multiple of "
+                        "eval_steps ({})",
+                        a.save_steps, eval_steps));
+    }
+  }
+  const std::string metric = a.metric_for_best_model.starts_with("eval_")
+                                 ? a.metric_for_best_model.substr(5)
+                                 : a.metric_for_best_model;
+  if (metric != "loss" && metric != "perplexity")
+    refuse(fmt::format("metric_for_best_model '{}' is not computed; use loss or perplexity",
+                       a.metric_for_best_model));
+  if (a.output_dir.empty()) refuse("output_dir is empty");
+  if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
+}
+
+}  // namespace shoal

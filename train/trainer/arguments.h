@@ -1,0 +1,135 @@
+// What a run is told: Hugging Face's TrainingArguments, and the model and data arguments of its
+// run_clm, under the same names and with the same defaults (transformers 5; aliases of 4).
+//
+// declare_options binds every field to a name; names that Hugging Face has and Shoal has not yet
+// are declared too, so that using one is refused with a reason instead of being ignored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/config/options.h"
+
+namespace shoal {
+
+enum class Interval { no, steps, epoch };
+enum class Optim { adamw, sgd, lamb };
+
+struct TrainingArguments {
+  std::string output_dir = "trainer_output";
+  bool overwrite_output_dir = false;
+  bool do_train = true, do_eval = true;
+
+  // --- batches: per device, per microbatch. Global batch = per device × ranks × accumulation.
+  std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  std::int64_t gradient_accumulation_steps = 1;
+  double num_train_epochs = 3.0;
+  std::int64_t max_steps = -1;  // above 0: instead of epochs
+
+  // --- optimizer
+  Optim optim = Optim::adamw;
+  double learning_rate = 5e-5, weight_decay = 0.0;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double sgd_momentum = 0.0;
+  double max_grad_norm = 1.0;  // 0: no clipping; the norm is logged all the same
+  double label_smoothing_factor = 0.0;
+
+  // --- schedule. Below 1 a count of steps is a share of all steps.
+  std::string lr_scheduler_type = "linear";
+  nlohmann::json lr_scheduler_kwargs = nlohmann::json::object();
+  double warmup_steps = 0.0;
+  double warmup_ratio = 0.0;
+
+  // --- precision and memory
+  bool bf16 = false, fp16 = false;
+  bool gradient_checkpointing = false;
+
+  // --- logging
+  Interval logging_strategy = Interval::steps;
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  bool logging_nan_inf_filter = true;
+  std::vector<std::string> report_to = {"none"};
+  std::optional<std::string> run_name;
+  bool disable_tqdm = false;
+  bool include_tokens_per_second = false;
+  std::string trace;  // a Chrome trace of every rank goes here
+
+  // --- evaluation
+  Interval eval_strategy = Interval::no;
+  std::optional<double> eval_steps;  // logging_steps where absent
+  bool eval_on_start = false;
+
+  // --- checkpoints
+  Interval save_strategy = Interval::steps;
+  double save_steps = 500;
+  std::optional<std::int64_t> save_total_limit;
+  bool save_only_model = false;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "loss";
+  std::optional<bool> greater_is_better;
+  std::string resume_from_checkpoint;  // "", "true" (the newest complete one), "false" or a path
+  bool ignore_data_skip = false;
+
+  // --- data order
+  std::int64_t seed = 42;
+  std::optional<std::int64_t> data_seed;  // seed where absent
+  bool dataloader_drop_last = false;
+  std::int64_t dataloader_num_workers = 0;
+  std::int64_t dataloader_prefetch_factor = 2;
+
+  // --- collectives
+  std::string ddp_backend;  // empty: SHOAL_BACKEND
+  double ddp_bucket_cap_mb = 25;
+
+  std::int64_t order_seed() const { return data_seed.value_or(seed); }
+};
+
+struct ModelArguments {
+  std::string model_name_or_path;  // a Hugging Face directory: weights too
+  std::string config_name;         // a directory, a config.json, or a preset: gpt2-medium
+  std::string model_type;          // gpt2: a new model
+  std::string config_overrides;    // "n_layer=6,n_embd=384"
+  std::string tokenizer_name;      // a directory or tokenizer.json
+};
+
+struct DataArguments {
+  std::string train_file, validation_file;  // .txt, .jsonl, or tokens prepared before (.shoaltok)
+  double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
+  std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
+  std::optional<std::int64_t> max_train_samples, max_eval_samples;
+  std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
+  bool overwrite_cache = false;
+  std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens
+};
+
+void declare_options(OptionSet& options, TrainingArguments& arguments);
+void declare_options(OptionSet& options, ModelArguments& arguments);
+void declare_options(OptionSet& options, DataArguments& arguments);
+
+// Names that are known and refused. Must outlive the OptionSet.
+class RefusedOptions {
+ public:
+  RefusedOptions();
+  void declare(OptionSet& options);
+  // After finish(): throws unavailable with one line for each that was given and asks for
+  // something.
+  void check(const OptionSet& options) const;
+
+ private:
+  struct Entry {
+    std::string name, reason;
+    std::optional<std::string> value;
+  };
+  std::vector<Entry> entries_;
+};
+
+// What no single option can know; after finish(). invalid_argument or unavailable with every
+// problem, one a line.
+void check_arguments(const TrainingArguments& arguments);
+
+}  // namespace shoal

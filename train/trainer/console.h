@@ -1,0 +1,58 @@
+// What a person sees of a run: a progress bar on a terminal, plain lines elsewhere.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/train/trainer/callback.h"
+
+namespace shoal {
+
+// Writes to the streams it is given: records (Python dicts) and messages to `out`, the bar to
+// `bar`. One rank has one; the others stay silent.
+class ConsoleCallback final : public TrainerCallback {
+ public:
+  struct Options {
+    std::FILE* out = nullptr;
+    std::FILE* bar = nullptr;     // null: no bar
+    bool plain_progress = false;  // without a bar, say how far it is about twice a minute
+  };
+  explicit ConsoleCallback(const Options& options);
+  ~ConsoleCallback() override;
+
+  void on_step_end(const StepReport& report, TrainerControl& control) override;
+  void on_log(const nlohmann::ordered_json& record) override;
+  void on_evaluate_progress(std::int64_t batch, std::int64_t batches) override;
+  void on_message(const std::string& line) override;
+  void on_train_end(const TrainerState& state) override;
+
+ private:
+  void line(const std::string& text);
+  void clear();
+  void draw(const std::string& text);
+
+  Options options_;
+  Clock::time_point last_drawn_{}, last_said_{}, evaluation_began_{};
+  std::size_t drawn_ = 0;
+};
+
+// Bars for other long work: draws at most ten times a second, ends its line when destroyed.
+class ProgressBar {
+ public:
+  // `stream` null: silent.
+  ProgressBar(std::FILE* stream, std::string unit);
+  ~ProgressBar();
+  void update(std::int64_t done, std::int64_t total, const std::string& detail = {});
+
+ private:
+  std::FILE* stream_;
+  std::string unit_;
+  Clock::time_point began_, last_{};
+  bool drawn_ = false;
+};
+
+// Columns of the terminal behind `stream`; 0 when it is none.
+int terminal_width(std::FILE* stream);
+
+}  // namespace shoal

@@ -1,0 +1,82 @@
+// The step loop: training, evaluation, checkpoints, as Hugging Face's Trainer has them.
+//
+//   Trainer trainer(arguments, parts);
+//   TrainResult result = trainer.train();       // resumes where arguments say so
+//   nlohmann::ordered_json m = trainer.evaluate();
+//
+// Every rank makes one and calls the same methods in the same order. Results depend neither on the
+// number of loader workers nor on interruption (decisions 10, 19): a run that was stopped and
+// resumed from a checkpoint has the bits of the run that was not.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/kernels/kernels.h"
+#include "shoal/runtime/memory/memory_resource.h"
+#include "shoal/runtime/trace/trace.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+#include "shoal/train/data/batch.h"
+#include "shoal/train/data/dataset.h"
+#include "shoal/train/tasks/task.h"
+#include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/callback.h"
+
+namespace shoal {
+
+// What a Trainer works with; all of it outlives the Trainer.
+struct TrainerParts {
+  Task* task = nullptr;  // its module need not have values yet
+  kernels::Kernels* kernels = nullptr;
+  CountingMemory* memory = nullptr;
+  collectives::Communicator* communicator = nullptr;
+  std::shared_ptr<const Dataset> train_dataset, eval_dataset;  // eval: optional
+  std::shared_ptr<const Collator> collator;
+  // A directory whose weights training starts from; empty: initialised from the seed.
+  std::string initial_weights;
+  std::vector<TrainerCallback*> callbacks;
+  Tracer* tracer = nullptr;                       // optional
+  const std::atomic<int>* stop_signal = nullptr;  // non-zero: save and stop; ranks agree on when
+};
+
+struct TrainResult {
+  std::int64_t global_step = 0;
+  double train_loss = 0;  // mean over all steps of the run
+  nlohmann::ordered_json metrics;
+  bool interrupted = false;  // by the stop signal
+  std::string last_checkpoint;
+};
+
+class Trainer {
+ public:
+  // Materialises the parameters, and buckets for their gradients. Collective.
+  Trainer(const TrainingArguments& arguments, const TrainerParts& parts);
+  ~Trainer();
+
+  // Collective. Throws what failed; a checkpoint that could not be written ends training at the
+  // next step, earlier ones untouched.
+  TrainResult train();
+  // Mean loss and perplexity over the whole evaluation set, each sample once. Collective.
+  nlohmann::ordered_json evaluate();
+  // The model in Hugging Face's format, into output_dir itself; rank 0 writes. Collective.
+  void save_model(const std::string& directory);
+
+  const TrainerState& state() const;
+  std::int64_t total_steps() const;
+  std::int64_t parameter_count() const;
+  // What a run is, line by line, for the header of a log (decisions 18 and 19).
+  std::vector<std::string> header() const;
+  std::vector<std::string> memory_report() const;  // bytes by tag: current and peak
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shoal
