@@ -1,0 +1,241 @@
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/checkpoint_writer.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TemporaryDirectory;
+
+std::string save(const std::string& output, std::int64_t step, const std::string& text = "model") {
+  CheckpointTransaction transaction(output, step, 0);
+  write_file_atomically(transaction.directory() + "/model.bin", text);
+  fs::create_directory(transaction.directory() + "/part");
+  write_file_atomically(transaction.directory() + "/part/more.bin", "");
+  return transaction.commit();
+}
+
+std::vector<std::string> names(const std::string& directory) {
+  std::vector<std::string> all;
+  for (const auto& entry : fs::directory_iterator(directory))
+    all.push_back(entry.path().filename().string());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+template <typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CheckpointDirectory, IsCompleteOnceCommitted) {
+  const TemporaryDirectory output;
+  const std::string path = save(output.path(), 7);
+  EXPECT_EQ(path, output / "checkpoint-7");
+  EXPECT_EQ(checkpoint_problem(path, true), std::nullopt);
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-7"));
+  EXPECT_THAT(names(path), ElementsAre("COMPLETE", "model.bin", "part"));
+}
+
+TEST(CheckpointDirectory, LeavesNothingWithoutCommit) {
+  const TemporaryDirectory output;
+  {
+    const CheckpointTransaction transaction(output.path(), 3, 0);
+    write_file_atomically(transaction.directory() + "/model.bin", "half");
+  }
+  EXPECT_THAT(names(output.path()), IsEmpty());
+}
+
+TEST(CheckpointDirectory, FindsTheNewestCompleteOneByNumber) {
+  const TemporaryDirectory output;
+  EXPECT_FALSE(newest_checkpoint(output / "missing", nullptr));
+  for (const int step : {9, 10, 100, 20}) save(output.path(), step);
+  fs::create_directory(output / "checkpoint-abc");
+  fs::create_directory(output / "checkpoint-");
+  std::ofstream(output / "checkpoint-999") << "a file";
+  EXPECT_EQ(newest_checkpoint(output.path(), nullptr)->step, 100);
+  EXPECT_EQ(list_checkpoints(output.path()).size(), 4U);
+}
+
+TEST(CheckpointDirectory, PassesOverDamagedOnesAndSaysWhy) {
+  const TemporaryDirectory output;
+  for (const int step : {1, 2, 3, 4, 5}) save(output.path(), step);
+  fs::remove(output / "checkpoint-5/COMPLETE");
+  fs::resize_file(output / "checkpoint-4/model.bin", 2);
+  std::ofstream(output / "checkpoint-3/model.bin") << "MODEL";  // same size, other bytes
+  fs::remove(output / "checkpoint-2/part/more.bin");
+  std::vector<std::string> reasons;
+  const auto found = newest_checkpoint(
+      output.path(), [&](const std::string&, const std::string& why) { reasons.push_back(why); });
+  EXPECT_EQ(found->step, 1);
+  EXPECT_THAT(reasons, ElementsAre(HasSubstr("no COMPLETE marker"),
+                                   HasSubstr("model.bin has 2 bytes instead of 5"),
+                                   HasSubstr("model.bin does not match its checksum"),
+                                   HasSubstr("part/more.bin is missing")));
+  // Sizes alone do not see changed bytes.
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-3", false), std::nullopt);
+}
+
+TEST(CheckpointDirectory, RefusesHostileMarkers) {
+  const TemporaryDirectory output;
+  const std::string path = save(output.path(), 1);
+  const auto with_marker = [&](const std::string& text) {
+    std::ofstream(path + "/COMPLETE") << text;
+    return checkpoint_problem(path, true).value_or("complete");
+  };
+  EXPECT_THAT(with_marker(""), HasSubstr("COMPLETE"));
+  EXPECT_THAT(with_marker("[]"), HasSubstr("marker cannot be read"));
+  EXPECT_THAT(with_marker(R"({"format":"x","files":[]})"), HasSubstr("format is 'x'"));
+  EXPECT_THAT(
+      with_marker(
+          R"({"format":"shoal-checkpoint-1","files":[{"name":"../../etc/passwd","bytes":1,"sha256":""}]})"),
+      HasSubstr("a file outside"));
+}
+
+TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
+  const TemporaryDirectory output;
+  save(output.path(), 1, "old");
+  save(output.path(), 1, "new!");
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-1", true), std::nullopt);
+  EXPECT_EQ(fs::file_size(output / "checkpoint-1/model.bin"), 4U);
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
+}
+
+TEST(CheckpointDirectory, RotatesButKeepsTheBestAndTheNewest) {
+  const TemporaryDirectory output;
+  for (int step = 1; step <= 5; ++step) save(output.path(), step);
+  fs::create_directory(output / "tmp-checkpoint-6.0");
+  rotate_checkpoints(output.path(), 2, {output / "checkpoint-1"});
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1", "checkpoint-5"));
+  rotate_checkpoints(output.path(), 1, {});
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-5"));
+}
+
+// The kernel refuses bytes beyond RLIMIT_FSIZE as it refuses them on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
+
+ private:
+  rlimit old_{};
+};
+
+TEST(CheckpointDirectory, AFullDiskLeavesEarlierOnesAlone) {
+  const TemporaryDirectory output;
+  save(output.path(), 1);
+  std::string text;
+  {
+    const FileSizeLimit limit(1 << 16);
+    text = error_of([&] { save(output.path(), 2, std::string(1 << 20, 'x')); });
+  }
+  EXPECT_THAT(text, HasSubstr("model.bin"));
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-1", true), std::nullopt);
+}
+
+TEST(CheckpointDirectory, AnUnusableDirectoryIsNamed) {
+  const TemporaryDirectory output;
+  std::ofstream(output / "file") << "x";
+  EXPECT_THAT(error_of([&] { save(output / "file", 1); }),
+              ::testing::AllOf(HasSubstr("cannot make the directory"), HasSubstr("output_dir")));
+}
+
+TEST(CheckpointWriter, WritesWhileTheCallerGoesOn) {
+  CheckpointWriter writer;
+  std::atomic<bool> release{false}, done{false};
+  writer.submit([&] {
+    while (!release) std::this_thread::yield();
+    done = true;
+  });
+  EXPECT_TRUE(writer.busy());
+  EXPECT_FALSE(done);
+  release = true;
+  writer.finish();
+  EXPECT_TRUE(done);
+  EXPECT_FALSE(writer.busy());
+}
+
+TEST(CheckpointWriter, HandsItsErrorOverOnce) {
+  CheckpointWriter writer;
+  writer.submit([] { throw_error(ErrorCode::io, "disk full"); });
+  while (writer.busy()) std::this_thread::yield();
+  EXPECT_EQ(error_of([&] { writer.check(); }), "disk full");
+  writer.check();
+  writer.finish();
+  writer.submit([] { throw_error(ErrorCode::io, "again"); });
+  EXPECT_EQ(error_of([&] { writer.submit([] {}); }), "again");
+  writer.finish();
+}
+
+TEST(TrainerState, RoundTripsEveryField) {
+  TrainerState state;
+  state.global_step = 25;
+  state.max_steps = 50;
+  state.epoch = 1.0 / 3;
+  state.num_train_epochs = 3;
+  state.train_batch_size = 4;
+  state.global_batch_size = 16;
+  state.best_metric = 2.5;
+  state.best_model_checkpoint = "out/checkpoint-20";
+  state.log_history.push_back({{"loss", 0.1}, {"step", 20}});
+  state.data_epoch = 2;
+  state.data_position = 96;
+  state.seed = 7;
+  state.data_seed = 9;
+  state.optimizer_steps = 24;
+  state.window_loss = 0.1 + 0.2;  // not representable in few digits
+  state.window_steps = 5;
+  state.total_loss = 1e-17 + 77.7;
+  state.tokens_seen = std::int64_t{1} << 40;
+  state.loss_scale = 65536;
+  state.loss_scale_good_steps = 12;
+  state.layout = {4, 2, "avx512_bf16"};
+  const std::string text = state.to_json().dump(2);
+  const TrainerState again = TrainerState::from_json(nlohmann::json::parse(text), "x");
+  EXPECT_EQ(again.to_json().dump(2), text);
+  EXPECT_EQ(again.window_loss, state.window_loss);
+  EXPECT_EQ(again.total_loss, state.total_loss);
+}
+
+TEST(TrainerState, NamesFileAndFieldOfWrongOnes) {
+  const auto error = [](const char* text) {
+    return error_of([&] { TrainerState::from_json(nlohmann::json::parse(text), "a/state.json"); });
+  };
+  EXPECT_THAT(error("[]"), HasSubstr("a/state.json"));
+  EXPECT_THAT(error("{}"), HasSubstr("'epoch'"));
+  nlohmann::ordered_json json = TrainerState{}.to_json();
+  json["shoal"]["data_position"] = "far";
+  EXPECT_THAT(error(json.dump().c_str()), HasSubstr("'data_position'"));
+  json = TrainerState{}.to_json();
+  json["global_step"] = -1;
+  EXPECT_THAT(error(json.dump().c_str()), HasSubstr("negative"));
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,142 @@
+#include "shoal/train/trainer/arguments.h"
+
+#include <gmock/gmock.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Parsed {
+  TrainingArguments training;
+  ModelArguments model;
+  DataArguments data;
+  std::vector<std::string> notices;
+};
+
+Parsed parse(const nlohmann::json& file, const std::vector<std::string>& line = {}) {
+  Parsed parsed;
+  RefusedOptions refused;
+  OptionSet options;
+  declare_options(options, parsed.training);
+  declare_options(options, parsed.model);
+  declare_options(options, parsed.data);
+  refused.declare(options);
+  options.add_json(file, "run.json");
+  options.add_arguments(line);
+  options.finish();
+  refused.check(options);
+  check_arguments(parsed.training);
+  parsed.notices = options.notices();
+  return parsed;
+}
+
+std::string refusal(const nlohmann::json& file, const std::vector<std::string>& line = {}) {
+  try {
+    parse(file, line);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Arguments, DefaultsAreHuggingFaces) {
+  const TrainingArguments a = parse(nlohmann::json::object()).training;
+  EXPECT_EQ(a.per_device_train_batch_size, 8);
+  EXPECT_EQ(a.num_train_epochs, 3.0);
+  EXPECT_EQ(a.max_steps, -1);
+  EXPECT_EQ(a.learning_rate, 5e-5);
+  EXPECT_EQ(a.adam_beta2, 0.999);
+  EXPECT_EQ(a.adam_epsilon, 1e-8);
+  EXPECT_EQ(a.max_grad_norm, 1.0);
+  EXPECT_EQ(a.lr_scheduler_type, "linear");
+  EXPECT_EQ(a.logging_steps, 500);
+  EXPECT_EQ(a.save_steps, 500);
+  EXPECT_EQ(a.eval_strategy, Interval::no);
+  EXPECT_EQ(a.seed, 42);
+  EXPECT_EQ(a.order_seed(), 42);
+}
+
+TEST(Arguments, ALanguageModellingJobRunsAsItIs) {
+  // Values arrive as strings in a SageMaker job.
+  const Parsed p = parse({{"model_type", "gpt2"},
+                          {"tokenizer_name", "gpt2"},
+                          {"do_train", "True"},
+                          {"do_eval", "false"},
+                          {"num_train_epochs", "3"},
+                          {"block_size", "512"},
+                          {"overwrite_output_dir", "true"},
+                          {"save_strategy", "no"},
+                          {"evaluation_strategy", "no"},
+                          {"logging_strategy", "epoch"},
+                          {"output_dir", "/opt/ml/model"},
+                          {"dataloader_drop_last", "true"},
+                          {"preprocessing_num_workers", "12"},
+                          {"per_device_train_batch_size", "13"},
+                          {"learning_rate", "2.03e-5"},
+                          {"optim", "adamw_torch"}});
+  EXPECT_EQ(p.training.per_device_train_batch_size, 13);
+  EXPECT_EQ(p.training.learning_rate, 2.03e-5);
+  EXPECT_FALSE(p.training.do_eval);
+  EXPECT_EQ(p.training.logging_strategy, Interval::epoch);
+  EXPECT_EQ(p.data.block_size, 512);
+}
+
+TEST(Arguments, CommandLineWinsOverTheFile) {
+  const Parsed p = parse({{"learning_rate", 1e-3}, {"seed", 1}},
+                         {"--learning-rate", "3e-4", "--bf16", "--resume_from_checkpoint", "true"});
+  EXPECT_EQ(p.training.learning_rate, 3e-4);
+  EXPECT_EQ(p.training.seed, 1);
+  EXPECT_TRUE(p.training.bf16);
+  EXPECT_EQ(p.training.resume_from_checkpoint, "true");
+}
+
+TEST(Arguments, AMisspeltNameNamesTheNearest) {
+  EXPECT_THAT(refusal({{"learning_rat", 1}}), HasSubstr("learning_rate"));
+  EXPECT_THAT(refusal(nlohmann::json::object(), {"--max_step", "5"}), HasSubstr("max_steps"));
+}
+
+TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
+  EXPECT_THAT(refusal({{"torch_compile", "true"}}), HasSubstr("torch_compile"));
+  EXPECT_THAT(refusal(nlohmann::json::object(), {"--deepspeed", "zero3.json"}),
+              HasSubstr("sharded parameters are not built yet"));
+  EXPECT_THAT(refusal({{"report_to", "tensorboard"}}), HasSubstr("tensorboard"));
+  EXPECT_EQ(refusal({{"report_to", "none"}, {"torch_compile", "false"}, {"fsdp", ""}}), "accepted");
+}
+
+TEST(Arguments, ContradictionsShowBothValues) {
+  EXPECT_THAT(refusal({{"bf16", true}, {"fp16", true}}), HasSubstr("bf16 and fp16"));
+  EXPECT_THAT(refusal({{"warmup_steps", 10}, {"warmup_ratio", 0.1}}), HasSubstr("warmup_ratio"));
+  EXPECT_THAT(refusal({{"load_best_model_at_end", true}}), HasSubstr("eval_strategy"));
+  EXPECT_THAT(refusal({{"load_best_model_at_end", true},
+                       {"eval_strategy", "steps"},
+                       {"eval_steps", 100},
+                       {"save_steps", 150}}),
+              HasSubstr("multiple"));
+  EXPECT_THAT(refusal({{"per_device_train_batch_size", 8}, {"per_gpu_train_batch_size", 4}}),
+              HasSubstr("4"));
+  EXPECT_THAT(refusal({{"max_steps", 0}}), HasSubstr("max_steps is 0"));
+  EXPECT_THAT(refusal({{"metric_for_best_model", "f1"}}), HasSubstr("'f1'"));
+}
+
+TEST(Arguments, WrongTypesAndRangesAreAllReported) {
+  const std::string text = refusal({{"learning_rate", "fast"},
+                                    {"per_device_train_batch_size", 0},
+                                    {"max_steps", 3.5},
+                                    {"lr_scheduler_type", "sawtooth"}});
+  EXPECT_THAT(text, HasSubstr("learning_rate"));
+  EXPECT_THAT(text, HasSubstr("per_device_train_batch_size"));
+  EXPECT_THAT(text, HasSubstr("max_steps"));
+  EXPECT_THAT(text, HasSubstr("cosine_with_restarts"));
+}
+
+TEST(Arguments, HarmlessNamesAreToldButPass) {
+  const Parsed p = parse({{"ddp_find_unused_parameters", false}});
+  ASSERT_EQ(p.notices.size(), 1U);
+  EXPECT_THAT(p.notices[0], HasSubstr("ddp_find_unused_parameters"));
+}
+
+}  // namespace
+}  // namespace shoal
