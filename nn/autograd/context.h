@@ -1,39 +1,18 @@
 // What a forward carries: kernels, memory, mode, tape, random coordinates, dispatcher. Passed down
-// explicitly; there are no thread-locals. One Context a rank and microbatch in flight.
+// explicitly; there are no thread-locals. One a rank; between microbatches change tape and random.
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <span>
-#include <string_view>
+#include <vector>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
 
 namespace shoal::nn {
-
-// Every operation passes here (decision 8): run it, or also record what it touched, for memory
-// planning, fusion and capture.
-struct Operation {
-  std::string_view name;
-  std::span<const Tensor> inputs;
-  std::span<const Tensor> outputs;
-};
-
-class Dispatcher {
- public:
-  virtual ~Dispatcher() = default;
-  virtual void run(const Operation& operation, const std::function<void()>& body) = 0;
-};
-
-// Runs each operation at once.
-class DirectDispatcher final : public Dispatcher {
- public:
-  void run(const Operation& operation, const std::function<void()>& body) override;
-};
-
-// Runs each operation and keeps (name, storages, sizes, order): first and last use of every storage.
-class RecordingDispatcher;  // recording_dispatcher.h
 
 enum class Mode { train, evaluate };
 
@@ -50,6 +29,7 @@ class Context {
 
   kernels::Kernels& kernels() const { return kernels_; }
   MemoryResource& memory() const { return memory_; }
+  Dispatcher& dispatcher() const { return dispatcher_; }
 
   Mode mode = Mode::train;
   Stream stream{};
@@ -59,7 +39,16 @@ class Context {
   bool training() const { return mode == Mode::train; }
   // An activation, uninitialised.
   Tensor empty(const Shape& shape, DType dtype, MemoryTag tag = MemoryTag::activations) const;
-  void run(const Operation& operation, const std::function<void()>& body) const;
+  // Through the dispatcher. Undefined tensors are allowed in both lists.
+  void run(std::string_view name, std::initializer_list<Tensor> inputs,
+           std::initializer_list<Tensor> outputs, const std::function<void()>& body) const;
+
+  // Asked by each differentiable operation before its kernels: must it be recorded? True when there
+  // is a tape and an input or a trainable parameter wants a gradient. Without a tape, the
+  // parameters are noted for an enclosing checkpoint().
+  bool records(std::span<const Value> inputs, std::span<Parameter* const> parameters);
+  // While set, parameters used without a tape are appended (checkpoint() sets it).
+  std::vector<Parameter*>* noted_uses = nullptr;
 
   // The coordinates of the next random operation of the module with this path hash: its k-th call
   // in this forward gets ordinal k. Call begin_forward() once a forward; checkpoint() saves and

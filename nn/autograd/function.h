@@ -1,8 +1,9 @@
 // One recorded operation: what a tape keeps in order to walk back.
 //
-// Write a differentiable operation (also outside nn: parallel/'s collectives are Functions): run
-// the kernels, then, if ctx.tape(), record a Function with the input Values, the parameters it
-// used and whatever backward needs in SavedTensors.
+// Write a differentiable operation (also outside nn: parallel/'s collectives are Functions): ask
+// context.records(inputs, parameters), run the kernels, then either return constants, or record a
+// Function on context.tape with the input Values, the parameters it used and whatever backward
+// needs in SavedTensors. Parameters are read through Parameter::value, not saved.
 #pragma once
 
 #include <functional>
@@ -46,16 +47,22 @@ class SavedTensor {
 // What backward may do besides returning gradients.
 class BackwardContext {
  public:
-  BackwardContext(Context& context, Tape& tape, bool defer) : context_(context), tape_(tape), defer_(defer) {}
+  BackwardContext(Context& context, Tape& tape, int node, bool deferred)
+      : context_(context), tape_(tape), node_(node), deferred_(deferred) {}
   Context& context() { return context_; }
+  bool deferred() const { return deferred_; }
   // Work that adds to `parameters`' gradients: run at once, or queued on the tape until
-  // Tape::run_deferred (a zero-bubble schedule's W). Afterwards each parameter's use ends.
-  void weight_gradient(std::vector<Parameter*> parameters, std::function<void()> work);
+  // Tape::run_deferred (a zero-bubble schedule's W). Afterwards one use of each parameter ends. The
+  // parameters must be among those recorded; frozen ones are passed over, and with only frozen ones
+  // the work does not run. `work` owns what it needs (tensors by value): the Function is gone by
+  // then.
+  void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work);
 
  private:
   Context& context_;
   Tape& tape_;
-  bool defer_;
+  int node_;
+  bool deferred_;
 };
 
 class Function {
@@ -63,9 +70,15 @@ class Function {
   virtual ~Function() = default;
   virtual std::string_view name() const = 0;
   // d(loss)/d(input) for each recorded input, undefined where the input is a constant. An undefined
-  // output gradient means zero. Called once; saved tensors are dropped right after.
+  // output gradient means zero; one that nobody else holds may be overwritten (may_overwrite). All
+  // are dropped after the call, as is the Function: it is called once. Nothing is recorded.
   virtual std::vector<Tensor> backward(BackwardContext& context,
-                                       std::span<const Tensor> output_gradients) = 0;
+                                       std::span<Tensor> output_gradients) = 0;
 };
+
+// True when this handle is the storage's only one, so that a result may take its place.
+inline bool may_overwrite(const Tensor& tensor) {
+  return tensor.defined() && tensor.storage().use_count() == 1;
+}
 
 }  // namespace shoal::nn

@@ -30,13 +30,17 @@ class Tape {
   std::vector<Value> record(std::unique_ptr<Function> function, std::span<const Value> inputs,
                             std::span<Parameter* const> parameters, std::vector<Tensor> outputs);
 
-  // Walks back from `output` with d(loss)/d(output) = gradient. Plain: weight gradients run as they
-  // appear. deferred: they queue (zero-bubble B), until run_deferred (W). A tape is walked once.
+  // Walks back from `output` with d(loss)/d(output) = gradient (undefined: 1, for a one-element
+  // output). Plain: weight gradients run as they appear. deferred: they queue (zero-bubble B),
+  // until run_deferred (W), in order. A tape is walked once; a second walk throws. An operation,
+  // its saved tensors and its output gradients are dropped as soon as it was walked; what queued
+  // work needs lives until it has run. Operations that the walk does not reach are dropped, their
+  // uses ended.
   struct Options {
     bool deferred = false;
   };
   void backward(Context& context, const Value& output, Tensor gradient, Options options);
-  void backward(Context& context, const Value& output, Tensor gradient) {
+  void backward(Context& context, const Value& output, Tensor gradient = {}) {
     backward(context, output, std::move(gradient), Options{});
   }
   void run_deferred();
@@ -51,12 +55,17 @@ class Tape {
 
  private:
   friend class BackwardContext;
+  void weight_gradient(int node, std::span<Parameter* const> parameters, std::function<void()> work,
+                       bool defer);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 // Runs fn(ctx, x) keeping only x; backward runs it again with the same random coordinates and walks
-// that. Peak activations of fn are one call's, at the cost of one more forward.
+// that (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Peak activations of fn
+// are one call's, at the cost of one more forward. fn must depend on nothing else that changes, and
+// what it refers to must outlive the tape. May be nested. Parameters used inside become ready when
+// the recomputation has been walked.
 Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
                  const Value& x);
 

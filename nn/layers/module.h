@@ -1,10 +1,11 @@
-// Modules form a named tree. Children sit in typed slots, so that parallelism can replace a layer by
-// another of the same kind without the model knowing (parallel/apply).
+// Modules form a named tree. Children sit in typed slots, so that parallelism can replace a layer
+// by another of the same kind without the model knowing (parallel/apply).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/nn/autograd/context.h"
@@ -27,12 +28,14 @@ class Module {
     std::string name;
     Module* module;
   };
+  // Own children in the order of their slots. A name may have dots: "h.3".
   std::vector<Child> children() const;
   // Own parameters, then the children's, in registration order; a shared parameter appears once.
   std::vector<Parameter*> parameters() const;
 
-  // Gives every parameter memory and its initial value (seed, name). Values in `dtype`;
-  // the same bits whatever the dtype of other parameters or the order of calls.
+  // Gives every parameter memory and its initial value, drawn by (context.random.seed, name), in
+  // `dtype`: the same bits whatever the order of calls and the other parameters; a 16-bit value is
+  // the f32 one, rounded. name_tree() must have run.
   void materialize(Context& context, DType dtype);
 
  protected:
@@ -56,53 +59,34 @@ class Module {
   std::vector<std::pair<std::string, std::unique_ptr<Module>*>> slots_;
 };
 
-// The kinds of layers that parallelism knows how to replace.
-class LinearLike : public Module {
- public:
-  // y = activation(x·Wᵀ or x·W + b); x [.., in] -> [.., out]
-  virtual Value forward(Context& context, const Value& x) = 0;
-};
-class NormLike : public Module {
- public:
-  virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
-};
-class EmbeddingLike : public Module {
- public:
-  virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
-};
-struct AttentionInput {
-  Tensor key_mask;  // optional u8 [B, T]
-};
-class AttentionLike : public Module {
- public:
-  virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
-};
-struct LossOutput {
-  Value loss;             // [1] f32: sum over valid targets × loss_scale
-  float loss_sum = 0;     // unscaled, host
-  std::int64_t targets = 0;
-};
-class HeadLoss : public Module {
- public:
-  // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), already shifted by the task.
-  virtual LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
-                             float loss_scale) = 0;
-  virtual Tensor logits(Context& context, const Tensor& hidden) = 0;  // [.., C] -> [.., V]
-};
-
 // A typed place for a child.
 template <typename Kind>
 class Slot {
  public:
-  Slot(Module& parent, std::string name, std::unique_ptr<Kind> module);
-  Kind* operator->() const;
-  Kind& operator*() const;
+  Slot(Module& parent, std::string name, std::unique_ptr<Kind> module)
+      : module_(std::move(module)) {
+    parent.slots_.emplace_back(std::move(name), &module_);
+  }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+  Kind* operator->() const { return static_cast<Kind*>(module_.get()); }
+  Kind& operator*() const { return static_cast<Kind&>(*module_); }
   // Puts another layer of the same kind in place; returns what was there. Call the root's
   // name_tree() afterwards.
-  std::unique_ptr<Kind> replace(std::unique_ptr<Kind> module);
+  std::unique_ptr<Kind> replace(std::unique_ptr<Kind> module) {
+    std::unique_ptr<Kind> old(static_cast<Kind*>(module_.release()));
+    module_ = std::move(module);
+    return old;
+  }
 
  private:
   std::unique_ptr<Module> module_;
 };
+
+// FNV-1a, 32 bits: how paths and names become random coordinates.
+std::uint32_t hash_name(std::string_view name);
+
+// Gives each trainable parameter a zeroed gradient tensor of its own, for who has no Reducer.
+void allocate_gradients(Context& context, const std::vector<Parameter*>& parameters);
 
 }  // namespace shoal::nn

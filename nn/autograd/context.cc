@@ -1,0 +1,40 @@
+#include "shoal/nn/autograd/context.h"
+
+#include <algorithm>
+
+namespace shoal::nn {
+
+Tensor Context::empty(const Shape& shape, DType dtype, MemoryTag tag) const {
+  return Tensor::empty(shape, dtype, memory_, tag, stream);
+}
+
+void Context::run(std::string_view name, std::initializer_list<Tensor> inputs,
+                  std::initializer_list<Tensor> outputs, const std::function<void()>& body) const {
+  dispatcher_.run({name, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}}, body);
+}
+
+bool Context::records(std::span<const Value> inputs, std::span<Parameter* const> parameters) {
+  const auto wants = [](const Parameter* parameter) { return parameter && parameter->trainable(); };
+  if (!tape) {
+    if (noted_uses)
+      std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(*noted_uses), wants);
+    return false;
+  }
+  return std::any_of(parameters.begin(), parameters.end(), wants) ||
+         std::any_of(inputs.begin(), inputs.end(),
+                     [](const Value& value) { return value.needs_gradient(); });
+}
+
+kernels::RandomSite Context::next_site(std::uint32_t path_hash) {
+  const std::uint32_t ordinal = ordinals_[path_hash]++;
+  // One counter word holds both; mixing keeps ordinals of one path away from another path.
+  std::uint32_t site = path_hash ^ (ordinal * 0x9e3779b9u);
+  site ^= site >> 16;
+  site *= 0x85ebca6bu;
+  site ^= site >> 13;
+  site *= 0xc2b2ae35u;
+  site ^= site >> 16;
+  return {random.seed, random.state, site, random.sample_first, random.sample_stride};
+}
+
+}  // namespace shoal::nn

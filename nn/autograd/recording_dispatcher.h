@@ -1,0 +1,58 @@
+// Runs each operation through another dispatcher and keeps what it touched, in order: the first and
+// last use of every storage. Feeds memory planning; the plan says what an arena would need.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "shoal/nn/autograd/dispatcher.h"
+
+namespace shoal::nn {
+
+// One storage's life, in indices of operations (inclusive). `produced`: its first use was as an
+// output, so it is an activation; otherwise it came from outside (parameters, batches).
+struct StorageLifetime {
+  std::int64_t bytes = 0;
+  int first = 0, last = 0;
+  bool produced = false;
+};
+
+struct RecordedOperation {
+  std::string name;
+  std::vector<int> inputs, outputs;  // indices into lifetimes(); a storage appears once in each
+};
+
+class RecordingDispatcher final : public Dispatcher {
+ public:
+  explicit RecordingDispatcher(Dispatcher& next) : next_(next) {}
+  void run(const Operation& operation, const std::function<void()>& body) override;
+
+  const std::vector<RecordedOperation>& operations() const { return operations_; }
+  const std::vector<StorageLifetime>& lifetimes() const { return lifetimes_; }
+  void clear();
+
+ private:
+  int index_of(const Tensor& tensor, bool output);
+  struct Seen {
+    std::weak_ptr<Storage> storage;  // an address may be given again to another storage
+    int index;
+  };
+  Dispatcher& next_;
+  std::vector<RecordedOperation> operations_;
+  std::vector<StorageLifetime> lifetimes_;
+  std::unordered_map<const Storage*, Seen> seen_;
+};
+
+// Where each produced storage would lie in one arena (greedy by size; Pisarchyk and Lee, "Efficient
+// Memory Management for Deep Neural Net Inference", 2020). Pure.
+struct MemoryPlan {
+  std::vector<std::int64_t> offsets;  // bytes; -1 for storages from outside
+  std::int64_t arena_bytes = 0;
+  std::int64_t live_bytes = 0;  // the largest sum alive at one operation: no plan is below it
+};
+MemoryPlan plan_memory(const std::vector<StorageLifetime>& lifetimes, std::int64_t alignment = 64);
+
+}  // namespace shoal::nn

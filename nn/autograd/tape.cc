@@ -1,0 +1,227 @@
+#include "shoal/nn/autograd/tape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/nn/autograd/context.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+struct Edge {
+  int node = -1;  // -1: a constant
+  int slot = 0;
+};
+
+struct Node {
+  std::unique_ptr<Function> function;  // null: a leaf, or walked
+  bool leaf = false;
+  std::vector<Edge> inputs;
+  std::vector<Parameter*> parameters;  // uses that have not ended
+  std::vector<Tensor> gradients;       // one an output
+};
+
+struct DeferredWork {
+  std::vector<Parameter*> parameters;
+  std::function<void()> work;
+};
+
+void end_uses(std::vector<Parameter*>& parameters) {
+  // Emptied first: a hook may throw, and the destructor must not end a use again.
+  for (Parameter* parameter : std::exchange(parameters, {})) parameter->end_use();
+}
+
+Tensor sum(Context& context, Tensor a, Tensor b) {
+  SHOAL_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(),
+              "two gradients of one value differ: {} {} and {} {}", to_string(a.dtype()),
+              to_string(a.shape()), to_string(b.dtype()), to_string(b.shape()));
+  Tensor out = may_overwrite(a) ? a : may_overwrite(b) ? b : context.empty(a.shape(), a.dtype());
+  context.run("gradient_sum", {a, b}, {out},
+              [&] { context.kernels().elementwise().add(a, b, out.view(), context.stream); });
+  return out;
+}
+
+class WithoutTape {
+ public:
+  explicit WithoutTape(Context& context) : context_(context), tape_(context.tape) {
+    context.tape = nullptr;
+  }
+  ~WithoutTape() { context_.tape = tape_; }
+  WithoutTape(const WithoutTape&) = delete;
+  WithoutTape& operator=(const WithoutTape&) = delete;
+
+ private:
+  Context& context_;
+  Tape* tape_;
+};
+
+}  // namespace
+
+struct Tape::Impl {
+  std::vector<Node> nodes;
+  std::vector<DeferredWork> deferred;
+  SavedTensorHooks hooks;
+  bool walked = false;
+
+  void drop(Node& node) {
+    node.function.reset();
+    node.gradients.clear();
+    end_uses(node.parameters);
+  }
+};
+
+Tape::Tape() : impl_(std::make_unique<Impl>()) {}
+
+Tape::~Tape() {
+  // Hooks may throw; a destructor must not. What is lost is a notification of an abandoned step.
+  for (Node& node : impl_->nodes) try {
+      impl_->drop(node);
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+    }
+  for (DeferredWork& work : impl_->deferred) try {
+      end_uses(work.parameters);
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+    }
+}
+
+Value Tape::leaf(Tensor tensor) {
+  SHOAL_CHECK(!impl_->walked, "a leaf is added to a tape that has been walked; use a new tape");
+  Node node;
+  node.leaf = true;
+  node.gradients.resize(1);
+  impl_->nodes.push_back(std::move(node));
+  return {std::move(tensor), this, static_cast<int>(impl_->nodes.size()) - 1, 0};
+}
+
+std::vector<Value> Tape::record(std::unique_ptr<Function> function, std::span<const Value> inputs,
+                                std::span<Parameter* const> parameters,
+                                std::vector<Tensor> outputs) {
+  SHOAL_CHECK(!impl_->walked, "{} is recorded on a tape that has been walked; use a new tape",
+              function->name());
+  Node node;
+  for (const Value& input : inputs) {
+    SHOAL_CHECK(!input.tape || input.tape == this,
+                "{}: an input was recorded on another tape; one tape serves one microbatch",
+                function->name());
+    node.inputs.push_back(input.tape ? Edge{input.node, input.slot} : Edge{});
+  }
+  for (Parameter* parameter : parameters) {
+    if (!parameter || !parameter->trainable()) continue;
+    parameter->begin_use();
+    node.parameters.push_back(parameter);
+  }
+  node.function = std::move(function);
+  node.gradients.resize(outputs.size());
+  impl_->nodes.push_back(std::move(node));
+  std::vector<Value> values;
+  const int index = static_cast<int>(impl_->nodes.size()) - 1;
+  for (std::size_t slot = 0; slot < outputs.size(); ++slot)
+    values.push_back({std::move(outputs[slot]), this, index, static_cast<int>(slot)});
+  return values;
+}
+
+void Tape::backward(Context& context, const Value& output, Tensor gradient, Options options) {
+  SHOAL_CHECK(output.tape == this, "backward from a value that is not on this tape");
+  SHOAL_CHECK(!impl_->walked, "a tape is walked twice; its saved tensors are gone");
+  if (!gradient.defined()) {
+    SHOAL_CHECK(output.tensor.defined() && output.tensor.count() == 1,
+                "backward from an output of more than one element needs its gradient");
+    gradient = context.empty(output.tensor.shape(), output.tensor.dtype());
+    context.kernels().elementwise().fill(gradient.view(), 1, context.stream);
+  }
+  SHOAL_CHECK(!output.tensor.defined() || gradient.shape() == output.tensor.shape(),
+              "backward: a gradient {} for an output {}", to_string(gradient.shape()),
+              to_string(output.tensor.shape()));
+  impl_->walked = true;
+  const WithoutTape guard(context);
+  auto& nodes = impl_->nodes;
+  for (std::size_t i = nodes.size(); i-- > static_cast<std::size_t>(output.node) + 1;)
+    impl_->drop(nodes[i]);
+  nodes[static_cast<std::size_t>(output.node)].gradients[static_cast<std::size_t>(output.slot)] =
+      std::move(gradient);
+
+  for (int i = output.node; i >= 0; --i) {
+    Node& node = nodes[static_cast<std::size_t>(i)];
+    if (node.leaf) continue;
+    const auto defined = [](const Tensor& tensor) { return tensor.defined(); };
+    if (std::any_of(node.gradients.begin(), node.gradients.end(), defined)) {
+      BackwardContext backward_context(context, *this, i, options.deferred);
+      std::vector<Tensor> gradients =
+          node.function->backward(backward_context, std::span<Tensor>(node.gradients));
+      SHOAL_CHECK(gradients.size() == node.inputs.size(), "{} returned {} gradients for {} inputs",
+                  node.function->name(), gradients.size(), node.inputs.size());
+      // Dropped before gradients are added, so that their memory serves the sums.
+      node.function.reset();
+      node.gradients.clear();
+      for (std::size_t k = 0; k < gradients.size(); ++k) {
+        const Edge edge = node.inputs[k];
+        if (edge.node < 0 || !gradients[k].defined()) continue;
+        Tensor& into = nodes[static_cast<std::size_t>(edge.node)]
+                           .gradients[static_cast<std::size_t>(edge.slot)];
+        Tensor added = std::move(gradients[k]);
+        into = into.defined() ? sum(context, std::move(into), std::move(added)) : std::move(added);
+      }
+    }
+    impl_->drop(node);
+  }
+}
+
+void BackwardContext::weight_gradient(std::span<Parameter* const> parameters,
+                                      std::function<void()> work) {
+  tape_.weight_gradient(node_, parameters, std::move(work), deferred_);
+}
+
+void Tape::weight_gradient(int index, std::span<Parameter* const> parameters,
+                           std::function<void()> work, bool defer) {
+  Node& node = impl_->nodes[static_cast<std::size_t>(index)];
+  DeferredWork entry;
+  for (Parameter* parameter : parameters) {
+    if (!parameter || !parameter->trainable()) continue;
+    const auto found = std::find(node.parameters.begin(), node.parameters.end(), parameter);
+    SHOAL_CHECK(found != node.parameters.end(),
+                "{} computes the gradient of {}, which it did not record", node.function->name(),
+                parameter->name());
+    node.parameters.erase(found);
+    entry.parameters.push_back(parameter);
+  }
+  if (entry.parameters.empty()) return;
+  if (defer) {
+    entry.work = std::move(work);
+    impl_->deferred.push_back(std::move(entry));
+    return;
+  }
+  // Should the work throw, the uses still end once: with the tape.
+  try {
+    work();
+  } catch (...) {
+    node.parameters.insert(node.parameters.end(), entry.parameters.begin(), entry.parameters.end());
+    throw;
+  }
+  end_uses(entry.parameters);
+}
+
+void Tape::run_deferred() {
+  // Each entry is dropped, with the tensors it holds, before the next runs.
+  std::vector<DeferredWork>& queue = impl_->deferred;
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    if (queue[i].work) std::exchange(queue[i].work, {})();
+    end_uses(queue[i].parameters);
+  }
+  queue.clear();
+}
+
+std::size_t Tape::deferred() const { return impl_->deferred.size(); }
+
+Tensor Tape::gradient(const Value& leaf) const {
+  SHOAL_CHECK(
+      leaf.tape == this && leaf.node >= 0 && impl_->nodes[static_cast<std::size_t>(leaf.node)].leaf,
+      "only leaves of this tape keep their gradient");
+  return impl_->nodes[static_cast<std::size_t>(leaf.node)].gradients[0];
+}
+
+void Tape::set_saved_tensor_hooks(SavedTensorHooks hooks) { impl_->hooks = std::move(hooks); }
+const SavedTensorHooks& Tape::saved_tensor_hooks() const { return impl_->hooks; }
+std::size_t Tape::size() const { return impl_->nodes.size(); }
+
+}  // namespace shoal::nn

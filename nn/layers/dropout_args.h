@@ -1,0 +1,27 @@
+// Where dropout's random numbers come from, for the operations of this room.
+#pragma once
+
+#include "shoal/nn/layers/functional.h"
+
+namespace shoal::nn {
+
+// Whether the site drops anything in this context.
+inline bool drops(const Context& context, const DropoutSite& site) {
+  return context.training() && site.probability > 0;
+}
+
+// Takes the next ordinal of the site's path.
+inline kernels::DropoutArgs dropout_args(Context& context, const DropoutSite& site,
+                                         const Shape& shape) {
+  kernels::DropoutArgs args;
+  if (!drops(context, site)) return args;
+  args.probability = site.probability;
+  args.site = context.next_site(site.path_hash);
+  args.rows_per_sample = shape.rank() >= 3 ? shape[-2] : 1;
+  args.row_offset = site.row_offset;
+  args.column_offset = site.column_offset;
+  args.columns = site.columns;
+  return args;
+}
+
+}  // namespace shoal::nn

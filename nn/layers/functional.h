@@ -1,0 +1,80 @@
+// Differentiable operations. Each runs its kernels through the Context's dispatcher and, when
+// context.records(...), records a Function. [.., C] means any leading dimensions. Activations and
+// parameter values are of one dtype (f32, bf16, f16); weight gradients go into Parameter::gradient
+// (f32), overwriting or adding as Parameter::accumulate() says. Shapes that do not fit throw.
+#pragma once
+
+#include "shoal/nn/autograd/context.h"
+
+namespace shoal::nn {
+
+struct LinearOptions {
+  bool transposed = false;  // weight is [out, in] (Linear); else [in, out] (GPT-2's Conv1D)
+  kernels::Activation activation = kernels::Activation::none;
+};
+// activation(x·W + b); x [.., in] -> [.., out]. bias may be null. With an activation, the value
+// before it is kept for backward.
+Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bias,
+             const LinearOptions& options);
+
+Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                 float epsilon);
+
+// Dropout at a place in the module tree. Off when the probability is 0 or the mode is evaluate. In
+// an activation [B, T, C] (or [B, C]) element (b, t, c) has coordinate t·C + c of sample b; a layer
+// that holds a part of a sequence or of the channels says which (decision 10).
+struct DropoutSite {
+  float probability = 0;
+  std::uint32_t path_hash = 0;
+  std::int64_t row_offset = 0, column_offset = 0, columns = 0;  // 0 columns: as many as x has
+};
+Value dropout(Context& context, const Value& x, const DropoutSite& site);
+// residual + dropout(branch)
+Value dropout_add(Context& context, const Value& branch, const Value& residual,
+                  const DropoutSite& site);
+Value add(Context& context, const Value& a, const Value& b);
+
+// The end of one sub-layer and the norm of the next, in one pass: sum = residual + dropout(branch),
+// normed = layer_norm(sum).
+struct ResidualNorm {
+  Value sum, normed;
+};
+ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
+                                 const DropoutSite& site, Parameter& gamma, Parameter& beta,
+                                 float epsilon);
+
+// table[ids]; ids i32 [..] -> [.., C].
+Value embedding(Context& context, const Tensor& ids, Parameter& table);
+// x + table[first_position + t] for x [B, T, C]; in place where nobody else holds x.
+Value add_positions(Context& context, Value x, Parameter& table, std::int64_t first_position);
+
+struct AttentionOptions {
+  std::int64_t heads = 1;
+  bool causal = true;
+  float scale = 0;  // 0: 1 / sqrt(head size)
+  DropoutSite dropout;
+  std::int64_t max_positions = 0;  // of the model, for dropout's coordinates
+  std::int64_t head_offset = 0;    // local head 0 is this global head
+  Tensor key_mask;                 // optional u8 [B, T], 1 where a key may be seen
+};
+// qkv [B, T, 3·H·D] as one projection gives it -> [B, T, H·D], without copies.
+Value attention(Context& context, const Value& qkv, const AttentionOptions& options);
+
+// Cross-entropy of the head x·Wᵀ, W [V, C]. While recording, dx and dW are computed in the same
+// pass as the loss, slice by slice, so that logits never exist whole: dW is added to
+// weight.gradient at once (gradient memory must exist; a tape dropped unwalked leaves it there),
+// and the loss is linear in nothing else: backward accepts d(loss) = 1 only; scale with
+// `loss_scale`.
+struct LossResult {
+  Value loss;                // [1] f32: loss_scale × sum over valid targets
+  float loss_sum = 0;        // unscaled, host
+  std::int64_t targets = 0;  // valid ones
+};
+struct LossOptions {
+  float loss_scale = 1;
+  float label_smoothing = 0;
+};
+LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
+                                const Tensor& targets, const LossOptions& options);
+
+}  // namespace shoal::nn

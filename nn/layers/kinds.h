@@ -1,0 +1,56 @@
+// The kinds of layers that parallelism knows how to replace (parallel/apply): the types of slots.
+#pragma once
+
+#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/module.h"
+
+namespace shoal::nn {
+
+class LinearLike : public Module {
+ public:
+  // activation(x·W + b); x [.., in] -> [.., out]
+  virtual Value forward(Context& context, const Value& x) = 0;
+};
+
+class NormLike : public Module {
+ public:
+  virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
+  // sum = residual + dropout(branch), normed = norm(sum). Fused where the layer can.
+  virtual ResidualNorm forward(Context& context, const Value& residual, const Value& branch,
+                               const DropoutSite& site);
+};
+
+class EmbeddingLike : public Module {
+ public:
+  virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
+};
+
+// Keys and values of earlier positions, for generation: one block's, grown in place.
+struct KeyValueCache {
+  Tensor entries;           // [B, capacity, 2·C]: keys, then values, of each position
+  std::int64_t length = 0;  // positions filled
+};
+
+struct AttentionInput {
+  Tensor key_mask;                 // optional u8 [B, T], 1 where a key may be seen
+  KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
+};
+class AttentionLike : public Module {
+ public:
+  virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
+};
+
+struct LossOutput {
+  Value loss;                // [1] f32: sum over valid targets × loss_scale
+  float loss_sum = 0;        // unscaled, host
+  std::int64_t targets = 0;  // valid ones
+};
+class HeadLoss : public Module {
+ public:
+  // Hidden states [B, T, C] and targets i32 [B, T] (negative: none), already shifted by the task.
+  virtual LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
+                             const LossOptions& options) = 0;
+  virtual Tensor logits(Context& context, const Tensor& hidden) = 0;  // [.., C] -> [.., V]
+};
+
+}  // namespace shoal::nn

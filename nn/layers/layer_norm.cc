@@ -1,0 +1,158 @@
+#include "shoal/nn/layers/dropout_args.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+struct NormWeightWork {
+  Context& context;
+  Parameter &gamma, &beta;
+  Tensor dy, x, mean, rstd;
+
+  void operator()() const {
+    if (!gamma.trainable() && !beta.trainable()) return;
+    // The kernel computes both; a frozen one goes to scratch, and two that disagree on whether they
+    // hold a sum already are brought into step.
+    Tensor dgamma = target(gamma), dbeta = target(beta);
+    const bool gamma_sum = gamma.trainable() && gamma.accumulate();
+    const bool beta_sum = beta.trainable() && beta.accumulate();
+    const bool accumulate = gamma_sum || beta_sum;
+    auto& elementwise = context.kernels().elementwise();
+    if (accumulate && !gamma_sum) elementwise.fill(dgamma.view(), 0, context.stream);
+    if (accumulate && !beta_sum) elementwise.fill(dbeta.view(), 0, context.stream);
+    context.run("layer_norm.backward_weight", {dy, x, mean, rstd}, {dgamma, dbeta}, [&] {
+      context.kernels().norm().layer_norm_weight_gradient(dy, x, mean, rstd, dgamma.view(),
+                                                          dbeta.view(), accumulate, context.stream);
+    });
+  }
+  Tensor target(const Parameter& parameter) const {
+    return parameter.trainable() && parameter.gradient.defined()
+               ? parameter.gradient
+               : context.empty(parameter.shape(), DType::f32, MemoryTag::workspace);
+  }
+};
+
+// Both forms: y = norm(x), and (sum, y) of residual + dropout(branch).
+class LayerNormFunction final : public Function {
+ public:
+  LayerNormFunction(Tape& tape, Parameter& gamma, Parameter& beta, const Tensor& x,
+                    const Tensor& mean, const Tensor& rstd)
+      : gamma_(gamma), beta_(beta), x_(tape, x), mean_(tape, mean), rstd_(tape, rstd) {}
+
+  void fuse(const kernels::DropoutArgs& args, bool needs_branch) {
+    fused_ = true;
+    dropout_ = args;
+    needs_branch_ = needs_branch;
+  }
+  std::string_view name() const override { return fused_ ? "residual_layer_norm" : "layer_norm"; }
+
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    Context& context = backward_context.context();
+    // Fused outputs are (sum, normed).
+    Tensor dsum = fused_ ? std::move(output_gradients[0]) : Tensor();
+    Tensor dy = std::move(output_gradients[fused_ ? 1 : 0]);
+    Tensor dx = dsum;
+    if (dy.defined()) {
+      const Tensor x = x_.get(name()), mean = mean_.get(name()), rstd = rstd_.get(name());
+      Parameter* const parameters[] = {&gamma_, &beta_};
+      backward_context.weight_gradient(parameters,
+                                       NormWeightWork{context, gamma_, beta_, dy, x, mean, rstd});
+      dx = context.empty(dy.shape(), dy.dtype());
+      kernels::LayerNormBackwardArgs args;
+      args.dy = dy;
+      args.x = x;
+      args.gamma = gamma_.value;
+      args.mean = mean;
+      args.rstd = rstd;
+      args.dx = dx.view();
+      if (dsum.defined()) args.dx_residual = dsum;
+      context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum}, {dx},
+                  [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
+    }
+    if (!fused_) return {dx};
+    Tensor dbranch = dx;
+    if (needs_branch_ && dropout_.probability > 0) {
+      dbranch = context.empty(dx.shape(), dx.dtype());
+      context.run("dropout.backward", {dx}, {dbranch}, [&] {
+        context.kernels().elementwise().dropout(dropout_, dx, dbranch.view(), context.stream);
+      });
+    }
+    return {dx, dbranch};
+  }
+
+ private:
+  Parameter &gamma_, &beta_;
+  SavedTensor x_, mean_, rstd_;
+  bool fused_ = false, needs_branch_ = false;
+  kernels::DropoutArgs dropout_;
+};
+
+struct Outputs {
+  Tensor y, mean, rstd;
+};
+
+Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const Parameter& beta,
+              float epsilon, bool records, kernels::LayerNormArgs& args) {
+  SHOAL_CHECK(x.shape().rank() >= 1 && x.shape()[-1] == gamma.shape().count(),
+              "{}: an input {} for a norm of {} channels", gamma.name(), to_string(x.shape()),
+              gamma.shape().count());
+  Outputs out;
+  out.y = context.empty(x.shape(), x.dtype());
+  args.x = x;
+  args.gamma = gamma.value;
+  args.beta = beta.value;
+  args.epsilon = epsilon;
+  args.y = out.y.view();
+  if (records) {
+    out.mean = context.empty({x.shape().rows()}, DType::f32);
+    out.rstd = context.empty({x.shape().rows()}, DType::f32);
+    args.mean = out.mean.view();
+    args.rstd = out.rstd.view();
+  }
+  return out;
+}
+
+}  // namespace
+
+Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                 float epsilon) {
+  Parameter* const parameters[] = {&gamma, &beta};
+  const bool records = context.records({&x, 1}, parameters);
+  kernels::LayerNormArgs args;
+  const Outputs out = start(context, x.tensor, gamma, beta, epsilon, records, args);
+  context.run("layer_norm", {x.tensor, gamma.value, beta.value}, {out.y, out.mean, out.rstd},
+              [&] { context.kernels().norm().layer_norm(args, context.stream); });
+  if (!records) return Value{out.y};
+  Tape& tape = *context.tape;
+  return tape.record(
+      std::make_unique<LayerNormFunction>(tape, gamma, beta, x.tensor, out.mean, out.rstd), {&x, 1},
+      parameters, {out.y})[0];
+}
+
+ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
+                                 const DropoutSite& site, Parameter& gamma, Parameter& beta,
+                                 float epsilon) {
+  SHOAL_CHECK(branch.tensor.shape() == residual.tensor.shape(), "{}: a residual {} and a branch {}",
+              gamma.name(), to_string(residual.tensor.shape()), to_string(branch.tensor.shape()));
+  const Value inputs[] = {residual, branch};
+  Parameter* const parameters[] = {&gamma, &beta};
+  const bool records = context.records(inputs, parameters);
+  kernels::LayerNormArgs args;
+  const Outputs out = start(context, branch.tensor, gamma, beta, epsilon, records, args);
+  const Tensor sum = context.empty(branch.tensor.shape(), branch.tensor.dtype());
+  args.residual = residual.tensor;
+  args.sum = sum.view();
+  args.dropout = dropout_args(context, site, branch.tensor.shape());
+  context.run("residual_layer_norm", {residual.tensor, branch.tensor, gamma.value, beta.value},
+              {sum, out.y, out.mean, out.rstd},
+              [&] { context.kernels().norm().layer_norm(args, context.stream); });
+  if (!records) return {Value{sum}, Value{out.y}};
+  Tape& tape = *context.tape;
+  auto function = std::make_unique<LayerNormFunction>(tape, gamma, beta, sum, out.mean, out.rstd);
+  function->fuse(args.dropout, branch.needs_gradient());
+  auto values = tape.record(std::move(function), inputs, parameters, {sum, out.y});
+  return {std::move(values[0]), std::move(values[1])};
+}
+
+}  // namespace shoal::nn

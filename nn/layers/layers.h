@@ -1,0 +1,139 @@
+// The ordinary layers. Parameter names are Hugging Face's.
+#pragma once
+
+#include "shoal/nn/layers/kinds.h"
+
+namespace shoal::nn {
+
+struct LinearConfig {
+  std::int64_t in = 0, out = 0;
+  bool bias = true;
+  float std = 0.02f;  // of the initial weight
+  kernels::Activation activation = kernels::Activation::none;
+};
+
+// weight [out, in], as torch.nn.Linear.
+class Linear final : public LinearLike {
+ public:
+  explicit Linear(const LinearConfig& config);
+  std::string_view kind() const override { return "Linear"; }
+  Value forward(Context& context, const Value& x) override;
+
+ private:
+  LinearConfig config_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// weight [in, out], as transformers' Conv1D.
+class Conv1D final : public LinearLike {
+ public:
+  explicit Conv1D(const LinearConfig& config);
+  std::string_view kind() const override { return "Conv1D"; }
+  Value forward(Context& context, const Value& x) override;
+
+ private:
+  LinearConfig config_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+class LayerNorm final : public NormLike {
+ public:
+  LayerNorm(std::int64_t channels, float epsilon);
+  std::string_view kind() const override { return "LayerNorm"; }
+  Value forward(Context& context, const Value& x) override;
+  ResidualNorm forward(Context& context, const Value& residual, const Value& branch,
+                       const DropoutSite& site) override;
+
+ private:
+  float epsilon_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+class Embedding final : public EmbeddingLike {
+ public:
+  Embedding(std::int64_t rows, std::int64_t channels, float std);
+  std::string_view kind() const override { return "Embedding"; }
+  Value forward(Context& context, const Tensor& ids) override;
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+// Learned positions, added to token embeddings.
+class PositionEmbedding final : public Module {
+ public:
+  PositionEmbedding(std::int64_t positions, std::int64_t channels, float std);
+  std::string_view kind() const override { return "PositionEmbedding"; }
+  // x [B, T, C] + rows [first_position, first_position + T)
+  Value forward(Context& context, Value x, std::int64_t first_position);
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+class Dropout final : public Module {
+ public:
+  explicit Dropout(float probability) : probability_(probability) {}
+  std::string_view kind() const override { return "Dropout"; }
+  Value forward(Context& context, const Value& x) { return dropout(context, x, site()); }
+  // For operations that fuse this dropout.
+  DropoutSite site() const { return {probability_, path_hash(), 0, 0, 0}; }
+
+ private:
+  float probability_;
+};
+
+struct CausalSelfAttentionConfig {
+  std::int64_t channels = 0, heads = 1, max_positions = 0;
+  float scale = 0;  // 0: 1 / sqrt(head size)
+  float attention_dropout = 0;
+  float std = 0.02f, projection_std = 0.02f;
+};
+
+// GPT-2's attention: fused qkv projection c_attn, output projection c_proj.
+class CausalSelfAttention final : public AttentionLike {
+ public:
+  explicit CausalSelfAttention(const CausalSelfAttentionConfig& config);
+  std::string_view kind() const override { return "CausalSelfAttention"; }
+  Value forward(Context& context, const Value& x, const AttentionInput& input) override;
+
+  Slot<LinearLike> c_attn, c_proj;
+  Slot<Dropout> attn_dropout;
+
+ private:
+  Value attend_to_cache(Context& context, const Value& qkv, KeyValueCache& cache) const;
+  CausalSelfAttentionConfig config_;
+};
+
+struct MlpConfig {
+  std::int64_t channels = 0, inner = 0;
+  kernels::Activation activation = kernels::Activation::gelu_tanh;
+  float std = 0.02f, projection_std = 0.02f;
+};
+
+// c_proj(activation(c_fc(x)))
+class Mlp final : public Module {
+ public:
+  explicit Mlp(const MlpConfig& config);
+  std::string_view kind() const override { return "Mlp"; }
+  Value forward(Context& context, const Value& x);
+
+  Slot<LinearLike> c_fc, c_proj;
+};
+
+// Language-model head: logits x·Wᵀ. Shares `weight` with the embedding, or owns one.
+class LmHead final : public HeadLoss {
+ public:
+  explicit LmHead(std::shared_ptr<Parameter> tied);
+  LmHead(std::int64_t vocabulary, std::int64_t channels, float std);
+  std::string_view kind() const override { return "LmHead"; }
+  LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
+                     const LossOptions& options) override;
+  Tensor logits(Context& context, const Tensor& hidden) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+}  // namespace shoal::nn

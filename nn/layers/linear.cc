@@ -1,0 +1,131 @@
+#include "shoal/nn/layers/functional.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+using kernels::Activation;
+
+// dW and db; holds what they need, so that it may run later.
+struct LinearWeightWork {
+  Context& context;
+  Parameter& weight;
+  Parameter* bias;
+  bool transposed;
+  Tensor x, dy;
+
+  void operator()() const {
+    auto& matmul = context.kernels().matmul();
+    if (weight.trainable()) {
+      kernels::MatmulArgs args;
+      args.accumulate = weight.accumulate();
+      args.a = transposed ? dy.const_view() : x.const_view();
+      args.b = flat(transposed ? x : dy);
+      args.transpose_a = true;
+      args.c = weight.gradient.view();
+      context.run("linear.backward_weight", {x, dy}, {weight.gradient},
+                  [&] { matmul.matmul(args, context.stream); });
+    }
+    if (bias && bias->trainable()) {
+      const bool accumulate = bias->accumulate();
+      context.run("linear.backward_bias", {dy}, {bias->gradient},
+                  [&] { matmul.sum_rows(dy, bias->gradient.view(), accumulate, context.stream); });
+    }
+  }
+
+  static ConstView flat(const Tensor& tensor) {
+    return tensor.reshaped({tensor.shape().rows(), tensor.shape().columns()});
+  }
+};
+
+class LinearFunction final : public Function {
+ public:
+  LinearFunction(Tape& tape, const Value& x, Parameter& weight, Parameter* bias,
+                 const LinearOptions& options, const Tensor& pre_activation)
+      : weight_(weight),
+        bias_(bias),
+        options_(options),
+        x_shape_(x.tensor.shape()),
+        x_(tape, x.tensor),
+        pre_activation_(tape, pre_activation),
+        needs_dx_(x.needs_gradient()) {}
+
+  std::string_view name() const override { return "linear"; }
+
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    Context& context = backward_context.context();
+    Tensor dy = std::move(output_gradients[0]);
+    if (options_.activation != Activation::none) {
+      const Tensor before = pre_activation_.get(name());
+      const Tensor dbefore = may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
+      context.run("activation.backward", {before, dy}, {dbefore}, [&] {
+        context.kernels().elementwise().activation_backward(options_.activation, before, dy,
+                                                            dbefore.view(), context.stream);
+      });
+      dy = dbefore;
+    }
+    pre_activation_.reset();
+    {
+      Parameter* const parameters[] = {&weight_, bias_};
+      Tensor x = x_.get(name());
+      x_.reset();
+      backward_context.weight_gradient(
+          parameters,
+          LinearWeightWork{context, weight_, bias_, options_.transposed, std::move(x), dy});
+    }
+    if (!needs_dx_) return {Tensor()};
+    const Tensor dx = context.empty(x_shape_, dy.dtype());
+    kernels::MatmulArgs args;
+    args.a = dy;
+    args.b = weight_.value;
+    args.transpose_b = !options_.transposed;
+    args.c = dx.view();
+    context.run("linear.backward_input", {dy, weight_.value}, {dx},
+                [&] { context.kernels().matmul().matmul(args, context.stream); });
+    return {dx};
+  }
+
+ private:
+  Parameter& weight_;
+  Parameter* bias_;
+  LinearOptions options_;
+  Shape x_shape_;
+  SavedTensor x_, pre_activation_;
+  bool needs_dx_;
+};
+
+}  // namespace
+
+Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bias,
+             const LinearOptions& options) {
+  const Shape& shape = weight.shape();
+  const std::int64_t in = shape[options.transposed ? 1 : 0],
+                     out = shape[options.transposed ? 0 : 1];
+  SHOAL_CHECK(x.tensor.shape().rank() >= 1 && x.tensor.shape()[-1] == in,
+              "{}: an input {} for a layer of {} inputs", weight.name(),
+              to_string(x.tensor.shape()), in);
+  Parameter* const parameters[] = {&weight, bias};
+  const bool records = context.records({&x, 1}, parameters);
+  const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
+  Tensor before;
+  kernels::MatmulArgs args;
+  if (records && options.activation != Activation::none) {
+    before = context.empty(y.shape(), y.dtype());
+    args.pre_activation = before.view();
+  }
+  args.a = x.tensor;
+  args.b = weight.value;
+  args.transpose_b = options.transposed;
+  if (bias) args.bias = bias->value;
+  args.activation = options.activation;
+  args.c = y.view();
+  context.run("linear", {x.tensor, weight.value, bias ? bias->value : Tensor()}, {y, before},
+              [&] { context.kernels().matmul().matmul(args, context.stream); });
+  if (!records) return Value{y};
+  Tape& tape = *context.tape;
+  return tape.record(std::make_unique<LinearFunction>(tape, x, weight, bias, options, before),
+                     {&x, 1}, parameters, {y})[0];
+}
+
+}  // namespace shoal::nn

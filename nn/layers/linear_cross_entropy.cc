@@ -1,0 +1,92 @@
+#include "shoal/nn/layers/functional.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+// Everything was computed in forward; backward hands out dx and ends the weight's use.
+class LinearCrossEntropyFunction final : public Function {
+ public:
+  LinearCrossEntropyFunction(Tape& tape, Parameter& weight, const Tensor& dx)
+      : weight_(weight), dx_(tape, dx) {}
+  std::string_view name() const override { return "linear_cross_entropy"; }
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    const Tensor& dloss = output_gradients[0];
+    if (dloss.device().is_cpu()) {
+      const float seed = *dloss.const_data<float>();
+      SHOAL_CHECK(
+          seed == 1,
+          "linear_cross_entropy: backward started with {}; it accepts 1, because the head's "
+          "gradient was computed in forward: scale with loss_scale",
+          seed);
+    }
+    Parameter* const parameters[] = {&weight_};
+    backward_context.weight_gradient(parameters, [] {});
+    if (!dx_.defined()) return {Tensor()};
+    Tensor dx = dx_.get(name());
+    dx_.reset();
+    return {std::move(dx)};
+  }
+
+ private:
+  Parameter& weight_;
+  SavedTensor dx_;
+};
+
+std::int64_t count_targets(const Tensor& targets) {
+  std::int64_t valid = 0;
+  if (targets.count() == 0) return 0;
+  const std::int32_t* data = targets.const_data<std::int32_t>();
+  for (std::int64_t i = 0; i < targets.count(); ++i) valid += data[i] >= 0;
+  return valid;
+}
+
+}  // namespace
+
+LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
+                                const Tensor& targets, const LossOptions& options) {
+  SHOAL_CHECK(targets.dtype() == DType::i32 && targets.count() == hidden.tensor.shape().rows(),
+              "{}: targets {} {} for hidden states {}", weight.name(), to_string(targets.dtype()),
+              to_string(targets.shape()), to_string(hidden.tensor.shape()));
+  SHOAL_CHECK(targets.device().is_cpu(), "targets must lie in host memory, not on {}",
+              to_string(targets.device()));
+  Parameter* const parameters[] = {&weight};
+  const bool records = context.records({&hidden, 1}, parameters);
+  LossResult result;
+  result.targets = count_targets(targets);
+  const Tensor loss = context.empty({1}, DType::f32);
+  Tensor dx, dweight;
+  kernels::LinearCrossEntropyArgs args;
+  args.x = hidden.tensor;
+  args.weight = weight.value;
+  args.targets = targets;
+  args.label_smoothing = options.label_smoothing;
+  args.loss_scale = options.loss_scale;
+  args.loss_sum = loss.view();
+  if (records && hidden.needs_gradient()) {
+    dx = context.empty(hidden.tensor.shape(), hidden.tensor.dtype());
+    args.dx = dx.view();
+  }
+  if (records && weight.trainable()) {
+    args.accumulate_dweight = weight.accumulate();
+    dweight = weight.gradient;
+    args.dweight = dweight.view();
+  }
+  context.run("linear_cross_entropy", {hidden.tensor, weight.value, targets}, {loss, dx, dweight},
+              [&] { context.kernels().loss().linear_cross_entropy(args, context.stream); });
+  // Host kernels have finished when they return.
+  float* sum = loss.data<float>();
+  result.loss_sum = *sum;
+  *sum *= options.loss_scale;
+  if (!records) {
+    result.loss = Value{loss};
+    return result;
+  }
+  Tape& tape = *context.tape;
+  result.loss = tape.record(std::make_unique<LinearCrossEntropyFunction>(tape, weight, dx),
+                            {&hidden, 1}, parameters, {loss})[0];
+  return result;
+}
+
+}  // namespace shoal::nn
