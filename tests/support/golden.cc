@@ -68,6 +68,7 @@ double norm_of(const ConstView& tensor) { return norm_of(as_double(tensor)); }
 
 double global_norm_of(const std::vector<ConstView>& tensors) {
   std::vector<double> norms;
+  norms.reserve(tensors.size());
   for (const ConstView& tensor : tensors) norms.push_back(norm_of(tensor));
   return norm_of(norms);
 }
