@@ -1,0 +1,76 @@
+#include "shoal/nn/optim/master_weights.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // f32 elements: a cache line
+
+}  // namespace
+
+MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compute,
+                             kernels::Kernels& kernels, MemoryResource& memory)
+    : compute_(compute), kernels_(kernels) {
+  std::int64_t total = 0;
+  for (Parameter* parameter : parameters) {
+    SHOAL_CHECK(parameter->value.defined() && parameter->value.dtype() == DType::f32,
+                "{} must hold f32 numbers before masters are made of them", parameter->name());
+    if (parameter->trainable())
+      total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  Tensor block;
+  if (compute != DType::f32)
+    block = Tensor::empty({total}, DType::f32, memory, MemoryTag::optimizer);
+  std::int64_t offset = 0;
+  for (Parameter* parameter : parameters) {
+    Tensor master = parameter->value;
+    if (compute != DType::f32) {
+      Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters);
+      kernels.elementwise().cast(master, value.view(), {});
+      if (parameter->trainable()) {
+        const Tensor slot =
+            block.narrowed(0, offset, parameter->shape().count()).reshaped(parameter->shape());
+        kernels.elementwise().cast(master, slot.view(), {});
+        master = slot;
+        offset += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
+      } else {
+        master = value;
+      }
+      parameter->value = value;  // the f32 memory is given back here, parameter by parameter
+    }
+    entries_.push_back({parameter, master});
+  }
+}
+
+std::vector<Segment> MasterWeights::segments() const {
+  std::vector<Segment> segments;
+  for (const Entry& entry : entries_) {
+    if (!entry.parameter->trainable()) continue;
+    SHOAL_CHECK(entry.parameter->gradient.defined(), "{} has no gradient memory yet",
+                entry.parameter->name());
+    Segment segment{.name = entry.parameter->name(),
+                    .master = entry.master,
+                    .gradient = entry.parameter->gradient,
+                    .value = {},
+                    .decays = entry.parameter->decays()};
+    if (compute_ != DType::f32) segment.value = entry.parameter->value;
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+std::vector<NamedTensor> MasterWeights::masters() const {
+  std::vector<NamedTensor> tensors;
+  for (const Entry& entry : entries_) tensors.push_back({entry.parameter->name(), entry.master});
+  return tensors;
+}
+
+void MasterWeights::refresh() {
+  if (compute_ == DType::f32) return;
+  for (const Entry& entry : entries_)
+    if (entry.parameter->trainable())
+      kernels_.elementwise().cast(entry.master, entry.parameter->value.view(), {});
+}
+
+}  // namespace shoal::nn

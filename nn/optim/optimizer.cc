@@ -1,0 +1,204 @@
+#include "shoal/nn/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+// Segments start on cache lines, so that vector loops of neighbours do not share one.
+constexpr std::int64_t kAlignment = 16;  // f32 elements
+
+std::int64_t aligned(std::int64_t count) {
+  return (count + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void check(const Segment& segment) {
+  SHOAL_CHECK(segment.master.dtype() == DType::f32 && segment.gradient.dtype() == DType::f32,
+              "{}: the master is {} and the gradient {}; both are f32", segment.name,
+              to_string(segment.master.dtype()), to_string(segment.gradient.dtype()));
+  SHOAL_CHECK(segment.gradient.count() == segment.master.count() &&
+                  (!segment.value.defined() || segment.value.count() == segment.master.count()),
+              "{}: {} numbers have a gradient of {}", segment.name, segment.master.count(),
+              segment.gradient.count());
+}
+
+View flat(const Tensor& tensor) {
+  return tensor.defined() ? tensor.reshaped({tensor.count()}).view() : View{};
+}
+ConstView flat_const(const Tensor& tensor) {
+  return tensor.reshaped({tensor.count()}).const_view();
+}
+
+kernels::AdamWArgs adamw_args(const Segment& segment, std::span<const Tensor> state,
+                              const AdamWOptions& options, const kernels::StepState& step) {
+  kernels::AdamWArgs args;
+  args.master = flat(segment.master);
+  args.first_moment = flat(state[0]);
+  args.second_moment = flat(state[1]);
+  args.gradient = flat_const(segment.gradient);
+  args.parameter = flat(segment.value);
+  args.beta1 = options.beta1;
+  args.beta2 = options.beta2;
+  args.epsilon = options.epsilon;
+  args.weight_decay = segment.decays ? options.weight_decay : 0;
+  args.state = &step;
+  return args;
+}
+
+class AdamW final : public Optimizer {
+ public:
+  AdamW(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
+        const AdamWOptions& options)
+      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}),
+        options_(options) {}
+  std::string_view kind() const override { return "adamw"; }
+
+ private:
+  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
+              Stream stream) override {
+    kernels().optimizer().adamw(adamw_args(segment, state, options_, step), stream);
+  }
+  AdamWOptions options_;
+};
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
+      const SgdOptions& options)
+      : Optimizer(kernels, memory, std::move(segments),
+                  options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
+                                        : std::vector<std::string>{}),
+        options_(options) {
+    SHOAL_CHECK(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
+                "Nesterov momentum needs a momentum and no dampening, not {} and {}",
+                options.momentum, options.dampening);
+  }
+  std::string_view kind() const override { return "sgd"; }
+
+ private:
+  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
+              Stream stream) override {
+    kernels::SgdArgs args;
+    args.master = flat(segment.master);
+    if (!state.empty()) args.momentum_buffer = flat(state[0]);
+    args.gradient = flat_const(segment.gradient);
+    args.parameter = flat(segment.value);
+    args.momentum = options_.momentum;
+    args.dampening = options_.dampening;
+    args.weight_decay = segment.decays ? options_.weight_decay : 0;
+    args.nesterov = options_.nesterov;
+    args.state = &step;
+    kernels().optimizer().sgd(args, stream);
+  }
+  SgdOptions options_;
+};
+
+class Lamb final : public Optimizer {
+ public:
+  Lamb(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
+       const LambOptions& options)
+      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}),
+        options_(options) {
+    std::int64_t largest = 0;
+    for (const Segment& segment : this->segments())
+      largest = std::max(largest, segment.master.count());
+    scratch_ = Tensor::empty({largest}, DType::f32, memory, MemoryTag::optimizer);
+  }
+  std::string_view kind() const override { return "lamb"; }
+
+ private:
+  void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
+              Stream stream) override {
+    kernels::LambArgs args;
+    args.adam = adamw_args(segment, state, options_.adam, step);
+    args.update = scratch_.narrowed(0, 0, segment.master.count()).view();
+    args.max_trust_ratio = options_.max_trust_ratio;
+    kernels().optimizer().lamb(args, stream);
+  }
+  LambOptions options_;
+  Tensor scratch_;  // [largest segment] f32
+};
+
+}  // namespace
+
+Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
+                     std::vector<Segment> segments, std::vector<std::string> state_names)
+    : kernels_(kernels),
+      segments_(std::move(segments)),
+      state_names_(std::move(state_names)),
+      states_(segments_.size()) {
+  std::int64_t total = 0;
+  for (const Segment& segment : segments_) {
+    check(segment);
+    total += aligned(segment.master.count());
+  }
+  for (std::size_t state = 0; state < state_names_.size(); ++state) {
+    const Tensor block = Tensor::zeros({total}, DType::f32, memory, MemoryTag::optimizer);
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      const Tensor& master = segments_[i].master;
+      states_[i].push_back(block.narrowed(0, offset, master.count()).reshaped(master.shape()));
+      offset += aligned(master.count());
+    }
+  }
+  norm_ = Tensor::zeros({1}, DType::f64, memory, MemoryTag::workspace);
+}
+
+StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
+  bool first = true;
+  for (const Segment& segment : segments_) {
+    kernels_.optimizer().sum_of_squares(segment.gradient, norm_.view(), !first, stream);
+    first = false;
+  }
+  double sum = first ? 0.0 : *norm_.const_data<double>();
+  if (options.sum_over_shards) sum = options.sum_over_shards(sum);
+  StepOutcome outcome;
+  outcome.gradient_norm = std::sqrt(sum) * options.gradient_scale;
+  outcome.skipped = !std::isfinite(outcome.gradient_norm);
+  state.skip = outcome.skipped ? 1 : 0;
+  if (outcome.skipped) return outcome;
+
+  double scale = options.gradient_scale;
+  if (options.max_gradient_norm > 0)
+    scale *= std::min(1.0, options.max_gradient_norm / (outcome.gradient_norm + 1e-6));
+  state.gradient_scale = static_cast<float>(scale);
+  state.learning_rate = static_cast<float>(options.learning_rate);
+  ++state.step;
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    update(segments_[i], states_[i], state, stream);
+  return outcome;
+}
+
+std::vector<NamedTensor> Optimizer::state_tensors() const {
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    for (std::size_t state = 0; state < state_names_.size(); ++state)
+      tensors.push_back({state_names_[state] + "/" + segments_[i].name, states_[i][state]});
+  return tensors;
+}
+
+std::int64_t Optimizer::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const NamedTensor& entry : state_tensors())
+    bytes += static_cast<std::int64_t>(entry.tensor.bytes());
+  return bytes;
+}
+
+std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
+                                      std::vector<Segment> segments, const AdamWOptions& options) {
+  return std::make_unique<AdamW>(kernels, memory, std::move(segments), options);
+}
+std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
+                                    std::vector<Segment> segments, const SgdOptions& options) {
+  return std::make_unique<Sgd>(kernels, memory, std::move(segments), options);
+}
+std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
+                                     std::vector<Segment> segments, const LambOptions& options) {
+  return std::make_unique<Lamb>(kernels, memory, std::move(segments), options);
+}
+
+}  // namespace shoal::nn

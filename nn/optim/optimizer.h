@@ -1,0 +1,104 @@
+// Update rules over flat f32 memory.
+//
+// An Optimizer knows segments, not modules: ranges of f32 numbers with their gradient, and where a
+// 16-bit copy of them lives. One rank may hold every parameter's segment, or only its shard of
+// each: sharding composes an Optimizer by giving it fewer, shorter segments.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/parameter.h"
+
+namespace shoal::nn {
+
+// What one update reads and writes. All tensors contiguous, of the same count.
+struct Segment {
+  std::string name = {};  // the parameter's
+  Tensor master = {};     // f32: the numbers that are updated
+  Tensor gradient = {};   // f32: sums over ranks and microbatches
+  Tensor value = {};  // bf16/f16 copy to refresh; undefined where master is the parameter itself
+  bool decays = true;
+};
+
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
+struct StepOptions {
+  double learning_rate = 0;
+  double gradient_scale = 1;     // gradients are first multiplied with this (1 / loss scale)
+  double max_gradient_norm = 0;  // 0: no clipping
+  // Turns this rank's sum of squares into that of all ranks whose segments differ; default: itself.
+  std::function<double(double)> sum_over_shards = {};
+};
+
+struct StepOutcome {
+  double gradient_norm = 0;  // global, unscaled, before clipping
+  bool skipped = false;      // the norm was inf or NaN: nothing was changed
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  virtual std::string_view kind() const = 0;
+
+  // Norm, clipping (as torch.nn.utils.clip_grad_norm_: factor max / (norm + 1e-6), at most 1) and
+  // the update, in one pass over each segment after the norm. Advances state.step unless skipped.
+  StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
+
+  const std::vector<Segment>& segments() const { return segments_; }
+  // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory: what a checkpoint keeps
+  // beside the masters, and what it is loaded into.
+  std::vector<NamedTensor> state_tensors() const;
+  std::int64_t state_bytes() const;
+
+ protected:
+  // Allocates `state_names` for each segment, zeroed, under MemoryTag::optimizer, in one block
+  // each.
+  Optimizer(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
+            std::vector<std::string> state_names);
+  virtual void update(const Segment& segment, std::span<const Tensor> state,
+                      const kernels::StepState& step, Stream stream) = 0;
+  kernels::Kernels& kernels() const { return kernels_; }
+
+ private:
+  kernels::Kernels& kernels_;
+  std::vector<Segment> segments_;
+  std::vector<std::string> state_names_;
+  std::vector<std::vector<Tensor>> states_;  // [segment][state]
+  Tensor norm_;                              // [1] f64
+};
+
+struct AdamWOptions {  // torch.optim.AdamW's defaults but for the decay, which is Hugging Face's
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+};
+struct SgdOptions {
+  double momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+};
+struct LambOptions {
+  AdamWOptions adam{.epsilon = 1e-6};
+  double max_trust_ratio = 10;
+};
+
+// `kernels` and `memory` must outlive the result. Weight decay applies to segments that decay.
+std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
+                                      std::vector<Segment> segments, const AdamWOptions& options);
+std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
+                                    std::vector<Segment> segments, const SgdOptions& options);
+// Trust ratios are a segment's: give LAMB whole parameters.
+std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
+                                     std::vector<Segment> segments, const LambOptions& options);
+
+}  // namespace shoal::nn

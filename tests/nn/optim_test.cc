@@ -1,0 +1,200 @@
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "support/golden.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/optim/loss_scaler.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/nn/optim/schedule.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+nlohmann::json golden_json(const std::string& name) {
+  std::ifstream file(testing::golden_path(name));
+  return nlohmann::json::parse(file);
+}
+
+TEST(Schedule, EqualsTransformers) {
+  const nlohmann::json curves = golden_json("schedules.json");
+  ASSERT_GT(curves.size(), 10u);
+  for (const nlohmann::json& curve : curves) {
+    const Schedule schedule(curve["schedule"].get<std::string>(), curve["base_learning_rate"],
+                            curve["warmup_steps"], curve["total_steps"], curve["options"]);
+    const auto expected = curve["learning_rates"].get<std::vector<double>>();
+    for (std::size_t step = 0; step < expected.size(); ++step)
+      EXPECT_NEAR(schedule.learning_rate(static_cast<std::int64_t>(step)), expected[step], 1e-15)
+          << curve["schedule"] << " " << curve["options"] << " step " << step;
+  }
+}
+
+TEST(Schedule, RefusesWhatItDoesNotKnow) {
+  const nlohmann::json none = nlohmann::json::object();
+  EXPECT_THROW(Schedule("linaer", 1, 0, 10, none), Error);
+  EXPECT_THROW(Schedule("linear", 1, 0, 10, {{"power", 2}}), Error);
+  EXPECT_THROW(Schedule("polynomial", 1e-8, 0, 10, none), Error);
+  EXPECT_THROW(Schedule("warmup_stable_decay", 1, 0, 10, none), Error);
+  EXPECT_THROW(Schedule("warmup_stable_decay", 1, 8, 10, {{"num_decay_steps", 5}}), Error);
+  EXPECT_THROW(Schedule("cosine_with_min_lr", 1, 0, 10, none), Error);
+}
+
+class Optimizers : public ::testing::Test {
+ protected:
+  std::unique_ptr<MemoryResource> memory = make_host_memory();
+  std::unique_ptr<kernels::Kernels> cpu = kernels::make_cpu_kernels();
+
+  Tensor tensor(ConstView source) {
+    Tensor made = Tensor::empty({source.shape.count()}, DType::f32, *memory, MemoryTag::parameters);
+    std::copy_n(source.as<float>(), made.count(), made.data<float>());
+    return made;
+  }
+
+  std::unique_ptr<Optimizer> make(const nlohmann::json& rule, std::vector<Segment> segments) {
+    const auto adam = [&] {
+      return AdamWOptions{rule["betas"][0], rule["betas"][1], rule["epsilon"],
+                          rule["weight_decay"]};
+    };
+    if (rule["rule"] == "adamw") return make_adamw(*cpu, *memory, std::move(segments), adam());
+    if (rule["rule"] == "lamb")
+      return make_lamb(*cpu, *memory, std::move(segments), {adam(), rule["max_trust_ratio"]});
+    return make_sgd(*cpu, *memory, std::move(segments),
+                    {rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
+  }
+};
+
+TEST_F(Optimizers, FollowTheGoldenTrajectories) {
+  const nlohmann::json golden = golden_json("optim.json");
+  const auto file = SafetensorsFile::open(testing::golden_path("optim.safetensors"));
+  for (const auto& [name, rule] : golden["cases"].items()) {
+    std::vector<Segment> segments;
+    for (const std::string tensor_name : golden["tensors"]) {
+      const Tensor rows = file->tensor(name + "." + tensor_name);  // [steps + 1, n]
+      const std::int64_t n = rows.shape()[1];
+      Segment segment{.name = tensor_name, .master = tensor(rows.narrowed(0, 0, 1))};
+      segment.gradient = Tensor::zeros({n}, DType::f32, *memory, MemoryTag::gradients);
+      segments.push_back(segment);
+    }
+    const std::unique_ptr<Optimizer> optimizer = make(rule, segments);
+    kernels::StepState state;
+    for (int step = 0; step < golden["steps"]; ++step) {
+      for (const Segment& segment : segments) {
+        const Tensor rows = file->tensor("gradient." + segment.name);
+        std::copy_n(rows.narrowed(0, step, 1).const_data<float>(), segment.gradient.count(),
+                    segment.gradient.data<float>());
+      }
+      optimizer->step(state,
+                      {.learning_rate = golden["learning_rates"][static_cast<size_t>(step)]});
+      for (const Segment& segment : segments) {
+        const Tensor rows = file->tensor(name + "." + segment.name);
+        EXPECT_TRUE(testing::close_in_norm(
+            name + "." + segment.name, segment.master,
+            rows.narrowed(0, step + 1, 1).reshaped(segment.master.shape()), 2e-6, 1e-4))
+            << "step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
+  std::vector<Segment> segments;
+  for (const char* name : {"a", "b"}) {
+    Segment segment{.name = name,
+                    .master = Tensor::zeros({3}, DType::f32, *memory, MemoryTag::parameters),
+                    .gradient = Tensor::zeros({3}, DType::f32, *memory, MemoryTag::gradients)};
+    std::fill_n(segment.gradient.data<float>(), 3, 2.0f);
+    segments.push_back(segment);
+  }
+  const auto optimizer = make_sgd(*cpu, *memory, segments, {});
+  kernels::StepState state;
+  // Norm of six twos, scaled by a half: sqrt(6). Clipped to 1, the update is 1 / sqrt(6).
+  const StepOptions options{.learning_rate = 1, .gradient_scale = 0.5, .max_gradient_norm = 1};
+  StepOutcome outcome = optimizer->step(state, options);
+  EXPECT_NEAR(outcome.gradient_norm, std::sqrt(6.0), 1e-12);
+  EXPECT_FALSE(outcome.skipped);
+  EXPECT_EQ(state.step, 1u);
+  EXPECT_NEAR(segments[1].master.const_data<float>()[2], -1 / std::sqrt(6.0), 1e-6);
+
+  segments[1].gradient.data<float>()[0] = std::numeric_limits<float>::infinity();
+  const float before = segments[0].master.const_data<float>()[0];
+  outcome = optimizer->step(state, options);
+  EXPECT_TRUE(outcome.skipped);
+  EXPECT_EQ(state.step, 1u);
+  EXPECT_EQ(segments[0].master.const_data<float>()[0], before);
+}
+
+TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
+  Segment segment{.name = "a",
+                  .master = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::parameters),
+                  .gradient = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::gradients)};
+  segment.gradient.data<float>()[0] = 3;
+  const auto optimizer = make_sgd(*cpu, *memory, {segment}, {});
+  kernels::StepState state;
+  const StepOutcome outcome = optimizer->step(
+      state, {.learning_rate = 1, .sum_over_shards = [](double sum) { return sum + 16; }});
+  EXPECT_DOUBLE_EQ(outcome.gradient_norm, 5);
+}
+
+TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
+  Parameter parameter("w", {4}, {});
+  parameter.value = Tensor::zeros({4}, DType::f32, *memory, MemoryTag::parameters);
+  parameter.gradient = Tensor::zeros({4}, DType::f32, *memory, MemoryTag::gradients);
+  std::fill_n(parameter.value.data<float>(), 4, 1.0f);
+  std::fill_n(parameter.gradient.data<float>(), 4, 1.0f);
+  std::vector<Parameter*> parameters{&parameter};
+  MasterWeights masters(parameters, DType::bf16, *cpu, *memory);
+  EXPECT_EQ(parameter.value.dtype(), DType::bf16);
+  const auto optimizer = make_sgd(*cpu, *memory, masters.segments(), {});
+  kernels::StepState state;
+  // bf16 has steps of 2^-8 below 1: sixteen updates of 2^-12 only show together.
+  for (int step = 0; step < 16; ++step) optimizer->step(state, {.learning_rate = 0x1p-12});
+  EXPECT_EQ(masters.masters()[0].tensor.const_data<float>()[0], 1 - 0x1p-8f);
+  EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[0]), 1 - 0x1p-8f);
+
+  masters.masters()[0].tensor.data<float>()[1] = 7;
+  masters.refresh();
+  EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[1]), 7);
+}
+
+TEST_F(Optimizers, StateIsNamedAndCounted) {
+  Segment segment{.name = "w",
+                  .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),
+                  .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients)};
+  const auto adamw = make_adamw(*cpu, *memory, {segment}, {});
+  ASSERT_EQ(adamw->state_tensors().size(), 2u);
+  EXPECT_EQ(adamw->state_tensors()[1].name, "exp_avg_sq/w");
+  EXPECT_EQ(adamw->state_bytes(), 40);
+  EXPECT_TRUE(make_sgd(*cpu, *memory, {segment}, {})->state_tensors().empty());
+  EXPECT_THROW(make_sgd(*cpu, *memory, {segment}, {.nesterov = true}), Error);
+}
+
+TEST(LossScaler, GrowsAfterTheWindowAndShrinksOnOverflow) {
+  LossScaler scaler({.init_scale = 1024, .window = 3, .min_scale = 256});
+  scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 512);
+  for (int step = 0; step < 3; ++step) scaler.update(false);
+  EXPECT_EQ(scaler.scale(), 1024);
+  for (int step = 0; step < 4; ++step) scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 256);
+  // Overflowing for a whole window at the smallest scale is divergence.
+  EXPECT_THROW(for (int step = 0; step < 3; ++step) scaler.update(true), Error);
+}
+
+TEST(LossScaler, DelayedShiftBearsOverflows) {
+  LossScaler scaler({.init_scale = 8, .delayed_shift = 2});
+  scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 8);
+  scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 4);
+  LossScaler fixed({.dynamic = false, .init_scale = 8});
+  fixed.update(true);
+  EXPECT_EQ(fixed.scale(), 8);
+}
+
+}  // namespace
+}  // namespace shoal::nn
