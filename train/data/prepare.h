@@ -32,7 +32,7 @@ struct PrepareOptions {
   bool overwrite_cache = false;  // prepare again although nothing changed
   int threads = 1;
   // From the calling thread: bytes of input done, and all. May throw to cancel.
-  std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
 struct PreparedSplit {

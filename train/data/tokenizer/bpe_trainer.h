@@ -25,7 +25,7 @@ struct BpeTrainerOptions {
   int threads = 1;                    // for counting words
   // Called from the training thread, at most every 1 % or so: stage ("count words", "merge"), done,
   // total. May throw to cancel.
-  std::function<void(std::string_view stage, std::int64_t done, std::int64_t total)> progress;
+  std::function<void(std::string_view stage, std::int64_t done, std::int64_t total)> progress = {};
 };
 
 class BpeTrainer {

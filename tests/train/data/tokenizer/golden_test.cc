@@ -1,0 +1,113 @@
+// Ids, offsets and decoded text against Hugging Face's (tools/golden/make_tokenizer_cases.py).
+#include "support/golden.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/sha256.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+json read_golden(const std::string& name) {
+  return json::parse(read_text_file(testing::golden_path("tokenizer/" + name)));
+}
+
+std::vector<std::int64_t> flat(const std::vector<TextSpan>& spans) {
+  std::vector<std::int64_t> list;
+  for (const TextSpan& span : spans) list.insert(list.end(), {span.begin, span.end});
+  return list;
+}
+
+// A byte span must hold exactly the characters of its character span.
+void expect_spans_agree(std::string_view text, const Encoding& encoding) {
+  const auto characters = [&](std::int64_t bytes) {
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < bytes; ++i)
+      count += !unicode::is_continuation(text[static_cast<std::size_t>(i)]);
+    return count;
+  };
+  for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
+    if (encoding.special[i]) continue;
+    EXPECT_EQ(characters(encoding.bytes[i].begin), encoding.characters[i].begin) << i;
+    EXPECT_EQ(characters(encoding.bytes[i].end), encoding.characters[i].end) << i;
+  }
+}
+
+void expect_cases(const Tokenizer& tokenizer, const json& cases) {
+  const json texts = read_golden("texts.json");
+  ASSERT_EQ(texts.size(), cases.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = texts[i];
+    SCOPED_TRACE("text " + std::to_string(i) + ": " + text);
+    const auto ids = cases[i].at("ids").get<std::vector<TokenId>>();
+    const Encoding encoding = tokenizer.encode(text, {.offsets = true});
+    EXPECT_EQ(encoding.ids, ids);
+    EXPECT_EQ(flat(encoding.characters), cases[i].at("offsets").get<std::vector<std::int64_t>>());
+    expect_spans_agree(text, encoding);
+    for (int pass = 0; pass < 2; ++pass) {  // the second finds its words in the cache
+      std::vector<TokenId> appended;
+      tokenizer.append_ids(text, appended, true);
+      EXPECT_EQ(appended, ids) << "pass " << pass;
+    }
+    EXPECT_EQ(tokenizer.decode(ids, true), cases[i].value("decoded", text));
+    EXPECT_EQ(tokenizer.decode(ids, false), cases[i].value("decoded_all", text));
+  }
+}
+
+class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerGolden, EqualsHuggingFace) {
+  const std::string name = GetParam();
+  const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/" + name + ".json"));
+  expect_cases(*tokenizer, read_golden(name + ".cases.json"));
+}
+
+// Written by Shoal and read again, it must still be the same tokenizer.
+TEST_P(TokenizerGolden, SurvivesItsOwnJson) {
+  const std::string name = GetParam();
+  const std::string path = testing::golden_path("tokenizer/" + name + ".json");
+  const auto first = ByteLevelBpe::from_json(read_text_file(path), path);
+  const auto second = ByteLevelBpe::from_json(first->to_json(), "again");
+  EXPECT_EQ(first->hash(), second->hash());
+  expect_cases(*second, read_golden(name + ".cases.json"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, TokenizerGolden,
+                         ::testing::Values("plain", "roberta", "trimmed", "llama", "unknown",
+                                           "unknown_fused", "split_removed", "split_previous",
+                                           "split_next", "split_contiguous"),
+                         [](const auto& variant) { return std::string(variant.param); });
+
+TEST(TokenizerGpt2, EqualsHuggingFace) {
+  SHOAL_SHARED_DATA_OR_SKIP(vocab, "gpt2-vocab.json");
+  SHOAL_SHARED_DATA_OR_SKIP(merges, "gpt2-merges.txt");
+  const auto tokenizer = load_vocab_and_merges(vocab, merges);
+  EXPECT_EQ(tokenizer->vocab_size(), 50257);
+  EXPECT_EQ(tokenizer->max_id(), 50256);
+  EXPECT_EQ(tokenizer->roles().eos, 50256);
+  expect_cases(*tokenizer, read_golden("gpt2.cases.json"));
+}
+
+TEST(TokenizerGpt2, WikitextHasHuggingFacesIdsAndDecodesToItself) {
+  SHOAL_SHARED_DATA_OR_SKIP(vocab, "gpt2-vocab.json");
+  SHOAL_SHARED_DATA_OR_SKIP(merges, "gpt2-merges.txt");
+  SHOAL_SHARED_DATA_OR_SKIP(text_path, "wikitext2-valid.txt");
+  const auto tokenizer = load_vocab_and_merges(vocab, merges);
+  const std::string text = read_text_file(text_path);
+  std::vector<TokenId> ids;
+  tokenizer->append_ids(text, ids);
+  // SHA-256 of Hugging Face's ids for the same text, as little-endian 32-bit integers.
+  EXPECT_EQ(ids.size(), 258659u);
+  EXPECT_EQ(to_hex(sha256({reinterpret_cast<const char*>(ids.data()), 4 * ids.size()})),
+            "9c87f1a0a64b3a69ad7f2f71b97326a29db8035b6a1ffb4147dabde3709ef775");
+  EXPECT_TRUE(tokenizer->decode(ids) == text);
+}
+
+}  // namespace
+}  // namespace shoal

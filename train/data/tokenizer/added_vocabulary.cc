@@ -1,0 +1,82 @@
+#include "shoal/train/data/tokenizer/added_vocabulary.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace shoal {
+namespace {
+
+std::uint8_t byte_at(std::string_view text, std::size_t at) {
+  return static_cast<std::uint8_t>(text[at]);
+}
+
+std::uint8_t class_at(std::string_view text, std::size_t at) {
+  return unicode::classes()[unicode::decode(text.data() + at).value];
+}
+
+}  // namespace
+
+AddedVocabulary::AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens)
+    : tokens_(std::move(tokens)) {
+  std::erase_if(tokens_, [](const auto& token) { return token.first.content.empty(); });
+  for (const auto& [token, id] : tokens_) passes_[token.normalized ? 1 : 0].add(token, id);
+  for (Pass& pass : passes_) pass.finish();
+}
+
+void AddedVocabulary::Pass::add(const AddedToken& token, TokenId id) {
+  entries_.push_back({token, id});
+}
+
+void AddedVocabulary::Pass::finish() {
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    const std::uint8_t x = byte_at(a.token.content, 0), y = byte_at(b.token.content, 0);
+    return x != y ? x < y : a.token.content.size() > b.token.content.size();
+  });
+  for (const Entry& entry : entries_) ++first_[byte_at(entry.token.content, 0) + 1u];
+  for (std::size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
+  if (!entries_.empty() && entries_.front().token.content[0] == entries_.back().token.content[0])
+    only_byte_ = byte_at(entries_.front().token.content, 0);
+}
+
+bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match& match) const {
+  for (std::size_t at = from; at < text.size(); ++at) {
+    if (only_byte_ >= 0) {
+      const void* found = std::memchr(text.data() + at, only_byte_, text.size() - at);
+      if (found == nullptr) return false;
+      at = static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+    }
+    const std::uint8_t b = byte_at(text, at);
+    for (std::uint32_t i = first_[b]; i < first_[b + 1u]; ++i) {
+      const std::string& content = entries_[i].token.content;
+      if (text.substr(at, content.size()) != content) continue;
+      match = {at, at + content.size(), &entries_[i]};
+      return true;
+    }
+  }
+  return false;
+}
+
+bool AddedVocabulary::Pass::stands_alone(std::string_view text, std::size_t begin,
+                                         std::size_t end) {
+  const bool left =
+      begin == 0 || !(class_at(text, unicode::previous(text, begin)) & unicode::kWord);
+  const bool right = end == text.size() || !(class_at(text, end) & unicode::kWord);
+  return left && right;
+}
+
+std::size_t AddedVocabulary::Pass::left_of_spaces(std::string_view text, std::size_t at) {
+  while (at > 0) {
+    const std::size_t before = unicode::previous(text, at);
+    if ((class_at(text, before) & unicode::kKind) != unicode::space) break;
+    at = before;
+  }
+  return at;
+}
+
+std::size_t AddedVocabulary::Pass::right_of_spaces(std::string_view text, std::size_t at) {
+  while (at < text.size() && (class_at(text, at) & unicode::kKind) == unicode::space)
+    at += unicode::decode(text.data() + at).bytes;
+  return at;
+}
+
+}  // namespace shoal

@@ -1,0 +1,83 @@
+// Tokens found in the text itself, before it is cut into words. Internal to this room.
+//
+// As Hugging Face's AddedVocabulary (tokenizer/added_vocabulary.rs): tokens that are not
+// "normalized" are looked for first, the others in what is left; of several that match at the
+// leftmost place the longest wins; a match that single_word rejects is passed over whole.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+
+namespace shoal {
+
+class AddedVocabulary {
+ public:
+  // A token with empty content is left out, as Hugging Face does.
+  explicit AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens = {});
+
+  const std::vector<std::pair<AddedToken, TokenId>>& tokens() const { return tokens_; }
+
+  // Calls text_piece(view) and added(view, id) from left to right; the views lie in `text`.
+  template <typename TextPiece, typename Added>
+  void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
+    passes_[0].split(
+        text, [&](std::string_view piece) { passes_[1].split(piece, text_piece, added); }, added);
+  }
+
+ private:
+  struct Entry {
+    AddedToken token;
+    TokenId id;
+  };
+  struct Match {
+    std::size_t begin, end;
+    const Entry* entry;
+  };
+
+  class Pass {
+   public:
+    void add(const AddedToken& token, TokenId id);
+    void finish();
+
+    template <typename TextPiece, typename Added>
+    void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
+      if (text.empty()) return;
+      std::size_t done = 0;
+      if (!entries_.empty()) {
+        Match match;
+        for (std::size_t from = 0; find(text, from, match);) {
+          from = match.end;
+          const AddedToken& token = match.entry->token;
+          if (token.single_word && !stands_alone(text, match.begin, match.end)) continue;
+          if (token.lstrip) match.begin = std::max(left_of_spaces(text, match.begin), done);
+          if (token.rstrip) match.end = right_of_spaces(text, match.end);
+          if (done < match.begin) text_piece(text.substr(done, match.begin - done));
+          added(text.substr(match.begin, match.end - match.begin), match.entry->id);
+          done = match.end;
+        }
+      }
+      if (done < text.size()) text_piece(text.substr(done));
+    }
+
+   private:
+    bool find(std::string_view text, std::size_t from, Match& match) const;
+    static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
+    static std::size_t left_of_spaces(std::string_view text, std::size_t at);
+    static std::size_t right_of_spaces(std::string_view text, std::size_t at);
+
+    std::vector<Entry> entries_;              // by first byte, then longest first
+    std::array<std::uint32_t, 257> first_{};  // entries of byte b: [first_[b], first_[b + 1])
+    int only_byte_ = -1;                      // the first byte of all entries, if it is one
+  };
+
+  std::vector<std::pair<AddedToken, TokenId>> tokens_;
+  std::array<Pass, 2> passes_;  // not normalized, normalized
+};
+
+}  // namespace shoal

@@ -1,0 +1,112 @@
+// The merges: a word's bytes to token ids. Internal to this room.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/tokenizer.h"
+
+namespace shoal {
+
+// GPT-2's reversible map from bytes to printable characters: '!'..'~', 0xA1..0xAC and 0xAE..0xFF
+// stand for themselves, the others, in order, for U+0100 and up.
+const std::array<std::string, 256>& byte_level_alphabet();  // UTF-8 of each byte's character
+// The bytes that a byte-level token stands for; nothing when a character is not in the alphabet.
+std::optional<std::string> bytes_of_token(std::string_view token);
+std::string token_of_bytes(std::string_view bytes);
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+using StringIds = std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>>;
+
+// (left id, right id) -> (rank, merged id): open addressing, at most half full.
+class MergeTable {
+ public:
+  struct Merge {
+    std::uint32_t rank = kNone;
+    TokenId id = -1;
+  };
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  void reserve(std::size_t merges);
+  void set(TokenId left, TokenId right, Merge merge);  // a later rank replaces an earlier one
+  Merge find(TokenId left, TokenId right) const {
+    const std::uint64_t key = key_of(left, right);
+    for (std::size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].merge;
+      if (slots_[slot].key == kEmpty) return {};
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+  struct Slot {
+    std::uint64_t key = kEmpty;
+    Merge merge;
+  };
+  static std::uint64_t key_of(TokenId left, TokenId right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  std::size_t slot_of(std::uint64_t key) const {
+    return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
+  }
+  std::vector<Slot> slots_ = std::vector<Slot>(2);
+  std::size_t mask_ = 1;
+  int shift_ = 63;
+};
+
+struct BpeModelOptions {
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;
+  bool ignore_merges = false;
+};
+
+class BpeModel {
+ public:
+  // tokens[id]: nothing where the vocabulary has a hole. Merges by rank. Errors: corrupt_data with
+  // `source` and the token that is missing.
+  BpeModel(std::vector<std::optional<std::string>> tokens,
+           const std::vector<std::pair<std::string, std::string>>& merges, BpeModelOptions options,
+           const std::string& source);
+
+  struct Symbol {
+    TokenId id;
+    std::uint32_t bytes;  // how many of the word's bytes it stands for
+  };
+  // Thread-safe. Replaces `symbols`. A byte that the vocabulary lacks becomes unk_token or, where
+  // there is none, nothing, as in Hugging Face.
+  void tokenize(std::string_view word, std::vector<Symbol>& symbols) const;
+
+  const std::vector<std::optional<std::string>>& tokens() const { return tokens_; }
+  const std::vector<std::pair<TokenId, TokenId>>& merges() const { return merge_list_; }
+  const BpeModelOptions& options() const { return options_; }
+  std::int64_t size() const { return size_; }  // tokens, holes not counted
+  std::optional<TokenId> find(std::string_view token) const;
+
+ private:
+  void merge_short(std::vector<Symbol>& symbols) const;
+  void merge_long(std::vector<Symbol>& symbols) const;
+  void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+
+  std::vector<std::optional<std::string>> tokens_;
+  std::vector<std::pair<TokenId, TokenId>> merge_list_;
+  BpeModelOptions options_;
+  std::int64_t size_ = 0;
+  StringIds ids_;
+  MergeTable table_;
+  std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
+  TokenId unk_ = -1;
+};
+
+}  // namespace shoal

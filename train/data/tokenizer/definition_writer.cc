@@ -1,0 +1,76 @@
+#include "shoal/train/data/tokenizer/definition.h"
+
+namespace shoal {
+namespace {
+
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+nlohmann::ordered_json ordered(const nlohmann::json& value) {
+  return nlohmann::ordered_json::parse(value.dump());
+}
+
+}  // namespace
+
+// {"token":id,...} by rising id, as Hugging Face writes it.
+std::string vocab_json_of(const BpeModel& model) {
+  std::string text = "{";
+  for (std::size_t id = 0; id < model.tokens().size(); ++id) {
+    if (!model.tokens()[id]) continue;
+    if (text.size() > 1) text += ',';
+    text += quoted(*model.tokens()[id]) + ':' + std::to_string(id);
+  }
+  return text + '}';
+}
+
+std::string merges_txt_of(const BpeModel& model) {
+  std::string text = "#version: 0.2\n";
+  for (const auto& [left, right] : model.merges())
+    text += *model.tokens()[static_cast<std::size_t>(left)] + ' ' +
+            *model.tokens()[static_cast<std::size_t>(right)] + '\n';
+  return text;
+}
+
+std::string tokenizer_json_of(const BpeModel& model, const BpeDefinition& definition) {
+  nlohmann::ordered_json added = nlohmann::ordered_json::array();
+  for (const auto& [token, id] : definition.added)
+    added.push_back({{"id", id},
+                     {"content", token.content},
+                     {"single_word", token.single_word},
+                     {"lstrip", token.lstrip},
+                     {"rstrip", token.rstrip},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
+  nlohmann::ordered_json head = {{"version", "1.0"},
+                                 {"truncation", nullptr},
+                                 {"padding", nullptr},
+                                 {"added_tokens", added},
+                                 {"normalizer", nullptr},
+                                 {"pre_tokenizer", ordered(definition.pre_tokenizer)},
+                                 {"post_processor", ordered(definition.post_processor)},
+                                 {"decoder", ordered(definition.decoder)}};
+  nlohmann::ordered_json options = {{"type", "BPE"},
+                                    {"dropout", nullptr},
+                                    {"unk_token", nullptr},
+                                    {"continuing_subword_prefix", nullptr},
+                                    {"end_of_word_suffix", nullptr},
+                                    {"fuse_unk", definition.model.fuse_unk},
+                                    {"byte_fallback", false},
+                                    {"ignore_merges", definition.model.ignore_merges}};
+  if (definition.model.unk_token) options["unk_token"] = *definition.model.unk_token;
+  // The long parts are written by hand: an ordered_json looks its keys up one by one.
+  std::string text = head.dump();
+  text.back() = ',';
+  std::string model_text = options.dump();
+  model_text.back() = ',';
+  text += "\"model\":" + model_text + "\"vocab\":" + vocab_json_of(model) + ",\"merges\":[";
+  bool first = true;
+  for (const auto& [left, right] : model.merges()) {
+    if (!first) text += ',';
+    first = false;
+    text += '[' + quoted(*model.tokens()[static_cast<std::size_t>(left)]) + ',' +
+            quoted(*model.tokens()[static_cast<std::size_t>(right)]) + ']';
+  }
+  return text + "]}}";
+}
+
+}  // namespace shoal

@@ -1,0 +1,143 @@
+#include "shoal/train/data/tokenizer/load.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/make_byte_level_bpe.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array<const char*, 7> kRoles = {"bos_token",  "eos_token", "pad_token", "unk_token",
+                                               "mask_token", "cls_token", "sep_token"};
+
+// What the files beside the vocabulary say of special tokens.
+struct Config {
+  RoleNames roles;
+  std::vector<AddedToken> special;  // the roles' tokens, once each
+  bool add_prefix_space = false;
+};
+
+AddedToken special_token(const json& value) {
+  AddedToken token;
+  if (value.is_string()) {
+    token.content = value.get<std::string>();
+    return token;
+  }
+  token.content = value.at("content").get<std::string>();
+  token.single_word = value.value("single_word", false);
+  token.lstrip = value.value("lstrip", false);
+  token.rstrip = value.value("rstrip", false);
+  token.normalized = value.value("normalized", false);
+  return token;
+}
+
+Config read_config(const fs::path& directory) {
+  Config config;
+  // tokenizer_config.json is the newer file: what it says wins.
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+    const fs::path path = directory / name;
+    if (!fs::exists(path)) continue;
+    const json file = read_json_file(path.string());
+    try {
+      for (const char* role : kRoles) {
+        if (!file.contains(role) || file[role].is_null()) continue;
+        const AddedToken token = special_token(file[role]);
+        config.roles[role] = token.content;
+        std::erase_if(config.special, [&](const auto& t) { return t.content == token.content; });
+        config.special.push_back(token);
+      }
+      config.add_prefix_space = file.value("add_prefix_space", config.add_prefix_space);
+    } catch (const json::exception& error) {
+      throw_error(ErrorCode::corrupt_data, "{}: {}", path.string(), error.what());
+    }
+  }
+  return config;
+}
+
+// Where no file names the special tokens, those that GPT-2 and RoBERTa have under their usual
+// names.
+std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
+  std::vector<AddedToken> tokens;
+  for (const char* name : {"<|endoftext|>", "<s>", "<pad>", "</s>", "<unk>", "<mask>"}) {
+    const auto is_name = [&](const auto& token) { return token && *token == name; };
+    if (std::any_of(definition.tokens.begin(), definition.tokens.end(), is_name))
+      tokens.push_back({.content = name, .lstrip = std::string_view(name) == "<mask>"});
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
+  const fs::path place(path);
+  if (!fs::exists(place)) throw_error(ErrorCode::not_found, "there is no tokenizer at '{}'", path);
+  const bool is_directory = fs::is_directory(place);
+  const fs::path directory = is_directory ? place : place.parent_path();
+  const fs::path whole = is_directory ? place / "tokenizer.json" : place;
+  const Config config = read_config(directory);
+  if (fs::exists(whole)) {
+    BpeDefinition definition = parse_tokenizer_json(read_text_file(whole.string()), whole.string());
+    return make_byte_level_bpe(std::move(definition), whole.string(), config.roles);
+  }
+  const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
+  if (!fs::exists(vocab) || !fs::exists(merges))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("'{}' holds neither tokenizer.json nor vocab.json with merges.txt", path),
+        "give the directory that a tokenizer was saved in");
+  BpeFileOptions options;
+  options.add_prefix_space = config.add_prefix_space;
+  options.added_tokens = config.special;
+  BpeDefinition definition = parse_vocab_and_merges(read_text_file(vocab.string()),
+                                                    read_text_file(merges.string()), path, options);
+  if (config.special.empty()) add_tokens(definition, usual_tokens(definition));
+  return make_byte_level_bpe(std::move(definition), path, config.roles);
+}
+
+std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& vocab_path,
+                                                          const std::string& merges_path,
+                                                          const BpeFileOptions& options) {
+  return ByteLevelBpe::from_vocab_and_merges(read_text_file(vocab_path),
+                                             read_text_file(merges_path),
+                                             vocab_path + " + " + merges_path, options);
+}
+
+void save_tokenizer(const ByteLevelBpe& tokenizer, const std::string& directory,
+                    std::int64_t model_max_length) {
+  std::error_code failure;
+  fs::create_directories(directory, failure);
+  if (failure)
+    throw_error(ErrorCode::io, "cannot make the directory '{}': {}", directory, failure.message());
+  const TokenRoles& roles = tokenizer.roles();
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  const std::array<std::optional<TokenId>, 7> ids = {roles.bos,  roles.eos, roles.pad, roles.unk,
+                                                     roles.mask, roles.cls, roles.sep};
+  for (std::size_t i = 0; i < kRoles.size(); ++i)
+    if (ids[i]) map[kRoles[i]] = *tokenizer.id_to_token(*ids[i]);
+  nlohmann::ordered_json config = map;
+  config["clean_up_tokenization_spaces"] = false;
+  if (model_max_length > 0) config["model_max_length"] = model_max_length;
+  // The class that takes tokenizer.json as it is; model classes add tokens of their own.
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  const fs::path base(directory);
+  const auto write = [&](const char* name, std::string_view text) {
+    write_file_atomically((base / name).string(), text);
+  };
+  write("vocab.json", tokenizer.vocab_json());
+  write("merges.txt", tokenizer.merges_txt());
+  write("special_tokens_map.json", map.dump(2) + "\n");
+  write("tokenizer_config.json", config.dump(2) + "\n");
+  write("tokenizer.json", tokenizer.to_json());
+}
+
+}  // namespace shoal

@@ -1,0 +1,46 @@
+// Where tokens stand in their text, as Hugging Face's Encoding.offsets says it. Internal to this
+// room.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "shoal/train/data/tokenizer/tokenizer.h"
+
+namespace shoal {
+
+// A word's place: its first byte in the text. A prefixed word has a space in front that the text
+// has not; Hugging Face lets that space stand for the first character.
+struct WordPlace {
+  std::size_t begin = 0;
+  bool prefixed = false;
+};
+
+// Appends ids and their spans to an Encoding, from left to right.
+class OffsetWriter {
+ public:
+  // `text` (well-formed UTF-8) and `encoding` outlive it.
+  OffsetWriter(std::string_view text, Encoding& encoding) : text_(text), encoding_(encoding) {}
+
+  // Leave white space at a token's ends out of its span, as trim_offsets asks.
+  void trim(bool prefix_space) {
+    trim_ = true;
+    prefix_space_ = prefix_space;
+  }
+
+  // Bytes [from, to) of the word; `token`: the bytes it decodes to.
+  void add_token(TokenId id, const WordPlace& word, std::size_t from, std::size_t to,
+                 std::string_view token);
+  void add_span(TokenId id, std::size_t begin, std::size_t length);
+
+ private:
+  void add(TokenId id, TextSpan bytes, std::string_view token, bool is_added);
+  std::int64_t characters_before(std::int64_t byte);
+
+  std::string_view text_;
+  Encoding& encoding_;
+  bool trim_ = false, prefix_space_ = false;
+  std::int64_t seen_bytes_ = 0, seen_characters_ = 0;  // where characters_before() stands
+};
+
+}  // namespace shoal

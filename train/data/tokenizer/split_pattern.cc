@@ -1,0 +1,204 @@
+#include "shoal/train/data/tokenizer/split_pattern.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include <unicode/regex.h>
+#include <unicode/utext.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+
+struct SplitPattern::Compiled {
+  std::unique_ptr<icu::RegexPattern> pattern;
+};
+
+namespace {
+
+struct Range {
+  std::size_t begin, end;
+  bool matched;
+};
+
+[[noreturn]] void refuse(const std::string& source, std::string_view what) {
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{}: the Split pattern holds {}, which is not supported", source, what),
+              "use GPT-2's pattern, or one of literals, classes, \\p{..}, \\s, \\d, groups and "
+              "quantifiers");
+}
+
+// Rewrites what ICU spells otherwise (\s is White_Space here, but not in ICU) and refuses what it
+// would read differently.
+std::string to_icu(std::string_view pattern, const std::string& source) {
+  std::string icu;
+  int set_depth = 0;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\') {
+      if (next == 's') {
+        icu += "\\p{White_Space}";
+      } else if (next == 'S') {
+        icu += "\\P{White_Space}";
+      } else if ((next == 'p' || next == 'P') && pattern.substr(i + 2).starts_with('{')) {
+        const std::size_t close = std::min(pattern.find('}', i), pattern.size() - 1);
+        icu += pattern.substr(i, close + 1 - i);
+        i = close;
+        continue;
+      } else if (std::isalnum(static_cast<unsigned char>(next)) == 0 ||
+                 std::string_view("dDrntfx").find(next) != std::string_view::npos) {
+        icu += {c, next};
+      } else {
+        refuse(source, fmt::format("'\\{}'", next));
+      }
+      ++i;
+      continue;
+    }
+    if (c == '[' && next == ':') refuse(source, "a POSIX bracket '[:'");
+    if (c == '[') ++set_depth;
+    if (c == ']' && set_depth > 0) --set_depth;
+    if (set_depth > 0 && ((c == '&' && next == '&') || (c == '-' && next == '-')))
+      refuse(source, fmt::format("the set operation '{}{}'", c, next));
+    if (set_depth == 0 && (c == '^' || c == '$' || c == '.'))
+      refuse(source, fmt::format("'{}' outside of a set", c));
+    if (set_depth == 0 && c == '}' && next == '+') refuse(source, "'}+'");
+    if (c == '(' && next == '?') {
+      const std::string_view rest = pattern.substr(i + 2);
+      bool known = false;
+      for (const std::string_view group : {":", "=", "!", "<=", "<!", ">", "i:"})
+        known = known || rest.starts_with(group);
+      if (!known) refuse(source, fmt::format("the group '(?{}'", rest.substr(0, 2)));
+    }
+    icu += c;
+  }
+  return icu;
+}
+
+std::vector<Range> ranges_of(std::string_view text, const icu::RegexPattern& pattern) {
+  UErrorCode status = U_ZERO_ERROR;
+  UText* input =
+      utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &status);
+  std::vector<Range> ranges;
+  std::size_t done = 0;
+  {
+    std::unique_ptr<icu::RegexMatcher> matcher(pattern.matcher(status));
+    if (matcher) matcher->reset(input);
+    while (U_SUCCESS(status) && matcher && matcher->find(status)) {
+      const auto begin = static_cast<std::size_t>(matcher->start64(status));
+      const auto end = static_cast<std::size_t>(matcher->end64(status));
+      if (done < begin) ranges.push_back({done, begin, false});
+      if (begin < end) ranges.push_back({begin, end, true});
+      done = end;
+    }
+  }
+  utext_close(input);
+  if (U_FAILURE(status))
+    throw_error(ErrorCode::invalid_argument, "the Split pattern failed on a text of {} bytes: {}",
+                text.size(), u_errorName(status));
+  if (done < text.size()) ranges.push_back({done, text.size(), false});
+  return ranges;
+}
+
+std::vector<Range> ranges_of(std::string_view text, std::string_view literal) {
+  std::vector<Range> ranges;
+  std::size_t done = 0;
+  while (!literal.empty()) {
+    const std::size_t begin = text.find(literal, done);
+    if (begin == std::string_view::npos) break;
+    if (done < begin) ranges.push_back({done, begin, false});
+    done = begin + literal.size();
+    ranges.push_back({begin, done, true});
+  }
+  if (done < text.size()) ranges.push_back({done, text.size(), false});
+  return ranges;
+}
+
+// NormalizedString::split of Hugging Face, behaviour by behaviour.
+std::vector<Range> merge(const std::vector<Range>& ranges, SplitBehavior behavior) {
+  std::vector<Range> result;
+  bool previous_matched = false;
+  switch (behavior) {
+    case SplitBehavior::isolated:
+      return ranges;
+    case SplitBehavior::removed:
+      for (const Range& range : ranges)
+        if (!range.matched) result.push_back(range);
+      return result;
+    case SplitBehavior::contiguous:
+      for (const Range& range : ranges) {
+        if (!result.empty() && range.matched == previous_matched)
+          result.back().end = range.end;
+        else
+          result.push_back(range);
+        previous_matched = range.matched;
+      }
+      return result;
+    case SplitBehavior::merged_with_previous:
+      for (const Range& range : ranges) {
+        if (range.matched && !previous_matched && !result.empty())
+          result.back().end = range.end;
+        else
+          result.push_back(range);
+        previous_matched = range.matched;
+      }
+      return result;
+    case SplitBehavior::merged_with_next:
+      for (auto range = ranges.rbegin(); range != ranges.rend(); ++range) {
+        if (range->matched && !previous_matched && !result.empty())
+          result.back().begin = range->begin;
+        else
+          result.push_back(*range);
+        previous_matched = range->matched;
+      }
+      return {result.rbegin(), result.rend()};
+  }
+  return result;
+}
+
+}  // namespace
+
+bool is_gpt2_pattern(std::string_view pattern) {
+  constexpr std::array<std::string_view, 2> kSpellings = {
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+      R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+  return pattern == kSpellings[0] || pattern == kSpellings[1];
+}
+
+SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavior, bool invert,
+                                 const std::string& source) {
+  const std::string icu_pattern = to_icu(pattern, source);
+  UErrorCode status = U_ZERO_ERROR;
+  UParseError place;
+  SplitPattern split;
+  auto compiled = std::make_shared<Compiled>();
+  compiled->pattern.reset(
+      icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(icu_pattern), place, status));
+  if (U_FAILURE(status))
+    throw_error(ErrorCode::corrupt_data, "{}: the Split pattern '{}' does not compile: {} at {}",
+                source, pattern, u_errorName(status), place.offset);
+  split.compiled_ = std::move(compiled);
+  split.behavior_ = behavior;
+  split.invert_ = invert;
+  return split;
+}
+
+SplitPattern SplitPattern::literal(std::string text, SplitBehavior behavior, bool invert) {
+  SplitPattern split;
+  split.literal_ = std::move(text);
+  split.behavior_ = behavior;
+  split.invert_ = invert;
+  return split;
+}
+
+void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  std::vector<Range> ranges =
+      compiled_ ? ranges_of(text, *compiled_->pattern) : ranges_of(text, literal_);
+  if (invert_)
+    for (Range& range : ranges) range.matched = !range.matched;
+  for (const Range& range : merge(ranges, behavior_))
+    pieces.push_back(text.substr(range.begin, range.end - range.begin));
+}
+
+}  // namespace shoal
