@@ -63,7 +63,7 @@ class ExchangePlan : public BouncePlan {
     return {.all = std::max(1u, 2 * k)};                        // fill(k) is step 2k-1
   }
   void run(std::uint32_t step) override {
-    const std::int64_t k = step == 0 ? -1 : (step - 1) / 2;
+    const std::int64_t k = (std::int64_t{step} + 1) / 2 - 1;  // step 0 belongs to slice -1
     if (step % 2 == 0 && step > 0) return take(k, slices_.at(k));
     if (k + 1 < slices_.number()) fill(k + 1, slices_.at(k + 1));
   }
@@ -160,7 +160,7 @@ class BounceAllReduce final : public BouncePlan {
     }
   }
   void run(std::uint32_t step) override {
-    const std::int64_t k = step == 0 ? -1 : (step - 1) / 3;
+    const std::int64_t k = (std::int64_t{step} + 2) / 3 - 1;  // step 0 belongs to slice -1
     const std::uint32_t phase = step == 0 ? 0 : (step - 1) % 3;
     if (phase == 0 && k + 1 < slices_.number()) fill(k + 1, slices_.at(k + 1));
     if (phase == 1) reduce(k, slices_.at(k));

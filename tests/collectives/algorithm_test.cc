@@ -1,0 +1,124 @@
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/algorithm/ring.h"
+#include "shoal/collectives/algorithm/shard.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr std::int64_t kCounts[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 1000, 4097, 1 << 20};
+
+TEST(Shard, TilesTheBufferInBalancedWholeGranules) {
+  for (int parts = 1; parts <= 17; ++parts)
+    for (const std::int64_t count : kCounts)
+      for (const std::int64_t granule : {1, 16, 64}) {
+        std::int64_t end = 0, smallest = count, largest = 0;
+        for (int part = 0; part < parts; ++part) {
+          const Range range = shard(count, parts, part, granule);
+          ASSERT_EQ(range.begin, end) << parts << " parts of " << count;
+          ASSERT_TRUE(range.begin % granule == 0 || range.empty());
+          end = range.end;
+          smallest = std::min(smallest, range.size());
+          largest = std::max(largest, range.size());
+        }
+        EXPECT_EQ(end, count);
+        EXPECT_LT(largest - smallest, 2 * granule) << parts << " parts of " << count;
+        EXPECT_EQ(shard(count, parts, 0, granule).size(), largest);  // plans rely on it
+      }
+}
+
+TEST(Shard, DoesNotOverflowNearTheLargestCount) {
+  const std::int64_t count = (std::int64_t{1} << 62) + 5;
+  EXPECT_EQ(shard(count, 17, 16, 64).end, count);
+}
+
+TEST(Shard, RefusesNonsense) {
+  EXPECT_THROW(shard(-1, 2, 0, 1), Error);
+  EXPECT_THROW(shard(1, 2, 2, 1), Error);
+  EXPECT_THROW(shard(1, 0, 0, 1), Error);
+  EXPECT_THROW(shard(1, 1, 0, 0), Error);
+}
+
+TEST(Slices, CoverTheCount) {
+  for (const std::int64_t count : kCounts)
+    for (const std::int64_t length : {1, 7, 4096}) {
+      const Slices slices{count, length};
+      std::int64_t end = 0;
+      for (std::int64_t i = 0; i < slices.number(); ++i) {
+        const Range range = slices.at(i);
+        ASSERT_EQ(range.begin, end);
+        ASSERT_FALSE(range.empty());
+        end = range.end;
+      }
+      EXPECT_EQ(end, count);
+      EXPECT_TRUE(slices.at(slices.number()).empty());
+    }
+}
+
+// Plays all ranks, each chunk as the ranks whose input it contains.
+TEST(Ring, EveryRankEndsWithEveryChunkFromEveryRankExactlyOnce) {
+  struct Parcel {
+    int chunk = -1;
+    std::map<int, int> from;  // rank -> times
+  };
+  for (int size = 2; size <= 17; ++size) {
+    std::vector<Parcel> box(static_cast<std::size_t>(size));
+    std::vector<std::map<int, std::map<int, int>>> stored(static_cast<std::size_t>(size));
+    for (int step = 0; step < ring_steps(size); ++step) {
+      const auto before = box;
+      for (int rank = 0; rank < size; ++rank) {
+        const RingStep now = ring_step(rank, size, step);
+        const auto r = static_cast<std::size_t>(rank);
+        Parcel parcel = before[static_cast<std::size_t>(ring_left(rank, size))];
+        if (now.action == RingAction::send) parcel = {now.chunk, {}};
+        ASSERT_EQ(parcel.chunk, now.chunk) << "rank " << rank << " of " << size;
+        if (now.action != RingAction::store && now.action != RingAction::store_and_send)
+          ++parcel.from[rank];
+        if (now.action != RingAction::send && now.action != RingAction::reduce_and_send)
+          stored[r][now.chunk] = parcel.from;
+        box[r] = parcel;
+      }
+    }
+    for (const auto& chunks : stored) {
+      ASSERT_EQ(chunks.size(), static_cast<std::size_t>(size));
+      for (const auto& [chunk, from] : chunks) {
+        ASSERT_EQ(from.size(), static_cast<std::size_t>(size));
+        for (const auto& [source, times] : from) EXPECT_EQ(times, 1) << source;
+      }
+    }
+  }
+}
+
+TEST(Ring, NeighboursAreInverse) {
+  for (int size = 2; size <= 17; ++size)
+    for (int rank = 0; rank < size; ++rank)
+      EXPECT_EQ(ring_left(ring_right(rank, size), size), rank);
+  EXPECT_THROW(ring_step(0, 2, 3), Error);
+}
+
+TEST(Choice, SmallGoesInlineAndForcingWins) {
+  EXPECT_EQ(choose_all_reduce({8, 2, true, Algorithm::automatic}, 8192), Algorithm::inlined);
+  EXPECT_EQ(choose_all_reduce({1 << 20, 2, true, Algorithm::automatic}, 8192), Algorithm::direct);
+  EXPECT_EQ(choose_all_reduce({8, 2, true, Algorithm::ring}, 8192), Algorithm::ring);
+  // More ranks read more copies of the input.
+  EXPECT_EQ(choose_all_reduce({4096, 16, true, Algorithm::automatic}, 8192), Algorithm::direct);
+}
+
+TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
+  try {
+    parse_algorithm("rings");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "'rings' is not an all_reduce algorithm of native; use direct, ring or nothing "
+                 "(chosen by size)");
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collectives

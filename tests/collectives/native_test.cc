@@ -1,0 +1,269 @@
+// The native backend's results: ranks as threads and as processes, all operations, dtypes,
+// algorithms, kinds of memory.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <random>
+
+#include "predictable.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CommunicatorOptions options_for(const std::string& algorithm) {
+  CommunicatorOptions options;
+  options.algorithm = algorithm;
+  options.deadline_seconds = 60;
+  return options;
+}
+
+// (ranks, algorithm)
+class NativeResults : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(NativeResults, AreExactWithThreadRanks) {
+  const auto& [size, algorithm] = GetParam();
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options_for(algorithm));
+    const auto own = test::check_everything(*communicator, {0, 1, 3, 129, 2055});
+    const std::lock_guard lock(mutex);
+    wrong.insert(wrong.end(), own.begin(), own.end());
+  });
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+TEST_P(NativeResults, AreExactWithProcessRanks) {
+  const auto& [size, algorithm] = GetParam();
+  shoal::test::ProcessRanks ranks(size, [&](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options_for(algorithm));
+    const auto wrong = test::check_everything(*communicator, {0, 1, 17, 2055});
+    if (!wrong.empty()) throw Error(ErrorCode::internal, wrong.front());
+  });
+  for (const auto& outcome : ranks.wait(100)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+
+TEST_P(NativeResults, AreExactWhenLarge) {
+  const auto& [size, algorithm] = GetParam();
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options_for(algorithm));
+    for (const std::int64_t count : {std::int64_t{1} << 19, (std::int64_t{1} << 20) + 3})
+      for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
+        for (const auto memory : {test::Memory::plain, test::Memory::symmetric}) {
+          const bool in_place = memory == test::Memory::plain;
+          const test::Case c{dtype, ReduceOp::sum, count, in_place, 1, memory};
+          const test::Case part{dtype, ReduceOp::sum, count / size + 1, in_place, 1, memory};
+          const std::int64_t bad = test::wrong_in_all_reduce(*communicator, c) +
+                                   test::wrong_in_reduce_scatter(*communicator, part) +
+                                   test::wrong_in_all_gather(*communicator, part) +
+                                   test::wrong_in_broadcast(*communicator, c, size - 1);
+          const std::lock_guard lock(mutex);
+          if (bad > 0) wrong.push_back(fmt::format("{}: {} wrong", describe(c), bad));
+        }
+  });
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Chosen, NativeResults,
+                         ::testing::Combine(::testing::Range(1, 10), ::testing::Values("")));
+INSTANTIATE_TEST_SUITE_P(Forced, NativeResults,
+                         ::testing::Combine(::testing::Values(2, 3, 5),
+                                            ::testing::Values("ring", "direct")));
+
+// Sums of random numbers depend on the order of additions: all ranks and all runs must agree to
+// the bit, and the zero-copy and bounced routes with them.
+TEST(Native, ResultsAreBitIdenticalOnAllRanksAndInBothKindsOfMemory) {
+  constexpr std::int64_t kCount = 300001;
+  for (const std::string algorithm : {"", "ring"}) {
+    std::vector<std::vector<float>> results;
+    std::mutex mutex;
+    for (int run = 0; run < 2; ++run)
+      shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
+        const auto communicator = make_communicator(world, store, options_for(algorithm));
+        Buffer symmetric(communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
+        auto* values = static_cast<float*>(symmetric.data());
+        std::mt19937 random(static_cast<unsigned>(world.rank));
+        std::normal_distribution<float> normal;
+        for (std::int64_t i = 0; i < kCount; ++i) values[i] = normal(random);
+        std::vector<float> plain(values, values + kCount);
+        communicator->all_reduce(values, values, kCount, DType::f32, ReduceOp::sum)->wait();
+        communicator->all_reduce(plain.data(), plain.data(), kCount, DType::f32, ReduceOp::sum)
+            ->wait();
+        const std::lock_guard lock(mutex);
+        results.push_back(plain);
+        results.emplace_back(values, values + kCount);
+      });
+    for (const auto& result : results)
+      ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * 4), 0) << algorithm;
+  }
+}
+
+TEST(Native, MinAndMaxPropagateNaN) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options_for(""));
+    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max})
+      for (const std::int64_t count : {8, 5000}) {
+        std::vector<float> values(static_cast<std::size_t>(count), static_cast<float>(world.rank));
+        values[3] = world.rank == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+        communicator->all_reduce(values.data(), values.data(), count, DType::f32, op)->wait();
+        EXPECT_TRUE(std::isnan(values[3])) << to_string(op);
+        EXPECT_EQ(values[2], op == ReduceOp::min ? 0.0f : 2.0f);
+      }
+  });
+}
+
+TEST(Native, SixteenBitFloatsAccumulateInSinglePrecision) {
+  // 256 + 1 + 1 + 1 + 1 is 260; rounded to bf16 after each addition it would stay 256.
+  for (const std::string algorithm : {"", "direct", "ring"})
+    shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {
+      const auto communicator = make_communicator(world, store, options_for(algorithm));
+      for (const std::int64_t count : {64, 9000}) {
+        std::vector<bfloat16> values(static_cast<std::size_t>(count),
+                                     bfloat16(world.rank == 0 ? 256.0f : 1.0f));
+        communicator->all_reduce(values.data(), values.data(), count, DType::bf16, ReduceOp::sum)
+            ->wait();
+        EXPECT_EQ(static_cast<float>(values[7]), 260.0f) << algorithm << " " << count;
+      }
+    });
+}
+
+TEST(Native, CountsRoutesAndSymmetricBytes) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto host = make_host_memory();
+    CountingMemory counted(*host);
+    CommunicatorOptions options = options_for("");
+    options.counted_by = &counted;
+    const auto communicator = make_communicator(world, store, options);
+    EXPECT_EQ(communicator->backend(), "native");
+    constexpr std::int64_t kCount = 1 << 16;
+    {
+      Buffer symmetric(communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
+      EXPECT_EQ(counted.usage(MemoryTag::gradients).current, kCount * 4);
+      auto* values = static_cast<float*>(symmetric.data());
+      std::fill_n(values, kCount, 1.0f);
+      communicator->all_reduce(values, values, kCount, DType::f32, ReduceOp::sum)->wait();
+    }
+    EXPECT_EQ(counted.usage(MemoryTag::gradients).current, 0);
+    std::vector<float> plain(kCount, 1.0f);
+    communicator->all_reduce(plain.data(), plain.data(), kCount, DType::f32, ReduceOp::sum)->wait();
+    communicator->all_reduce(plain.data(), plain.data(), 4, DType::f32, ReduceOp::sum)->wait();
+    const CommunicatorStatistics s = communicator->statistics();
+    EXPECT_EQ(s.operations, 3);
+    EXPECT_EQ(s.zero_copy, 1);
+    EXPECT_EQ(s.bounced, 1);
+    EXPECT_EQ(s.inlined, 1);
+    EXPECT_GT(s.bounced_bytes, 0);
+  });
+}
+
+TEST(Native, SymmetricMemoryGrowsAndIsUsedAgain) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options_for(""));
+    MemoryResource& memory = communicator->memory_resource();
+    // Ranks allocate differently on purpose: operations say where their buffers lie.
+    Buffer extra;
+    if (world.rank == 1) extra = Buffer(memory, 100 << 20, MemoryTag::communication);
+    std::vector<Buffer> buffers;
+    for (int i = 0; i < 5; ++i) buffers.emplace_back(memory, 30 << 20, MemoryTag::gradients);
+    constexpr std::int64_t kCount = 10000;
+    for (Buffer& buffer : buffers) {
+      auto* values = static_cast<std::int32_t*>(buffer.data());
+      std::fill_n(values, kCount, world.rank + 1);
+      communicator->all_reduce(values, values, kCount, DType::i32, ReduceOp::sum)->wait();
+      EXPECT_EQ(values[kCount - 1], 3);
+    }
+    EXPECT_EQ(communicator->statistics().zero_copy, 5);
+    void* first = nullptr;
+    {
+      const Buffer once(memory, 3 << 20, MemoryTag::gradients);
+      first = once.data();
+    }
+    const Buffer again(memory, 3 << 20, MemoryTag::gradients);
+    EXPECT_EQ(again.data(), first);
+  });
+}
+
+TEST(Native, SeveralCommunicatorsShareAStore) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto first = make_communicator(world, store, options_for(""));
+    const auto second = make_communicator(world, store, options_for("ring"));
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::int64_t> a(500, world.rank), b(500, i);
+      auto one = first->all_reduce(a.data(), a.data(), 500, DType::i64, ReduceOp::sum);
+      auto two = second->all_reduce(b.data(), b.data(), 500, DType::i64, ReduceOp::sum);
+      two->wait();
+      one->wait();
+      EXPECT_EQ(a[499], 3);
+      EXPECT_EQ(b[499], 3 * i);
+    }
+  });
+}
+
+TEST(Native, RefusesBadArgumentsBeforeAnythingMoves) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options_for(""));
+    std::vector<float> x(100);
+    const auto text_of = [&](auto&& call) -> std::string {
+      try {
+        call();
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "";
+    };
+    const auto sum = ReduceOp::sum;
+    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data(), -1, DType::f32, sum); }),
+                HasSubstr("all_reduce: count -1"));
+    EXPECT_THAT(text_of([&] { c->all_reduce(nullptr, x.data(), 1, DType::f32, sum); }),
+                HasSubstr("null pointer"));
+    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data(), 1, DType::i32, ReduceOp::avg); }),
+                HasSubstr("avg of i32"));
+    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data() + 1, 8, DType::f32, sum); }),
+                HasSubstr("overlap"));
+    EXPECT_THAT(text_of([&] { c->broadcast(x.data(), 1, DType::f32, 2); }), HasSubstr("root 2"));
+    c->barrier()->wait();  // nothing above counted as a call
+  });
+}
+
+TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
+  const auto store = make_hash_store();
+  const auto text_of = [&](const CommunicatorOptions& options) -> std::string {
+    try {
+      make_communicator(shoal::test::local_world(0, 1), *store, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CommunicatorOptions options;
+  options.backend = "gloo";
+  EXPECT_EQ(text_of(options), "'gloo' is not a collective backend; use native, mpi or nccl");
+  options.backend = "native";
+  options.algorithm = "tree";
+  EXPECT_THAT(text_of(options), HasSubstr("use direct, ring or nothing"));
+}
+
+TEST(MakeCommunicator, ASingleRankWorksWithEveryBackendName) {
+  const auto store = make_hash_store();
+  for (const std::string backend : {"native", "mpi", "nccl"}) {
+    CommunicatorOptions options;
+    options.backend = backend;
+    const auto communicator = make_communicator(shoal::test::local_world(0, 1), *store, options);
+    EXPECT_EQ(communicator->backend(), backend);
+    EXPECT_THAT(test::check_everything(*communicator, {0, 1, 17}), IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collectives
