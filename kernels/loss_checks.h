@@ -23,10 +23,12 @@ inline void check_linear_cross_entropy(const LinearCrossEntropyArgs& args) {
   };
   SHOAL_CHECK(
       args.x.shape.rank() >= 1 && args.weight.shape.rank() == 2 &&
-          args.x.shape.columns() == args.weight.shape[1] && args.x.dtype == args.weight.dtype &&
+          args.x.shape.columns() == args.weight.shape[1] && args.weight.shape[1] > 0 &&
+          args.x.dtype == args.weight.dtype &&
           (args.x.dtype == DType::f32 || args.x.dtype == DType::bf16 || args.x.dtype == DType::f16),
-      "linear_cross_entropy: x {} {} does not fit weight {} {}", to_string(args.x.dtype),
-      to_string(args.x.shape), to_string(args.weight.dtype), to_string(args.weight.shape));
+      "linear_cross_entropy: x {} {} does not fit weight {} {} (at least one column)",
+      to_string(args.x.dtype), to_string(args.x.shape), to_string(args.weight.dtype),
+      to_string(args.weight.shape));
   const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns(),
                      vocabulary = args.weight.shape[0];
   SHOAL_CHECK(args.label_smoothing >= 0 && args.label_smoothing <= 1,
@@ -49,7 +51,7 @@ inline void check_linear_cross_entropy(const LinearCrossEntropyArgs& args) {
 
 inline void check_cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
                                 View loss_sum, View dlogits) {
-  SHOAL_CHECK(logits.shape.rank() >= 1 && is_floating(logits.dtype),
+  SHOAL_CHECK(logits.shape.rank() >= 1 && is_floating(logits.dtype) && logits.dtype != DType::f64,
               "cross_entropy: logits are {} {}", to_string(logits.dtype), to_string(logits.shape));
   SHOAL_CHECK(label_smoothing >= 0 && label_smoothing <= 1,
               "cross_entropy: label_smoothing {} is not in [0, 1]", label_smoothing);

@@ -1,11 +1,364 @@
+// FlashAttention on tiles of queries by keys that stay in a core's L2 (Dao et al., 2022). A task is
+// one (batch, head): it packs the head's keys and values once, walks blocks of queries and, below
+// each, blocks of keys up to the causal limit. Backward owns dq, dk and dv of its head, so the
+// order of every sum is fixed, whatever the number of threads.
+#include "shoal/kernels/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "shoal/kernels/attention_checks.h"
+#include "shoal/kernels/cpu/attention_tiles.h"
 #include "shoal/kernels/cpu/families.h"
-#include "shoal/kernels/reference/families.h"
+#include "shoal/kernels/cpu/scratch.h"
+#include "shoal/kernels/cpu/tile_product.h"
+#include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::kernels {
+namespace {
 
-// Until the tiled kernels land.
-std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom&) {
-  return make_reference_attention();
+constexpr std::int64_t kQueries = 64;        // of a tile
+constexpr std::int64_t kForwardKeys = 512;   // scores 128 KiB, probabilities as many or half
+constexpr std::int64_t kBackwardKeys = 256;  // two tiles of scores, three of probabilities
+
+std::int64_t whole_panels(std::int64_t columns) {
+  constexpr std::int64_t width = TileProduct::kMaxPanelWidth;
+  return (columns + width - 1) / width * width;
+}
+
+// Cuts arrays, aligned to cache lines, off a block of memory; from null it counts.
+class Carver {
+ public:
+  explicit Carver(char* base) : base_(base) {}
+  template <typename T>
+  T* take(std::int64_t count) {
+    char* at = base_ ? base_ + used_ : nullptr;
+    used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 127) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::int64_t used_ = 0;
+};
+
+// Rows of one head: of the caller's tensor, or f32 copies of them.
+struct Rows {
+  const char* data = nullptr;
+  std::int64_t stride = 0;   // elements
+  std::int64_t element = 4;  // bytes
+  Rows from(std::int64_t row) const { return {data + row * stride * element, stride, element}; }
+  TileOperand operand() const { return {data, stride * element, 4}; }
+};
+
+// What one task works in.
+struct Workspace {
+  float *wide_q, *wide_k, *wide_v, *wide_dout;  // f32 copies, where the words are f32 and q is not
+  std::uint32_t *keys_t, *values, *values_t, *keys, *queries, *douts;  // packed
+  float *scores, *dp, *out, *dk, *dv, *key_bias;
+  std::uint16_t *p, *ds_rows;
+  std::uint32_t *p_pairs, *ds_pairs, *random;
+  float *largest, *sum, *delta;
+
+  Workspace(Carver& carve, const AttentionShape& s, const TileProduct& product, bool backward);
+};
+
+Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& product,
+                     bool backward) {
+  const bool wide = product.word() == TileWord::f32 && s.dtype != DType::f32;
+  const bool pairs = product.word() == TileWord::bf16_pair;
+  const std::int64_t d = s.head_dim, width = whole_panels(d), keys_all = s.key_length,
+                     columns =
+                         std::min(whole_panels(keys_all), backward ? kBackwardKeys : kForwardKeys),
+                     tile = kQueries * columns;
+  const auto floats = [&](bool wanted, std::int64_t count) {
+    return wanted ? carve.take<float>(count) : nullptr;
+  };
+  const auto words = [&](bool wanted, std::int64_t count) {
+    return wanted ? carve.take<std::uint32_t>(count) : nullptr;
+  };
+  wide_q = floats(wide, kQueries * d);
+  wide_k = floats(wide, keys_all * d);
+  wide_v = floats(wide, keys_all * d);
+  wide_dout = floats(wide && backward, kQueries * d);
+  keys_t = words(true, product.packed_words(d, keys_all));
+  values = words(!backward, product.packed_words(keys_all, d));
+  values_t = words(backward, product.packed_words(d, keys_all));
+  keys = words(backward, product.packed_words(keys_all, d));
+  queries = words(backward, product.packed_words(kQueries, d));
+  douts = words(backward, product.packed_words(kQueries, d));
+  scores = floats(true, tile);
+  dp = floats(backward, tile);
+  out = floats(true, kQueries * width);  // backward: of dq
+  dk = floats(backward, keys_all * width);
+  dv = floats(backward, keys_all * width);
+  key_bias = floats(s.key_mask.defined(), whole_panels(keys_all) + columns);
+  p = pairs && !backward ? carve.take<std::uint16_t>(tile) : nullptr;
+  ds_rows = pairs && backward ? carve.take<std::uint16_t>(tile) : nullptr;
+  p_pairs = words(pairs && backward, tile / 2);
+  ds_pairs = words(pairs && backward, tile / 2);
+  random = words(s.dropout > 0, 2 * (columns + 256));
+  largest = floats(true, kQueries);
+  sum = floats(true, kQueries);
+  delta = floats(backward, kQueries);
+}
+
+// One (batch, head).
+class HeadTask {
+ public:
+  HeadTask(const AttentionShape& shape, const TileProduct& product, const Workspace& work,
+           std::int64_t batch, std::int64_t head)
+      : s_(shape), product_(product), w_(work), batch_(batch), head_(head) {
+    if (!s_.key_mask.defined()) return;
+    const std::uint8_t* mask = s_.key_mask.as<std::uint8_t>() + batch * s_.key_length;
+    for (std::int64_t j = 0; j < s_.key_length; ++j)
+      w_.key_bias[j] = mask[j] ? 0.0f : -__builtin_inff();
+  }
+
+  // Query blocks first, first + step, ...
+  void forward(HeadsView q, HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
+               std::int64_t first, std::int64_t step) const;
+  void backward(HeadsView q, HeadsView k, HeadsView v, HeadsView out, const float* log_sum_exp,
+                HeadsView dout, MutableHeadsView dq, MutableHeadsView dk,
+                MutableHeadsView dv) const;
+
+ private:
+  const char* base(const void* data, std::int64_t batch_stride) const {
+    return static_cast<const char*>(data) + (batch_ * batch_stride + head_ * s_.head_dim) *
+                                                static_cast<std::int64_t>(size_of(s_.dtype));
+  }
+  Rows rows_of(HeadsView view) const {
+    return {base(view.data, view.batch_stride), view.row_stride,
+            static_cast<std::int64_t>(size_of(s_.dtype))};
+  }
+  char* row(MutableHeadsView view, std::int64_t t) const {
+    return const_cast<char*>(base(view.data, view.batch_stride)) +
+           t * view.row_stride * static_cast<std::int64_t>(size_of(s_.dtype));
+  }
+  // As f32 where the words are f32 and the tensor is not.
+  Rows words_of(Rows rows, std::int64_t count, float* wide) const {
+    if (!wide) return rows;
+    widen_rows(s_.dtype, rows.data, rows.stride, count, s_.head_dim, wide);
+    return {reinterpret_cast<const char*>(wide), s_.head_dim, 4};
+  }
+  // Queries of a block see keys [0, this).
+  std::int64_t keys_seen(std::int64_t query, std::int64_t rows) const {
+    return visible_keys(s_, query + rows - 1);
+  }
+  ScoreTile tile(std::int64_t query, std::int64_t rows, std::int64_t key, std::int64_t columns,
+                 std::int64_t stride) const {
+    ScoreTile t;
+    t.shape = &s_;
+    t.batch = batch_;
+    t.head = head_;
+    t.query = query;
+    t.key = key;
+    t.rows = rows;
+    t.columns = columns;
+    t.key_bias = w_.key_bias ? w_.key_bias + key : nullptr;
+    t.scores = w_.scores;
+    t.stride = stride;
+    t.word = product_.word();
+    t.random = w_.random;
+    return t;
+  }
+  // c [rows, columns] = a [rows, head_dim] · (packed, transposed rows from `key`)ᵀ
+  void score_product(const Rows& a, const std::uint32_t* packed, std::int64_t rows,
+                     std::int64_t key, std::int64_t columns, float* c, std::int64_t stride) const {
+    const std::int64_t words = product_.words(s_.head_dim);
+    product_.multiply(
+        {a.operand(), packed + key * words, words, 0, c, stride, rows, columns, words, false});
+  }
+  void gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
+                          std::int64_t query, std::int64_t rows) const;
+
+  const AttentionShape& s_;
+  const TileProduct& product_;
+  const Workspace& w_;
+  std::int64_t batch_, head_;
+};
+
+void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, MutableHeadsView out,
+                       float* log_sum_exp, std::int64_t first, std::int64_t step) const {
+  const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
+                     stride = std::min(whole_panels(keys_all), kForwardKeys);
+  const Rows k = words_of(rows_of(k_view), keys_all, w_.wide_k),
+             v = words_of(rows_of(v_view), keys_all, w_.wide_v);
+  product_.pack_transposed(k.data, keys_all, d, k.stride, w_.keys_t);
+  product_.pack(v.data, keys_all, d, v.stride, w_.values);
+  const bool pairs = product_.word() == TileWord::bf16_pair;
+  void* p = pairs ? static_cast<void*>(w_.p) : w_.scores;
+  for (std::int64_t block = first; block * kQueries < s_.query_length; block += step) {
+    const std::int64_t query = block * kQueries, rows = std::min(kQueries, s_.query_length - query);
+    const Rows q = words_of(rows_of(q_view).from(query), rows, w_.wide_q);
+    std::fill_n(w_.largest, rows, -__builtin_inff());
+    std::fill_n(w_.sum, rows, 0.0f);
+    std::fill_n(w_.out, rows * width, 0.0f);
+    const std::int64_t seen = keys_seen(query, rows);
+    for (std::int64_t key = 0; key < seen; key += kForwardKeys) {
+      const std::int64_t columns = std::min(kForwardKeys, seen - key);
+      score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
+      softmax_tile(tile(query, rows, key, columns, stride), p, w_.largest, w_.sum, w_.out, d,
+                   width);
+      product_.multiply({{p, stride * (pairs ? 2 : 4), 4},
+                         w_.values,
+                         product_.words(keys_all),
+                         product_.words(key),
+                         w_.out,
+                         width,
+                         rows,
+                         d,
+                         product_.words(columns),
+                         true});
+    }
+    finish_rows(s_, w_.out, width, rows, w_.largest, w_.sum, row(out, query), out.row_stride,
+                log_sum_exp ? log_sum_exp + query : nullptr);
+  }
+}
+
+// Adds a block of queries to dk and dv, and leaves its dq in w_.out.
+void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
+                                  std::int64_t query, std::int64_t rows) const {
+  const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
+                     stride = std::min(whole_panels(keys_all), kBackwardKeys);
+  product_.pack(q.data, rows, d, q.stride, w_.queries);
+  product_.pack(dout.data, rows, d, dout.stride, w_.douts);
+  std::fill_n(w_.out, rows * width, 0.0f);
+  const bool pairs = product_.word() == TileWord::bf16_pair;
+  const std::int64_t row_words = product_.words(rows), seen = keys_seen(query, rows);
+  const void* p = pairs ? static_cast<void*>(w_.p_pairs) : w_.scores;
+  const void* ds = pairs ? static_cast<void*>(w_.ds_pairs) : w_.dp;
+  const TileOperand ds_rows{pairs ? static_cast<void*>(w_.ds_rows) : w_.dp,
+                            stride * (pairs ? 2 : 4), 4};
+  for (std::int64_t key = 0; key < seen; key += kBackwardKeys) {
+    const std::int64_t columns = std::min(kBackwardKeys, seen - key);
+    score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
+    score_product(dout, w_.values_t, rows, key, columns, w_.dp, stride);
+    score_gradients(tile(query, rows, key, columns, stride),
+                    {w_.dp, log_sum_exp, w_.delta, w_.p_pairs, w_.ds_pairs, w_.ds_rows});
+    // Transposed: rows are keys, words are queries (or pairs of them).
+    const auto add_to = [&](const void* tile, const std::uint32_t* packed, float* sums) {
+      product_.multiply({{tile, 4, stride * 4},
+                         packed,
+                         row_words,
+                         0,
+                         sums + key * width,
+                         width,
+                         columns,
+                         d,
+                         row_words,
+                         true});
+    };
+    add_to(p, w_.douts, w_.dv);
+    add_to(ds, w_.queries, w_.dk);
+    product_.multiply({ds_rows, w_.keys, product_.words(keys_all), product_.words(key), w_.out,
+                       width, rows, d, product_.words(columns), true});
+  }
+}
+
+void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, HeadsView out,
+                        const float* log_sum_exp, HeadsView dout_view, MutableHeadsView dq,
+                        MutableHeadsView dk, MutableHeadsView dv) const {
+  const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length;
+  const Rows k = words_of(rows_of(k_view), keys_all, w_.wide_k),
+             v = words_of(rows_of(v_view), keys_all, w_.wide_v);
+  product_.pack_transposed(k.data, keys_all, d, k.stride, w_.keys_t);
+  product_.pack_transposed(v.data, keys_all, d, v.stride, w_.values_t);
+  product_.pack(k.data, keys_all, d, k.stride, w_.keys);
+  std::fill_n(w_.dk, keys_all * width, 0.0f);
+  std::fill_n(w_.dv, keys_all * width, 0.0f);
+  for (std::int64_t query = 0; query < s_.query_length; query += kQueries) {
+    const std::int64_t rows = std::min(kQueries, s_.query_length - query);
+    const Rows dout = rows_of(dout_view).from(query);
+    row_dots(s_, dout.data, dout.stride, rows_of(out).from(query).data, out.row_stride, rows,
+             w_.delta);
+    gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
+                       words_of(dout, rows, w_.wide_dout), log_sum_exp + query, query, rows);
+    narrow_rows(s_.dtype, w_.out, width, rows, d, row(dq, query), dq.row_stride);
+  }
+  narrow_rows(s_.dtype, w_.dk, width, keys_all, d, row(dk, 0), dk.row_stride);
+  narrow_rows(s_.dtype, w_.dv, width, keys_all, d, row(dv, 0), dv.row_stride);
+}
+
+class CpuAttention final : public AttentionKernels {
+ public:
+  CpuAttention(const CpuRoom& room, bool bf16_pairs)
+      : room_(room), bf16_pairs_(bf16_pairs && has_bf16_pairs()), scratch_(*room.memory) {}
+
+  void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
+                 MutableHeadsView out, View log_sum_exp, Stream) override {
+    check_attention(shape);
+    check_log_sum_exp(shape, log_sum_exp);
+    const std::int64_t heads = shape.batch * shape.heads,
+                       blocks = (shape.query_length + kQueries - 1) / kQueries;
+    if (heads == 0 || blocks == 0 || shape.head_dim == 0) return;
+    // Few heads are shared between threads, each packing the keys for itself.
+    const std::int64_t splits =
+        std::clamp<std::int64_t>((room_.threads + heads - 1) / heads, 1, blocks);
+    float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
+    run(shape, heads * splits, false,
+        [&](const TileProduct& product, const Workspace& work, std::int64_t task) {
+          const std::int64_t head = task / splits;
+          HeadTask(shape, product, work, head / shape.heads, head % shape.heads)
+              .forward(q, k, v, out, lse ? lse + head * shape.query_length : nullptr, task % splits,
+                       splits);
+        });
+  }
+
+  void attention_backward(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
+                          HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
+                          MutableHeadsView dk, MutableHeadsView dv, Stream) override {
+    check_attention(shape);
+    check_log_sum_exp(shape, log_sum_exp);
+    const std::int64_t heads = shape.batch * shape.heads;
+    if (heads == 0 || shape.head_dim == 0) return;
+    const float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
+    SHOAL_CHECK(lse || shape.query_length == 0, "attention_backward: no log_sum_exp");
+    run(shape, heads, true,
+        [&](const TileProduct& product, const Workspace& work, std::int64_t head) {
+          HeadTask(shape, product, work, head / shape.heads, head % shape.heads)
+              .backward(q, k, v, out, lse + head * shape.query_length, dout, dq, dk, dv);
+        });
+  }
+
+ private:
+  static void check_log_sum_exp(const AttentionShape& s, const ConstView& view) {
+    SHOAL_CHECK(!view.defined() || (view.dtype == DType::f32 &&
+                                    view.shape.count() == s.batch * s.heads * s.query_length),
+                "attention: log_sum_exp is {} {}, not f32 [{}, {}, {}]", to_string(view.dtype),
+                to_string(view.shape), s.batch, s.heads, s.query_length);
+  }
+
+  // task(product, workspace, index) for [0, tasks), a workspace a thread.
+  template <typename Task>
+  void run(const AttentionShape& shape, std::int64_t tasks, bool backward, const Task& task) {
+    const bool pairs = bf16_pairs_ && shape.dtype == DType::bf16 && shape.head_dim % 2 == 0;
+    const TileProduct& product = pairs ? pairs_ : floats_;
+    Carver count(nullptr);
+    (void)Workspace(count, shape, product, backward);
+    const std::int64_t pieces = std::min<std::int64_t>(tasks, room_.threads);
+    char* memory = static_cast<char*>(scratch_.bytes(pieces * count.used()));
+    parallel_for(room_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t piece = first; piece < last; ++piece) {
+        Carver carve(memory + piece * count.used());
+        const Workspace work(carve, shape, product, backward);
+        for (std::int64_t i = tasks * piece / pieces; i < tasks * (piece + 1) / pieces; ++i)
+          task(product, work, i);
+      }
+    });
+  }
+
+  CpuRoom room_;
+  bool bf16_pairs_;
+  TileProduct floats_{TileWord::f32}, pairs_{TileWord::bf16_pair};
+  Scratch scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room, bool bf16_pairs) {
+  return std::make_unique<CpuAttention>(room, bf16_pairs);
 }
 
 }  // namespace shoal::kernels

@@ -16,9 +16,10 @@ std::unique_ptr<MatmulKernels> make_cpu_matmul(const CpuRoom& room,
                                                ElementwiseKernels& elementwise);
 std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuRoom& room);
 std::unique_ptr<NormKernels> make_cpu_norm(const CpuRoom& room);
-std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room);
-// `matmul` must outlive the result: the head's products go through its cached primitives.
-std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, MatmulKernels& matmul);
+// `bf16_pairs`: multiply bf16 in pairs where the machine can; otherwise bf16 computes through f32.
+std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room, bool bf16_pairs = true);
+// `elementwise` (conversions of f16) must outlive the result.
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise);
 std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room);
 std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room);
 std::unique_ptr<ReductionKernels> make_cpu_reduction(const CpuRoom& room);

@@ -39,7 +39,7 @@ class CpuKernels final : public Kernels {
     return *attention_;
   }
   LossKernels& loss() override {
-    if (!loss_) loss_ = make_cpu_loss(room_, matmul());
+    if (!loss_) loss_ = make_cpu_loss(room_, elementwise());
     return *loss_;
   }
   EmbeddingKernels& embedding() override {

@@ -1,11 +1,361 @@
+// Cross-entropy of a linear head in slices of rows. A slice's logits are computed in f32, turned
+// into their own gradients where they lie (bf16 inputs: the first half of each f32 row), and used
+// for dx and dweight at once: three products, nothing twice.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "shoal/kernels/cpu/cross_entropy_row.h"
 #include "shoal/kernels/cpu/families.h"
-#include "shoal/kernels/reference/families.h"
+#include "shoal/kernels/cpu/onednn.h"
+#include "shoal/kernels/cpu/scratch.h"
+#include "shoal/kernels/cpu/sum_rows.h"
+#include "shoal/kernels/loss_checks.h"
+#include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::kernels {
+namespace {
 
-// Until the sliced kernel lands.
-std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom&, MatmulKernels&) {
-  return make_reference_loss();
+// A slice's logits. Each slice reads and writes all of dweight (154 MB for GPT-2's head) and reads
+// the weight twice, so few large slices are fastest.
+constexpr std::int64_t kSliceBytes = std::int64_t{128} << 20;
+// Rows and leading dimensions in multiples of this keep K of every bf16 product even (the hazard
+// in matmul.cc) and rows aligned to cache lines, although vocabularies are often odd.
+constexpr std::int64_t kAlign = 32;
+
+std::int64_t aligned(std::int64_t count) { return (count + kAlign - 1) / kAlign * kAlign; }
+
+// The head with its inputs as the products take them: f32 or bf16, K even, rows without a target
+// left out.
+struct Head {
+  DType dtype = DType::f32;
+  const char* x = nullptr;       // [rows, ld]
+  const char* weight = nullptr;  // [vocabulary, ld]
+  std::int64_t rows = 0, columns = 0, vocabulary = 0, ld = 0;
+  std::int64_t slice_rows = 0, logits_ld = 0;
+  std::vector<std::int64_t> row;  // of the caller's tensors
+  bool compact = false;           // x was gathered: row[i] is not i
+  std::int64_t element() const { return static_cast<std::int64_t>(size_of(dtype)); }
+};
+
+void widen_row(const void* from, DType dtype, std::int64_t count, float* to) {
+  const auto convert = [&](const auto* source) {
+    for (std::int64_t j = 0; j < count; ++j) to[j] = static_cast<float>(source[j]);
+  };
+  if (dtype == DType::f32)
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+  else if (dtype == DType::bf16)
+    convert(static_cast<const bfloat16*>(from));
+  else
+    convert(static_cast<const float16*>(from));
+}
+
+class CpuLoss final : public LossKernels {
+ public:
+  CpuLoss(const CpuRoom& room, ElementwiseKernels& elementwise)
+      : room_(room),
+        elementwise_(elementwise),
+        gemm_(room),
+        logits_(*room.memory),
+        wide_x_(*room.memory),
+        x_(*room.memory),
+        weight_(*room.memory),
+        bias_(*room.memory),
+        tail_(*room.memory),
+        dx_(*room.memory),
+        sums_(*room.memory) {}
+
+  void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
+  void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
+                     View loss_sum, View dlogits, Stream stream) override;
+
+ private:
+  Head prepare(LinearCrossEntropyArgs& args, Stream stream);
+  void gather(Head& head, const LinearCrossEntropyArgs& args);
+  void logits_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
+                 std::int64_t rows);
+  void losses_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
+                 std::int64_t rows, CrossEntropyRow* results);
+  void weight_gradient(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
+                       std::int64_t rows);
+  void bias_gradient(const Head& head, const LinearCrossEntropyArgs& args, bool accumulate,
+                     std::int64_t rows);
+  void input_gradient(const Head& head, std::int64_t begin, std::int64_t rows, void* dx);
+  void scatter_input_gradient(const Head& head, const View& dx, std::int64_t begin,
+                              std::int64_t rows, Stream stream);
+
+  CpuRoom room_;
+  ElementwiseKernels& elementwise_;
+  OneDnnGemm gemm_;
+  Scratch logits_, wide_x_, x_, weight_, bias_, tail_, dx_, sums_;
+  std::vector<CrossEntropyRow> results_;
+};
+
+// Replaces f16 views of args by f32 ones.
+Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
+  const auto widen = [&](Scratch& scratch, ConstView& view) {
+    if (!view.defined() || view.dtype != DType::f16) return;
+    const View wide{scratch.of<float>(view.shape.count()), view.shape, DType::f32, view.device};
+    elementwise_.cast(view, wide, stream);
+    view = wide;
+  };
+  widen(wide_x_, args.x);
+  widen(weight_, args.weight);
+  widen(bias_, args.bias);
+  Head head;
+  head.dtype = args.x.dtype;
+  head.columns = args.x.shape.columns();
+  head.vocabulary = args.weight.shape[0];
+  head.ld =
+      head.dtype == DType::bf16 && head.columns % 2 != 0 ? aligned(head.columns) : head.columns;
+  const std::int32_t* target = args.targets.as<std::int32_t>();
+  const std::int64_t all = args.x.shape.rows();
+  for (std::int64_t i = 0; i < all; ++i)
+    if (target[i] >= 0) head.row.push_back(i);
+  head.rows = static_cast<std::int64_t>(head.row.size());
+  head.compact = head.rows != all;
+  gather(head, args);
+
+  head.logits_ld = aligned(head.vocabulary);
+  const std::int64_t most =
+      std::max<std::int64_t>(kSliceBytes / (head.logits_ld * 4) / kAlign * kAlign, kAlign);
+  const std::int64_t slices = std::max<std::int64_t>((head.rows + most - 1) / most, 1);
+  head.slice_rows = aligned((head.rows + slices - 1) / slices);
+  return head;
+}
+
+// Rows that have a target, padded where K = columns is odd or where the last slice's rows are.
+void CpuLoss::gather(Head& head, const LinearCrossEntropyArgs& args) {
+  const auto row_bytes = static_cast<std::size_t>(head.columns * head.element());
+  const auto padded_bytes = static_cast<std::size_t>(head.ld * head.element());
+  const auto copy_rows = [&](Scratch& scratch, const void* from, std::int64_t rows,
+                             std::int64_t padded_rows, const std::int64_t* index) {
+    char* to = static_cast<char*>(
+        scratch.bytes(std::max<std::int64_t>(padded_rows * head.ld * head.element(), 64)));
+    parallel_for(room_.threads, padded_rows, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        char* row = to + static_cast<std::size_t>(i) * padded_bytes;
+        const std::size_t have = i < rows ? row_bytes : 0;
+        if (have > 0)
+          std::memcpy(row,
+                      static_cast<const char*>(from) +
+                          static_cast<std::size_t>(index ? index[i] : i) * row_bytes,
+                      have);
+        std::memset(row + have, 0, padded_bytes - have);
+      }
+    });
+    return to;
+  };
+  head.x = static_cast<const char*>(args.x.data);
+  head.weight = static_cast<const char*>(args.weight.data);
+  const bool odd_rows = head.dtype == DType::bf16 && head.rows % 2 != 0;
+  if (head.compact || odd_rows || head.ld != head.columns)
+    head.x = copy_rows(x_, args.x.data, head.rows, aligned(head.rows), head.row.data());
+  if (head.ld != head.columns)
+    head.weight = copy_rows(weight_, args.weight.data, head.vocabulary, head.vocabulary, nullptr);
+}
+
+void CpuLoss::logits_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
+                        std::int64_t rows) {
+  GemmProblem p;
+  p.m = rows;
+  p.n = head.vocabulary;
+  p.k = p.lda = p.ldb = head.ld;
+  p.ldc = head.logits_ld;
+  p.input = head.dtype;
+  p.transpose_b = true;
+  p.has_bias = args.bias.defined();
+  if (p.has_bias) p.bias = args.bias.dtype;
+  gemm_.run(p, head.x + begin * head.ld * head.element(), head.weight, args.bias.data,
+            logits_.of<float>(head.slice_rows * head.logits_ld));
+}
+
+// Losses of a slice; its logits become gradients where any are wanted. Rows up to the next
+// multiple of kAlign become zeros, so that they may take part in K of the weight's gradient.
+void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
+                        std::int64_t rows, CrossEntropyRow* results) {
+  const bool backward = args.dx.defined() || args.dweight.defined() || args.dbias.defined();
+  float* logits = logits_.of<float>(head.slice_rows * head.logits_ld);
+  const std::int32_t* target = args.targets.as<std::int32_t>();
+  const auto columns = static_cast<std::size_t>(head.vocabulary),
+             ld = static_cast<std::size_t>(head.logits_ld);
+  parallel_for(room_.threads, aligned(rows), 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      float* row = logits + i * head.logits_ld;
+      if (i >= rows) {
+        std::memset(row, 0, ld * sizeof(float));
+        continue;
+      }
+      results[i] = cross_entropy_row(
+          row, head.vocabulary, target[head.row[static_cast<std::size_t>(begin + i)]],
+          args.label_smoothing, args.loss_scale, backward ? row : nullptr, head.dtype);
+      // dx reads columns up to the next multiple of kAlign.
+      const std::size_t element = size_of(head.dtype);
+      std::memset(reinterpret_cast<char*>(row) + columns * element, 0, (ld - columns) * element);
+    }
+  });
+}
+
+// Rows of gradients are as far apart as rows of logits: twice as many elements where they are bf16.
+std::int64_t gradient_ld(const Head& head) { return head.logits_ld * 4 / head.element(); }
+
+void CpuLoss::weight_gradient(const Head& head, const LinearCrossEntropyArgs& args,
+                              std::int64_t begin, std::int64_t rows) {
+  GemmProblem p;
+  p.m = head.vocabulary;
+  p.n = head.columns;
+  p.k = head.dtype == DType::bf16 && rows % 2 != 0 ? aligned(rows) : rows;
+  p.lda = gradient_ld(head);
+  p.ldb = head.ld;
+  p.input = head.dtype;
+  p.transpose_a = true;
+  p.accumulate = args.accumulate_dweight || begin > 0;
+  gemm_.run(p, logits_.of<float>(1), head.x + begin * head.ld * head.element(), nullptr,
+            args.dweight.data);
+}
+
+void CpuLoss::bias_gradient(const Head& head, const LinearCrossEntropyArgs& args, bool accumulate,
+                            std::int64_t rows) {
+  const char* gradients = reinterpret_cast<const char*>(logits_.of<float>(1));
+  float* total = args.dbias.as<float>();
+  float* sums = sums_.of<float>(head.vocabulary);
+  parallel_for(room_.threads, head.vocabulary, 1024, [&](std::int64_t begin, std::int64_t end) {
+    sum_of_rows(gradients + begin * head.element(), head.dtype, rows, end - begin,
+                gradient_ld(head), sums + begin);
+    for (std::int64_t j = begin; j < end; ++j) total[j] = (accumulate ? total[j] : 0) + sums[j];
+  });
+}
+
+// dx [rows, columns] = gradients · weight. K is the vocabulary: of bf16 the part beyond the last
+// multiple of kAlign is a product of its own, with the weight's last rows padded by zeros.
+void CpuLoss::input_gradient(const Head& head, std::int64_t begin, std::int64_t rows, void* dx) {
+  const std::int64_t rest = head.dtype == DType::bf16 ? head.vocabulary % kAlign : 0,
+                     main = head.vocabulary - rest;
+  const char* gradients = reinterpret_cast<const char*>(logits_.of<float>(1));
+  GemmProblem p;
+  p.m = rows;
+  p.n = head.columns;
+  p.lda = gradient_ld(head);
+  p.input = p.output = head.dtype;
+  if (rest > 0) {
+    const auto row_bytes = static_cast<std::size_t>(head.ld * head.element());
+    char* tail = static_cast<char*>(tail_.bytes(kAlign * head.ld * head.element()));
+    if (begin == 0) {
+      const std::size_t have = static_cast<std::size_t>(rest) * row_bytes;
+      std::memcpy(tail, head.weight + static_cast<std::size_t>(main) * row_bytes, have);
+      std::memset(tail + have, 0, static_cast<std::size_t>(kAlign) * row_bytes - have);
+    }
+    p.k = kAlign;
+    p.ldb = head.ld;
+    gemm_.run(p, gradients + main * head.element(), tail, nullptr, dx);
+    p.accumulate = true;
+  }
+  if (main == 0) return;
+  p.k = main;
+  p.ldb = head.ld;
+  gemm_.run(p, gradients, head.weight, nullptr, dx);
+}
+
+// Into the caller's rows and dtype.
+void CpuLoss::scatter_input_gradient(const Head& head, const View& dx, std::int64_t begin,
+                                     std::int64_t rows, Stream stream) {
+  const std::int64_t bytes = head.columns * head.element();
+  char* slice = static_cast<char*>(dx_.bytes(head.slice_rows * bytes));
+  input_gradient(head, begin, rows, slice);
+  const Shape shape{head.columns};
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t row = head.row[static_cast<std::size_t>(begin + i)];
+    char* to = static_cast<char*>(dx.data) +
+               static_cast<std::size_t>(row * head.columns) * size_of(dx.dtype);
+    elementwise_.cast(ConstView(slice + i * bytes, shape, head.dtype),
+                      View{to, shape, dx.dtype, dx.device}, stream);
+  }
+}
+
+void CpuLoss::linear_cross_entropy(const LinearCrossEntropyArgs& given, Stream stream) {
+  check_linear_cross_entropy(given);
+  LinearCrossEntropyArgs args = given;
+  const auto zero = [](const View& view, std::int64_t count) {
+    if (view.defined())
+      std::memset(view.data, 0, static_cast<std::size_t>(count) * size_of(view.dtype));
+  };
+  zero(args.token_loss, args.x.shape.rows());
+  zero(args.correct, 1);
+  zero(args.loss_sum, 1);
+  const Head head = prepare(args, stream);
+  const bool direct = head.dtype == given.x.dtype && !head.compact;
+  if (!direct) zero(args.dx, args.x.shape.count());
+  if (head.rows == 0) {
+    if (!args.accumulate_dweight) {
+      zero(args.dweight, args.weight.shape.count());
+      zero(args.dbias, head.vocabulary);
+    }
+    return;
+  }
+  results_.resize(static_cast<std::size_t>(head.rows));
+  for (std::int64_t begin = 0; begin < head.rows; begin += head.slice_rows) {
+    const std::int64_t rows = std::min(head.slice_rows, head.rows - begin);
+    logits_of(head, args, begin, rows);
+    losses_of(head, args, begin, rows, results_.data() + begin);
+    if (args.dweight.defined()) weight_gradient(head, args, begin, rows);
+    if (args.dbias.defined()) bias_gradient(head, args, args.accumulate_dweight || begin > 0, rows);
+    if (!args.dx.defined()) continue;
+    if (direct)
+      input_gradient(head, begin, rows,
+                     static_cast<char*>(args.dx.data) + begin * head.columns * head.element());
+    else
+      scatter_input_gradient(head, args.dx, begin, rows, stream);
+  }
+  double total = 0;
+  std::int32_t correct = 0;
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    total += static_cast<double>(results_[i].loss);
+    correct += results_[i].correct ? 1 : 0;
+    if (args.token_loss.defined()) args.token_loss.as<float>()[head.row[i]] = results_[i].loss;
+  }
+  *args.loss_sum.as<float>() = static_cast<float>(total);
+  if (args.correct.defined()) *args.correct.as<std::int32_t>() = correct;
+}
+
+void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
+                            float loss_scale, View loss_sum, View dlogits, Stream) {
+  check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
+  const std::int64_t rows = logits.shape.rows(), vocabulary = logits.shape.columns();
+  const std::int64_t pieces = std::clamp<std::int64_t>(rows / 4, 1, room_.threads);
+  const DType dtype = dlogits.defined() ? dlogits.dtype : DType::f32;
+  float* buffers = logits_.of<float>(std::max<std::int64_t>(pieces * vocabulary, 1));
+  results_.assign(static_cast<std::size_t>(rows), {});
+  const auto row_of = [&](const void* data, DType type, std::int64_t i) {
+    return static_cast<const char*>(data) +
+           static_cast<std::size_t>(i * vocabulary) * size_of(type);
+  };
+  parallel_for(room_.threads, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t piece = first; piece < last; ++piece) {
+      float* buffer = buffers + piece * vocabulary;
+      for (std::int64_t i = rows * piece / pieces; i < rows * (piece + 1) / pieces; ++i) {
+        void* gradient =
+            dlogits.defined() ? const_cast<char*>(row_of(dlogits.data, dtype, i)) : nullptr;
+        const std::int32_t target = targets.as<std::int32_t>()[i];
+        if (target < 0) {
+          if (gradient)
+            std::memset(gradient, 0, static_cast<std::size_t>(vocabulary) * size_of(dtype));
+          continue;
+        }
+        widen_row(row_of(logits.data, logits.dtype, i), logits.dtype, vocabulary, buffer);
+        results_[static_cast<std::size_t>(i)] = cross_entropy_row(
+            buffer, vocabulary, target, label_smoothing, loss_scale, gradient, dtype);
+      }
+    }
+  });
+  double total = 0;
+  for (const CrossEntropyRow& row : results_) total += static_cast<double>(row.loss);
+  *loss_sum.as<float>() = static_cast<float>(total);
+}
+
+}  // namespace
+
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise) {
+  return std::make_unique<CpuLoss>(room, elementwise);
 }
 
 }  // namespace shoal::kernels

@@ -165,7 +165,9 @@ void CpuMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream) {
   float* sums = sums_.of<float>(std::max<std::int64_t>(chunks * columns, 1));
   parallel_for(room_.threads, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = begin; chunk < end; ++chunk)
-      sum_of_rows(x, chunk * kRowsPerSum, std::min(rows, (chunk + 1) * kRowsPerSum),
+      sum_of_rows(static_cast<const char*>(x.data) +
+                      static_cast<std::size_t>(chunk * kRowsPerSum * columns) * size_of(x.dtype),
+                  x.dtype, std::min(kRowsPerSum, rows - chunk * kRowsPerSum), columns, columns,
                   sums + chunk * columns);
   });
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk)

@@ -40,8 +40,9 @@ dnnl::memory::data_type data_type(DType dtype) {
 }
 
 dnnl::memory::desc matrix(const GemmProblem& p, std::int64_t rows, std::int64_t columns,
-                          DType dtype, bool transposed) {
-  const std::int64_t row = transposed ? 1 : columns, column = transposed ? rows : 1;
+                          DType dtype, bool transposed, std::int64_t leading) {
+  if (leading == 0) leading = transposed ? rows : columns;
+  const std::int64_t row = transposed ? 1 : leading, column = transposed ? leading : 1;
   if (p.groups == 1) return {{rows, columns}, data_type(dtype), {row, column}};
   return {{p.groups, rows, columns}, data_type(dtype), {rows * columns, row, column}};
 }
@@ -65,7 +66,7 @@ std::size_t OneDnnGemm::Hash::operator()(const GemmProblem& p) const {
   const auto mix = [&](std::int64_t value) {
     hash ^= std::hash<std::int64_t>{}(value) + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
   };
-  for (std::int64_t value : {p.groups, p.m, p.n, p.k}) mix(value);
+  for (std::int64_t value : {p.groups, p.m, p.n, p.k, p.lda, p.ldb, p.ldc}) mix(value);
   mix(static_cast<int>(p.input) | static_cast<int>(p.output) << 4 | static_cast<int>(p.bias) << 8 |
       static_cast<int>(p.activation) << 12 | (p.transpose_a ? 1 << 16 : 0) |
       (p.transpose_b ? 1 << 17 : 0) | (p.accumulate ? 1 << 18 : 0) | (p.has_bias ? 1 << 19 : 0));
@@ -82,9 +83,9 @@ OneDnnGemm::Primitive& OneDnnGemm::primitive(const GemmProblem& p) {
     return *found->second->second;
   }
   using dnnl::memory;
-  const memory::desc a = matrix(p, p.m, p.k, p.input, p.transpose_a),
-                     b = matrix(p, p.k, p.n, p.input, p.transpose_b),
-                     c = matrix(p, p.m, p.n, p.output, false);
+  const memory::desc a = matrix(p, p.m, p.k, p.input, p.transpose_a, p.lda),
+                     b = matrix(p, p.k, p.n, p.input, p.transpose_b, p.ldb),
+                     c = matrix(p, p.m, p.n, p.output, false, p.ldc);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops after;

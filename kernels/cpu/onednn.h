@@ -12,13 +12,15 @@
 
 namespace shoal::kernels {
 
-// c[g] = activation(op(a[g])·op(b[g]) + bias), row-major and dense. f32 or bf16 inputs of one
-// dtype, sums in f32, c of the inputs' dtype or f32.
+// c[g] = activation(op(a[g])·op(b[g]) + bias), row-major. f32 or bf16 inputs of one dtype, sums in
+// f32, c of the inputs' dtype or f32. Leading dimensions are the distances between stored rows, in
+// elements; 0: dense. Groups are dense.
 struct GemmProblem {
   std::int64_t groups = 1, m = 0, n = 0, k = 0;
   DType input = DType::f32, output = DType::f32, bias = DType::f32;
   bool transpose_a = false, transpose_b = false, accumulate = false, has_bias = false;
   Activation activation = Activation::none;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 

@@ -12,14 +12,14 @@ namespace shoal::kernels::HWY_NAMESPACE {
 
 // Four vectors of columns at a time stay in registers while the rows go by.
 template <typename T>
-void SumOfRows(const T* x, std::int64_t columns, std::int64_t begin, std::int64_t end,
+void SumOfRows(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                float* sums) {
   const std::int64_t lanes = FloatLanes();
   std::int64_t j = 0;
   for (; j + 4 * lanes <= columns; j += 4 * lanes) {
     FloatVec s0 = hn::Zero(kFloat), s1 = s0, s2 = s0, s3 = s0;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const T* row = x + i * columns + j;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T* row = x + i * stride + j;
       s0 = hn::Add(s0, LoadFloats(row));
       s1 = hn::Add(s1, LoadFloats(row + lanes));
       s2 = hn::Add(s2, LoadFloats(row + 2 * lanes));
@@ -33,23 +33,23 @@ void SumOfRows(const T* x, std::int64_t columns, std::int64_t begin, std::int64_
   for (; j < columns; j += lanes) {
     const std::int64_t some = HWY_MIN(lanes, columns - j);
     FloatVec sum = hn::Zero(kFloat);
-    for (std::int64_t i = begin; i < end; ++i)
-      sum = hn::Add(sum, LoadSomeFloats(x + i * columns + j, some));
+    for (std::int64_t i = 0; i < rows; ++i)
+      sum = hn::Add(sum, LoadSomeFloats(x + i * stride + j, some));
     StoreSomeFloats(sum, sums + j, some);
   }
 }
 
-void SumOfRowsF32(const float* x, std::int64_t columns, std::int64_t begin, std::int64_t end,
+void SumOfRowsF32(const float* x, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                   float* sums) {
-  SumOfRows(x, columns, begin, end, sums);
+  SumOfRows(x, rows, columns, stride, sums);
 }
-void SumOfRowsBF16(const bfloat16* x, std::int64_t columns, std::int64_t begin, std::int64_t end,
+void SumOfRowsBF16(const bfloat16* x, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                    float* sums) {
-  SumOfRows(x, columns, begin, end, sums);
+  SumOfRows(x, rows, columns, stride, sums);
 }
-void SumOfRowsF16(const float16* x, std::int64_t columns, std::int64_t begin, std::int64_t end,
+void SumOfRowsF16(const float16* x, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                   float* sums) {
-  SumOfRows(x, columns, begin, end, sums);
+  SumOfRows(x, rows, columns, stride, sums);
 }
 
 }  // namespace shoal::kernels::HWY_NAMESPACE
@@ -62,17 +62,20 @@ HWY_EXPORT(SumOfRowsF32);
 HWY_EXPORT(SumOfRowsBF16);
 HWY_EXPORT(SumOfRowsF16);
 
-void sum_of_rows(const ConstView& x, std::int64_t begin, std::int64_t end, float* sums) {
-  const std::int64_t columns = x.shape.columns();
-  switch (x.dtype) {
+void sum_of_rows(const void* x, DType dtype, std::int64_t rows, std::int64_t columns,
+                 std::int64_t stride, float* sums) {
+  switch (dtype) {
     case DType::f32:
-      HWY_DYNAMIC_DISPATCH(SumOfRowsF32)(x.as<float>(), columns, begin, end, sums);
+      HWY_DYNAMIC_DISPATCH(SumOfRowsF32)
+      (static_cast<const float*>(x), rows, columns, stride, sums);
       return;
     case DType::bf16:
-      HWY_DYNAMIC_DISPATCH(SumOfRowsBF16)(x.as<bfloat16>(), columns, begin, end, sums);
+      HWY_DYNAMIC_DISPATCH(SumOfRowsBF16)
+      (static_cast<const bfloat16*>(x), rows, columns, stride, sums);
       return;
     default:
-      HWY_DYNAMIC_DISPATCH(SumOfRowsF16)(x.as<float16>(), columns, begin, end, sums);
+      HWY_DYNAMIC_DISPATCH(SumOfRowsF16)
+      (static_cast<const float16*>(x), rows, columns, stride, sums);
   }
 }
 

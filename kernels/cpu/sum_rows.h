@@ -7,8 +7,9 @@
 
 namespace shoal::kernels {
 
-// sums[j] = x[begin, j] + ... + x[end - 1, j] in f32, in the order of rows. x [rows, columns] of
-// f32, bf16 or f16.
-void sum_of_rows(const ConstView& x, std::int64_t begin, std::int64_t end, float* sums);
+// sums[j] = x[0, j] + ... + x[rows - 1, j] in f32, in the order of rows. x [rows, columns] of f32,
+// bf16 or f16, its rows `stride` elements apart.
+void sum_of_rows(const void* x, DType dtype, std::int64_t rows, std::int64_t columns,
+                 std::int64_t stride, float* sums);
 
 }  // namespace shoal::kernels
