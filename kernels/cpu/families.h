@@ -18,8 +18,11 @@ std::unique_ptr<ElementwiseKernels> make_cpu_elementwise(const CpuRoom& room);
 std::unique_ptr<NormKernels> make_cpu_norm(const CpuRoom& room);
 // `bf16_pairs`: multiply bf16 in pairs where the machine can; otherwise bf16 computes through f32.
 std::unique_ptr<AttentionKernels> make_cpu_attention(const CpuRoom& room, bool bf16_pairs = true);
-// `elementwise` (conversions of f16) must outlive the result.
-std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise);
+// `elementwise` (conversions of f16) must outlive the result. A slice's logits take about
+// `slice_bytes`: each slice reads and writes all of dweight (154 MB for GPT-2's head) and reads the
+// weight twice, so few large slices are fastest; 0: 128 MiB.
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise,
+                                           std::int64_t slice_bytes = 0);
 std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room);
 std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room);
 std::unique_ptr<ReductionKernels> make_cpu_reduction(const CpuRoom& room);

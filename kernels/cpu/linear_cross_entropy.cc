@@ -16,8 +16,6 @@
 namespace shoal::kernels {
 namespace {
 
-// A slice's logits. Each slice reads and writes all of dweight (154 MB for GPT-2's head) and reads
-// the weight twice, so few large slices are fastest.
 constexpr std::int64_t kSliceBytes = std::int64_t{128} << 20;
 // Rows and leading dimensions in multiples of this keep K of every bf16 product even (the hazard
 // in matmul.cc) and rows aligned to cache lines, although vocabularies are often odd.
@@ -52,9 +50,10 @@ void widen_row(const void* from, DType dtype, std::int64_t count, float* to) {
 
 class CpuLoss final : public LossKernels {
  public:
-  CpuLoss(const CpuRoom& room, ElementwiseKernels& elementwise)
+  CpuLoss(const CpuRoom& room, ElementwiseKernels& elementwise, std::int64_t slice_bytes)
       : room_(room),
         elementwise_(elementwise),
+        slice_bytes_(slice_bytes > 0 ? slice_bytes : kSliceBytes),
         gemm_(room),
         logits_(*room.memory),
         wide_x_(*room.memory),
@@ -86,6 +85,7 @@ class CpuLoss final : public LossKernels {
 
   CpuRoom room_;
   ElementwiseKernels& elementwise_;
+  std::int64_t slice_bytes_;
   OneDnnGemm gemm_;
   Scratch logits_, wide_x_, x_, weight_, bias_, tail_, dx_, sums_;
   std::vector<CrossEntropyRow> results_;
@@ -118,7 +118,7 @@ Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
 
   head.logits_ld = aligned(head.vocabulary);
   const std::int64_t most =
-      std::max<std::int64_t>(kSliceBytes / (head.logits_ld * 4) / kAlign * kAlign, kAlign);
+      std::max<std::int64_t>(slice_bytes_ / (head.logits_ld * 4) / kAlign * kAlign, kAlign);
   const std::int64_t slices = std::max<std::int64_t>((head.rows + most - 1) / most, 1);
   head.slice_rows = aligned((head.rows + slices - 1) / slices);
   return head;
@@ -354,8 +354,9 @@ void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smo
 
 }  // namespace
 
-std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise) {
-  return std::make_unique<CpuLoss>(room, elementwise);
+std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKernels& elementwise,
+                                           std::int64_t slice_bytes) {
+  return std::make_unique<CpuLoss>(room, elementwise, slice_bytes);
 }
 
 }  // namespace shoal::kernels

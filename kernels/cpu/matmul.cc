@@ -139,15 +139,15 @@ const void* CpuMatmul::pad(Scratch& scratch, const void* from, std::int64_t grou
 // K = 0: a sum of nothing, so the bias alone.
 void CpuMatmul::empty_product(const MatmulArgs& args, const MatmulShape& shape, Stream stream) {
   if (args.accumulate) return;
-  View sum = args.pre_activation.defined() ? args.pre_activation : args.c;
-  elementwise_.fill(View{sum.data, Shape{shape.groups * shape.m * shape.n}, sum.dtype, sum.device},
-                    0, stream);
-  if (args.bias.defined()) {
-    sum.shape = Shape{shape.m, shape.n};
-    elementwise_.add_bias(sum, args.bias, sum, stream);
-  }
+  const auto flat = [&](const View& view, Shape as) {
+    return View{view.data, as, view.dtype, view.device};
+  };
+  const Shape matrix{shape.groups * shape.m, shape.n};
+  const View sum = flat(args.pre_activation.defined() ? args.pre_activation : args.c, matrix);
+  elementwise_.fill(sum, 0, stream);
+  if (args.bias.defined()) elementwise_.add_bias(sum, args.bias, sum, stream);
   if (args.activation == Activation::none && !args.pre_activation.defined()) return;
-  elementwise_.activation(args.activation, sum, args.c, stream);
+  elementwise_.activation(args.activation, sum, flat(args.c, matrix), stream);
 }
 
 // Chunks of rows are summed apart and then in order, so that neither accuracy nor the result

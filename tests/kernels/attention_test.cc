@@ -1,0 +1,208 @@
+#include "shoal/kernels/attention.h"
+
+#include "array.h"
+#include <hwy/targets.h>
+
+#include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/reference/families.h"
+
+namespace shoal::kernels {
+namespace {
+
+using testing::Array;
+using testing::close;
+using testing::epsilon;
+
+struct Setting {
+  std::int64_t batch = 2, heads = 3, queries = 20, keys = 20, head_dim = 16;
+  DType dtype = DType::f32;
+  bool causal = true, mask = false;
+  float dropout = 0;
+};
+
+struct Result {
+  Array out, log_sum_exp, dq, dk, dv;
+};
+
+// q, k and v as slices of one fused [B, T, 3·H·D] projection where lengths agree, so that strides
+// are exercised; gradients into one such tensor too.
+class Problem {
+ public:
+  explicit Problem(const Setting& s) : s_(s), width_(s.heads * s.head_dim) {
+    q_ = Array::random({s.batch, s.queries, 3 * width_}, s.dtype, 1);
+    kv_ = Array::random({s.batch, s.keys, 3 * width_}, s.dtype, 2);
+    dout_ = Array::random({s.batch, s.queries, width_}, s.dtype, 3);
+    shape_.batch = s.batch;
+    shape_.heads = s.heads;
+    shape_.query_length = s.queries;
+    shape_.key_length = s.keys;
+    shape_.head_dim = s.head_dim;
+    shape_.dtype = s.dtype;
+    shape_.causal = s.causal;
+    shape_.scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+    if (s.mask) {
+      mask_ = Array({s.batch, s.keys}, DType::u8);
+      for (std::int64_t b = 0; b < s.batch; ++b)  // the last batch row sees nothing
+        for (std::int64_t j = 0; j < s.keys; ++j)
+          mask_.set(b * s.keys + j, b + 1 < s.batch && (j % 5 != 3 || j == 0) ? 1 : 0);
+      shape_.key_mask = mask_;
+    }
+    state_.step = 11;
+    shape_.dropout = s.dropout;
+    shape_.site = {.seed = 5, .state = &state_, .site = 77, .sample_first = 9, .sample_stride = 2};
+    shape_.max_positions = 1000;
+    shape_.head_offset = 4;
+  }
+
+  Result run(AttentionKernels& kernels) const {
+    Result r{Array({s_.batch, s_.queries, width_}, s_.dtype),
+             Array({s_.batch, s_.heads, s_.queries}, DType::f32),
+             Array({s_.batch, s_.queries, 3 * width_}, s_.dtype),
+             Array({s_.batch, s_.keys, width_}, s_.dtype),
+             Array({s_.batch, s_.keys, width_}, s_.dtype)};
+    const auto fused = [&](const Array& a, std::int64_t part, std::int64_t length) {
+      return HeadsView{at(a, part * width_), length * 3 * width_, 3 * width_};
+    };
+    const auto plain = [&](const Array& a, std::int64_t length) {
+      return MutableHeadsView{at(a, 0), length * width_, width_};
+    };
+    const HeadsView q = fused(q_, 0, s_.queries), k = fused(kv_, 1, s_.keys),
+                    v = fused(kv_, 2, s_.keys);
+    const MutableHeadsView out = plain(r.out, s_.queries);
+    kernels.attention(shape_, q, k, v, out, r.log_sum_exp, {});
+    kernels.attention_backward(shape_, q, k, v, {out.data, out.batch_stride, out.row_stride},
+                               r.log_sum_exp, {dout_.data(), s_.queries * width_, width_},
+                               {at(r.dq, 0), s_.queries * 3 * width_, 3 * width_},
+                               plain(r.dk, s_.keys), plain(r.dv, s_.keys), {});
+    return r;
+  }
+
+ private:
+  void* at(const Array& a, std::int64_t element) const {
+    return static_cast<char*>(a.data()) + static_cast<std::size_t>(element) * size_of(s_.dtype);
+  }
+
+  Setting s_;
+  std::int64_t width_;
+  Array q_, kv_, dout_, mask_;
+  StepState state_;
+  AttentionShape shape_;
+};
+
+class AttentionTest : public ::testing::Test {
+ protected:
+  void check(const Setting& s) {
+    SCOPED_TRACE(::testing::Message() << s.batch << " x " << s.heads << " heads, " << s.queries
+                                      << " queries, " << s.keys << " keys of " << s.head_dim << " "
+                                      << to_string(s.dtype) << (s.causal ? " causal" : "")
+                                      << (s.mask ? " mask" : "") << " dropout " << s.dropout);
+    const Problem problem(s);
+    const Result expected = problem.run(*make_reference_attention());
+    for (bool pairs : {true, false}) {
+      const auto cpu = make_cpu_attention({2, memory_.get()}, pairs);
+      const Result ours = problem.run(*cpu), again = problem.run(*cpu);
+      const double tolerance = 4 * epsilon(s.dtype) + 1e-5;
+      EXPECT_TRUE(close(ours.out, expected.out, tolerance));
+      EXPECT_TRUE(close(ours.log_sum_exp, expected.log_sum_exp, 1e-5));
+      // bf16: the probabilities, their gradients and delta are rounded on the way.
+      const double gradient = 2 * tolerance;
+      // Columns of dq's fused tensor that belong to nobody stay poisoned in both.
+      EXPECT_TRUE(close_or_poisoned(ours.dq, expected.dq, gradient));
+      EXPECT_TRUE(close(ours.dk, expected.dk, gradient));
+      EXPECT_TRUE(close(ours.dv, expected.dv, gradient));
+      EXPECT_TRUE(again.out.same_bytes(ours.out) && again.dq.same_bytes(ours.dq) &&
+                  again.dk.same_bytes(ours.dk) && again.dv.same_bytes(ours.dv))
+          << "a second call differs";
+      const Result one = problem.run(*make_cpu_attention({1, memory_.get()}, pairs)),
+                   many = problem.run(*make_cpu_attention({7, memory_.get()}, pairs));
+      EXPECT_TRUE(one.out.same_bytes(many.out) && one.dk.same_bytes(many.dk))
+          << "depends on the number of threads";
+    }
+  }
+
+  static ::testing::AssertionResult close_or_poisoned(const Array& actual, const Array& expected,
+                                                      double tolerance) {
+    for (std::int64_t i = 0; i < expected.count(); ++i) {
+      if (std::isnan(expected.at(i)) && std::isnan(actual.at(i))) continue;
+      if (!(std::abs(actual.at(i) - expected.at(i)) <= tolerance * (std::abs(expected.at(i)) + 1)))
+        return ::testing::AssertionFailure()
+               << "element " << i << ": " << actual.at(i) << ", not " << expected.at(i);
+    }
+    return ::testing::AssertionSuccess();
+  }
+
+  std::unique_ptr<MemoryResource> memory_ = make_host_memory();
+};
+
+constexpr DType kDtypes[] = {DType::f32, DType::bf16, DType::f16};
+
+TEST_F(AttentionTest, SmallAndOddSizes) {
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true}) {
+      for (std::int64_t length : {1, 2, 31, 65})
+        for (std::int64_t dim : {1, 7, 16, 40})
+          check({.queries = length,
+                 .keys = length,
+                 .head_dim = dim,
+                 .dtype = dtype,
+                 .causal = causal});
+      check({.queries = 3, .keys = 40, .dtype = dtype, .causal = causal});   // with a cache
+      check({.queries = 40, .keys = 33, .dtype = dtype, .causal = causal});  // some see nothing
+    }
+}
+
+TEST_F(AttentionTest, EmptySizes) {
+  check({.batch = 0});
+  check({.queries = 0, .keys = 5, .causal = false});
+  check({.queries = 5, .keys = 0, .causal = false});
+}
+
+TEST_F(AttentionTest, SeveralKeyBlocks) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (bool causal : {false, true})
+      check({.batch = 1,
+             .heads = 2,
+             .queries = 610,
+             .keys = 610,
+             .head_dim = 8,
+             .dtype = dtype,
+             .causal = causal,
+             .mask = false,
+             .dropout = 0.2f});
+}
+
+TEST_F(AttentionTest, KeyMask) {
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true})
+      check({.queries = 37, .keys = 37, .dtype = dtype, .causal = causal, .mask = true});
+}
+
+TEST_F(AttentionTest, DropoutFollowsTheCoordinates) {
+  for (DType dtype : kDtypes)
+    for (float dropout : {0.1f, 0.5f})
+      check({.queries = 71, .keys = 71, .head_dim = 16, .dtype = dtype, .dropout = dropout});
+}
+
+// The code of older machines, on this one.
+TEST_F(AttentionTest, OtherInstructionSets) {
+  for (std::int64_t target : {HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
+    if (!(hwy::SupportedTargets() & target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    for (DType dtype : kDtypes) {
+      check({.queries = 37, .keys = 37, .head_dim = 20, .dtype = dtype, .mask = true});
+      check({.queries = 70, .keys = 70, .head_dim = 9, .dtype = dtype, .dropout = 0.3f});
+    }
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+TEST_F(AttentionTest, RejectsDropoutWithoutCoordinates) {
+  AttentionShape shape;
+  shape.batch = shape.heads = shape.query_length = shape.key_length = shape.head_dim = 1;
+  shape.dropout = 0.1f;
+  EXPECT_THROW(make_cpu_attention({1, memory_.get()})->attention(shape, {}, {}, {}, {}, {}, {}),
+               Error);
+}
+
+}  // namespace
+}  // namespace shoal::kernels

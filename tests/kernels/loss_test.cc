@@ -1,0 +1,179 @@
+#include "shoal/kernels/loss.h"
+
+#include "array.h"
+#include <gmock/gmock.h>
+
+#include "shoal/kernels/cpu/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+using testing::Array;
+using testing::close;
+using testing::epsilon;
+
+struct Setting {
+  std::int64_t rows = 10, columns = 16, vocabulary = 50;
+  DType dtype = DType::f32;
+  bool bias = false, accumulate = false, backward = true;
+  float smoothing = 0, loss_scale = 1;
+  int ignored_every = 0;  // every n-th row has target -100; 1: all
+};
+
+struct Result {
+  Array loss_sum, token_loss, correct, dx, dweight, dbias;
+};
+
+class LossTest : public ::testing::Test {
+ protected:
+  static Result run(LossKernels& kernels, const Setting& s) {
+    const Array x = Array::random({s.rows, s.columns}, s.dtype, 1),
+                weight = Array::random({s.vocabulary, s.columns}, s.dtype, 2, 0.3f),
+                bias = s.bias ? Array::random({s.vocabulary}, s.dtype, 3) : Array();
+    Array targets = Array::integers({s.rows}, 0, static_cast<std::int32_t>(s.vocabulary) - 1, 4);
+    for (std::int64_t i = 0; s.ignored_every > 0 && i < s.rows; i += s.ignored_every)
+      targets.set(i, -100);
+    const auto gradient = [&](Shape shape, unsigned seed) {
+      return s.accumulate ? Array::random(shape, DType::f32, seed) : Array(shape, DType::f32);
+    };
+    Result r{Array({1}, DType::f32),
+             Array({s.rows}, DType::f32),
+             Array({1}, DType::i32),
+             s.backward ? Array({s.rows, s.columns}, s.dtype) : Array(),
+             s.backward ? gradient({s.vocabulary, s.columns}, 5) : Array(),
+             s.backward && s.bias ? gradient({s.vocabulary}, 6) : Array()};
+    LinearCrossEntropyArgs args;
+    args.x = x;
+    args.weight = weight;
+    args.bias = bias;
+    args.targets = targets;
+    args.label_smoothing = s.smoothing;
+    args.loss_scale = s.loss_scale;
+    args.loss_sum = r.loss_sum;
+    args.token_loss = r.token_loss;
+    args.correct = r.correct;
+    args.dx = r.dx;
+    args.dweight = r.dweight;
+    args.dbias = r.dbias;
+    args.accumulate_dweight = s.accumulate;
+    kernels.linear_cross_entropy(args, {});
+    return r;
+  }
+
+  void check(const Setting& s) {
+    SCOPED_TRACE(::testing::Message()
+                 << s.rows << " rows, " << s.columns << " columns, vocabulary " << s.vocabulary
+                 << " " << to_string(s.dtype) << (s.bias ? " bias" : "") << " smoothing "
+                 << s.smoothing << " ignored " << s.ignored_every);
+    LossKernels& cpu = loss_ ? *loss_ : cpu_->loss();
+    const Result ours = run(cpu, s), expected = run(reference_->loss(), s), again = run(cpu, s);
+    const double rows = static_cast<double>(s.rows), scale = static_cast<double>(s.loss_scale);
+    // Gradients of logits are rounded to the inputs' dtype.
+    const double tolerance = 3 * epsilon(s.dtype) + 1e-6;
+    EXPECT_TRUE(close(ours.loss_sum, expected.loss_sum, 2e-6, rows));
+    EXPECT_TRUE(close(ours.token_loss, expected.token_loss, 1e-5));
+    EXPECT_EQ(ours.correct.at(0), expected.correct.at(0));
+    EXPECT_TRUE(again.loss_sum.same_bytes(ours.loss_sum));
+    if (!s.backward) return;
+    EXPECT_TRUE(close(ours.dx, expected.dx, tolerance, scale));
+    EXPECT_TRUE(close(ours.dweight, expected.dweight, tolerance, scale * 2));
+    EXPECT_TRUE(again.dx.same_bytes(ours.dx) && again.dweight.same_bytes(ours.dweight));
+    if (s.bias) {
+      EXPECT_TRUE(close(ours.dbias, expected.dbias, tolerance, scale * 2));
+    }
+  }
+
+  std::unique_ptr<MemoryResource> memory_ = make_host_memory();
+  std::unique_ptr<Kernels> cpu_ = make_cpu_kernels({2, nullptr});
+  std::unique_ptr<Kernels> reference_ = make_reference_kernels();
+  std::unique_ptr<LossKernels> loss_;  // instead of cpu_'s
+};
+
+TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (std::int64_t rows : {0, 1, 31, 33})
+      for (std::int64_t vocabulary : {1, 17, 63, 64, 130}) {
+        check({.rows = rows, .vocabulary = vocabulary, .dtype = dtype});
+        check({.rows = rows,
+               .columns = 31,
+               .vocabulary = vocabulary,
+               .dtype = dtype,
+               .bias = true,
+               .accumulate = true,
+               .smoothing = 0.1f,
+               .loss_scale = 8});
+        check({.rows = rows, .vocabulary = vocabulary, .dtype = dtype, .backward = false});
+        check({.rows = rows, .vocabulary = vocabulary, .dtype = dtype, .ignored_every = 3});
+        check({.rows = rows, .vocabulary = vocabulary, .dtype = dtype, .ignored_every = 1});
+      }
+}
+
+// Slices of 32 rows: the gradients of the weight and of the bias go on from slice to slice.
+TEST_F(LossTest, ManySlices) {
+  CpuRoom room{2, memory_.get()};
+  loss_ = make_cpu_loss(room, cpu_->elementwise(), 1);
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (bool accumulate : {false, true})
+      for (int ignored : {0, 2})
+        check({.rows = 131,
+               .columns = 5,
+               .vocabulary = 99,
+               .dtype = dtype,
+               .bias = true,
+               .accumulate = accumulate,
+               .ignored_every = ignored});
+}
+
+TEST_F(LossTest, ExtremeLogitsStayFinite) {
+  Array logits({2, 3}, DType::f32), targets({2}, DType::i32), loss({1}, DType::f32);
+  const double values[] = {1e30, -1e30, 0, 90, 89, -3e38};
+  for (std::int64_t i = 0; i < 6; ++i) logits.set(i, values[i]);
+  targets.set(0, 0);
+  targets.set(1, 1);
+  cpu_->loss().cross_entropy(logits, targets, 0, 1, loss, {}, {});
+  EXPECT_NEAR(loss.at(0), 1 + std::log1p(std::exp(-1.0)), 1e-6);
+}
+
+TEST_F(LossTest, CrossEntropyOfLogits) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (DType gradient : {dtype, DType::f32})
+      for (std::int64_t rows : {0, 1, 5, 64})
+        for (std::int64_t vocabulary : {1, 2, 33, 1000})
+          for (float smoothing : {0.0f, 0.1f}) {
+            const Array logits = Array::random({rows, vocabulary}, dtype, 1, 3);
+            Array targets =
+                Array::integers({rows}, -1, static_cast<std::int32_t>(vocabulary) - 1, 2);
+            const auto run = [&](Kernels& kernels) {
+              std::pair<Array, Array> out{Array({1}, DType::f32),
+                                          Array({rows, vocabulary}, gradient)};
+              kernels.loss().cross_entropy(logits, targets, smoothing, 2, out.first, out.second,
+                                           {});
+              return out;
+            };
+            const auto ours = run(*cpu_), expected = run(*reference_);
+            EXPECT_TRUE(close(ours.first, expected.first, 2e-6, static_cast<double>(rows)));
+            EXPECT_TRUE(close(ours.second, expected.second, epsilon(gradient) + 1e-6, 1));
+          }
+}
+
+TEST_F(LossTest, TargetsOutsideTheVocabularyAreNamed) {
+  const Array x = Array::random({3, 4}, DType::f32, 1),
+              weight = Array::random({5, 4}, DType::f32, 2);
+  Array targets = Array::integers({3}, 0, 4, 1), loss({1}, DType::f32);
+  targets.set(2, 5);
+  LinearCrossEntropyArgs args;
+  args.x = x;
+  args.weight = weight;
+  args.targets = targets;
+  args.loss_sum = loss;
+  for (Kernels* kernels : {cpu_.get(), reference_.get()}) try {
+      kernels->loss().linear_cross_entropy(args, {});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "cross entropy: target 5 of row 2 is outside the vocabulary of 5");
+    }
+}
+
+}  // namespace
+}  // namespace shoal::kernels
