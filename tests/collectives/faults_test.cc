@@ -1,0 +1,373 @@
+// What goes wrong is named: dead, stalled, leaving and disagreeing ranks.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/collectives/backend/native/engine.h"
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using test::ProcessRanks;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CommunicatorOptions with_deadline(double seconds) {
+  CommunicatorOptions options;
+  options.deadline_seconds = seconds;
+  return options;
+}
+
+std::set<std::string> shared_files() {
+  std::set<std::string> names;
+  for (const char* folder : {"/dev/shm", "/dev/mqueue"}) {
+    std::error_code absent;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, absent))
+      // Other programs of this machine come and go there.
+      if (entry.path().filename().string().find("shoal") != std::string::npos)
+        names.insert(entry.path());
+  }
+  return names;
+}
+
+void sum(Communicator& communicator, std::vector<float>& values, std::int64_t count = -1) {
+  communicator
+      .all_reduce(values.data(), values.data(),
+                  count < 0 ? static_cast<std::int64_t>(values.size()) : count, DType::f32,
+                  ReduceOp::sum)
+      ->wait();
+}
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+class KilledRank : public ::testing::TestWithParam<std::tuple<int, std::int64_t>> {};
+
+TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
+  const auto& [size, count] = GetParam();
+  const auto files_before = shared_files();
+  const int victim = size - 1;
+  ProcessRanks ranks(size, [count = count](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(60));
+    std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
+    sum(*communicator, values);
+    ProcessRanks::say_ready(store);
+    for (;;) sum(*communicator, values);
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, size));
+  const auto killed = Clock::now();
+  ranks.send_signal(victim, SIGKILL);
+  const auto outcomes = ranks.wait(10);
+  EXPECT_LT(seconds_since(killed), 2.0);
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    if (rank == victim) {
+      EXPECT_EQ(outcome.signal, SIGKILL);
+      continue;
+    }
+    EXPECT_EQ(outcome.exit_status, 1);
+    // A survivor may meet another survivor's end first; its last words name the victim too.
+    EXPECT_THAT(outcome.error, HasSubstr(fmt::format("rank {} died", victim)));
+    EXPECT_THAT(outcome.error, HasSubstr("all_reduce of"));
+  }
+  EXPECT_EQ(shared_files(), files_before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, KilledRank,
+                         ::testing::Combine(::testing::Values(2, 3, 5),
+                                            ::testing::Values(2, 100000)));
+
+TEST(KilledRanks, AreNoticedWhileTheGroupForms) {
+  ProcessRanks ranks(2, [](const World& world, Store& store) {
+    if (world.rank == 1) {
+      ProcessRanks::say_ready(store);
+      sleep_seconds(60);
+    }
+    make_communicator(world, store, with_deadline(1));
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, 1));
+  ranks.send_signal(1, SIGKILL);
+  const auto outcomes = ranks.wait(10);
+  EXPECT_THAT(outcomes[0].error, HasSubstr("rank(s) 1 did not join the group in time"));
+}
+
+TEST(StalledRank, IsNamedWhenTheDeadlinePasses) {
+  ProcessRanks ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(1.0));
+    std::vector<float> values(17, 1.0f);
+    sum(*communicator, values);
+    ProcessRanks::say_ready(store);
+    if (world.rank == 1) sleep_seconds(60);
+    communicator->barrier()->wait();
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, 3));
+  const auto start = Clock::now();
+  sleep_seconds(0.1);
+  ranks.send_signal(1, SIGSTOP);
+  sleep_seconds(2.5);
+  ranks.send_signal(1, SIGKILL);
+  const auto outcomes = ranks.wait(10);
+  EXPECT_LT(seconds_since(start), 4.0);
+  // The first to give up names the stalled rank; the other may quote it instead.
+  for (const int rank : {0, 2})
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].error,
+                AllOf(HasSubstr("barrier (#2) did not finish within"),
+                      HasSubstr("rank 1 (it last called all_reduce of 17 f32, sum (#1))")));
+}
+
+TEST(StalledRank, KeepsTheProgressThreadFromBurningACore) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(30));
+    std::vector<float> values(100000, 1.0f);
+    std::clock_t before = 0, after = 0;
+    if (world.rank == 0) {
+      auto work =
+          communicator->all_reduce(values.data(), values.data(), 100000, DType::f32, ReduceOp::sum);
+      before = std::clock();  // of the whole process, both ranks
+      sleep_seconds(0.5);
+      after = std::clock();
+      work->wait();
+    } else {
+      sleep_seconds(0.6);
+      sum(*communicator, values);
+    }
+    EXPECT_LT(static_cast<double>(after - before) / CLOCKS_PER_SEC, 0.1);
+  });
+}
+
+TEST(LeavingRank, IsNamedWithWhatItLastCalled) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(10));
+    std::vector<float> values(8);
+    sum(*communicator, values);
+    if (world.rank == 1) return;
+    sum(*communicator, values);
+  });
+  EXPECT_THAT(errors[0],
+              HasSubstr("rank 1 left the group (it last called all_reduce of 8 f32, sum (#1))"));
+}
+
+TEST(LeavingRank, MayLeaveOnceItsOwnOperationsAreDone) {
+  for (int round = 0; round < 50; ++round)
+    test::run_thread_ranks(4, [](const World& world, Store& store) {
+      const auto communicator = make_communicator(world, store, with_deadline(10));
+      std::vector<float> values(5000, 1.0f);
+      sum(*communicator, values);
+      EXPECT_EQ(values[4999], 4.0f);
+    });
+}
+
+// What rank 1 calls instead of rank 0's all_reduce of 100 f32, sum.
+struct Difference {
+  std::string text;
+  std::function<std::unique_ptr<Work>(Communicator&, float*)> call;
+};
+
+class Mismatch : public ::testing::TestWithParam<int> {};
+
+TEST_P(Mismatch, IsNamedOnEveryRankBeforeDataMoves) {
+  const std::vector<Difference> differences{
+      {"all_reduce of 99 f32, sum",
+       [](Communicator& c, float* x) { return c.all_reduce(x, x, 99, DType::f32, ReduceOp::sum); }},
+      {"all_reduce of 100 i32, sum",
+       [](Communicator& c, float* x) {
+         return c.all_reduce(x, x, 100, DType::i32, ReduceOp::sum);
+       }},
+      {"all_reduce of 100 f32, max",
+       [](Communicator& c, float* x) {
+         return c.all_reduce(x, x, 100, DType::f32, ReduceOp::max);
+       }},
+      {"broadcast of 100 f32, root 0",
+       [](Communicator& c, float* x) { return c.broadcast(x, 100, DType::f32, 0); }},
+      {"barrier", [](Communicator& c, float*) { return c.barrier(); }},
+      {"all_reduce of 100000 f32, sum", [](Communicator& c, float* x) {
+         return c.all_reduce(x, x, 100000, DType::f32, ReduceOp::sum);
+       }}};
+  const Difference& difference = differences[static_cast<std::size_t>(GetParam())];
+  std::vector<int> untouched(3, 1);
+  const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(10));
+    std::vector<float> values(100000, 7.0f);
+    try {
+      if (world.rank == 1)
+        difference.call(*communicator, values.data())->wait();
+      else
+        sum(*communicator, values, 100);
+    } catch (const Error& error) {
+      for (const float value : values)
+        untouched[static_cast<std::size_t>(world.rank)] &= value == 7.0f;
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      // The failure stays.
+      EXPECT_THROW(communicator->barrier(), Error);
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 0 called all_reduce of 100 f32, sum"),
+                               HasSubstr("rank 1 called " + difference.text)));
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1 called " + difference.text),
+                               HasSubstr("called all_reduce of 100 f32, sum")));
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 called " + difference.text));
+  EXPECT_EQ(untouched, std::vector<int>(3, 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(Differences, Mismatch, ::testing::Range(0, 6));
+
+TEST(Mismatch, OfForcedAlgorithmsIsNamed) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(10);
+    if (world.rank == 1) options.algorithm = "ring";
+    std::vector<float> values(10);
+    const auto communicator = make_communicator(world, store, options);
+    sum(*communicator, values);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("with algorithm automatic and ring"));
+}
+
+TEST(Abort, EndsWaitsOnAllRanksAndSaysWhy) {
+  const auto errors = test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(30));
+    communicator->barrier()->wait();
+    const auto start = Clock::now();
+    if (world.rank == 2) {
+      sleep_seconds(0.1);
+      communicator->abort("loss is NaN");
+    }
+    try {
+      communicator->barrier()->wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::aborted);
+      EXPECT_EQ(error.peer(), 2);
+      EXPECT_LT(seconds_since(start), 1.5);
+      throw;
+    }
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 2 aborted: loss is NaN"));
+}
+
+TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(30));
+    communicator->barrier()->wait();
+    std::thread watcher;
+    if (world.rank == 0)
+      watcher = std::thread([&] {
+        sleep_seconds(0.1);
+        communicator->abort("watchdog");
+      });
+    else
+      sleep_seconds(0.3);
+    struct Join {
+      std::thread& thread;
+      ~Join() {
+        if (thread.joinable()) thread.join();
+      }
+    } const join{watcher};
+    communicator->barrier()->wait();
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 aborted: watchdog"));
+}
+
+TEST(Hosts, MoreThanOneAreRefusedByNative) {
+  // A card as a rank of another host would leave it.
+  const auto store = make_hash_store();
+  store->set("shoal/native/1/card/1", "another-host\n1\nsocket");
+  try {
+    make_communicator(test::local_world(0, 2), *store, with_deadline(5));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("native is single-host in this version"),
+                                    HasSubstr("use --backend mpi")));
+  }
+}
+
+// Sequence numbers and places wrap; nothing may hang or mismatch there.
+TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
+  constexpr std::uint32_t kFirst = 0xffffffffu - 20;
+  test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    const auto deadline = Deadline::in_seconds(20);
+    auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
+    group->own_page().place.store(place_of(kFirst - 1, 0));
+    barrier(store, "placed", world.size, deadline);
+    Engine engine(group, Algorithm::automatic, 20, kFirst);
+    std::vector<float> values(3000), small(3);
+    for (int i = 0; i < 50; ++i)
+      for (std::vector<float>* buffer : {&values, &small}) {
+        std::fill(buffer->begin(), buffer->end(), 1.0f);
+        Call call{Operation::all_reduce,
+                  buffer->data(),
+                  buffer->data(),
+                  static_cast<std::int64_t>(buffer->size()),
+                  DType::f32,
+                  ReduceOp::sum,
+                  -1};
+        engine.wait(*engine.submit(call), deadline);
+        ASSERT_EQ(buffer->back(), 3.0f) << i;
+      }
+  });
+}
+
+TEST(Work, CompletesWithoutAnybodyWaiting) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(20));
+    std::vector<float> a(1 << 18, 1.0f), b(1 << 18, 2.0f), c(4, 3.0f);
+    const auto start = [&](std::vector<float>& x) {
+      return communicator->all_reduce(x.data(), x.data(), static_cast<std::int64_t>(x.size()),
+                                      DType::f32, ReduceOp::sum);
+    };
+    auto first = start(a);
+    auto second = start(b);
+    start(c).reset();  // dropped, yet carried out
+    const auto began = Clock::now();
+    while (communicator->statistics().operations < 3 && seconds_since(began) < 10)
+      sleep_seconds(0.001);
+    EXPECT_EQ(communicator->statistics().by_progress_thread, 3);
+    EXPECT_TRUE(second->test());
+    EXPECT_TRUE(first->test());
+    EXPECT_EQ(a.back(), 2.0f);
+    EXPECT_EQ(b.back(), 4.0f);
+    EXPECT_EQ(c.back(), 6.0f);
+    communicator->barrier()->wait();
+  });
+}
+
+TEST(Work, MayBeWaitedForInAnyOrderAndPolled) {
+  test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(20));
+    std::vector<std::vector<double>> buffers(12, std::vector<double>(5000, world.rank));
+    std::vector<std::unique_ptr<Work>> works;
+    for (auto& buffer : buffers)
+      works.push_back(
+          communicator->all_reduce(buffer.data(), buffer.data(), 5000, DType::f64, ReduceOp::sum));
+    while (!works[3]->test()) std::this_thread::yield();
+    for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
+    for (const auto& buffer : buffers) EXPECT_EQ(buffer.back(), 3.0);
+  });
+}
+
+TEST(Work, OutlivesItsCommunicatorWithAnError) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    auto communicator = make_communicator(world, store, with_deadline(20));
+    communicator->barrier()->wait();
+    if (world.rank == 1) return;
+    std::vector<float> values(100);
+    const auto work =
+        communicator->all_reduce(values.data(), values.data(), 100, DType::f32, ReduceOp::sum);
+    communicator.reset();
+    EXPECT_THROW(work->wait(), Error);
+  });
+}
+
+}  // namespace
+}  // namespace shoal::collectives
