@@ -21,8 +21,8 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 void check_shard_name(const std::string& index, const std::string& name) {
   if (name.empty() || name == "." || name == ".." ||
       name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
-    throw_error(ErrorCode::corrupt_data, "{}: '{}' is not the plain name of a file beside it",
-                index, name);
+    throw_error(ErrorCode::corrupt_data, "{}: {} is not the plain name of a file beside it", index,
+                nlohmann::json(name).dump());
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& index) {

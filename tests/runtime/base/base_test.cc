@@ -1,0 +1,245 @@
+// log, env, deadlines, parallel_for, names.
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::GetCapturedStderr;
+
+TEST(Error, ControlBytesNeverReachTheTerminal) {
+  const Error error(ErrorCode::corrupt_data, std::string("name \0\x1b[31m", 10));
+  EXPECT_STREQ(error.what(), "name \\x00\\x1b[31");
+}
+
+TEST(Log, LevelsAndRankTag) {
+  CaptureStderr();
+  log::set_level(log::Level::warn);
+  log::info("hidden {}", 1);
+  log::warn("shown {}", 2);
+  log::set_rank(2, 4);
+  log::error("tagged");
+  log::set_rank(0, 1);
+  log::warn("one process has no rank");
+  log::set_level(log::Level::off);
+  log::error("silent");
+  log::set_level(log::Level::info);
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
+  EXPECT_THAT(text, HasSubstr("shown 2"));
+  EXPECT_THAT(text, HasSubstr("[rank 2] tagged"));
+  EXPECT_THAT(text, HasSubstr(" one process has no rank"));
+  EXPECT_THAT(text, Not(HasSubstr("] one process")));
+  EXPECT_THAT(text, Not(HasSubstr("silent")));
+  EXPECT_EQ(log::parse_level("warning"), log::Level::warn);
+  EXPECT_THROW((void)log::parse_level("loud"), Error);
+}
+
+TEST(Log, OnceOnlyOnRankZeroAndForEachKey) {
+  CaptureStderr();
+  log::set_rank(1, 2);
+  log::once(log::Level::warn, "fallback a", "from rank 1");
+  log::set_rank(0, 2);
+  log::once(log::Level::warn, "fallback a", "first");
+  log::once(log::Level::warn, "fallback a", "second");
+  log::once(log::Level::warn, "fallback b", "third");
+  log::set_rank(0, 1);
+  const std::string text = GetCapturedStderr();
+  EXPECT_THAT(text, Not(HasSubstr("from rank 1")));
+  EXPECT_THAT(text, HasSubstr("first"));
+  EXPECT_THAT(text, Not(HasSubstr("second")));
+  EXPECT_THAT(text, HasSubstr("third"));
+}
+
+class Environment : public ::testing::Test {
+ protected:
+  void set(const char* value) { ::setenv("SHOAL_TEST_ONLY", value, 1); }
+  void TearDown() override { ::unsetenv("SHOAL_TEST_ONLY"); }
+  template <typename Body>
+  std::string refusal(Body body) {
+    try {
+      (void)body();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      return error.what();
+    }
+    return "accepted";
+  }
+  env::Variable integer{"SHOAL_TEST_ONLY", env::Kind::integer, "7", "a count"};
+  env::Variable real{"SHOAL_TEST_ONLY", env::Kind::real, "0.5", "a share"};
+  env::Variable boolean{"SHOAL_TEST_ONLY", env::Kind::boolean, "0", "a switch"};
+};
+
+TEST_F(Environment, DefaultsAndValues) {
+  EXPECT_FALSE(env::is_set(integer));
+  EXPECT_EQ(env::get_integer(integer), 7);
+  EXPECT_EQ(env::get_real(real), 0.5);
+  EXPECT_FALSE(env::get_boolean(boolean));
+  set("-12");
+  EXPECT_TRUE(env::is_set(integer));
+  EXPECT_EQ(env::get_integer(integer), -12);
+  EXPECT_EQ(env::get_string(integer), "-12");
+  set("1e-3");
+  EXPECT_EQ(env::get_real(real), 1e-3);
+  for (const char* yes : {"1", "true", "yes", "on"}) {
+    set(yes);
+    EXPECT_TRUE(env::get_boolean(boolean)) << yes;
+  }
+}
+
+TEST_F(Environment, BadValuesNameTheVariable) {
+  for (const char* bad : {"x", "1.5", "", " 1", "99999999999999999999"}) {
+    set(bad);
+    EXPECT_THAT(refusal([&] { return env::get_integer(integer); }),
+                HasSubstr("SHOAL_TEST_ONLY='" + std::string(bad) + "' is not an integer; a count"));
+  }
+  set("nan");
+  EXPECT_THAT(refusal([&] { return env::get_real(real); }), HasSubstr("SHOAL_TEST_ONLY='nan'"));
+  set("maybe");
+  EXPECT_THAT(refusal([&] { return env::get_boolean(boolean); }), HasSubstr("true or false"));
+}
+
+TEST(EnvironmentRegistry, IsDocumentedAndUnique) {
+  std::vector<std::string> names;
+  for (const env::Variable& variable : env::variables()) {
+    EXPECT_TRUE(variable.name.starts_with("SHOAL_")) << variable.name;
+    EXPECT_GT(variable.help.size(), 10u) << variable.name;
+    EXPECT_THAT(names, Not(::testing::Contains(std::string(variable.name))));
+    names.emplace_back(variable.name);
+    if (variable.kind == env::Kind::integer) {
+      EXPECT_NO_THROW((void)std::stoll(std::string(variable.default_value))) << variable.name;
+    }
+  }
+  EXPECT_THAT(names, ::testing::Contains("SHOAL_STORE_DIR"));
+}
+
+TEST(Deadline, SecondsLeftAndExtremes) {
+  EXPECT_TRUE(Deadline::in_seconds(0).passed());
+  EXPECT_TRUE(Deadline::in_seconds(-5).passed());
+  EXPECT_TRUE(Deadline::in_seconds(-std::numeric_limits<double>::infinity()).passed());
+  const Deadline minute = Deadline::in_seconds(60);
+  EXPECT_FALSE(minute.passed());
+  EXPECT_NEAR(minute.seconds_left(), 60, 5);
+  for (const double endless : {1e9, 1e300, std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_FALSE(Deadline::in_seconds(endless).passed()) << endless;
+    EXPECT_EQ(Deadline::in_seconds(endless).time(), Deadline::never().time());
+  }
+}
+
+using Pieces = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+Pieces pieces_of(int threads, std::int64_t count, std::int64_t grain) {
+  std::mutex mutex;
+  Pieces pieces;
+  parallel_for(threads, count, grain, [&](std::int64_t begin, std::int64_t end) {
+    const std::scoped_lock lock(mutex);
+    pieces.emplace_back(begin, end);
+  });
+  std::ranges::sort(pieces);
+  return pieces;
+}
+
+TEST(ParallelFor, PiecesTileTheRangeAndHoldTheGrain) {
+  for (const int threads : {1, 2, 3, 7, 64})
+    for (const std::int64_t count : {0, 1, 2, 3, 5, 17, 64, 1001})
+      for (const std::int64_t grain : {0, 1, 4, 100}) {
+        const Pieces pieces = pieces_of(threads, count, grain);
+        EXPECT_LE(std::ssize(pieces), threads);
+        std::int64_t next = 0;
+        for (const auto& [begin, end] : pieces) {
+          EXPECT_EQ(begin, next);
+          if (pieces.size() > 1) {
+            EXPECT_GE(end - begin, std::max<std::int64_t>(grain, 1));
+          }
+          EXPECT_GT(end, begin);
+          next = end;
+        }
+        EXPECT_EQ(next, count) << threads << " threads, grain " << grain;
+        EXPECT_EQ(pieces, pieces_of(threads, count, grain));
+      }
+  EXPECT_TRUE(pieces_of(4, -3, 1).empty());
+  EXPECT_EQ(pieces_of(4, INT64_MAX, INT64_MAX / 4).size(), 4u) << "no overflow at the far end";
+}
+
+TEST(ParallelFor, SumsByPieceAreTheSameInEveryRun) {
+  std::vector<float> values(10'007);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::sin(static_cast<float>(i)) * 1e3f;
+  const auto sum = [&] {
+    std::vector<float> partial(values.size(), 0.0f);
+    parallel_for(4, std::ssize(values), 100, [&](std::int64_t begin, std::int64_t end) {
+      float s = 0;
+      for (std::int64_t i = begin; i < end; ++i) s += values[static_cast<std::size_t>(i)];
+      partial[static_cast<std::size_t>(begin)] = s;
+    });
+    return std::accumulate(partial.begin(), partial.end(), 0.0f);
+  };
+  const float first = sum();
+  for (int run = 0; run < 20; ++run) EXPECT_EQ(sum(), first);
+}
+
+TEST(ParallelFor, TheFirstPiecesExceptionArrives) {
+  for (int run = 0; run < 20; ++run) {
+    std::atomic<int> ran{0};
+    try {
+      parallel_for(4, 4, 1, [&](std::int64_t begin, std::int64_t) {
+        ++ran;
+        if (begin >= 1) throw_error(ErrorCode::corrupt_data, "piece {}", begin);
+      });
+      FAIL() << "nothing arrived";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "piece 1");
+    }
+    EXPECT_GE(ran, 2);
+  }
+}
+
+TEST(ParallelFor, NestedCallsRunInTheCaller) {
+  std::atomic<int> foreign{0}, items{0};
+  parallel_for(2, 2, 1, [&](std::int64_t, std::int64_t) {
+    const auto self = std::this_thread::get_id();
+    parallel_for(4, 100, 1, [&](std::int64_t begin, std::int64_t end) {
+      if (std::this_thread::get_id() != self) ++foreign;
+      items += static_cast<int>(end - begin);
+    });
+  });
+  EXPECT_EQ(items, 200);
+#ifndef SHOAL_SERIAL_PARALLEL_FOR
+  EXPECT_EQ(foreign, 0);
+#endif
+  EXPECT_GE(available_cores(), 1);
+}
+
+TEST(NearestName, CountsEditsAndSwaps) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("trian", "train"), 1);
+  const std::vector<std::string> names{"learning_rate", "max_steps", "warmup_steps"};
+  EXPECT_EQ(nearest_name("max_step", names), "max_steps");
+  EXPECT_EQ(nearest_name("LR", {}), "");
+  EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names).empty(), false) << "no quadratic time";
+}
+
+}  // namespace
+}  // namespace shoal

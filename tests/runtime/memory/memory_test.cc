@@ -1,0 +1,258 @@
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/memory_resource.h"
+
+// Sanitizers end the program where malloc would return null; these tests want the null.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Gives from the host, up to a limit, and checks that every block comes back as it was given.
+class StrictMemory final : public MemoryResource {
+ public:
+  explicit StrictMemory(std::size_t limit) : limit_(limit), host_(make_host_memory()) {}
+  ~StrictMemory() override { EXPECT_TRUE(given_.empty()) << "blocks were never given back"; }
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    const std::scoped_lock lock(mutex_);
+    if (used_ + bytes > limit_)
+      throw_error(ErrorCode::out_of_memory, "strict memory: no room for {} bytes", bytes);
+    void* pointer = host_->allocate(bytes, tag, stream);
+    given_[pointer] = {bytes, tag};
+    used_ += bytes;
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    const std::scoped_lock lock(mutex_);
+    const auto found = given_.find(pointer);
+    ASSERT_NE(found, given_.end()) << "a block that was not given";
+    EXPECT_EQ(found->second.first, bytes);
+    EXPECT_EQ(found->second.second, tag);
+    given_.erase(found);
+    used_ -= bytes;
+    host_->deallocate(pointer, bytes, tag, stream);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "strict"; }
+  std::size_t blocks() const { return given_.size(); }
+
+ private:
+  std::size_t limit_, used_ = 0;
+  std::mutex mutex_;
+  std::map<void*, std::pair<std::size_t, MemoryTag>> given_;
+  std::unique_ptr<MemoryResource> host_;
+};
+
+TEST(HostMemory, IsAlignedAndWritable) {
+  const auto memory = make_host_memory();
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{63}, std::size_t{64},
+                                  std::size_t{1000}, (std::size_t{4} << 20) + 1}) {
+    const Buffer buffer(*memory, bytes, MemoryTag::data);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0u);
+    std::memset(buffer.data(), 0x5a, bytes);
+    EXPECT_EQ(buffer.size(), bytes);
+  }
+}
+
+TEST(HostMemory, OutOfMemoryNamesBytesAndTag) {
+  const auto memory = make_host_memory();
+  for (const std::size_t bytes : {std::size_t{1} << 62, SIZE_MAX, SIZE_MAX - 100}) try {
+      const Buffer buffer(*memory, bytes, MemoryTag::optimizer);
+      FAIL() << bytes << " bytes were given";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+      EXPECT_THAT(error.what(), HasSubstr(std::to_string(bytes) + " bytes of optimizer"));
+    }
+}
+
+TEST(PoolMemory, RoundsUpByLessThanAQuarter) {
+  EXPECT_EQ(PoolMemory::rounded(1), 256u);
+  EXPECT_EQ(PoolMemory::rounded(256), 256u);
+  EXPECT_EQ(PoolMemory::rounded(257), 320u);
+  EXPECT_EQ(PoolMemory::rounded(512), 512u);
+  for (std::size_t bytes = 257; bytes < 100'000; bytes += 37) {
+    const std::size_t size = PoolMemory::rounded(bytes);
+    EXPECT_GE(size, bytes);
+    EXPECT_LT(static_cast<double>(size), 1.25 * static_cast<double>(bytes));
+    EXPECT_EQ(PoolMemory::rounded(size), size) << "a size class is its own class";
+  }
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 2})
+    EXPECT_GE(PoolMemory::rounded(bytes), bytes) << "may not wrap to a small block";
+}
+
+TEST(PoolMemory, ReusesBlocksOfOneClassAndTrims) {
+  StrictMemory upstream(1 << 20);
+  PoolMemory pool(upstream);
+  const void* first = nullptr;
+  {
+    const Buffer buffer(pool, 1000, MemoryTag::activations);
+    first = buffer.data();
+    EXPECT_EQ(pool.bytes_held(), 0u);
+  }
+  EXPECT_EQ(pool.bytes_held(), 1024u);
+  {
+    const Buffer again(pool, 900, MemoryTag::gradients);  // the same class, another tag
+    EXPECT_EQ(again.data(), first);
+    const Buffer other(pool, 5000, MemoryTag::data);
+    EXPECT_NE(other.data(), first);
+    EXPECT_EQ(upstream.blocks(), 2u);
+  }
+  EXPECT_EQ(pool.bytes_held(), 1024u + 5120u);
+  pool.trim();  // StrictMemory checks that the blocks go back under their first tag
+  EXPECT_EQ(pool.bytes_held(), 0u);
+  EXPECT_EQ(upstream.blocks(), 0u);
+}
+
+TEST(PoolMemory, StreamsDoNotShareFreedBlocks) {
+  const auto host = make_host_memory();
+  PoolMemory pool(*host);
+  int a = 0, b = 0;
+  const Stream first{Device::cpu(), &a}, second{Device::cpu(), &b};
+  void* pointer = pool.allocate(300, MemoryTag::data, first);
+  pool.deallocate(pointer, 300, MemoryTag::data, first);
+  void* elsewhere = pool.allocate(300, MemoryTag::data, second);
+  EXPECT_NE(elsewhere, pointer) << "work queued on the first stream may still use it";
+  void* same = pool.allocate(300, MemoryTag::data, first);
+  EXPECT_EQ(same, pointer);
+  pool.deallocate(elsewhere, 300, MemoryTag::data, second);
+  pool.deallocate(same, 300, MemoryTag::data, first);
+}
+
+TEST(PoolMemory, TrimsBeforeGivingUp) {
+  StrictMemory upstream(10'000);
+  PoolMemory pool(upstream);
+  {
+    const Buffer small(pool, 6000, MemoryTag::data);
+  }
+  EXPECT_GT(pool.bytes_held(), 0u);
+  {
+    const Buffer large(pool, 8000, MemoryTag::data);
+  }  // only fits once the other is given back
+  EXPECT_EQ(upstream.blocks(), 1u);
+  try {
+    const Buffer huge(pool, 20'000, MemoryTag::data);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+  }
+  const Buffer still(pool, 100, MemoryTag::data);
+  EXPECT_TRUE(still);
+}
+
+TEST(CountingMemory, CountsByTagAndPeaks) {
+  const auto host = make_host_memory();
+  CountingMemory memory(*host);
+  {
+    const Buffer a(memory, 100, MemoryTag::parameters);
+    {
+      const Buffer b(memory, 50, MemoryTag::gradients);
+      EXPECT_EQ(memory.usage(MemoryTag::gradients).current, 50);
+    }
+    const Buffer c(memory, 20, MemoryTag::gradients);
+    EXPECT_EQ(memory.usage(MemoryTag::gradients).current, 20);
+    EXPECT_EQ(memory.usage(MemoryTag::gradients).peak, 50);
+    EXPECT_EQ(memory.total().current, 120);
+    EXPECT_EQ(memory.total().peak, 150);
+    memory.reset_peaks();
+    EXPECT_EQ(memory.total().peak, 120);
+    memory.count_external(1000, MemoryTag::communication);
+    EXPECT_EQ(memory.usage(MemoryTag::communication).current, 1000);
+    EXPECT_EQ(memory.total().peak, 1120);
+    memory.count_external(-1000, MemoryTag::communication);
+  }
+  EXPECT_EQ(memory.total().current, 0);
+  EXPECT_EQ(memory.allocations(), 3);
+}
+
+TEST(CountingMemory, UnderAPoolEveryTagComesBackToZero) {
+  const auto host = make_host_memory();
+  CountingMemory held(*host);
+  {
+    PoolMemory pool(held);
+    {
+      const Buffer a(pool, 1000, MemoryTag::activations);
+    }
+    {
+      const Buffer b(pool, 1000, MemoryTag::gradients);
+    }
+    EXPECT_EQ(held.total().current, 1024) << "what the process really holds";
+  }
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag)
+    EXPECT_EQ(held.usage(static_cast<MemoryTag>(tag)).current, 0)
+        << to_string(static_cast<MemoryTag>(tag));
+}
+
+TEST(CountingMemory, AFailedAllocationIsNotCounted) {
+  StrictMemory strict(100);
+  CountingMemory memory(strict);
+  EXPECT_THROW(Buffer(memory, 1000, MemoryTag::data), Error);
+  EXPECT_EQ(memory.total().peak, 0);
+  EXPECT_EQ(memory.allocations(), 0);
+}
+
+TEST(MemoryResources, ManyThreads) {
+  const auto host = make_host_memory();
+  CountingMemory held(*host);
+  PoolMemory pool(held);
+  CountingMemory memory(pool);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&memory, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      std::vector<Buffer> mine;
+      for (int i = 0; i < 500; ++i) {
+        if (mine.size() > 10) mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(random() % 10));
+        mine.emplace_back(memory, 1 + random() % 3000,
+                          static_cast<MemoryTag>(random() % kMemoryTags));
+        std::memset(mine.back().data(), t, mine.back().size());
+      }
+      for (const Buffer& buffer : mine)
+        for (std::size_t i = 0; i < buffer.size(); ++i)
+          ASSERT_EQ(static_cast<char*>(buffer.data())[i], t) << "two owners of one block";
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(memory.total().current, 0);
+  EXPECT_EQ(held.total().current, static_cast<std::int64_t>(pool.bytes_held()));
+}
+
+TEST(Buffer, MovesOwnership) {
+  StrictMemory strict(10'000);
+  Buffer a(strict, 100, MemoryTag::data);
+  void* data = a.data();
+  Buffer b = std::move(a);
+  EXPECT_EQ(a.data(),
+            nullptr);  // NOLINT(bugprone-use-after-move): the moved-from state is promised
+  EXPECT_EQ(a.size(), 0u);
+  EXPECT_EQ(b.data(), data);
+  EXPECT_EQ(b.tag(), MemoryTag::data);
+  Buffer c(strict, 50, MemoryTag::gradients);
+  c = std::move(b);  // c's own block goes back
+  EXPECT_EQ(strict.blocks(), 1u);
+  EXPECT_EQ(c.data(), data);
+  Buffer& self = c;
+  c = std::move(self);
+  EXPECT_EQ(c.data(), data);
+  c.reset();
+  EXPECT_FALSE(c);
+  EXPECT_EQ(strict.blocks(), 0u);
+  const Buffer empty(strict, 0, MemoryTag::data);
+  EXPECT_EQ(empty.data(), nullptr);
+  EXPECT_EQ(strict.blocks(), 0u);
+}
+
+}  // namespace
+}  // namespace shoal
