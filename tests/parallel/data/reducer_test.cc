@@ -1,0 +1,205 @@
+// The Reducer against sums that one rank computes, with parameters driven as a tape drives them.
+#include "shoal/parallel/data/reducer.h"
+
+#include <memory>
+#include <mutex>
+
+#include "support/ranks.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using collectives::Communicator;
+using collectives::CommunicatorOptions;
+using ::testing::Each;
+
+using Parameters = std::vector<std::unique_ptr<nn::Parameter>>;
+
+Parameters make_parameters(std::span<const std::int64_t> counts) {
+  Parameters parameters;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    parameters.push_back(std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{counts[i]},
+                                                         nn::Initializer{}));
+  return parameters;
+}
+
+std::vector<nn::Parameter*> pointers(const Parameters& parameters) {
+  std::vector<nn::Parameter*> result;
+  for (const auto& parameter : parameters) result.push_back(parameter.get());
+  return result;
+}
+
+// What a weight gradient's write does.
+void backward_of(nn::Parameter& parameter, float value) {
+  parameter.begin_use();
+  const bool add = parameter.accumulate();
+  auto* gradient = parameter.gradient.data<float>();
+  for (std::int64_t i = 0; i < parameter.shape().count(); ++i)
+    gradient[i] = (add ? gradient[i] : 0.0f) + value * static_cast<float>(i % 5 + 1);
+  parameter.end_use();
+}
+
+std::vector<float> values(const nn::Parameter& parameter) {
+  const float* data = parameter.gradient.const_data<float>();
+  return {data, data + parameter.shape().count()};
+}
+
+std::vector<float> expected(std::int64_t count, float value) {
+  std::vector<float> result;
+  for (std::int64_t i = 0; i < count; ++i) result.push_back(value * static_cast<float>(i % 5 + 1));
+  return result;
+}
+
+std::unique_ptr<Communicator> communicator_of(const World& world, Store& store) {
+  CommunicatorOptions options;
+  options.deadline_seconds = 30;
+  return make_communicator(world, store, options);
+}
+
+const std::vector<std::int64_t> kCounts{5000, 3, 1, 70000, 17, 2000, 900, 40000};
+
+class ReducerRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
+  test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 64 << 10});
+    ASSERT_GT(reducer.plan().buckets.size(), 3u);
+    for (int step = 1; step <= 4; ++step) {
+      reducer.begin_step();
+      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+        if (microbatch == 2) reducer.arm();
+        // Ranks become ready in different orders: turns keep their collectives in step.
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const std::size_t index = world.rank % 2 == 0 ? parameters.size() - 1 - i : i;
+          backward_of(*parameters[index], static_cast<float>((world.rank + 1) * step));
+        }
+      }
+      reducer.finish();
+      const int ranks = world.size * (world.size + 1) / 2;
+      for (std::size_t i = 0; i < parameters.size(); ++i)
+        ASSERT_EQ(values(*parameters[i]),
+                  expected(kCounts[i], static_cast<float>(3 * step * ranks)))
+            << "step " << step << " parameter " << i;
+    }
+    EXPECT_EQ(reducer.statistics().steps, 4);
+    EXPECT_EQ(communicator->statistics().bounced, 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ReducerRanks, ::testing::Values(1, 2, 3, 5));
+
+TEST(Reducer, ReducesUnusedParametersAsZerosWithoutHanging) {
+  test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 8 << 10});
+    for (int step = 0; step < 3; ++step) {
+      reducer.begin_step();
+      // Parameter 1 only in a microbatch that is not the last; 3 on one rank only; 6 nowhere.
+      backward_of(*parameters[1], 1.0f);
+      reducer.arm();
+      for (std::size_t i = 0; i < parameters.size(); ++i)
+        if (i != 1 && i != 6 && (i != 3 || world.rank == step)) backward_of(*parameters[i], 1.0f);
+      reducer.finish();
+      for (std::size_t i = 0; i < parameters.size(); ++i)
+        ASSERT_EQ(values(*parameters[i]), expected(kCounts[i], i == 6   ? 0.0f
+                                                               : i == 3 ? 1.0f
+                                                                        : 3.0f))
+            << "step " << step << " parameter " << i;
+    }
+  });
+}
+
+TEST(Reducer, StartsBucketsDuringBackward) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 8 << 10});
+    // Ready from the first to the last: the first step's turns go the other way round.
+    for (int step = 0; step < 2; ++step) {
+      reducer.begin_step();
+      reducer.arm();
+      for (const auto& parameter : parameters) backward_of(*parameter, 1.0f);
+      reducer.finish();
+    }
+    const auto buckets = static_cast<std::int64_t>(reducer.plan().buckets.size());
+    // In the second step rank 0's order is known and every bucket goes before finish().
+    EXPECT_EQ(reducer.statistics().launched_in_backward, 2 * buckets);
+  });
+}
+
+TEST(Reducer, SharedParametersCountOnceTheirLastUseEnds) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(std::vector<std::int64_t>{100, 100});
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 400});
+    reducer.begin_step();
+    nn::Parameter& tied = *parameters[1];
+    tied.begin_use();  // the other use, still on the tape
+    reducer.arm();
+    backward_of(tied, 1.0f);
+    EXPECT_EQ(communicator->statistics().operations, 0);
+    backward_of(*parameters[0], 1.0f);
+    tied.accumulate();
+    tied.gradient.data<float>()[0] += 5.0f;
+    tied.end_use();
+    reducer.finish();
+    EXPECT_EQ(values(tied)[0], 12.0f);
+  });
+}
+
+TEST(Reducer, LeavesFrozenParametersAloneAndKeepsPaddingZero) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(std::vector<std::int64_t>{5, 7, 33});
+    parameters[1]->set_trainable(false);
+    Reducer reducer(pointers(parameters), *communicator);
+    EXPECT_FALSE(parameters[1]->gradient.defined());
+    reducer.begin_step();
+    reducer.arm();
+    backward_of(*parameters[0], 1.0f);
+    backward_of(*parameters[2], 1.0f);
+    reducer.finish();
+    const Tensor flat = reducer.flat();
+    ASSERT_EQ(flat.count(), 48 + 16);
+    const float* all = flat.const_data<float>();
+    const std::vector<float> first_padding(all + 33, all + 48), second_padding(all + 53, all + 64);
+    EXPECT_THAT(first_padding, Each(0.0f));
+    EXPECT_THAT(second_padding, Each(0.0f));
+  });
+}
+
+TEST(Reducer, RefusesCallsOutOfOrder) {
+  const auto store = make_hash_store();
+  const auto communicator = communicator_of(test::local_world(0, 1), *store);
+  const auto parameters = make_parameters(std::vector<std::int64_t>{4});
+  Reducer reducer(pointers(parameters), *communicator);
+  reducer.begin_step();
+  EXPECT_THROW(reducer.finish(), Error);
+  reducer.arm();
+  EXPECT_THROW(reducer.arm(), Error);
+}
+
+TEST(Reducer, PassesAPeersDeathOn) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    Reducer reducer(pointers(parameters), *communicator);
+    reducer.begin_step();
+    if (world.rank == 1) return;
+    reducer.arm();
+    for (const auto& parameter : parameters) backward_of(*parameter, 1.0f);
+    reducer.finish();
+  });
+  EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 left the group"));
+}
+
+}  // namespace
+}  // namespace shoal::parallel
