@@ -10,7 +10,8 @@
 namespace shoal {
 
 // Row i of a batch is sample `first + i * stride` of the epoch's list (Sampler::ordinal): the same
-// number whatever the ranks and microbatches, as random numbers need it (decision 10).
+// number whatever the ranks and microbatches, as random numbers need it (decision 10). Subtract the
+// list's position at the start of the step (SamplerState) for its place in the global batch.
 struct SampleOrdinals {
   std::int64_t first = 0, stride = 1;
   friend bool operator==(const SampleOrdinals&, const SampleOrdinals&) = default;

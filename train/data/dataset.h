@@ -10,10 +10,10 @@ namespace shoal {
 // models shift them inside the loss), every position attended, all token types 0. A label of
 // kIgnoreLabel takes no part in the loss.
 struct Sample {
-  std::vector<std::int32_t> input_ids;
-  std::vector<std::int32_t> labels;
-  std::vector<std::uint8_t> attention_mask;  // 1: a token, 0: padding
-  std::vector<std::int32_t> token_type_ids;
+  std::vector<std::int32_t> input_ids = {};
+  std::vector<std::int32_t> labels = {};
+  std::vector<std::uint8_t> attention_mask = {};  // 1: a token, 0: padding
+  std::vector<std::int32_t> token_type_ids = {};
 };
 inline constexpr std::int32_t kIgnoreLabel = -100;
 

@@ -1,13 +1,12 @@
 // .shoaltok: token ids prepared once and mapped by every rank of a node.
 //
-// Layout, little-endian, version 1:
-//   0    magic "SHOALTOK"           8    version u32          12   bytes per id u32 (2 or 4)
-//   16   ids u64                    24   documents u64        32   highest id u64 (0 when empty)
-//   40   tokenizer hash, 32 bytes   72   SHA-256 of the rest (offsets, then ids), 32 bytes
-//   104  SHA-256 of bytes 0..103    136  zeros up to 192
-//   192  document offsets u64[documents + 1] (the first 0, the last = ids), then the ids
-// The header's checksum is verified at every opening, with the file's size and the offsets; the
-// contents' only by verify(), since it reads every byte.
+// Layout, little-endian, version 1; written front to back:
+//   header, 64 bytes: magic "SHOALTOK", version u32, bytes per id u32 (2 or 4), zeros
+//   the ids, padded with zeros to a multiple of 8 bytes
+//   document offsets u64[documents + 1], in ids: the first 0, the last the number of ids
+//   trailer, 128 bytes: ids u64, documents u64, highest id i64 (-1: no ids), tokenizer hash (32
+//   bytes), SHA-256 of all before the trailer, SHA-256 of the trailer so far, magic "SHOALEND"
+// Opening checks magics, the trailer's own checksum, sizes and offsets; verify() reads every byte.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,62 @@
+#include "shoal/train/data/batch.h"
+
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+template <typename T>
+std::vector<T> values(const Tensor& tensor) {
+  const T* data = tensor.const_data<T>();
+  return {data, data + tensor.count()};
+}
+
+class PaddingCollatorTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<MemoryResource> memory_ = make_host_memory();
+};
+
+TEST_F(PaddingCollatorTest, EqualLengthsNeedNoMaskAndShareLabels) {
+  const std::vector<Sample> samples = {{.input_ids = {1, 2, 3}}, {.input_ids = {4, 5, 6}}};
+  const Batch batch = PaddingCollator().collate(samples, *memory_);
+  EXPECT_EQ(batch.rows, 2);
+  EXPECT_EQ(batch.input_ids.shape(), (Shape{2, 3}));
+  EXPECT_EQ(values<std::int32_t>(batch.input_ids), (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(batch.labels.storage(), batch.input_ids.storage());
+  EXPECT_FALSE(batch.attention_mask.defined());
+  EXPECT_FALSE(batch.token_type_ids.defined());
+}
+
+TEST_F(PaddingCollatorTest, PadsToTheLongestAndItsMultiple) {
+  const std::vector<Sample> samples = {
+      {.input_ids = {1}, .labels = {7}},
+      {.input_ids = {4, 5, 6}, .attention_mask = {1, 0, 1}, .token_type_ids = {0, 1, 1}}};
+  const Batch batch = PaddingCollator(9, 4).collate(samples, *memory_);
+  EXPECT_EQ(values<std::int32_t>(batch.input_ids),
+            (std::vector<std::int32_t>{1, 9, 9, 9, 4, 5, 6, 9}));
+  EXPECT_EQ(values<std::int32_t>(batch.labels),
+            (std::vector<std::int32_t>{7, -100, -100, -100, 4, 5, 6, -100}));
+  EXPECT_EQ(values<std::uint8_t>(batch.attention_mask),
+            (std::vector<std::uint8_t>{1, 0, 0, 0, 1, 0, 1, 0}));
+  EXPECT_EQ(values<std::int32_t>(batch.token_type_ids),
+            (std::vector<std::int32_t>{0, 0, 0, 0, 0, 1, 1, 0}));
+}
+
+TEST_F(PaddingCollatorTest, RefusesSamplesThatDisagree) {
+  const PaddingCollator collator;
+  EXPECT_THROW(collator.collate({}, *memory_), Error);
+  EXPECT_THROW(collator.collate(std::vector<Sample>{Sample{}}, *memory_), Error);
+  try {
+    collator.collate(std::vector<Sample>{{.input_ids = {1}}, {.input_ids = {1, 2}, .labels = {1}}},
+                     *memory_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "collate: sample 1 has 2 input_ids but 1 labels");
+  }
+  EXPECT_THROW(PaddingCollator(0, 0), Error);
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,92 @@
+#include "shoal/train/data/batch.h"
+
+#include <algorithm>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+template <typename T>
+void check_length(const std::vector<T>& values, std::size_t length, const char* name,
+                  std::size_t row) {
+  SHOAL_CHECK(values.empty() || values.size() == length,
+              "collate: sample {} has {} input_ids but {} {}", row, length, values.size(), name);
+}
+
+// [rows, columns], each row its sample's values, then `fill`.
+template <typename T, typename Values>
+Tensor padded(std::span<const Sample> samples, std::int64_t columns, T fill, MemoryResource& memory,
+              const Values& values) {
+  const auto rows = static_cast<std::int64_t>(samples.size());
+  Tensor tensor = Tensor::empty({rows, columns}, dtype_of<T>(), memory, MemoryTag::data);
+  T* row = tensor.data<T>();
+  for (const Sample& sample : samples) {
+    T* const end = values(sample, row);
+    std::fill(end, row + columns, fill);
+    row += columns;
+  }
+  return tensor;
+}
+
+}  // namespace
+
+PaddingCollator::PaddingCollator(std::int32_t pad_id, std::int64_t pad_to_multiple_of)
+    : pad_id_(pad_id), multiple_(pad_to_multiple_of) {
+  SHOAL_CHECK(multiple_ > 0, "collate: padding to a multiple of {}", multiple_);
+}
+
+Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& memory) const {
+  SHOAL_CHECK(!samples.empty(), "collate: no samples");
+  std::size_t longest = 0, shortest = samples[0].input_ids.size();
+  bool masks = false, labels = false, types = false;
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const Sample& sample = samples[row];
+    const std::size_t length = sample.input_ids.size();
+    SHOAL_CHECK(length > 0, "collate: sample {} is empty", row);
+    check_length(sample.labels, length, "labels", row);
+    check_length(sample.attention_mask, length, "attention_mask values", row);
+    check_length(sample.token_type_ids, length, "token_type_ids", row);
+    longest = std::max(longest, length);
+    shortest = std::min(shortest, length);
+    masks = masks || !sample.attention_mask.empty();
+    labels = labels || !sample.labels.empty();
+    types = types || !sample.token_type_ids.empty();
+  }
+  const std::int64_t columns =
+      (static_cast<std::int64_t>(longest) + multiple_ - 1) / multiple_ * multiple_;
+  const bool is_padded = static_cast<std::int64_t>(shortest) < columns;
+
+  Batch batch;
+  batch.rows = static_cast<std::int64_t>(samples.size());
+  const auto ids = [](const Sample& sample, std::int32_t* row) {
+    return std::copy(sample.input_ids.begin(), sample.input_ids.end(), row);
+  };
+  batch.input_ids = padded(samples, columns, pad_id_, memory, ids);
+  if (labels || is_padded) {
+    batch.labels = padded(
+        samples, columns, kIgnoreLabel, memory, [&](const Sample& sample, std::int32_t* row) {
+          return sample.labels.empty() ? ids(sample, row)
+                                       : std::copy(sample.labels.begin(), sample.labels.end(), row);
+        });
+  } else {
+    batch.labels = batch.input_ids;
+  }
+  if (masks || is_padded)
+    batch.attention_mask = padded(
+        samples, columns, std::uint8_t{0}, memory, [](const Sample& sample, std::uint8_t* row) {
+          return sample.attention_mask.empty()
+                     ? std::fill_n(row, sample.input_ids.size(), std::uint8_t{1})
+                     : std::copy(sample.attention_mask.begin(), sample.attention_mask.end(), row);
+        });
+  if (types)
+    batch.token_type_ids = padded(
+        samples, columns, std::int32_t{0}, memory, [](const Sample& sample, std::int32_t* row) {
+          return sample.token_type_ids.empty()
+                     ? std::fill_n(row, sample.input_ids.size(), 0)
+                     : std::copy(sample.token_type_ids.begin(), sample.token_type_ids.end(), row);
+        });
+  return batch;
+}
+
+}  // namespace shoal

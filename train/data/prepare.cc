@@ -1,0 +1,282 @@
+#include "shoal/train/data/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "shoal/kernels/random.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/train/data/documents.h"
+#include "shoal/train/data/token_file.h"
+#include "shoal/train/data/tokenizer/sha256.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Part of the key: to be raised when the same inputs would give other files.
+constexpr std::string_view kFormat = "shoal data 1";
+
+void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
+  SHOAL_CHECK(!options.inputs.empty(), "prepare: no input files");
+  SHOAL_CHECK(!options.output_directory.empty(), "prepare: no output directory");
+  SHOAL_CHECK(options.validation_fraction >= 0 && options.validation_fraction < 1,
+              "prepare: validation_fraction is {}; it goes from 0 up to, but without, 1",
+              options.validation_fraction);
+  SHOAL_CHECK(options.validation_fraction == 0 || options.validation_inputs.empty(),
+              "prepare: both validation files and a validation_fraction of {} are given",
+              options.validation_fraction);
+  SHOAL_CHECK(!options.append_eos || tokenizer.roles().eos,
+              "prepare: append_eos is on, but the tokenizer has no eos token");
+}
+
+using Sources = std::vector<DocumentSource>;
+
+Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& options) {
+  Sources sources;
+  for (const std::string& path : paths) sources.emplace_back(path, options);
+  return sources;
+}
+
+std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, const Sources& inputs,
+                   const Sources& validation) {
+  Sha256 hash;
+  hash.add(fmt::format("{}\n{}\n{}\n{}:{}\n{:a} {} {}\n{} {}\n", kFormat, tokenizer.hash(),
+                       static_cast<int>(options.document), options.text_field.size(),
+                       options.text_field, options.validation_fraction,
+                       static_cast<int>(options.split), options.split_seed, options.append_eos,
+                       options.repair_utf8));
+  for (const Sources* const sources : {&inputs, &validation}) {
+    hash.add(fmt::format("{} files\n", sources->size()));
+    for (const DocumentSource& source : *sources) {
+      hash.add(source.is_json_lines() ? "jsonl " : "text ");
+      hash.add(to_hex(sha256(source.text())));
+    }
+  }
+  return to_hex(hash.finish()).substr(0, 32);
+}
+
+// The split as it was prepared earlier, if it is there and whole.
+std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::nullopt;
+  try {
+    const auto file = TokenFile::open(path);
+    if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
+    return PreparedSplit{path, file->documents(), file->tokens()};
+  } catch (const Error&) {
+    return std::nullopt;  // damaged: prepared again, and replaced whole
+  }
+}
+
+// Tokenizes documents in parallel, in chunks, and hands the ids on in order.
+class Tokenization {
+ public:
+  Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options)
+      : tokenizer_(tokenizer), options_(options) {}
+
+  // sink(ids) for each document of `sources`, in order.
+  void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
+    for (const DocumentSource& source : sources) {
+      source.for_each([&](std::string_view raw, std::int64_t line) {
+        pending_.push_back({raw, line});
+        pending_bytes_ += static_cast<std::int64_t>(raw.size());
+        if (pending_bytes_ >= kBatch) flush(source, sink);
+      });
+      flush(source, sink);
+    }
+  }
+  void set_total(std::int64_t bytes) { total_ = bytes; }
+
+ private:
+  static constexpr std::int64_t kBatch = 8 << 20;    // bytes tokenized between writes
+  static constexpr std::int64_t kChunk = 128 << 10;  // bytes one thread takes at a time, about
+  struct Pending {
+    std::string_view raw;
+    std::int64_t line;
+  };
+  struct Chunk {
+    std::size_t begin, end;  // of pending_
+    std::vector<TokenId> ids;
+    std::vector<std::size_t> ends;  // of each document, in ids
+  };
+
+  void tokenize(const DocumentSource& source, Chunk& chunk) const {
+    for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
+      const Pending& document = pending_[i];
+      if (source.needs_text_of())
+        tokenizer_.append_ids(source.text_of(document.raw, document.line), chunk.ids);
+      else
+        tokenizer_.append_ids(document.raw, chunk.ids);
+      if (options_.append_eos) chunk.ids.push_back(*tokenizer_.roles().eos);
+      chunk.ends.push_back(chunk.ids.size());
+    }
+  }
+
+  void flush(const DocumentSource& source,
+             const std::function<void(std::span<const TokenId>)>& sink) {
+    std::vector<Chunk> chunks;
+    std::int64_t bytes = kChunk;
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      if (bytes >= kChunk) {
+        chunks.push_back({i, i, {}, {}});
+        bytes = 0;
+      }
+      bytes += static_cast<std::int64_t>(pending_[i].raw.size());
+      chunks.back().end = i + 1;
+    }
+    parallel_for(options_.threads, static_cast<std::int64_t>(chunks.size()), 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i)
+                     tokenize(source, chunks[static_cast<std::size_t>(i)]);
+                 });
+    for (const Chunk& chunk : chunks) {
+      std::size_t start = 0;
+      for (const std::size_t end : chunk.ends) {
+        sink(std::span(chunk.ids).subspan(start, end - start));
+        start = end;
+      }
+    }
+    done_ += pending_bytes_;
+    pending_.clear();
+    pending_bytes_ = 0;
+    if (options_.progress) options_.progress(std::min(done_, total_), total_);
+  }
+
+  const Tokenizer& tokenizer_;
+  const PrepareOptions& options_;
+  std::vector<Pending> pending_;
+  std::int64_t pending_bytes_ = 0, done_ = 0, total_ = 0;
+};
+
+// Which of `documents` go to validation.
+class SplitRule {
+ public:
+  SplitRule(const PrepareOptions& options, std::int64_t documents)
+      : options_(options), documents_(documents) {
+    if (options.validation_fraction == 0) return;
+    held_out_ = std::max<std::int64_t>(
+        1, std::llround(options.validation_fraction * static_cast<double>(documents)));
+    SHOAL_CHECK(held_out_ < documents,
+                "prepare: a validation_fraction of {} of {} documents leaves none to train on",
+                options.validation_fraction, documents);
+  }
+  bool is_validation(std::int64_t ordinal) const {
+    if (held_out_ == 0) return false;
+    switch (options_.split) {
+      case PrepareOptions::Split::first:
+        return ordinal < held_out_;
+      case PrepareOptions::Split::last:
+        return ordinal >= documents_ - held_out_;
+      case PrepareOptions::Split::scattered:
+        break;
+    }
+    const auto words = kernels::philox(
+        options_.split_seed,
+        {static_cast<std::uint32_t>(ordinal), static_cast<std::uint32_t>(ordinal >> 32), 0, 0});
+    return static_cast<double>(words[0]) < options_.validation_fraction * 0x1p32;
+  }
+
+ private:
+  const PrepareOptions& options_;
+  std::int64_t documents_, held_out_ = 0;
+};
+
+std::int64_t bytes_of(const Sources& sources) {
+  std::int64_t bytes = 0;
+  for (const DocumentSource& source : sources) bytes += source.bytes();
+  return bytes;
+}
+
+std::int64_t documents_of(const Sources& sources) {
+  std::int64_t documents = 0;
+  for (const DocumentSource& source : sources)
+    source.for_each([&](std::string_view, std::int64_t) { ++documents; });
+  return documents;
+}
+
+PreparedSplit finish(TokenFileWriter& writer, const std::string& path, std::int64_t documents,
+                     const char* name) {
+  if (writer.tokens() == 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("prepare: the {} data have no tokens ({} documents)", name, documents),
+                "look whether the input files are empty");
+  writer.commit();
+  return {path, documents, writer.tokens()};
+}
+
+void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, const Sources& inputs,
+                  const Sources& validation_inputs, PreparedData& result) {
+  const int bytes_per_id = tokenizer.max_id() <= 65535 ? 2 : 4;
+  const bool has_validation = !result.validation.path.empty();
+  TokenFileWriter train(result.train.path, bytes_per_id, tokenizer.hash());
+  std::optional<TokenFileWriter> validation;
+  if (has_validation) validation.emplace(result.validation.path, bytes_per_id, tokenizer.hash());
+
+  std::int64_t ordinal = 0, held_out = 0;
+  const SplitRule rule(options, options.validation_fraction > 0 ? documents_of(inputs) : 0);
+  Tokenization tokenization(tokenizer, options);
+  tokenization.set_total(bytes_of(inputs) + bytes_of(validation_inputs));
+  tokenization.run(inputs, [&](std::span<const TokenId> ids) {
+    if (rule.is_validation(ordinal++)) {
+      validation->append_document(ids);
+      ++held_out;
+    } else {
+      train.append_document(ids);
+    }
+  });
+  const std::int64_t trained = ordinal - held_out;
+  tokenization.run(validation_inputs, [&](std::span<const TokenId> ids) {
+    validation->append_document(ids);
+    ++held_out;
+  });
+  // The validation file first: who finds train-KEY finds both.
+  if (has_validation)
+    result.validation = finish(*validation, result.validation.path, held_out, "validation");
+  result.train = finish(train, result.train.path, trained, "training");
+}
+
+}  // namespace
+
+PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& options) {
+  const auto start = Clock::now();
+  check(tokenizer, options);
+  const Sources inputs = open_all(options.inputs, options);
+  const Sources validation = open_all(options.validation_inputs, options);
+  PreparedData result;
+  result.key = key_of(tokenizer, options, inputs, validation);
+  const auto path_of = [&](const char* split) {
+    return (fs::path(options.output_directory) / fmt::format("{}-{}.shoaltok", split, result.key))
+        .string();
+  };
+  const bool has_validation = !validation.empty() || options.validation_fraction > 0;
+  result.train.path = path_of("train");
+  if (has_validation) result.validation.path = path_of("validation");
+
+  if (!options.overwrite_cache) {
+    const auto train = find_prepared(result.train.path, tokenizer);
+    const auto held_out = has_validation ? find_prepared(result.validation.path, tokenizer)
+                                         : std::optional<PreparedSplit>(PreparedSplit{});
+    if (train && held_out) {
+      result.train = *train;
+      result.validation = *held_out;
+      result.reused = true;
+      result.seconds = seconds_since(start);
+      return result;
+    }
+  }
+  std::error_code failure;
+  fs::create_directories(options.output_directory, failure);
+  if (failure)
+    throw_error(ErrorCode::io, "prepare: cannot make the directory '{}': {}",
+                options.output_directory, failure.message());
+  write_splits(tokenizer, options, inputs, validation, result);
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace shoal

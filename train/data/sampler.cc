@@ -1,0 +1,89 @@
+#include "shoal/train/data/sampler.h"
+
+#include <numeric>
+
+#include "shoal/kernels/random.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+void check_rank(std::int64_t rank, std::int64_t ranks) {
+  SHOAL_CHECK(ranks > 0 && rank >= 0 && rank < ranks, "sampler: rank {} of {}", rank, ranks);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::int64_t> list(static_cast<std::size_t>(size));
+  std::iota(list.begin(), list.end(), std::int64_t{0});
+  for (std::int64_t k = 0; k + 1 < size; ++k) {
+    const auto choices = static_cast<std::uint64_t>(size - k);
+    // Lemire's multiply-and-shift, with its rejection: attempt `a` is word pair a % 2 of block a /
+    // 2 in words 2 and 3 of the counter.
+    std::uint64_t chosen = 0;
+    for (std::uint32_t attempt = 0;; ++attempt) {
+      const auto words =
+          kernels::philox(seed, {static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(k >> 32),
+                                 static_cast<std::uint32_t>(epoch), attempt / 2});
+      const std::size_t pair = 2 * (attempt % 2);
+      const std::uint64_t bits = std::uint64_t{words[pair + 1]} << 32 | words[pair];
+      __extension__ using Wide = unsigned __int128;
+      const Wide product = static_cast<Wide>(bits) * choices;
+      chosen = static_cast<std::uint64_t>(product >> 64);
+      if (static_cast<std::uint64_t>(product) >= (0 - choices) % choices) break;
+    }
+    std::swap(list[static_cast<std::size_t>(k)],
+              list[static_cast<std::size_t>(k) + static_cast<std::size_t>(chosen)]);
+  }
+  return list;
+}
+
+DistributedSampler::DistributedSampler(std::int64_t dataset_size,
+                                       const DistributedSamplerOptions& options)
+    : size_(dataset_size), total_(0), options_(options) {
+  check_rank(options.rank, options.ranks);
+  SHOAL_CHECK(size_ > 0, "sampler: the dataset is empty");
+  const std::int64_t ranks = options.ranks;
+  total_ = (options.drop_last ? size_ / ranks : (size_ + ranks - 1) / ranks) * ranks;
+  SHOAL_CHECK(total_ > 0, "sampler: {} samples for {} ranks leave none each with drop_last", size_,
+              ranks);
+  set_epoch(0);
+}
+
+void DistributedSampler::set_epoch(std::int64_t epoch) {
+  SHOAL_CHECK(epoch >= 0, "sampler: epoch {}", epoch);
+  if (epoch == epoch_) return;
+  if (options_.shuffle) permutation_ = permutation(size_, options_.seed, epoch);
+  epoch_ = epoch;
+}
+
+std::int64_t DistributedSampler::index(std::int64_t i) const {
+  SHOAL_CHECK(i >= 0 && i < samples(), "sampler: sample {} of {}", i, samples());
+  const std::int64_t place = ordinal(i) % size_;  // beyond the end it wraps, as often as needed
+  return options_.shuffle ? permutation_[static_cast<std::size_t>(place)] : place;
+}
+
+EvaluationSampler::EvaluationSampler(std::int64_t dataset_size, std::int64_t ranks,
+                                     std::int64_t rank)
+    : size_(dataset_size), ranks_(ranks), rank_(rank) {
+  check_rank(rank, ranks);
+  SHOAL_CHECK(size_ >= 0, "sampler: a dataset of {} samples", size_);
+}
+
+std::int64_t EvaluationSampler::samples() const {
+  return size_ > rank_ ? (size_ - rank_ - 1) / ranks_ + 1 : 0;
+}
+
+std::int64_t EvaluationSampler::index(std::int64_t i) const {
+  SHOAL_CHECK(i >= 0 && i < samples(), "sampler: sample {} of {}", i, samples());
+  return dataset_index(rank_, ranks_, i);
+}
+
+std::int64_t EvaluationSampler::batches_of_longest_rank(std::int64_t batch_size) const {
+  SHOAL_CHECK(batch_size > 0, "sampler: a batch of {}", batch_size);
+  const std::int64_t longest = (size_ + ranks_ - 1) / ranks_;
+  return (longest + batch_size - 1) / batch_size;
+}
+
+}  // namespace shoal
