@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""The same work by Hugging Face `tokenizers` on one thread, interleaved with Shoal's, ids compared.
+
+Prints one JSON line for each text. Needs the package `tokenizers` and ../shared/data.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+os.environ.setdefault("RAYON_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+from tokenizers import ByteLevelBPETokenizer  # noqa: E402: after the environment is set
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def shoal_rate(program, row):
+    out = subprocess.run([program, f"--benchmark_filter=^{row}$", "--benchmark_format=json",
+                          "--benchmark_min_time=1"], capture_output=True, check=True, text=True).stdout
+    return json.loads(out)["benchmarks"][0]["bytes_per_second"] / 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shoal", required=True, help="shoal_bench_tokenizer")
+    parser.add_argument("--data", type=pathlib.Path, default=ROOT.parent / "shared/data")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    peer = ByteLevelBPETokenizer(str(arguments.data / "gpt2-vocab.json"), str(arguments.data / "gpt2-merges.txt"))
+    peer.add_special_tokens(["<|endoftext|>"])
+    for path in sorted(arguments.data.glob("*.txt")):
+        text = path.read_bytes().decode()
+        ids = subprocess.run([arguments.shoal, "--ids", path], capture_output=True, check=True).stdout
+        print(json.dumps({"text": path.name, "identical": peer.encode(text).ids == [int(i) for i in ids.split()]}))
+    lines = (arguments.data / "wikitext2-valid.txt").read_bytes().decode().splitlines(keepends=True)
+    size = sum(len(line.encode()) for line in lines)
+    ours, theirs = [], []
+    for _ in range(arguments.repeats):
+        start = time.perf_counter()
+        peer.encode_batch(lines)
+        theirs.append(size / (time.perf_counter() - start) / 1e6)
+        ours.append(shoal_rate(arguments.shoal, "EncodeLines"))
+    row = {"operation": "encode lines", "text": "wikitext2-valid", "threads": 1,
+           "shoal_MB/s": round(statistics.median(ours), 1), "tokenizers_MB/s": round(statistics.median(theirs), 2)}
+    row["ratio"] = round(row["shoal_MB/s"] / row["tokenizers_MB/s"], 1)
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+// Rows of the tokenizer: encoding one core's worth and all cores', decoding, training, loading.
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/train/data/tokenizer/bpe_trainer.h"
+#include "shoal/train/data/tokenizer/gpt2_scanner.h"
+#include "shoal/train/data/tokenizer/load.h"
+
+namespace shoal {
+namespace {
+
+const std::string kShared = SHOAL_SOURCE_DIR "/../shared/data/";
+const std::string kGolden = SHOAL_SOURCE_DIR "/tests/golden/tokenizer/";
+
+struct Inputs {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::string text;
+  std::string label;
+};
+
+Inputs make_inputs() {
+  Inputs inputs;
+  if (std::filesystem::exists(kShared + "gpt2-vocab.json")) {
+    inputs.tokenizer =
+        load_vocab_and_merges(kShared + "gpt2-vocab.json", kShared + "gpt2-merges.txt");
+    inputs.text = read_text_file(kShared + "wikitext2-valid.txt");
+    inputs.label = "gpt2, wikitext2-valid";
+  } else {
+    inputs.tokenizer = load_tokenizer(kGolden + "plain.json");
+    inputs.text = read_text_file(kGolden + "genesis.txt");
+    inputs.label = "golden vocabulary of 500, genesis";
+  }
+  return inputs;
+}
+
+const Inputs& inputs() {
+  static const Inputs made = make_inputs();
+  return made;
+}
+
+// The text repeated to at least `bytes`.
+std::string repeated(std::size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) text += inputs().text;
+  return text;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return lines;
+}
+
+void report(benchmark::State& state, std::size_t bytes) {
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes));
+  state.SetLabel(inputs().label);
+}
+
+void Scan(benchmark::State& state) {
+  const std::string& text = inputs().text;
+  for (auto _ : state) {
+    std::int64_t words = 0;
+    Gpt2Scanner scanner(text);
+    while (!scanner.next().empty()) ++words;
+    benchmark::DoNotOptimize(words);
+  }
+  report(state, text.size());
+}
+BENCHMARK(Scan)->Unit(benchmark::kMillisecond);
+
+void EncodeWhole(benchmark::State& state) {
+  const std::string text = repeated(16 << 20);
+  std::vector<TokenId> ids;
+  for (auto _ : state) {
+    ids.clear();
+    inputs().tokenizer->append_ids(text, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  report(state, text.size());
+}
+BENCHMARK(EncodeWhole)->Unit(benchmark::kMillisecond);
+
+void EncodeLines(benchmark::State& state) {
+  const std::string text = repeated(16 << 20);
+  const auto lines = lines_of(text);
+  std::vector<TokenId> ids;
+  for (auto _ : state) {
+    ids.clear();
+    for (const std::string_view line : lines) inputs().tokenizer->append_ids(line, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  report(state, text.size());
+}
+BENCHMARK(EncodeLines)->Unit(benchmark::kMillisecond);
+
+// A tokenizer nobody has used yet: every distinct word is merged once.
+void EncodeCold(benchmark::State& state) {
+  const std::string& text = inputs().text;
+  for (auto _ : state) {
+    state.PauseTiming();
+    const Inputs fresh = make_inputs();
+    std::vector<TokenId> ids;
+    ids.reserve(text.size());
+    state.ResumeTiming();
+    fresh.tokenizer->append_ids(text, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  report(state, text.size());
+}
+BENCHMARK(EncodeCold)->Unit(benchmark::kMillisecond)->Iterations(5);
+
+void EncodeOffsets(benchmark::State& state) {
+  const std::string& text = inputs().text;
+  for (auto _ : state)
+    benchmark::DoNotOptimize(inputs().tokenizer->encode(text, {.offsets = true}));
+  report(state, text.size());
+}
+BENCHMARK(EncodeOffsets)->Unit(benchmark::kMillisecond);
+
+void EncodeBatch(benchmark::State& state) {
+  const std::string text = repeated(16 << 20);
+  const auto lines = lines_of(text);
+  const auto threads = static_cast<int>(state.range(0));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(encode_batch(*inputs().tokenizer, lines, {}, threads));
+  report(state, text.size());
+}
+BENCHMARK(EncodeBatch)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime()
+    ->Arg(1)
+    ->Arg(available_cores());
+
+void Decode(benchmark::State& state) {
+  std::vector<TokenId> ids;
+  inputs().tokenizer->append_ids(inputs().text, ids);
+  for (auto _ : state) benchmark::DoNotOptimize(inputs().tokenizer->decode(ids));
+  report(state, inputs().text.size());
+}
+BENCHMARK(Decode)->Unit(benchmark::kMillisecond);
+
+void Train(benchmark::State& state) {
+  for (auto _ : state) {
+    BpeTrainer trainer({.vocab_size = state.range(0)});
+    for (const std::string_view line : lines_of(inputs().text)) trainer.add_text(line);
+    benchmark::DoNotOptimize(trainer.train());
+  }
+  report(state, inputs().text.size());
+}
+BENCHMARK(Train)->Unit(benchmark::kMillisecond)->Arg(8192);
+
+void Load(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(make_inputs());
+}
+BENCHMARK(Load)->Unit(benchmark::kMillisecond);
+
+// --ids TEXT: the ids of a file, one a line, for peer.py; everything else is Google Benchmark's.
+int run(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--ids") == 0) {
+    std::vector<TokenId> ids;
+    inputs().tokenizer->append_ids(read_text_file(argv[2]), ids);
+    for (const TokenId id : ids) std::printf("%d\n", id);
+    return 0;
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  try {
+    return shoal::run(argc, argv);
+  } catch (const shoal::Error& error) {
+    std::fprintf(stderr, "shoal_bench_tokenizer: %s\n", error.what());
+    return 1;
+  }
+}
