@@ -47,9 +47,9 @@ class ElementwiseKernels {
   // Normal (mean, std) or uniform [low, high) values for a flat f32 tensor, whose element i is the
   // site's element e = first_element + i of sample `sample_first`, so that shards of a tensor agree
   // with it. Uniform: low + (high - low) * uniform(bits(e)). Normal: Box-Muller on the pair of
-  // elements (2k, 2k + 1), k = e / 2: with u = (bits(2k) + 1/2) / 2^32 and
-  // a = 2*pi*uniform(bits(2k + 1)), element 2k is mean + std*sqrt(-2 ln u)*cos(a) and element
-  // 2k + 1 is mean + std*sqrt(-2 ln u)*sin(a), computed in f32.
+  // elements (2k, 2k + 1), k = e / 2: with u = (bits(2k) + 1/2) / 2^32 rounded
+  // to f32 and a = 2*pi*uniform(bits(2k + 1)), element 2k is mean + std*sqrt(-2 ln u)*cos(a) and
+  // element 2k + 1 is mean + std*sqrt(-2 ln u)*sin(a), computed in f32.
   virtual void fill_normal(View out, float mean, float std, const RandomSite& site,
                            std::uint64_t first_element, Stream stream) = 0;
   virtual void fill_uniform(View out, float low, float high, const RandomSite& site,

@@ -129,20 +129,23 @@ HWY_INLINE FloatVec gelu_erf_derivative(FloatVec x) {
 
 // x/2 (1 + tanh(k (x + 0.044715 x^3))) with k = sqrt(2 / pi), as x * sigmoid(2 k (...)): no
 // cancellation where tanh is near -1.
-HWY_INLINE FloatVec gelu_tanh_sigmoid(FloatVec x, FloatVec square) {
-  const FloatVec inner = hn::MulAdd(square, floats(0.0713548162726f), floats(1.59576912160573f));
-  return sigmoid(hn::Mul(x, inner));
+HWY_INLINE FloatVec gelu_tanh_argument(FloatVec x, FloatVec square) {
+  return hn::Mul(x, hn::MulAdd(square, floats(0.0713548162726f), floats(1.59576912160573f)));
 }
 HWY_INLINE FloatVec gelu_tanh(FloatVec x) {
-  return hn::Mul(x, gelu_tanh_sigmoid(x, hn::Mul(x, x)));
+  return hn::Mul(x, sigmoid(gelu_tanh_argument(x, hn::Mul(x, x))));
 }
 HWY_INLINE FloatVec gelu_tanh_derivative(FloatVec x) {
   const FloatVec square = hn::Mul(x, x);
-  const FloatVec s = gelu_tanh_sigmoid(x, square);
+  const FloatVec z = gelu_tanh_argument(x, square);
+  // s = 1 / (1 + e) and 1 - s = e * s, without cancellation.
+  const FloatVec e = exp(hn::Neg(z));
+  const FloatVec s = hn::Div(floats(1.0f), hn::Add(floats(1.0f), e));
   const FloatVec slope = hn::MulAdd(square, floats(0.2140644488178f), floats(1.59576912160573f));
-  // x * slope overflows long after s(1 - s) is 0.
-  const FloatVec bounded = hn::Min(hn::Max(hn::Mul(x, slope), floats(-1e30f)), floats(1e30f));
-  return hn::MulAdd(hn::Mul(s, hn::Sub(floats(1.0f), s)), bounded, s);
+  // x * slope overflows long after s(1 - s) is 0, and e does where the derivative is 0.
+  const FloatVec bounded = hn::Min(hn::Mul(x, slope), floats(1e30f));
+  const FloatVec derivative = hn::MulAdd(hn::Mul(hn::Mul(e, s), s), bounded, s);
+  return hn::IfThenZeroElse(hn::Lt(z, floats(-80.0f)), derivative);
 }
 
 }  // namespace shoal::kernels::HWY_NAMESPACE

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <cmath>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/reference/access.h"
+#include "shoal/kernels/reference/families.h"
+
+namespace shoal::kernels {
+namespace {
+
+using reference::load;
+using reference::store;
+
+class ReferenceOptimizer final : public OptimizerKernels {
+ public:
+  void adamw(const AdamWArgs& args, Stream) override {
+    check::adamw("adamw", args);
+    if (args.state->skip) return;
+    const double rate = args.state->learning_rate;
+    for (std::int64_t i = 0; i < args.master.shape.count(); ++i) {
+      const double decayed = load(args.master, i) * (1 - rate * args.weight_decay);
+      put(args.master, args.parameter, i, decayed - rate * direction(args, i));
+    }
+  }
+
+  void sgd(const SgdArgs& args, Stream) override {
+    check::sgd(args);
+    if (args.state->skip) return;
+    for (std::int64_t i = 0; i < args.master.shape.count(); ++i) {
+      const double p = load(args.master, i);
+      double g = load(args.gradient, i) * args.state->gradient_scale + args.weight_decay * p;
+      if (args.momentum != 0) {
+        const double moved = args.state->step == 1 ? g
+                                                   : args.momentum * load(args.momentum_buffer, i) +
+                                                         (1 - args.dampening) * g;
+        store(args.momentum_buffer, i, moved);
+        g = args.nesterov ? g + args.momentum * moved : moved;
+      }
+      put(args.master, args.parameter, i, p - args.state->learning_rate * g);
+    }
+  }
+
+  void lamb(const LambArgs& args, Stream) override {
+    check::lamb(args);
+    const AdamWArgs& adam = args.adam;
+    if (adam.state->skip) return;
+    const std::int64_t count = adam.master.shape.count();
+    for (std::int64_t i = 0; i < count; ++i)
+      store(args.update, i, direction(adam, i) + adam.weight_decay * load(adam.master, i));
+    const double weight = std::sqrt(squares(adam.master)), update = std::sqrt(squares(args.update));
+    const double trust =
+        weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
+    for (std::int64_t i = 0; i < count; ++i)
+      put(adam.master, adam.parameter, i,
+          load(adam.master, i) - adam.state->learning_rate * trust * load(args.update, i));
+  }
+
+  void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
+    check::sum_of_squares(x, out);
+    store(out, 0, squares(x) + (accumulate ? load(out, 0) : 0));
+  }
+
+  bool has_non_finite(ConstView x, Stream) override {
+    check::training_float("has_non_finite", "x", x);
+    for (std::int64_t i = 0; i < x.shape.count(); ++i)
+      if (!std::isfinite(load(x, i))) return true;
+    return false;
+  }
+
+ private:
+  // Advances element i's moments; m̂ / (sqrt(v̂) + epsilon).
+  static double direction(const AdamWArgs& args, std::int64_t i) {
+    const double step = args.state->step;
+    const double g = load(args.gradient, i) * args.state->gradient_scale;
+    const double m = args.beta1 * load(args.first_moment, i) + (1 - args.beta1) * g;
+    const double v = args.beta2 * load(args.second_moment, i) + (1 - args.beta2) * g * g;
+    store(args.first_moment, i, m);
+    store(args.second_moment, i, v);
+    return m / (1 - std::pow(args.beta1, step)) /
+           (std::sqrt(v / (1 - std::pow(args.beta2, step))) + args.epsilon);
+  }
+
+  static void put(const View& master, const View& parameter, std::int64_t i, double value) {
+    store(master, i, value);
+    if (parameter.defined()) store(parameter, i, load(master, i));
+  }
+
+  static double squares(const ConstView& x) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.shape.count(); ++i) sum += load(x, i) * load(x, i);
+    return sum;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<OptimizerKernels> make_reference_optimizer() {
+  return std::make_unique<ReferenceOptimizer>();
+}
+
+}  // namespace shoal::kernels

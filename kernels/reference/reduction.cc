@@ -1,0 +1,133 @@
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/reference/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+// What a dtype is folded in: 16-bit floats in f32, integers wrapping, the rest as they are.
+template <class T>
+struct Wide {
+  using type =
+      std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+};
+template <>
+struct Wide<bfloat16> {
+  using type = float;
+};
+template <>
+struct Wide<float16> {
+  using type = float;
+};
+
+template <class T>
+T element(const void* base, std::int64_t i) {
+  T value;
+  std::memcpy(static_cast<void*>(&value),
+              static_cast<const std::byte*>(base) + i * static_cast<std::int64_t>(sizeof(T)),
+              sizeof(T));
+  return value;
+}
+
+template <class T, class W>
+W fold(Reduce operation, W a, W b) {
+  switch (operation) {
+    case Reduce::sum:
+      return static_cast<W>(a + b);
+    case Reduce::prod:
+      // Through 64 bits, where the product of small unsigned integers is not an int.
+      if constexpr (std::is_integral_v<W>)
+        return static_cast<W>(std::uint64_t{a} * std::uint64_t{b});
+      else
+        return a * b;
+    case Reduce::min:
+    case Reduce::max:
+      break;
+  }
+  if constexpr (std::is_floating_point_v<W>) {
+    if (std::isnan(a)) return a;
+    if (std::isnan(b)) return b;
+    return (operation == Reduce::min) == (b < a) ? b : a;
+  } else {
+    const auto x = static_cast<T>(a), y = static_cast<T>(b);
+    return static_cast<W>((operation == Reduce::min) == (y < x) ? y : x);
+  }
+}
+
+template <class T>
+void reduce_typed(Reduce operation, std::span<const void* const> sources, void* destination,
+                  std::int64_t count) {
+  using W = typename Wide<T>::type;
+  for (std::int64_t i = 0; i < count; ++i) {
+    W value = static_cast<W>(element<T>(sources[0], i));
+    for (std::size_t s = 1; s < sources.size(); ++s)
+      value = fold<T, W>(operation, value, static_cast<W>(element<T>(sources[s], i)));
+    const T result = static_cast<T>(value);
+    std::memcpy(static_cast<std::byte*>(destination) + i * static_cast<std::int64_t>(sizeof(T)),
+                static_cast<const void*>(&result), sizeof(T));
+  }
+}
+
+template <class F>
+void with_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bfloat16{});
+    case DType::f16:
+      return f(float16{});
+    case DType::f64:
+      return f(double{});
+    case DType::i64:
+      return f(std::int64_t{});
+    case DType::i32:
+      return f(std::int32_t{});
+    case DType::u8:
+      return f(std::uint8_t{});
+    case DType::i8:
+      return f(std::int8_t{});
+  }
+  SHOAL_ASSERT(false);
+}
+
+class ReferenceReduction final : public ReductionKernels {
+ public:
+  void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
+              void* destination, std::int64_t count, Stream) override {
+    check::reduce(sources, destination, count);
+    with_type(dtype, [&](auto type) {
+      reduce_typed<decltype(type)>(operation, sources, destination, count);
+    });
+  }
+
+  void scale(DType dtype, void* x, double factor, std::int64_t count, Stream) override {
+    check::scale(dtype, count);
+    with_type(dtype, [&](auto type) {
+      using T = decltype(type);
+      if constexpr (!std::is_integral_v<T>) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          T result;
+          if constexpr (std::is_same_v<T, double>)
+            result = element<T>(x, i) * factor;
+          else
+            result = T(static_cast<float>(element<T>(x, i)) * static_cast<float>(factor));
+          std::memcpy(static_cast<std::byte*>(x) + i * static_cast<std::int64_t>(sizeof(T)),
+                      static_cast<const void*>(&result), sizeof(T));
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ReductionKernels> make_reference_reduction() {
+  return std::make_unique<ReferenceReduction>();
+}
+
+}  // namespace shoal::kernels

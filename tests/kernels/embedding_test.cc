@@ -1,0 +1,74 @@
+#include "support.h"
+
+namespace shoal::kernels::testing {
+namespace {
+
+SHOAL_ON_EACH_TARGET(Embedding);
+
+Host ids_of(std::int64_t count, std::int64_t vocabulary) {
+  Host ids(Shape{count}, DType::i32);
+  // Many repeats of small ids, as in text.
+  for (std::int64_t i = 0; i < count; ++i)
+    ids.set(i, static_cast<double>(i * i * 7 % 31 % vocabulary));
+  return ids;
+}
+
+TEST_P(Embedding, LooksUpAndAccumulates) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {0, 1, 500})
+      for (const std::int64_t columns : {1, 33, 768}) {
+        const Host ids = ids_of(count, 40), table = Host::random(Shape{40, columns}, dtype, 1);
+        const Shape shape{count, columns};
+        for (const bool accumulate : {false, true})
+          verify(
+              "embedding",
+              [&] {
+                return Hosts{accumulate ? Host::random(shape, dtype, 2) : Host(shape, dtype)};
+              },
+              [&](Kernels& k, Hosts& out) {
+                k.embedding().embedding(ids, table, out[0], accumulate, {});
+              });
+      }
+}
+
+TEST_P(Embedding, BackwardAddsToTheNamedRows) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {0, 1, 700})
+      for (const std::int64_t columns : {1, 33, 768}) {
+        const Host ids = ids_of(count, 40), dout = Host::random(Shape{count, columns}, dtype, 1);
+        verify(
+            "embedding_backward",
+            [&] { return Hosts{Host::random(Shape{40, columns}, DType::f32, 2)}; },
+            [&](Kernels& k, Hosts& out) {
+              k.embedding().embedding_backward(ids, dout, out[0], {});
+            },
+            {1e-5, 2e-5});
+      }
+}
+
+TEST_P(Embedding, PositionBackward) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const Shape& shape : {Shape{0, 3, 5}, Shape{1, 1, 1}, Shape{4, 50, 770}}) {
+      const Host dout = Host::random(shape, dtype, 1);
+      verify(
+          "position_backward",
+          [&] { return Hosts{Host::random(Shape{shape[1] + 2, shape[2]}, DType::f32, 2)}; },
+          [&](Kernels& k, Hosts& out) { k.embedding().position_backward(dout, out[0], {}); },
+          {1e-6, 1e-6});
+    }
+}
+
+TEST(EmbeddingErrors, NameThePlaceAndTheValue) {
+  const auto kernels = make_cpu_kernels();
+  Host ids = ids_of(10, 4), table = Host::random(Shape{4, 2}, DType::f32, 1);
+  Host out(Shape{10, 2}, DType::f32);
+  ids.set(7, 4);
+  EXPECT_EQ(error_of([&] { kernels->embedding().embedding(ids, table, out, false, {}); }),
+            "embedding: id 4 at position 7 of 10 is outside [0, 4)");
+  ids.set(3, -100);
+  EXPECT_EQ(error_of([&] { kernels->embedding().embedding_backward(ids, out, table, {}); }),
+            "embedding_backward: id -100 at position 3 of 10 is outside [0, 4)");
+}
+
+}  // namespace
+}  // namespace shoal::kernels::testing

@@ -1,0 +1,184 @@
+#include <cmath>
+#include <limits>
+
+#include "support.h"
+
+namespace shoal::kernels::testing {
+namespace {
+
+SHOAL_ON_EACH_TARGET(Norm);
+
+const Shape kShapes[] = {Shape{0, 8},  Shape{1, 1},    Shape{3, 7},     Shape{2, 3, 33},
+                         Shape{5, 64}, Shape{2, 1000}, Shape{130, 768}, Shape{2111, 20}};
+
+struct Row {
+  Host mean, rstd;
+};
+// Statistics as f32, so that backward kernels start from the same ones.
+Row statistics(const Host& x) {
+  const std::int64_t rows = x.shape().rows(), columns = x.shape().columns();
+  Row row{Host(Shape{rows}, DType::f32), Host(Shape{rows}, DType::f32)};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double mean = 0, variance = 0;
+    for (std::int64_t j = 0; j < columns; ++j)
+      mean += x.at(r * columns + j) / static_cast<double>(columns);
+    for (std::int64_t j = 0; j < columns; ++j)
+      variance += std::pow(x.at(r * columns + j) - mean, 2) / static_cast<double>(columns);
+    row.mean.set(r, mean);
+    row.rstd.set(r, 1 / std::sqrt(variance + 1e-5));
+  }
+  return row;
+}
+
+TEST_P(Norm, LayerNorm) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const DType weights : {DType::f32, dtype})
+      for (const Shape& shape : kShapes) {
+        const Host x = Host::random(shape, dtype, 1, -1, 4);
+        const Host gamma = Host::random(Shape{shape.columns()}, weights, 2);
+        const Host beta = Host::random(Shape{shape.columns()}, weights, 3);
+        const auto outputs = [&] {
+          const Shape rows{shape.rows()};
+          return Hosts{Host(shape, dtype), Host(rows, DType::f32), Host(rows, DType::f32)};
+        };
+        verify("layer_norm", outputs,
+               [&](Kernels& k, Hosts& out) {
+                 LayerNormArgs args;
+                 args.x = x;
+                 args.gamma = gamma;
+                 args.beta = beta;
+                 args.y = out[0];
+                 args.mean = out[1];
+                 args.rstd = out[2];
+                 k.norm().layer_norm(args, {});
+               },
+               {2e-6, 4e-6});
+      }
+}
+
+TEST_P(Norm, LayerNormOfResidualAndDropout) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const float probability : {0.0f, 0.2f})
+      for (const Shape& shape : {Shape{1, 1}, Shape{9, 33}, Shape{40, 1500}}) {
+        const Host x = Host::random(shape, dtype, 1), residual = Host::random(shape, dtype, 4);
+        const Host gamma = Host::random(Shape{shape.columns()}, DType::f32, 2);
+        const Host beta = Host::random(Shape{shape.columns()}, DType::f32, 3);
+        LayerNormArgs args;
+        args.x = x;
+        args.residual = residual;
+        args.gamma = gamma;
+        args.beta = beta;
+        args.dropout.probability = probability;
+        args.dropout.site.seed = 3;
+        args.dropout.rows_per_sample = 4;
+        // A sum that falls on the other side of a tie moves y by a unit of the dtype.
+        const double unit = dtype == DType::f32 ? 4e-6 : 0.03;
+        verify(
+            "fused", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              LayerNormArgs mine = args;
+              mine.sum = out[0];
+              mine.y = out[1];
+              k.norm().layer_norm(mine, {});
+            },
+            {2e-6, unit});
+        // The fused form is the two kernels, to the bit.
+        const auto kernels = make_cpu_kernels();
+        Host sum(shape, dtype), y(shape, dtype), fused_sum(shape, dtype), fused_y(shape, dtype);
+        args.sum = fused_sum;
+        args.y = fused_y;
+        kernels->norm().layer_norm(args, {});
+        kernels->elementwise().dropout_add(args.dropout, x, residual, sum, {});
+        args.x = sum;
+        args.residual = {};
+        args.y = y;
+        kernels->norm().layer_norm(args, {});
+        for (std::int64_t i = 0; i < y.count(); ++i) {
+          ASSERT_EQ(sum.at(i), fused_sum.at(i)) << i;
+          ASSERT_EQ(y.at(i), fused_y.at(i)) << i;
+        }
+      }
+}
+
+TEST_P(Norm, LayerNormBackward) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const bool skip : {false, true})
+      for (const Shape& shape : kShapes) {
+        const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
+        const Host gamma = Host::random(Shape{shape.columns()}, dtype, 3);
+        const Host residual = Host::random(shape, dtype, 4);
+        const Row row = statistics(x);
+        verify(
+            "layer_norm_backward", [&] { return Hosts{Host(shape, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              LayerNormBackwardArgs args;
+              args.dy = dy;
+              args.x = x;
+              args.gamma = gamma;
+              args.mean = row.mean;
+              args.rstd = row.rstd;
+              args.dx = out[0];
+              if (skip) args.dx_residual = residual;
+              k.norm().layer_norm_backward(args, {});
+            },
+            // One column has variance 0: rstd is 316 and rounding grows with it.
+            {4e-6, shape.columns() == 1 ? 2e-4 : 8e-6});
+      }
+}
+
+TEST_P(Norm, WeightGradientInFixedOrder) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const bool accumulate : {false, true})
+      for (const Shape& shape : kShapes) {
+        const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
+        const Row row = statistics(x);
+        const Shape columns{shape.columns()};
+        verify(
+            "layer_norm_weight_gradient",
+            [&] {
+              return accumulate ? Hosts{Host::random(columns, DType::f32, 5),
+                                        Host::random(columns, DType::f32, 6)}
+                                : Hosts{Host(columns, DType::f32), Host(columns, DType::f32)};
+            },
+            [&](Kernels& k, Hosts& out) {
+              k.norm().layer_norm_weight_gradient(dy, x, row.mean, row.rstd, out[0], out[1],
+                                                  accumulate, {});
+            },
+            {2e-6, 1e-4});
+      }
+}
+
+TEST_P(Norm, Softmax) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const Shape& shape : kShapes) {
+      Host x = Host::random(shape, dtype, 1, -30, 30);
+      if (shape.columns() > 1)
+        for (std::int64_t i = 0; i < x.count(); i += 5)
+          if (i % shape.columns()) x.set(i, -std::numeric_limits<double>::infinity());
+      const Host y = Host::random(shape, dtype, 2, 0, 1), dy = Host::random(shape, dtype, 3);
+      const auto poisoned = [&] { return Hosts{Host(shape, dtype)}; };
+      verify("softmax", poisoned, [&](Kernels& k, Hosts& out) { k.norm().softmax(x, out[0], {}); },
+             {5e-6, 1e-7});
+      verify(
+          "softmax in place", [&] { return Hosts{x}; },
+          [&](Kernels& k, Hosts& out) { k.norm().softmax(out[0], out[0], {}); }, {5e-6, 1e-7});
+      verify("softmax_backward", poisoned,
+             [&](Kernels& k, Hosts& out) { k.norm().softmax_backward(y, dy, out[0], {}); },
+             {2e-6, 2e-4});
+    }
+}
+
+TEST(NormErrors, NameTheArgument) {
+  const auto kernels = make_cpu_kernels();
+  Host x(Shape{2, 3}, DType::f32), four(Shape{4}, DType::f32);
+  LayerNormArgs args;
+  args.x = x;
+  args.y = x;
+  args.gamma = four;
+  args.beta = four;
+  EXPECT_EQ(error_of([&] { kernels->norm().layer_norm(args, {}); }),
+            "layer_norm: gamma is [4], expected [3]");
+}
+
+}  // namespace
+}  // namespace shoal::kernels::testing

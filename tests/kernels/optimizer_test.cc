@@ -1,0 +1,171 @@
+#include <cmath>
+#include <limits>
+
+#include "support.h"
+
+namespace shoal::kernels::testing {
+namespace {
+
+SHOAL_ON_EACH_TARGET(Optimizer);
+
+constexpr std::int64_t kCounts[] = {0, 1, 7, 1000, 50001};
+
+StepState state_of(std::uint32_t step) {
+  StepState state;
+  state.step = step;
+  state.learning_rate = 0.01f;
+  state.gradient_scale = 0.5f;
+  return state;
+}
+
+// master, first moment, second moment, parameter copy.
+Hosts adam_buffers(std::int64_t count, DType copy) {
+  const Shape shape{count};
+  return Hosts{Host::random(shape, DType::f32, 1), Host::random(shape, DType::f32, 2, -0.1, 0.1),
+               Host::random(shape, DType::f32, 3, 0, 0.1), Host(shape, copy),
+               Host(shape, DType::f32)};
+}
+
+AdamWArgs adam_args(Hosts& buffers, const Host& gradient, const StepState& state, bool copy) {
+  AdamWArgs args;
+  args.master = buffers[0];
+  args.first_moment = buffers[1];
+  args.second_moment = buffers[2];
+  args.gradient = gradient;
+  if (copy) args.parameter = buffers[3];
+  args.weight_decay = 0.1;
+  args.state = &state;
+  return args;
+}
+
+TEST_P(Optimizer, AdamW) {
+  for (const std::int64_t count : kCounts)
+    for (const DType copy : {DType::f32, DType::bf16, DType::f16}) {
+      const Host gradient = Host::random(Shape{count}, DType::f32, 4);
+      verify(
+          "adamw", [&] { return adam_buffers(count, copy); },
+          [&](Kernels& k, Hosts& out) {
+            for (std::uint32_t step = 1; step <= 3; ++step) {
+              const StepState state = state_of(step);
+              k.optimizer().adamw(adam_args(out, gradient, state, copy != DType::f32), {});
+            }
+          },
+          {1e-6, 1e-6});
+    }
+}
+
+TEST_P(Optimizer, Lamb) {
+  for (const std::int64_t count : kCounts) {
+    const Host gradient = Host::random(Shape{count}, DType::f32, 4);
+    for (const double bound : {10.0, 0.01})
+      verify(
+          "lamb", [&] { return adam_buffers(count, DType::bf16); },
+          [&](Kernels& k, Hosts& out) {
+            const StepState state = state_of(3);
+            LambArgs args;
+            args.adam = adam_args(out, gradient, state, true);
+            args.update = out[4];
+            args.max_trust_ratio = bound;
+            k.optimizer().lamb(args, {});
+          },
+          {4e-6, 4e-6});
+  }
+}
+
+TEST_P(Optimizer, Sgd) {
+  for (const std::int64_t count : kCounts)
+    for (const double momentum : {0.0, 0.9})
+      for (const bool nesterov : {false, true}) {
+        if (nesterov && momentum == 0) continue;
+        const Host gradient = Host::random(Shape{count}, DType::f32, 4);
+        verify(
+            "sgd",
+            [&] {
+              return Hosts{Host::random(Shape{count}, DType::f32, 1),
+                           Host(Shape{count}, DType::f32), Host(Shape{count}, DType::f16)};
+            },
+            [&](Kernels& k, Hosts& out) {
+              for (std::uint32_t step = 1; step <= 3; ++step) {
+                const StepState state = state_of(step);
+                SgdArgs args;
+                args.master = out[0];
+                args.momentum_buffer = out[1];
+                args.parameter = out[2];
+                args.gradient = gradient;
+                args.momentum = momentum;
+                args.dampening = nesterov ? 0 : 0.2;
+                args.weight_decay = 0.1;
+                args.nesterov = nesterov;
+                args.state = &state;
+                k.optimizer().sgd(args, {});
+              }
+            });
+      }
+}
+
+TEST(OptimizerState, SkipLeavesEverything) {
+  const auto kernels = make_cpu_kernels();
+  const Host gradient =
+      Host::filled(Shape{50}, DType::f32, std::numeric_limits<double>::infinity());
+  Hosts buffers = adam_buffers(50, DType::bf16);
+  const Hosts before = adam_buffers(50, DType::bf16);
+  StepState state = state_of(1);
+  state.skip = 1;
+  kernels->optimizer().adamw(adam_args(buffers, gradient, state, true), {});
+  LambArgs lamb;
+  lamb.adam = adam_args(buffers, gradient, state, true);
+  lamb.update = buffers[4];
+  kernels->optimizer().lamb(lamb, {});
+  for (std::size_t b = 0; b < 3; ++b)
+    for (std::int64_t i = 0; i < 50; ++i) ASSERT_EQ(buffers[b].at(i), before[b].at(i));
+  EXPECT_TRUE(std::isnan(buffers[3].at(0)));  // the poison is still there
+  state.skip = 0;
+  state.step = 0;
+  EXPECT_EQ(
+      error_of([&] { kernels->optimizer().adamw(adam_args(buffers, gradient, state, true), {}); }),
+      "adamw: the step is 0; updates count from 1, so advance the StepState first");
+}
+
+TEST_P(Optimizer, SumOfSquares) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {0, 1, 7, 8192, 100003})
+      for (const bool accumulate : {false, true}) {
+        const Host x = Host::random(Shape{count}, dtype, 1, 1, 2);
+        verify(
+            "sum_of_squares",
+            [&] {
+              return Hosts{accumulate ? Host::filled(Shape{1}, DType::f64, 3)
+                                      : Host(Shape{1}, DType::f64)};
+            },
+            [&](Kernels& k, Hosts& out) {
+              k.optimizer().sum_of_squares(x, out[0], accumulate, {});
+            },
+            {1e-13, 0});
+      }
+  // Squares that no f32 holds.
+  const auto kernels = make_cpu_kernels();
+  const Host big = Host::filled(Shape{4}, DType::f32, 1e30);
+  Host out(Shape{1}, DType::f64);
+  kernels->optimizer().sum_of_squares(big, out, false, {});
+  EXPECT_NEAR(out.at(0) / 4e60, 1, 1e-6);
+}
+
+TEST_P(Optimizer, FindsTheOneNonFiniteElement) {
+  const auto kernels = make_cpu_kernels({.threads = 2});
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {1, 31, 40000}) {
+      Host x = Host::random(Shape{count}, dtype, 1, -6e4, 6e4);
+      EXPECT_FALSE(kernels->optimizer().has_non_finite(x, {}));
+      for (const std::int64_t place : {std::int64_t{0}, count / 2, count - 1})
+        for (const double value : {-std::numeric_limits<double>::infinity(), std::nan("")}) {
+          const double before = x.at(place);
+          x.set(place, value);
+          EXPECT_TRUE(kernels->optimizer().has_non_finite(x, {})) << place << " of " << count;
+          x.set(place, before);
+        }
+    }
+  EXPECT_FALSE(kernels->optimizer().has_non_finite(Host(Shape{0}, DType::f32), {}));
+}
+
+}  // namespace
+}  // namespace shoal::kernels::testing

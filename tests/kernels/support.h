@@ -1,0 +1,78 @@
+// Kernel tests: host tensors that are unaligned, poisoned and guarded, and the comparison of CPU
+// kernels with the reference on every instruction set of this machine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "shoal/kernels/kernels.h"
+
+namespace shoal::kernels::testing {
+
+// A tensor whose first element lies one element past an aligned address, with guard bytes behind.
+class Host {
+ public:
+  // Every byte 0xff: NaN in each floating dtype.
+  Host(const Shape& shape, DType dtype);
+  static Host random(const Shape& shape, DType dtype, unsigned seed, double low = -2,
+                     double high = 2);
+  static Host filled(const Shape& shape, DType dtype, double value);
+
+  operator View() { return {data(), shape_, dtype_}; }             // NOLINT
+  operator ConstView() const { return {data(), shape_, dtype_}; }  // NOLINT
+  void* data() const { return const_cast<std::byte*>(bytes_.data()) + offset_; }
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t count() const { return shape_.count(); }
+  double at(std::int64_t i) const;
+  void set(std::int64_t i, double value);
+  bool guards_intact() const;
+
+ private:
+  Shape shape_;
+  DType dtype_;
+  std::size_t offset_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+// |actual - expected| <= (a unit of the dtype + relative) * |expected| + absolute; infinities and
+// NaN must agree. kExact: equal, but for which NaN.
+struct Tolerance {
+  double relative = 1e-6, absolute = 1e-6;
+};
+inline constexpr Tolerance kExact{-1, 0};
+::testing::AssertionResult close(const Host& actual, const Host& expected, Tolerance tolerance);
+
+using Hosts = std::vector<Host>;
+// Runs `run` on fresh outputs from `make` with the reference and with CPU kernels of two threads
+// (twice), one and three: the first must be close, the others bit-identical.
+void verify(const std::string& what, const std::function<Hosts()>& make,
+            const std::function<void(Kernels&, Hosts&)>& run, Tolerance tolerance = {});
+
+// Test parameter: a Highway target that this machine can run. The fixture restricts dispatch to it.
+class OnEachTarget : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+};
+std::vector<std::int64_t> runnable_targets();
+std::string target_name(const ::testing::TestParamInfo<std::int64_t>& info);
+
+#define SHOAL_ON_EACH_TARGET(Fixture)                                                          \
+  class Fixture : public ::shoal::kernels::testing::OnEachTarget {};                           \
+  INSTANTIATE_TEST_SUITE_P(Targets, Fixture,                                                   \
+                           ::testing::ValuesIn(::shoal::kernels::testing::runnable_targets()), \
+                           ::shoal::kernels::testing::target_name)
+
+inline constexpr DType kTrainingDTypes[] = {DType::f32, DType::bf16, DType::f16};
+inline constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
+                                       DType::i64, DType::i32,  DType::u8,  DType::i8};
+
+// The text of the Error that `run` throws; empty when it throws none.
+std::string error_of(const std::function<void()>& run);
+
+}  // namespace shoal::kernels::testing
