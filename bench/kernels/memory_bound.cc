@@ -1,0 +1,209 @@
+// Rows of kernels that move bytes: each is held against a copy (or a read) of as many.
+#include <array>
+
+#include "rows.h"
+
+namespace shoal::bench {
+namespace {
+
+using namespace kernels;
+
+constexpr std::int64_t kTokens = 2048, kWidth = 768, kVocabulary = 50257, kPositions = 512;
+
+// Bytes of `tensors` tensors of the shape.
+Row row_of(const char* operation, DType dtype, const Shape& shape, std::int64_t tensors) {
+  Row row;
+  row.operation = operation;
+  row.dtype = to_string(dtype);
+  row.shape = to_string(shape);
+  row.bytes = tensors * shape.count() * static_cast<std::int64_t>(size_of(dtype));
+  return row;
+}
+
+DropoutArgs dropout_args() {
+  DropoutArgs args;
+  args.probability = 0.1f;
+  args.site.seed = 1;
+  args.rows_per_sample = kPositions;
+  return args;
+}
+
+void add_elementwise(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().elementwise();
+  const Shape narrow{kTokens, kWidth}, wide{kTokens, 4 * kWidth};
+  const View a = bench.tensor(narrow, dtype), b = bench.tensor(narrow, dtype);
+  const View c = bench.tensor(narrow, dtype), bias = bench.tensor(Shape{kWidth}, dtype);
+  const View x = bench.tensor(wide, dtype), dy = bench.tensor(wide, dtype);
+  const View y = bench.tensor(wide, dtype), flat = bench.tensor(Shape{4 * kWidth, kTokens}, dtype);
+  bench.add_row(row_of("add", dtype, narrow, 3), Bound::copy, [=, &k] { k.add(a, b, c, {}); });
+  bench.add_row(row_of("scale", dtype, narrow, 2), Bound::copy,
+                [=, &k] { k.scale(a, 0.5f, c, {}); });
+  bench.add_row(row_of("axpy", dtype, narrow, 3), Bound::copy,
+                [=, &k] { k.axpy(1e-9f, a, c, {}); });
+  bench.add_row(row_of("add_bias", dtype, narrow, 2), Bound::copy,
+                [=, &k] { k.add_bias(a, bias, c, {}); });
+  bench.add_row(row_of("transpose", dtype, wide, 2), Bound::copy,
+                [=, &k] { k.transpose(x, flat, {}); });
+  for (const Activation kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
+    const bool tanh = kind == Activation::gelu_tanh;
+    bench.add_row(row_of(tanh ? "gelu_tanh" : "gelu_erf", dtype, wide, 2), Bound::copy,
+                  [=, &k] { k.activation(kind, x, y, {}); });
+    bench.add_row(row_of(tanh ? "gelu_tanh_backward" : "gelu_erf_backward", dtype, wide, 3),
+                  Bound::copy, [=, &k] { k.activation_backward(kind, x, dy, y, {}); });
+  }
+  const DropoutArgs args = dropout_args();
+  bench.add_row(row_of("dropout", dtype, narrow, 2), Bound::copy,
+                [=, &k] { k.dropout(args, a, c, {}); });
+  bench.add_row(row_of("dropout_add", dtype, narrow, 3), Bound::copy,
+                [=, &k] { k.dropout_add(args, a, b, c, {}); });
+}
+
+void add_fills_and_casts(Bench& bench) {
+  auto& k = bench.kernels().elementwise();
+  const Shape shape{kTokens, 4 * kWidth};
+  const View f32 = bench.tensor(shape, DType::f32), bf16 = bench.tensor(shape, DType::bf16);
+  Row row = row_of("cast_to_bf16", DType::f32, shape, 1);
+  row.bytes += row.bytes / 2;
+  bench.add_row(row, Bound::copy, [=, &k] { k.cast(f32, bf16, {}); });
+  row.operation = "cast_from_bf16";
+  bench.add_row(row, Bound::copy, [=, &k] { k.cast(bf16, f32, {}); });
+  bench.add_row(row_of("fill_normal", DType::f32, shape, 1), Bound::copy,
+                [=, &k] { k.fill_normal(f32, 0, 0.02f, {}, 0, {}); });
+  bench.add_row(row_of("fill_uniform", DType::f32, shape, 1), Bound::copy,
+                [=, &k] { k.fill_uniform(f32, -1, 1, {}, 0, {}); });
+}
+
+void add_norms(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().norm();
+  const Shape shape{kTokens, kWidth}, scores{kTokens, kPositions};
+  LayerNormArgs forward;
+  forward.x = bench.tensor(shape, dtype);
+  forward.y = bench.tensor(shape, dtype);
+  forward.gamma = bench.tensor(Shape{kWidth}, dtype);
+  forward.beta = bench.tensor(Shape{kWidth}, dtype);
+  forward.mean = bench.tensor(Shape{kTokens}, DType::f32);
+  forward.rstd = bench.tensor(Shape{kTokens}, DType::f32);
+  bench.add_row(row_of("layer_norm", dtype, shape, 2), Bound::copy,
+                [=, &k] { k.layer_norm(forward, {}); });
+  LayerNormArgs fused = forward;
+  fused.residual = bench.tensor(shape, dtype);
+  fused.sum = bench.tensor(shape, dtype);
+  fused.dropout = dropout_args();
+  bench.add_row(row_of("dropout_add_layer_norm", dtype, shape, 4), Bound::copy,
+                [=, &k] { k.layer_norm(fused, {}); });
+  LayerNormBackwardArgs backward;
+  backward.dy = bench.tensor(shape, dtype);
+  backward.x = forward.x;
+  backward.gamma = forward.gamma;
+  backward.mean = forward.mean;
+  backward.rstd = forward.rstd;
+  backward.dx = bench.tensor(shape, dtype);
+  bench.add_row(row_of("layer_norm_backward", dtype, shape, 3), Bound::copy,
+                [=, &k] { k.layer_norm_backward(backward, {}); });
+  const View dgamma = bench.tensor(Shape{kWidth}, DType::f32);
+  const View dbeta = bench.tensor(Shape{kWidth}, DType::f32);
+  bench.add_row(row_of("layer_norm_weight_gradient", dtype, shape, 2), Bound::read, [=, &k] {
+    k.layer_norm_weight_gradient(backward.dy, backward.x, backward.mean, backward.rstd, dgamma,
+                                 dbeta, false, {});
+  });
+  const View x = bench.tensor(scores, dtype), y = bench.tensor(scores, dtype);
+  const View dx = bench.tensor(scores, dtype);
+  bench.add_row(row_of("softmax", dtype, scores, 2), Bound::copy, [=, &k] { k.softmax(x, y, {}); });
+  bench.add_row(row_of("softmax_backward", dtype, scores, 3), Bound::copy,
+                [=, &k] { k.softmax_backward(y, x, dx, {}); });
+}
+
+void add_embeddings(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().embedding();
+  const View ids = bench.tensor(Shape{kTokens}, DType::i32);
+  for (std::int64_t i = 0; i < kTokens; ++i)
+    static_cast<std::int32_t*>(ids.data)[i] = static_cast<std::int32_t>(i * i * 31 % kVocabulary);
+  const Shape shape{kTokens, kWidth};
+  const View table = bench.tensor(Shape{kVocabulary, kWidth}, dtype);
+  const View out = bench.tensor(shape, dtype);
+  const View dtable = bench.tensor(Shape{kVocabulary, kWidth}, DType::f32);
+  const View batch{out.data, Shape{kTokens / kPositions, kPositions, kWidth}, dtype};
+  bench.add_row(row_of("embedding", dtype, shape, 2), Bound::copy,
+                [=, &k] { k.embedding(ids, table, out, false, {}); });
+  Row row = row_of("embedding_backward", dtype, shape, 1);
+  row.bytes += 2 * shape.count() * 4;
+  bench.add_row(row, Bound::copy, [=, &k] { k.embedding_backward(ids, out, dtable, {}); });
+  row = row_of("position_backward", dtype, shape, 1);
+  row.bytes += 2 * kPositions * kWidth * 4;
+  bench.add_row(row, Bound::copy, [=, &k] { k.position_backward(batch, dtable, {}); });
+}
+
+// As many parameters as the embedding, a third of GPT-2 124M.
+void add_optimizers(Bench& bench) {
+  auto& k = bench.kernels().optimizer();
+  static const StepState state{.step = 5, .learning_rate = 1e-4f};
+  const Shape shape{kVocabulary * kWidth};
+  AdamWArgs adamw;
+  adamw.master = bench.tensor(shape, DType::f32);
+  adamw.gradient = bench.tensor(shape, DType::f32);
+  adamw.first_moment = bench.tensor(shape, DType::f32);
+  adamw.second_moment = bench.tensor(shape, DType::f32);
+  bench.kernels().elementwise().fill(adamw.second_moment, 0.1f, {});
+  adamw.weight_decay = 0.01;
+  adamw.state = &state;
+  bench.add_row(row_of("adamw", DType::f32, shape, 7), Bound::copy,
+                [=, &k] { k.adamw(adamw, {}); });
+  AdamWArgs mixed = adamw;
+  mixed.parameter = bench.tensor(shape, DType::bf16);
+  Row row = row_of("adamw", DType::bf16, shape, 1);
+  row.bytes += 28 * shape.count();
+  bench.add_row(row, Bound::copy, [=, &k] { k.adamw(mixed, {}); });
+  LambArgs lamb;
+  lamb.adam = adamw;
+  lamb.update = bench.tensor(shape, DType::f32);
+  // Direction 4 reads and 3 writes, norms 2 reads, application 2 reads and a write.
+  bench.add_row(row_of("lamb", DType::f32, shape, 12), Bound::copy, [=, &k] { k.lamb(lamb, {}); });
+  SgdArgs sgd;
+  sgd.master = adamw.master;
+  sgd.gradient = adamw.gradient;
+  sgd.momentum_buffer = lamb.update;
+  sgd.momentum = 0.9;
+  sgd.state = &state;
+  bench.add_row(row_of("sgd", DType::f32, shape, 5), Bound::copy, [=, &k] { k.sgd(sgd, {}); });
+  const View sum = bench.tensor(Shape{1}, DType::f64);
+  bench.add_row(row_of("sum_of_squares", DType::f32, shape, 1), Bound::read,
+                [=, &k] { k.sum_of_squares(adamw.gradient, sum, false, {}); });
+  bench.add_row(row_of("has_non_finite", DType::f32, shape, 1), Bound::read,
+                [=, &k] { (void)k.has_non_finite(adamw.gradient, {}); });
+}
+
+// One thread, whatever the program's: the ranks are the parallelism.
+void add_reductions(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().reduction();
+  const Shape shape{4 << 20};
+  const View a = bench.tensor(shape, dtype), b = bench.tensor(shape, dtype);
+  const View c = bench.tensor(shape, dtype), d = bench.tensor(shape, dtype);
+  bench.add_row(row_of("reduce_sum_2", dtype, shape, 3), Bound::copy, [=, &k] {
+    const std::array<const void*, 2> sources{a.data, b.data};
+    k.reduce(Reduce::sum, dtype, sources, c.data, shape[0], {});
+  });
+  bench.add_row(row_of("reduce_sum_4", dtype, shape, 5), Bound::copy, [=, &k] {
+    const std::array<const void*, 4> sources{a.data, b.data, c.data, d.data};
+    k.reduce(Reduce::sum, dtype, sources, d.data, shape[0], {});
+    k.scale(dtype, d.data, 0.25, 64, {});
+  });
+  bench.add_row(row_of("reduce_max_2", dtype, shape, 3), Bound::copy, [=, &k] {
+    const std::array<const void*, 2> sources{a.data, b.data};
+    k.reduce(Reduce::max, dtype, sources, c.data, shape[0], {});
+  });
+}
+
+}  // namespace
+
+void add_memory_bound_rows(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    add_elementwise(bench, dtype);
+    add_norms(bench, dtype);
+    add_embeddings(bench, dtype);
+    add_reductions(bench, dtype);
+  }
+  add_fills_and_casts(bench);
+  add_optimizers(bench);
+}
+
+}  // namespace shoal::bench

@@ -1,0 +1,113 @@
+// Rows of kernels that multiply matrices: each is held against the peak of multiply-adds.
+#include <cmath>
+
+#include "rows.h"
+#include <fmt/format.h>
+
+namespace shoal::bench {
+namespace {
+
+using namespace kernels;
+
+constexpr std::int64_t kTokens = 2048, kWidth = 768, kHeads = 12, kLength = 512;
+
+Row row_of(const char* operation, DType dtype, const std::string& shape, std::int64_t operations) {
+  Row row;
+  row.operation = operation;
+  row.dtype = to_string(dtype);
+  row.shape = shape;
+  row.operations = operations;
+  return row;
+}
+
+void add_matmuls(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().matmul();
+  const std::int64_t shapes[][2] = {
+      {kWidth, 3 * kWidth}, {kWidth, kWidth}, {kWidth, 4 * kWidth}, {4 * kWidth, kWidth}};
+  for (const auto& [inputs, outputs] : shapes) {
+    const View x = bench.tensor(Shape{kTokens, inputs}, dtype);
+    const View w = bench.tensor(Shape{inputs, outputs}, dtype);
+    const View y = bench.tensor(Shape{kTokens, outputs}, dtype);
+    const View dx = bench.tensor(Shape{kTokens, inputs}, dtype);
+    const View dw = bench.tensor(Shape{inputs, outputs}, DType::f32);
+    const std::string shape = fmt::format("[{}, {}] x [{}, {}]", kTokens, inputs, inputs, outputs);
+    const std::int64_t operations = 2 * kTokens * inputs * outputs;
+    const auto add = [&](const char* name, ConstView a, ConstView b, View c, bool transpose_a,
+                         bool transpose_b, bool accumulate) {
+      MatmulArgs args;
+      args.a = a;
+      args.b = b;
+      args.c = c;
+      args.transpose_a = transpose_a;
+      args.transpose_b = transpose_b;
+      args.accumulate = accumulate;
+      bench.add_row(row_of(name, dtype, shape, operations), Bound::products,
+                    [=, &k] { k.matmul(args, {}); });
+    };
+    add("matmul", x, w, y, false, false, false);
+    add("matmul_dgrad", y, w, dx, false, true, false);
+    add("matmul_wgrad", x, y, dw, true, false, true);
+  }
+}
+
+void add_attention(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().attention();
+  const View qkv = bench.tensor(Shape{kTokens, 3 * kWidth}, dtype);
+  const View out = bench.tensor(Shape{kTokens, kWidth}, dtype);
+  const View dqkv = bench.tensor(Shape{kTokens, 3 * kWidth}, dtype);
+  const View log_sum_exp = bench.tensor(Shape{kTokens / kLength, kHeads, kLength}, DType::f32);
+  AttentionShape shape;
+  shape.batch = kTokens / kLength;
+  shape.heads = kHeads;
+  shape.query_length = shape.key_length = kLength;
+  shape.head_dim = kWidth / kHeads;
+  shape.dtype = dtype;
+  shape.causal = true;
+  shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+  const auto part = [&](const View& fused, std::int64_t index) {
+    const auto offset = index * kWidth * static_cast<std::int64_t>(size_of(dtype));
+    return MutableHeadsView{static_cast<std::byte*>(fused.data) + offset, kLength * 3 * kWidth,
+                            3 * kWidth};
+  };
+  const auto read = [](MutableHeadsView view) {
+    return HeadsView{view.data, view.batch_stride, view.row_stride};
+  };
+  const HeadsView q = read(part(qkv, 0)), key = read(part(qkv, 1)), value = read(part(qkv, 2));
+  const MutableHeadsView o{out.data, kLength * kWidth, kWidth};
+  const MutableHeadsView dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
+  // Two products forward and five backward, half of each masked away.
+  const std::int64_t product = shape.batch * kLength * kLength * kWidth;
+  const std::string text = "B 4, T 512, 12 heads of 64, causal";
+  bench.add_row(row_of("attention", dtype, text, 2 * product), Bound::products,
+                [=, &k] { k.attention(shape, q, key, value, o, log_sum_exp, {}); });
+  bench.add_row(row_of("attention_backward", dtype, text, 5 * product), Bound::products, [=, &k] {
+    k.attention_backward(shape, q, key, value, read(o), log_sum_exp, read(o), dq, dk, dv, {});
+  });
+}
+
+void add_head(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().loss();
+  constexpr std::int64_t kRows = 512, kVocabulary = 50257;
+  LinearCrossEntropyArgs args;
+  args.x = bench.tensor(Shape{kRows, kWidth}, dtype);
+  args.weight = bench.tensor(Shape{kVocabulary, kWidth}, dtype);
+  args.targets = bench.tensor(Shape{kRows}, DType::i32);
+  args.loss_sum = bench.tensor(Shape{1}, DType::f32);
+  args.dx = bench.tensor(Shape{kRows, kWidth}, dtype);
+  args.dweight = bench.tensor(Shape{kVocabulary, kWidth}, DType::f32);
+  bench.add_row(row_of("linear_cross_entropy", dtype, "[512, 768] x [50257, 768], with gradients",
+                       6 * kRows * kWidth * kVocabulary),
+                Bound::products, [=, &k] { k.linear_cross_entropy(args, {}); });
+}
+
+}  // namespace
+
+void add_product_rows(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    add_matmuls(bench, dtype);
+    add_attention(bench, dtype);
+    add_head(bench, dtype);
+  }
+}
+
+}  // namespace shoal::bench
