@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# ./dev bench NAME: builds one benchmark in release mode and runs it. Run from the root of the tree.
+set -euo pipefail
+source tools/dev-common.sh
+name=$1
+shift
+
+# Current PyTorch in a virtual environment of its own, under out/; made once, and said first.
+peers_python() {
+  if [ ! -x out/peers/bin/python ]; then
+    need_packages <(echo python3-venv)
+    say "installing PyTorch into out/peers (gigabytes; only benchmarks use it)"
+    python3 -m venv out/peers
+    out/peers/bin/pip install --quiet torch numpy >&2
+  fi
+  echo "$PWD/out/peers/bin/python"
+}
+
+case "$name" in
+  kernels | tokenizer)
+    build_preset release "shoal_bench_$name"
+    exec "build/release/bench/$name/shoal_bench_$name" "$@"
+    ;;
+  train)
+    # --peers alone means the peers that this script installs; --peers PYTHON names others.
+    arguments=() dtypes=(f32 bf16)
+    while [ $# -gt 0 ]; do
+      case "$1" in
+        --peers)
+          if [ $# -gt 1 ] && [ "${2#-}" = "$2" ]; then
+            arguments+=(--peers "$2"); shift
+          else
+            arguments+=(--peers "${SHOAL_PEERS_PYTHON:-$(peers_python)}")
+          fi
+          ;;
+        --dtype) dtypes=("$2"); shift ;;
+        *) arguments+=("$1") ;;
+      esac
+      shift
+    done
+    build_preset release shoal_bench_train shoal_bench_gpt2_step
+    for dtype in "${dtypes[@]}"; do
+      build/release/bench/train/shoal_bench_train --dtype "$dtype" "${arguments[@]}"
+    done
+    ;;
+  collectives)
+    build_preset release shoal_bench_collectives
+    exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives "$@"
+    ;;
+esac
