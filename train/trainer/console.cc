@@ -11,9 +11,25 @@ namespace {
 
 constexpr double kDrawEvery = 0.1, kSayEvery = 30;  // seconds
 
-nlohmann::ordered_json without_step(const nlohmann::ordered_json& record) {
-  nlohmann::ordered_json shown = record;
-  shown.erase("step");
+// Records hold every digit; people read as many as Hugging Face prints.
+nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
+  nlohmann::ordered_json shown;
+  for (const auto& [name, value] : record.items()) {
+    if (name == "step") continue;
+    if (!value.is_number_float()) {
+      shown[name] = value;
+      continue;
+    }
+    const double number = value.get<double>();
+    if (name == "learning_rate")
+      shown[name] = std::stod(fmt::format("{:.6g}", number));
+    else if (name == "epoch")
+      shown[name] = round_to(number, 2);
+    else if (name.ends_with("_per_second"))
+      shown[name] = round_to(number, 3);
+    else
+      shown[name] = round_to(number, 4);
+  }
   return shown;
 }
 
@@ -72,7 +88,7 @@ void ConsoleCallback::on_step_end(const StepReport& report, TrainerControl&) {
 }
 
 void ConsoleCallback::on_log(const nlohmann::ordered_json& record) {
-  line(python_dict(without_step(record)));
+  line(python_dict(for_people(record)));
 }
 
 void ConsoleCallback::on_evaluate_progress(std::int64_t batch, std::int64_t batches) {

@@ -1,0 +1,24 @@
+// The subcommands of `shoal`. Each adds itself to the parser; what it does runs after parsing.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+namespace shoal::app {
+
+// Filled by the subcommand that was chosen; its value is the exit status.
+using Action = std::function<int()>;
+
+void add_train(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_tokenizer(CLI::App& app, Action& action);
+void add_data(CLI::App& app, Action& action);
+void add_env(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
+
+// One line (or one a problem) on standard error: "shoal train: ...".
+void report_error(const std::string& command, const std::string& text);
+
+}  // namespace shoal::app

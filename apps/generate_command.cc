@@ -1,0 +1,182 @@
+// shoal generate: continue a prompt, token by token.
+#include <cstdio>
+#include <memory>
+
+#include "commands.h"
+#include "run_setup.h"
+#include <fmt/format.h>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/models/gpt2/generate.h"
+#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/data/tokenizer/load.h"
+
+namespace shoal::app {
+namespace {
+
+struct Options {
+  std::string model, tokenizer, prompt, logits_out, input_ids;
+  bool has_prompt = false, greedy = false, bf16 = false, no_stop = false;
+  nn::GenerationOptions generation;
+};
+
+// One model with its memory and kernels, f32 or bf16.
+struct LoadedModel {
+  LoadedModel(const std::string& directory, bool bf16)
+      : host(make_host_memory()),
+        pool(*host),
+        kernels(kernels::make_cpu_kernels(
+            {.threads = env::get_integer(env::kThreads) > 0
+                            ? static_cast<int>(env::get_integer(env::kThreads))
+                            : available_cores(),
+             .memory = &pool})),
+        context(*kernels, pool, dispatcher),
+        model(nn::Gpt2Config::from_file(directory + "/config.json")) {
+    context.mode = nn::Mode::evaluate;
+    model.materialize(context, bf16 ? DType::bf16 : DType::f32);
+    const nn::LoadReport report =
+        nn::load_gpt2_weights(directory, model, nn::assign_values(context));
+    for (const std::string& name : report.unexpected)
+      log::warn("{} holds '{}', which the model has no place for", directory, name);
+  }
+  std::unique_ptr<MemoryResource> host;
+  PoolMemory pool;
+  std::unique_ptr<kernels::Kernels> kernels;
+  nn::DirectDispatcher dispatcher;
+  nn::Context context;
+  nn::Gpt2 model;
+};
+
+Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t rows, MemoryResource& memory) {
+  const auto columns = static_cast<std::int64_t>(ids.size()) / rows;
+  Tensor tensor = Tensor::empty({rows, columns}, DType::i32, memory, MemoryTag::data);
+  std::copy(ids.begin(), ids.end(), tensor.data<std::int32_t>());
+  return tensor;
+}
+
+void check_ids(const std::vector<std::int32_t>& ids, std::int64_t length,
+               const nn::Gpt2Config& config) {
+  SHOAL_CHECK(!ids.empty(), "the prompt is empty: a model continues at least one token");
+  SHOAL_CHECK(length <= config.n_positions, "the prompt has {} tokens, the model {} positions",
+              length, config.n_positions);
+  for (const std::int32_t id : ids)
+    SHOAL_CHECK(id >= 0 && id < config.vocab_size,
+                "token id {} is outside the model's vocabulary of {}", id, config.vocab_size);
+}
+
+void write_logits(LoadedModel& loaded, const std::string& path, const Tensor& ids) {
+  const Tensor logits = loaded.model.logits(loaded.context, ids);
+  Tensor wide = Tensor::empty(logits.shape(), DType::f32, loaded.pool, MemoryTag::workspace);
+  loaded.kernels->elementwise().cast(logits, wide.view(), {});
+  Tensor ids64 = Tensor::empty(ids.shape(), DType::i64, loaded.pool, MemoryTag::workspace);
+  const auto* from = ids.const_data<std::int32_t>();
+  std::copy(from, from + ids.count(), ids64.data<std::int64_t>());
+  write_safetensors(path, {{"input_ids", ids64.const_view()}, {"logits", wide.const_view()}});
+  fmt::print("logits {} of {} tokens: {}\n", to_string(wide.shape()), ids.count(), path);
+}
+
+// Ids of --input-ids, [B, T] i64 or i32.
+Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2Config& config) {
+  const Tensor saved = SafetensorsFile::open(path)->tensor("input_ids");
+  SHOAL_CHECK(saved.shape().rank() == 2 && saved.count() > 0, "{}: input_ids is {}, not [B, T]",
+              path, to_string(saved.shape()));
+  std::vector<std::int32_t> ids;
+  if (saved.dtype() == DType::i64) {
+    const auto* from = saved.const_data<std::int64_t>();
+    for (std::int64_t i = 0; i < saved.count(); ++i) {
+      SHOAL_CHECK(from[i] >= 0 && from[i] < config.vocab_size,
+                  "token id {} is outside the model's vocabulary of {}", from[i],
+                  config.vocab_size);
+      ids.push_back(static_cast<std::int32_t>(from[i]));
+    }
+  } else {
+    const auto* from = saved.const_data<std::int32_t>();
+    ids.assign(from, from + saved.count());
+  }
+  check_ids(ids, saved.shape()[1], config);
+  return ids_tensor(ids, saved.shape()[0], memory);
+}
+
+int generate(Options options) {
+  const std::string directory = model_directory(options.model);
+  if (!options.input_ids.empty()) {
+    SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");
+    LoadedModel loaded(directory, options.bf16);
+    write_logits(loaded, options.logits_out,
+                 read_ids(options.input_ids, loaded.pool, loaded.model.config()));
+    return 0;
+  }
+  SHOAL_CHECK(options.has_prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
+  const auto tokenizer = load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer);
+  std::vector<TokenId> ids;
+  tokenizer->append_ids(options.prompt, ids);
+  LoadedModel loaded(directory, options.bf16);
+  // Nothing to continue: begin as a text begins.
+  if (ids.empty() && tokenizer->roles().bos) ids.push_back(*tokenizer->roles().bos);
+  const auto length = static_cast<std::int64_t>(ids.size());
+  check_ids(ids, length, loaded.model.config());
+  if (!options.logits_out.empty())
+    write_logits(loaded, options.logits_out, ids_tensor(ids, 1, loaded.pool));
+
+  nn::GenerationOptions& how = options.generation;
+  how.max_new_tokens = std::min(how.max_new_tokens, loaded.model.config().n_positions - length);
+  if (options.greedy || how.temperature == 0) {
+    how.do_sample = false;
+    how.temperature = 1;
+  }
+  if (!options.no_stop && tokenizer->roles().eos) how.stop_tokens = {*tokenizer->roles().eos};
+  if (how.max_new_tokens <= 0) return 0;
+  std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+  nn::generate(loaded.context, loaded.model, ids, how, 0, [&](std::int32_t token) {
+    const std::string bytes = tokenizer->decode_bytes(std::span(&token, 1), true);
+    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+    std::fflush(stdout);
+    return std::ferror(stdout) == 0;
+  });
+  std::fputc('\n', stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  auto* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
+  auto o = std::make_shared<Options>();
+  command->add_option("--model,-m", o->model, "Hugging Face directory, or a run with checkpoints")
+      ->required();
+  auto* prompt = command->add_option("--prompt,-p", o->prompt, "text to continue");
+  command->add_option("--tokenizer", o->tokenizer, "where it is not in the model's directory");
+  command
+      ->add_option("--max-new-tokens,--max_new_tokens", o->generation.max_new_tokens,
+                   "at most so many")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", o->generation.temperature, "0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k,--top_k", o->generation.top_k, "of the likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p,--top_p", o->generation.top_p, "of the probability; 1: all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", o->generation.seed, "of the sampling")->capture_default_str();
+  command->add_flag("--greedy", o->greedy, "always the likeliest token");
+  command->add_flag("--bf16", o->bf16, "compute in bfloat16");
+  command->add_flag("--no-stop", o->no_stop, "go on after the end-of-text token");
+  command->add_option("--logits-out", o->logits_out,
+                      "write input_ids and the logits of every position (safetensors)");
+  command->add_option("--input-ids", o->input_ids,
+                      "take input_ids [B, T] from this safetensors file instead of a prompt");
+  command->callback([&action, o, prompt] {
+    o->has_prompt = prompt->count() > 0;
+    action = [o] { return generate(*o); };
+  });
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,22 @@
+// What this machine has, found without linking what may be missing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shoal::app {
+
+struct Finding {
+  std::string name;   // "AMX bf16"
+  std::string value;  // "yes", "2.6.3", "not found"
+  bool present = false;
+  std::string matter;  // what it is for, or what is missing without it
+};
+
+// Cores, affinity, instruction sets, memory, huge pages, /dev/shm.
+std::vector<Finding> processor_findings();
+// GPUs, NCCL, MPI, libfabric providers, oneDNN.
+std::vector<Finding> library_findings();
+
+}  // namespace shoal::app

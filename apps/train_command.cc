@@ -1,0 +1,254 @@
+// shoal train CONFIG.json [--option value ...]
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "commands.h"
+#include "run_setup.h"
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/tasks/causal_lm.h"
+#include "shoal/train/trainer/console.h"
+#include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::app {
+namespace {
+
+constexpr const char* kCommand = "shoal train";
+
+// A signal handler can reach nothing else.
+std::atomic<int> stop_signal{0};
+
+extern "C" void on_stop_signal(int number) {
+  stop_signal = number;
+  std::signal(number, SIG_DFL);  // a second one ends at once
+}
+
+void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
+  declare_options(options, arguments.model);
+  declare_options(options, arguments.data);
+  declare_options(options, arguments.training);
+  refused.declare(options);
+}
+
+void print_help() {
+  RunArguments arguments;
+  RefusedOptions refused;
+  OptionSet options;
+  declare(options, arguments, refused);
+  fmt::print(
+      "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
+      "Trains a causal language model. Options go by Hugging Face's names, in a JSON file or "
+      "here;\n"
+      "what stands here wins. Launch ranks with mpirun, torchrun or SLURM.\n\n{}\n",
+      options.help());
+}
+
+// Fills `arguments`; the notices are for rank 0 to print.
+std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments) {
+  RefusedOptions refused;
+  OptionSet options;
+  declare(options, arguments, refused);
+  std::size_t first = 0;
+  while (first < words.size() && !words[first].starts_with("-")) options.add_file(words[first++]);
+  options.add_arguments(std::span(words).subspan(first));
+  options.finish();
+  refused.check(options);
+  check_arguments(arguments.training);
+  return options.notices();
+}
+
+std::string trace_path(const std::string& path, int rank) {
+  return rank == 0 ? path : fmt::format("{}.rank{}", path, rank);
+}
+
+void write_results(const std::string& directory, const char* name,
+                   const nlohmann::ordered_json& metrics) {
+  write_file_atomically(fmt::format("{}/{}_results.json", directory, name), metrics.dump(2) + "\n");
+}
+
+struct Rank {
+  const RunArguments& arguments;
+  const RunSetup& setup;
+  const World& world;
+  collectives::Communicator& communicator;
+  CountingMemory& memory;
+  kernels::Kernels& kernels;
+  Tracer* tracer;
+  std::vector<std::string> notices;
+};
+
+int train_and_evaluate(const Rank& rank) {
+  const TrainingArguments& a = rank.arguments.training;
+  const bool main_rank = rank.world.rank == 0;
+  CausalLmTask task(rank.setup.config, rank.setup.tokenizer,
+                    {.gradient_checkpointing = a.gradient_checkpointing});
+  std::unique_ptr<ConsoleCallback> console;
+  if (main_rank) {
+    const bool bar = terminal_width(stderr) > 0 && !a.disable_tqdm;
+    console = std::make_unique<ConsoleCallback>(ConsoleCallback::Options{
+        .out = stdout, .bar = bar ? stderr : nullptr, .plain_progress = !a.disable_tqdm});
+  }
+  const auto say = [&](const std::string& line) {
+    if (console) console->on_message(line);
+  };
+  TrainerParts parts;
+  parts.task = &task;
+  parts.kernels = &rank.kernels;
+  parts.memory = &rank.memory;
+  parts.communicator = &rank.communicator;
+  parts.train_dataset = rank.setup.train_dataset;
+  parts.eval_dataset = rank.setup.eval_dataset;
+  parts.collator = std::make_shared<PaddingCollator>();
+  parts.initial_weights = rank.setup.initial_weights;
+  if (console) parts.callbacks.push_back(console.get());
+  parts.tracer = rank.tracer;
+  parts.stop_signal = &stop_signal;
+  Trainer trainer(a, parts);
+
+  nlohmann::ordered_json results;
+  bool interrupted = false;
+  if (a.do_train) {
+    if (a.run_name) say(fmt::format("run: {}", *a.run_name));
+    for (const std::string& line : trainer.header()) say(line);
+    for (const std::string& line : rank.notices) say(line);
+    const TrainResult trained = trainer.train();
+    results = trained.metrics;
+    interrupted = trained.interrupted;
+    if (interrupted) {
+      say(fmt::format(
+          "stopped by signal {} at step {} of {}; {} holds the run, "
+          "--resume_from_checkpoint true continues it",
+          stop_signal.load(), trained.global_step, trainer.total_steps(), trained.last_checkpoint));
+    } else {
+      trainer.save_model(a.output_dir);
+      if (main_rank) write_results(a.output_dir, "train", trained.metrics);
+    }
+  }
+  if (!interrupted && a.do_eval && rank.setup.eval_dataset) {
+    const nlohmann::ordered_json metrics = trainer.evaluate();
+    if (main_rank) {
+      std::filesystem::create_directories(a.output_dir);
+      write_results(a.output_dir, "eval", metrics);
+      results.update(metrics);
+    }
+  }
+  if (main_rank && !interrupted) write_results(a.output_dir, "all", results);
+  say("memory of rank 0, now and at its peak:");
+  for (const std::string& line : trainer.memory_report()) say("  " + line);
+  if (a.do_train && !interrupted) say(fmt::format("model saved in {}", a.output_dir));
+  return 0;
+}
+
+// What every rank finds wrong alike is said once, by the lowest rank that found it.
+void agree_on_setup(const World& world, Store& store, const std::string& failure) {
+  if (world.size == 1) {
+    if (!failure.empty()) throw Error(ErrorCode::invalid_argument, failure);
+    return;
+  }
+  const auto all = exchange(store, "setup", world.rank, world.size, failure,
+                            Deadline::in_seconds(env::get_real(env::kDeadline)));
+  for (int rank = 0; rank < world.size; ++rank) {
+    const std::string& text = all[static_cast<std::size_t>(rank)];
+    if (text.empty()) continue;
+    // Everybody has read it before anybody's exit makes the launcher end the others.
+    barrier(store, "setup-failed", world.size, Deadline::in_seconds(30));
+    if (rank != world.rank) throw Error(ErrorCode::aborted, text);
+    throw Error(ErrorCode::invalid_argument, text).at_rank(rank);
+  }
+}
+
+int run_rank(const RunArguments& arguments, World& world, Store& store,
+             const std::vector<std::string>& notices) {
+  const TrainingArguments& a = arguments.training;
+  RunSetup setup;
+  std::string failure;
+  try {
+    setup = set_up_run(arguments, world, store);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_setup(world, store, failure);
+
+  auto host = make_host_memory();
+  PoolMemory pool(*host);
+  CountingMemory memory(pool);
+  const int threads = threads_of_rank(world, store);
+  std::unique_ptr<Tracer> tracer;
+  if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
+  const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
+  collectives::CommunicatorOptions how;
+  how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
+  how.deadline_seconds = env::get_real(env::kDeadline);
+  how.counted_by = &memory;
+  const auto communicator = collectives::make_communicator(world, store, how);
+  try {
+    const int status = train_and_evaluate(
+        {arguments, setup, world, *communicator, memory, *kernels, tracer.get(), notices});
+    if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
+    communicator->barrier()->wait();
+    return status;
+  } catch (Error& error) {
+    if (world.size > 1) {
+      if (error.rank() < 0) error.at_rank(world.rank);
+      if (error.code() != ErrorCode::aborted) communicator->abort(error.message());
+    }
+    throw;
+  } catch (const std::exception& error) {
+    communicator->abort(error.what());
+    throw;
+  }
+}
+
+int train(const std::vector<std::string>& words) {
+  for (const std::string& word : words)
+    if (word == "--help" || word == "-h") {
+      print_help();
+      return 0;
+    }
+  World world = discover_world();
+  log::set_rank(world.rank, world.size);
+  RunArguments arguments;
+  std::vector<std::string> notices;
+  try {
+    notices = parse(words, arguments);
+  } catch (const Error& error) {
+    // Every rank reads the same words: one a host says so.
+    if (world.local_rank == 0) report_error(kCommand, error.what());
+    return 2;
+  }
+  std::signal(SIGTERM, on_stop_signal);
+  std::signal(SIGINT, on_stop_signal);
+  try {
+    const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));
+    const auto store = make_store(world, deadline);
+    if (world.size > 1) settle_nodes(world, *store, deadline);
+    return run_rank(arguments, world, *store, notices);
+  } catch (const Error& error) {
+    // Who was made to stop by another rank's failure leaves the word to it.
+    if (error.code() != ErrorCode::aborted) report_error(kCommand, error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  auto* command = app.add_subcommand("train", "Train or fine-tune a model (--help: every option)");
+  command->set_help_flag();
+  command->prefix_command();
+  command->callback(
+      [&action, command] { action = [command] { return train(command->remaining()); }; });
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,66 @@
+#include "shoal/train/tasks/causal_lm.h"
+
+#include <algorithm>
+
+#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/load.h"
+
+namespace shoal {
+
+CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+                           const CausalLmOptions& options)
+    : model_(config), tokenizer_(std::move(tokenizer)) {
+  model_.set_gradient_checkpointing(options.gradient_checkpointing);
+  if (tokenizer_)
+    SHOAL_CHECK(tokenizer_->max_id() < config.vocab_size,
+                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
+                tokenizer_->max_id(), config.vocab_size);
+}
+
+std::string CausalLmTask::describe() const {
+  const nn::Gpt2Config& c = model_.config();
+  return fmt::format("gpt2, {} layers of width {}, {} heads, vocabulary {}, {} positions",
+                     c.n_layer, c.n_embd, c.n_head, c.vocab_size, c.n_positions);
+}
+
+std::int64_t CausalLmTask::count_targets(const Batch& batch) const {
+  const std::int64_t rows = batch.labels.shape()[0], length = batch.labels.shape()[1];
+  const auto* labels = batch.labels.const_data<std::int32_t>();
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < rows; ++row)
+    count += std::count_if(labels + row * length + std::min<std::int64_t>(1, length),
+                           labels + (row + 1) * length, [](std::int32_t id) { return id >= 0; });
+  return count;
+}
+
+Tensor shift_labels(const Tensor& labels, MemoryResource& memory) {
+  const std::int64_t rows = labels.shape()[0], length = labels.shape()[1];
+  Tensor targets = Tensor::empty(labels.shape(), DType::i32, memory, MemoryTag::data);
+  const auto* from = labels.const_data<std::int32_t>();
+  auto* to = targets.data<std::int32_t>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (length == 0) continue;
+    std::copy(from + row * length + 1, from + (row + 1) * length, to + row * length);
+    to[(row + 1) * length - 1] = kIgnoreLabel;
+  }
+  return targets;
+}
+
+nn::LossOutput CausalLmTask::loss(nn::Context& context, const Batch& batch,
+                                  const nn::LossOptions& options) {
+  return model_.forward(context, batch.input_ids, shift_labels(batch.labels, context.memory()),
+                        options, batch.attention_mask);
+}
+
+void CausalLmTask::load(const std::string& directory, const Assign& assign) {
+  nn::load_gpt2_weights(directory, model_, assign);
+}
+
+void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {
+  nn::save_gpt2(directory, model_, value);
+  if (const auto* bpe = dynamic_cast<const ByteLevelBpe*>(tokenizer_.get()))
+    save_tokenizer(*bpe, directory, model_.config().n_positions);
+}
+
+}  // namespace shoal

@@ -1,0 +1,41 @@
+// Causal language modelling: each position predicts the next token.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/task.h"
+
+namespace shoal {
+
+struct CausalLmOptions {
+  bool gradient_checkpointing = false;
+};
+
+class CausalLmTask final : public Task {
+ public:
+  // `tokenizer`, if any, is saved beside the weights.
+  explicit CausalLmTask(const nn::Gpt2Config& config,
+                        std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                        const CausalLmOptions& options = {});
+
+  nn::Gpt2& model() { return model_; }
+  nn::Module& module() override { return model_; }
+  std::string describe() const override;
+  std::int64_t count_targets(const Batch& batch) const override;
+  nn::LossOutput loss(nn::Context& context, const Batch& batch,
+                      const nn::LossOptions& options) override;
+  void load(const std::string& directory, const Assign& assign) override;
+  void save(const std::string& directory, const ValueOf& value) const override;
+
+ private:
+  nn::Gpt2 model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+// labels [B, T] -> targets [B, T]: targets[b, t] = labels[b, t + 1], and none at the end.
+Tensor shift_labels(const Tensor& labels, MemoryResource& memory);
+
+}  // namespace shoal

@@ -1,0 +1,65 @@
+#include "shoal/train/trainer/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+// A count of steps, or below 1 a share of all of them.
+std::int64_t resolve(double steps, std::int64_t total) {
+  const double count = steps < 1 ? std::ceil(steps * static_cast<double>(total)) : steps;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(count));
+}
+
+bool due(Interval strategy, std::int64_t every, std::int64_t step, bool epoch_end) {
+  return (strategy == Interval::steps && step % every == 0) ||
+         (strategy == Interval::epoch && epoch_end);
+}
+
+}  // namespace
+
+StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, int ranks) {
+  SHOAL_CHECK(batches_per_epoch > 0,
+              "an epoch has no whole batch of {} samples on each of {} ranks",
+              a.per_device_train_batch_size, ranks);
+  StepPlan plan;
+  plan.batches_per_epoch = batches_per_epoch;
+  plan.updates_per_epoch =
+      (batches_per_epoch + a.gradient_accumulation_steps - 1) / a.gradient_accumulation_steps;
+  const auto per_epoch = static_cast<double>(plan.updates_per_epoch);
+  if (a.max_steps > 0) {
+    plan.total_steps = a.max_steps;
+    plan.epochs = static_cast<double>(a.max_steps) / per_epoch;
+  } else {
+    plan.total_steps = static_cast<std::int64_t>(std::ceil(a.num_train_epochs * per_epoch));
+    plan.epochs = a.num_train_epochs;
+  }
+  plan.warmup_steps =
+      a.warmup_steps >= 1
+          ? static_cast<std::int64_t>(a.warmup_steps)
+          : static_cast<std::int64_t>(std::ceil(std::max(a.warmup_steps, a.warmup_ratio) *
+                                                static_cast<double>(plan.total_steps)));
+  plan.logging_steps = resolve(a.logging_steps, plan.total_steps);
+  plan.eval_steps = resolve(a.eval_steps.value_or(a.logging_steps), plan.total_steps);
+  plan.save_steps = resolve(a.save_steps, plan.total_steps);
+  plan.global_batch = a.per_device_train_batch_size * a.gradient_accumulation_steps * ranks;
+  return plan;
+}
+
+bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
+  return due(a.logging_strategy, logging_steps, step, epoch_end) ||
+         (a.logging_first_step && step == 1);
+}
+bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
+  return due(a.eval_strategy, eval_steps, step, epoch_end);
+}
+bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
+  // The last step is saved too, whatever the interval.
+  return due(a.save_strategy, save_steps, step, epoch_end) ||
+         (a.save_strategy == Interval::steps && step >= total_steps);
+}
+
+}  // namespace shoal

@@ -1,0 +1,101 @@
+// The Trainer's parts, shared by its source files. Not for other rooms.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/nn/autograd/context.h"
+#include "shoal/nn/optim/loss_scaler.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/nn/optim/schedule.h"
+#include "shoal/parallel/data/reducer.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/trace/json_lines.h"
+#include "shoal/train/checkpoint/checkpoint_writer.h"
+#include "shoal/train/data/loader.h"
+#include "shoal/train/trainer/plan.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal {
+
+struct Trainer::Impl {
+  Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
+
+  TrainingArguments args;
+  TrainerParts parts;
+  nn::DirectDispatcher dispatcher;
+  nn::Context context;
+  kernels::StepState step_state;
+  std::unique_ptr<nn::MasterWeights> weights;
+  // From the first train() on.
+  std::unique_ptr<parallel::Reducer> reducer;
+  std::unique_ptr<nn::Optimizer> optimizer;
+  std::optional<nn::Schedule> schedule;
+  nn::LossScaler scaler = nn::LossScaler::none();
+  std::unique_ptr<Loader> loader;
+  std::optional<StepPlan> plan;
+  TrainerState state;
+  std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
+  std::unique_ptr<CheckpointWriter> writer;       // rank 0
+  std::vector<std::string> previous_checkpoints;  // of this run, for load_best_model_at_end
+  bool warned_not_finite = false;
+
+  bool is_main() const { return parts.communicator->rank() == 0; }
+  int ranks() const { return parts.communicator->size(); }
+  DType compute_dtype() const {
+    return args.bf16 ? DType::bf16 : args.fp16 ? DType::f16 : DType::f32;
+  }
+  template <typename F>
+  void each_callback(F&& f) {
+    for (TrainerCallback* callback : parts.callbacks) f(*callback);
+  }
+  void say(const std::string& line) {
+    each_callback([&](TrainerCallback& c) { c.on_message(line); });
+  }
+  // In place, over all ranks; blocks.
+  void sum(std::int64_t* values, std::int64_t count);
+  void sum(double* values, std::int64_t count);
+
+  // trainer.cc
+  void initialise_weights();
+  std::unique_ptr<Loader> make_train_loader();
+  void prepare_training();
+  TrainResult train();
+  struct StepInput {
+    std::vector<Batch> microbatches;
+    std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
+    std::int64_t targets = 0;        // all ranks
+    std::int64_t tokens = 0;         // all ranks
+    bool stop = false;               // some rank was told to stop
+    bool epoch_end = false;
+  };
+  StepInput next_input();
+  StepReport run_step(const StepInput& input);
+  double forward_backward(const StepInput& input);
+  void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
+  void log(nlohmann::ordered_json record, const StepReport* report);
+  void log_window(const StepReport& report);
+  double epoch_now() const;
+  nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);
+
+  // trainer_evaluate.cc
+  nlohmann::ordered_json evaluate();
+  void note_metric(const nlohmann::ordered_json& metrics);
+
+  // trainer_checkpoint.cc
+  void save_checkpoint();
+  bool resume();  // true: continued from a checkpoint
+  std::optional<std::string> checkpoint_to_resume();
+  void load_checkpoint(const std::string& directory);
+  void load_weights(const std::string& directory);
+  void load_optimizer(const std::string& path);
+  void load_best_model();
+  void save_model(const std::string& directory);
+};
+
+}  // namespace shoal
