@@ -90,10 +90,14 @@ TEST(Tracer, SpansNestInTime) {
   tracer.span("a", "b", begin, begin + 1'234'567);
   const std::string path = temporary("nest.json");
   tracer.write_chrome_trace(path);
-  for (const json& event : json::parse(slurp(path))["traceEvents"])
+  const json trace = json::parse(slurp(path));
+  int spans = 0;
+  for (const json& event : trace["traceEvents"])
     if (event["ph"] == "X") {
+      ++spans;
       EXPECT_DOUBLE_EQ(event["dur"].get<double>(), 1234.567);
     }
+  EXPECT_EQ(spans, 1);
   std::filesystem::remove(path);
 }
 
