@@ -200,7 +200,7 @@ TextSpan TokenFile::document(std::int64_t index) const {
 void TokenFile::read(std::int64_t begin, std::span<TokenId> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   SHOAL_CHECK(begin >= 0 && begin <= tokens() && count <= tokens() - begin,
-              "{}: ids [{}, {}) of {}", path(), begin, begin + count, tokens());
+              "{}: {} ids from {} on, of {}", path(), count, begin, tokens());
   if (out.empty()) return;
   if (impl_->bytes_per_id == 4) {
     std::memcpy(out.data(), impl_->ids + 4 * begin, out.size_bytes());
