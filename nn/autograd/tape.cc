@@ -28,8 +28,13 @@ struct DeferredWork {
 };
 
 void end_uses(std::vector<Parameter*>& parameters) {
-  // Emptied first: a hook may throw, and the destructor must not end a use again.
-  for (Parameter* parameter : std::exchange(parameters, {})) parameter->end_use();
+  // Taken off the list first: a hook may throw; then this use has ended, and the others end with
+  // the tape.
+  while (!parameters.empty()) {
+    Parameter* const parameter = parameters.front();
+    parameters.erase(parameters.begin());
+    parameter->end_use();
+  }
 }
 
 Tensor sum(Context& context, Tensor a, Tensor b) {
@@ -66,7 +71,7 @@ struct Tape::Impl {
 
   void drop(Node& node) {
     node.function.reset();
-    node.gradients.clear();
+    if (!node.leaf) node.gradients.clear();  // a leaf's can still be asked for
     end_uses(node.parameters);
   }
 };
@@ -128,7 +133,8 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
     SHOAL_CHECK(output.tensor.defined() && output.tensor.count() == 1,
                 "backward from an output of more than one element needs its gradient");
     gradient = context.empty(output.tensor.shape(), output.tensor.dtype());
-    context.kernels().elementwise().fill(gradient.view(), 1, context.stream);
+    context.run("gradient_seed", {}, {gradient},
+                [&] { context.kernels().elementwise().fill(gradient.view(), 1, context.stream); });
   }
   SHOAL_CHECK(!output.tensor.defined() || gradient.shape() == output.tensor.shape(),
               "backward: a gradient {} for an output {}", to_string(gradient.shape()),
@@ -191,14 +197,14 @@ void Tape::weight_gradient(int index, std::span<Parameter* const> parameters,
     impl_->deferred.push_back(std::move(entry));
     return;
   }
-  // Should the work throw, the uses still end once: with the tape.
+  // Should the work or a hook throw, the uses left still end once: with the tape.
   try {
     work();
+    end_uses(entry.parameters);
   } catch (...) {
     node.parameters.insert(node.parameters.end(), entry.parameters.begin(), entry.parameters.end());
     throw;
   }
-  end_uses(entry.parameters);
 }
 
 void Tape::run_deferred() {
