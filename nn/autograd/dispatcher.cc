@@ -33,13 +33,21 @@ int RecordingDispatcher::index_of(const Tensor& tensor, bool output) {
   if (const auto found = seen_.find(key);
       found != seen_.end() && found->second.storage.lock() == tensor.storage())
     return found->second.index;
+  if (const auto found = outside_.find(key);
+      found != outside_.end() && found->second.lock() == tensor.storage())
+    output = false;
   const int index = static_cast<int>(lifetimes_.size()), now = static_cast<int>(operations_.size());
   lifetimes_.push_back({static_cast<std::int64_t>(tensor.storage()->size()), now, now, output});
   seen_.insert_or_assign(key, Seen{tensor.storage(), index});
   return index;
 }
 
+void RecordingDispatcher::keep_outside(const Tensor& tensor) {
+  if (tensor.defined()) outside_.insert_or_assign(tensor.storage().get(), tensor.storage());
+}
+
 void RecordingDispatcher::clear() {
+  outside_.clear();
   operations_.clear();
   lifetimes_.clear();
   seen_.clear();

@@ -30,6 +30,10 @@ class RecordingDispatcher final : public Dispatcher {
   explicit RecordingDispatcher(Dispatcher& next) : next_(next) {}
   void run(const Operation& operation, const std::function<void()>& body) override;
 
+  // A storage that outlives what is recorded although its first use may write it (a gradient, a
+  // bucket, a cache) is none that an arena may hold. Say so before its first use; clear() forgets.
+  void keep_outside(const Tensor& tensor);
+
   const std::vector<RecordedOperation>& operations() const { return operations_; }
   const std::vector<StorageLifetime>& lifetimes() const { return lifetimes_; }
   void clear();
@@ -44,6 +48,7 @@ class RecordingDispatcher final : public Dispatcher {
   std::vector<RecordedOperation> operations_;
   std::vector<StorageLifetime> lifetimes_;
   std::unordered_map<const Storage*, Seen> seen_;
+  std::unordered_map<const Storage*, std::weak_ptr<Storage>> outside_;
 };
 
 // Where each produced storage would lie in one arena (greedy by size; Pisarchyk and Lee, "Efficient
