@@ -16,7 +16,7 @@ struct LinearWeightWork {
 
   void operator()() const {
     auto& matmul = context.kernels().matmul();
-    if (weight.trainable()) {
+    if (weight.trainable() && x.defined()) {
       kernels::MatmulArgs args;
       args.accumulate = weight.accumulate();
       args.a = transposed ? dy.const_view() : x.const_view();
@@ -46,7 +46,7 @@ class LinearFunction final : public Function {
         bias_(bias),
         options_(options),
         x_shape_(x.tensor.shape()),
-        x_(tape, x.tensor),
+        x_(tape, weight.trainable() ? x.tensor : Tensor()),
         pre_activation_(tape, pre_activation),
         needs_dx_(x.needs_gradient()) {}
 
@@ -68,7 +68,8 @@ class LinearFunction final : public Function {
     pre_activation_.reset();
     {
       Parameter* const parameters[] = {&weight_, bias_};
-      Tensor x = x_.get(name());
+      Tensor x;  // a frozen weight needs none
+      if (x_.defined()) x = x_.get(name());
       x_.reset();
       backward_context.weight_gradient(
           parameters,
@@ -110,7 +111,9 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
   Tensor before;
   kernels::MatmulArgs args;
-  if (records && options.activation != Activation::none) {
+  // The first run of a checkpoint (noted_uses) takes the path that its recomputation will take:
+  // with the activation fused away the product rounds otherwise.
+  if ((records || context.noted_uses) && options.activation != Activation::none) {
     before = context.empty(y.shape(), y.dtype());
     args.pre_activation = before.view();
   }
