@@ -100,7 +100,8 @@ Value add_positions(Context& context, Value x, Parameter& table, std::int64_t fi
   const Tensor rows = table.value.narrowed(0, first_position, shape[1]);
   if (!may_overwrite(y)) {
     const Tensor copy = context.empty(shape, y.dtype());
-    context.kernels().elementwise().cast(y, copy.view(), context.stream);
+    context.run("copy", {y}, {copy},
+                [&] { context.kernels().elementwise().cast(y, copy.view(), context.stream); });
     y = copy;
   }
   context.run("add_positions", {y, table.value}, {y}, [&] {

@@ -32,7 +32,7 @@ struct KeyValueCache {
 };
 
 struct AttentionInput {
-  Tensor key_mask;                 // optional u8 [B, T], 1 where a key may be seen
+  Tensor key_mask{};  // optional u8 [B, keys], 1 where a key may be seen; cached keys come first
   KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
 };
 class AttentionLike : public Module {

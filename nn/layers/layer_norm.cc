@@ -17,13 +17,16 @@ struct NormWeightWork {
     const bool gamma_sum = gamma.trainable() && gamma.accumulate();
     const bool beta_sum = beta.trainable() && beta.accumulate();
     const bool accumulate = gamma_sum || beta_sum;
-    auto& elementwise = context.kernels().elementwise();
-    if (accumulate && !gamma_sum) elementwise.fill(dgamma.view(), 0, context.stream);
-    if (accumulate && !beta_sum) elementwise.fill(dbeta.view(), 0, context.stream);
+    if (accumulate && !gamma_sum) zero(dgamma);
+    if (accumulate && !beta_sum) zero(dbeta);
     context.run("layer_norm.backward_weight", {dy, x, mean, rstd}, {dgamma, dbeta}, [&] {
       context.kernels().norm().layer_norm_weight_gradient(dy, x, mean, rstd, dgamma.view(),
                                                           dbeta.view(), accumulate, context.stream);
     });
+  }
+  void zero(const Tensor& tensor) const {
+    context.run("zero", {}, {tensor},
+                [&] { context.kernels().elementwise().fill(tensor.view(), 0, context.stream); });
   }
   Tensor target(const Parameter& parameter) const {
     return parameter.trainable() && parameter.gradient.defined()
