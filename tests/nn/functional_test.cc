@@ -1,0 +1,410 @@
+// What operations mean, against plain double-precision versions; where their random numbers lie.
+#include <cmath>
+
+#include "nn/rig.h"
+#include <gmock/gmock.h>
+
+namespace shoal::nn {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class Functional : public ::testing::Test {
+ protected:
+  Rig rig;
+  Context& context = rig.context;
+  kernels::StepState state{.step = 3};
+  Functional() {
+    context.random.state = &state;
+    context.random.seed = 1234;
+  }
+  Tensor ones(const Shape& shape) {
+    Tensor tensor = Tensor::empty(shape, DType::f32, rig.memory, MemoryTag::data);
+    std::fill_n(tensor.data<float>(), tensor.count(), 1.0f);
+    return tensor;
+  }
+  // One forward over a batch whose first sample is `first`, the next ones `stride` apart.
+  Tensor dropped(const Tensor& x, const DropoutSite& site, std::uint32_t first = 0,
+                 std::uint32_t stride = 1) {
+    context.begin_forward();
+    context.random.sample_first = first;
+    context.random.sample_stride = stride;
+    return dropout(context, Value{x}, site).tensor;
+  }
+};
+
+TEST_F(Functional, DropoutKeepsTheRateAndTheMean) {
+  const Tensor x = ones({8, 128, 64});
+  for (const float probability : {0.1f, 0.5f, 0.9f}) {
+    double kept = 0, sum = 0;
+    for (const float value : floats(dropped(x, {.probability = probability, .path_hash = 5}))) {
+      if (value != 0) {
+        EXPECT_FLOAT_EQ(value, 1 / (1 - probability));
+        ++kept;
+      }
+      sum += value;
+    }
+    // Five standard deviations.
+    const double count = static_cast<double>(x.count()), p = static_cast<double>(probability);
+    EXPECT_NEAR(kept / count, 1 - p, 5 * std::sqrt(p * (1 - p) / count));
+    EXPECT_NEAR(sum / count, 1, 5 * std::sqrt(p / (1 - p) / count));
+  }
+}
+
+TEST_F(Functional, DropoutIsReproducibleAndEachPlaceDropsOtherElements) {
+  const Tensor x = ones({2, 16, 32});
+  const DropoutSite site{.probability = 0.5f, .path_hash = 5};
+  const Tensor mask = dropped(x, site);
+  EXPECT_TRUE(same_bits(dropped(x, site), mask));
+  std::vector<Tensor> others;
+  others.push_back(dropped(x, {.probability = 0.5f, .path_hash = 6}));
+  others.push_back(dropout(context, Value{x}, {.probability = 0.5f, .path_hash = 6}).tensor);
+  state.step = 4;
+  others.push_back(dropped(x, site));
+  state.step = 3;
+  others.push_back(dropped(x, site, 2));
+  context.random.seed = 1235;
+  others.push_back(dropped(x, site));
+  others.push_back(mask);
+  for (std::size_t i = 0; i < others.size(); ++i)
+    for (std::size_t j = i + 1; j < others.size(); ++j) {
+      const std::vector<float> a = floats(others[i]), b = floats(others[j]);
+      double agree = 0;
+      for (std::size_t k = 0; k < a.size(); ++k) agree += (a[k] != 0) == (b[k] != 0);
+      EXPECT_NEAR(agree / static_cast<double>(a.size()), 0.5, 5 * 0.5 / std::sqrt(1024.0))
+          << i << " and " << j;
+    }
+}
+
+TEST_F(Functional, DropoutIsOffInEvaluationAndAtZero) {
+  const Tensor x = rig.tensor({2, 3, 8}, 1);
+  EXPECT_TRUE(same_bits(dropped(x, {.probability = 0, .path_hash = 5}), x));
+  context.mode = Mode::evaluate;
+  EXPECT_TRUE(same_bits(dropped(x, {.probability = 0.5f, .path_hash = 5}), x));
+  EXPECT_TRUE(context.ordinals().empty()) << "an inactive site takes no ordinal";
+}
+
+// Four samples in one batch, in two consecutive halves, and dealt to two ranks in turn.
+TEST_F(Functional, DropoutDoesNotKnowTheBatching) {
+  const Tensor x = ones({4, 7, 9});
+  const DropoutSite site{.probability = 0.5f, .path_hash = 5};
+  const Tensor whole = dropped(x, site, 40);
+  const auto expect = [&](const Tensor& part, std::int64_t row, std::int64_t sample) {
+    EXPECT_TRUE(same_bits(part.narrowed(0, row, 1), whole.narrowed(0, sample, 1)))
+        << "sample " << sample;
+  };
+  const Tensor half = ones({2, 7, 9});
+  const Tensor first = dropped(half, site, 40), second = dropped(half, site, 42);
+  const Tensor even = dropped(half, site, 40, 2), odd = dropped(half, site, 41, 2);
+  for (std::int64_t b = 0; b < 2; ++b) {
+    expect(first, b, b);
+    expect(second, b, 2 + b);
+    expect(even, b, 2 * b);
+    expect(odd, b, 2 * b + 1);
+  }
+}
+
+// A rank that holds some positions, or some channels, drops what the whole would.
+TEST_F(Functional, DropoutDoesNotKnowTheSplitOfAnActivation) {
+  const Tensor x = ones({2, 8, 12});
+  const DropoutSite site{.probability = 0.5f, .path_hash = 5};
+  const std::vector<float> whole = floats(dropped(x, site));
+  DropoutSite part = site;
+  part.row_offset = 4;
+  const std::vector<float> late = floats(dropped(ones({2, 4, 12}), part));
+  part = site;
+  part.column_offset = 8;
+  part.columns = 12;
+  const std::vector<float> right = floats(dropped(ones({2, 8, 4}), part));
+  for (std::size_t b = 0; b < 2; ++b)
+    for (std::size_t t = 0; t < 8; ++t)
+      for (std::size_t c = 0; c < 12; ++c) {
+        const float expected = whole[(b * 8 + t) * 12 + c];
+        if (t >= 4) {
+          EXPECT_EQ(late[(b * 4 + t - 4) * 12 + c], expected);
+        }
+        if (c >= 8) {
+          EXPECT_EQ(right[(b * 8 + t) * 4 + c - 8], expected);
+        }
+      }
+}
+
+TEST_F(Functional, FusedDropoutIsThePlainOne) {
+  const Tensor x = rig.tensor({2, 3, 9}, 1), residual = rig.tensor({2, 3, 9}, 2);
+  const auto gamma = rig.parameter("gamma", {9}, 3), beta = rig.parameter("beta", {9}, 4);
+  const DropoutSite site{.probability = 0.5f, .path_hash = 5};
+  const Tensor mask = dropped(x, site);
+  const Tensor plain = add(context, Value{mask}, Value{residual}).tensor;
+  context.begin_forward();
+  EXPECT_TRUE(same_bits(dropout_add(context, Value{x}, Value{residual}, site).tensor, plain));
+  context.begin_forward();
+  const ResidualNorm fused =
+      residual_layer_norm(context, Value{residual}, Value{x}, site, *gamma, *beta, 1e-5f);
+  EXPECT_TRUE(same_bits(fused.sum.tensor, plain));
+  EXPECT_TRUE(same_bits(fused.normed.tensor,
+                        layer_norm(context, Value{plain}, *gamma, *beta, 1e-5f).tensor));
+}
+
+// --- attention --------------------------------------------------------------------------------
+
+// Plain attention over qkv [B, T, 3·H·D] in double, dropout from random.h's definition.
+std::vector<double> plain_attention(const Tensor& qkv, const AttentionOptions& options,
+                                    const kernels::RandomSite* site) {
+  const std::int64_t batch = qkv.shape()[0], length = qkv.shape()[1], channels = qkv.shape()[2] / 3,
+                     depth = channels / options.heads;
+  const std::vector<float> x = floats(qkv);
+  std::vector<double> out(static_cast<std::size_t>(batch * length * channels));
+  const double scale = options.scale != 0 ? static_cast<double>(options.scale)
+                                          : 1 / std::sqrt(static_cast<double>(depth));
+  const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t part, std::int64_t h,
+                      std::int64_t d) {
+    return static_cast<double>(x[static_cast<std::size_t>((b * length + t) * 3 * channels +
+                                                          part * channels + h * depth + d)]);
+  };
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < options.heads; ++h)
+      for (std::int64_t q = 0; q < length; ++q) {
+        std::vector<double> weights(static_cast<std::size_t>(length), 0.0);
+        double total = 0;
+        for (std::int64_t k = 0; k < (options.causal ? q + 1 : length); ++k) {
+          if (options.key_mask.defined() &&
+              options.key_mask.const_data<std::uint8_t>()[b * length + k] == 0)
+            continue;
+          double score = 0;
+          for (std::int64_t d = 0; d < depth; ++d) score += at(b, q, 0, h, d) * at(b, k, 1, h, d);
+          total += weights[static_cast<std::size_t>(k)] = std::exp(score * scale);
+        }
+        for (std::int64_t k = 0; k < length; ++k) {
+          double weight = total > 0 ? weights[static_cast<std::size_t>(k)] / total : 0;
+          if (site) {
+            const auto element = static_cast<std::uint64_t>(
+                ((h + options.head_offset) * options.max_positions + q) * options.max_positions +
+                k);
+            const std::uint32_t sample =
+                site->sample_first + static_cast<std::uint32_t>(b) * site->sample_stride;
+            const float p = options.dropout.probability;
+            weight *= kernels::random_bits(*site, sample, element) < kernels::dropout_threshold(p)
+                          ? 0
+                          : 1 / (1 - static_cast<double>(p));
+          }
+          for (std::int64_t d = 0; d < depth; ++d)
+            out[static_cast<std::size_t>((b * length + q) * channels + h * depth + d)] +=
+                weight * at(b, k, 2, h, d);
+        }
+      }
+  return out;
+}
+
+TEST_F(Functional, AttentionIsThePlainOne) {
+  const std::int64_t lengths[] = {1, 5, 33, 70};
+  for (const std::int64_t length : lengths)
+    for (const bool causal : {false, true})
+      for (const bool mask : {false, true})
+        for (const float probability : {0.0f, 0.3f}) {
+          const Tensor qkv = rig.tensor({2, length, 3 * 2 * 8}, 7);
+          AttentionOptions options{.heads = 2, .causal = causal};
+          options.dropout = {.probability = probability, .path_hash = 21};
+          options.max_positions = 96;
+          options.head_offset = 4;
+          if (mask) {
+            options.key_mask = Tensor::empty({2, length}, DType::u8, rig.memory, MemoryTag::data);
+            for (std::int64_t i = 0; i < 2 * length; ++i)
+              options.key_mask.data<std::uint8_t>()[i] = i % 3 != 0;  // hides sample 0's key 0
+          }
+          context.begin_forward();
+          const kernels::RandomSite site = context.next_site(21);
+          context.begin_forward();
+          const std::vector<float> actual = floats(attention(context, Value{qkv}, options).tensor);
+          const std::vector<double> expected =
+              plain_attention(qkv, options, probability > 0 ? &site : nullptr);
+          double worst = 0;
+          for (std::size_t i = 0; i < actual.size(); ++i)
+            worst = std::max(worst, std::abs(static_cast<double>(actual[i]) - expected[i]));
+          EXPECT_LT(worst, 2e-6) << "length " << length << (causal ? " causal" : "")
+                                 << (mask ? " mask" : "") << " dropout " << probability;
+        }
+}
+
+TEST_F(Functional, AttentionDropoutDoesNotKnowTheLayout) {
+  // Two samples of four heads: whole, by sample, and by pairs of heads.
+  const Tensor qkv = rig.tensor({2, 9, 3 * 16}, 7);
+  AttentionOptions options{.heads = 4};
+  options.dropout = {.probability = 0.5f, .path_hash = 21};
+  options.max_positions = 12;
+  const auto run = [&](const Tensor& x, const AttentionOptions& how, std::uint32_t first) {
+    context.begin_forward();
+    context.random.sample_first = first;
+    return attention(context, Value{x}, how).tensor;
+  };
+  const Tensor whole = run(qkv, options, 6);
+  EXPECT_TRUE(same_bits(run(rig.copy(qkv.narrowed(0, 1, 1)), options, 7), whole.narrowed(0, 1, 1)));
+  Tensor half = Tensor::empty({2, 9, 24}, DType::f32, rig.memory, MemoryTag::data);
+  for (std::int64_t row = 0; row < 18; ++row)
+    for (std::int64_t part = 0; part < 3; ++part)
+      std::copy_n(qkv.const_data<float>() + row * 48 + part * 16 + 8, 8,
+                  half.data<float>() + row * 24 + part * 8);
+  options.heads = 2;
+  options.head_offset = 2;
+  const Tensor upper = run(half, options, 6);
+  for (std::int64_t row = 0; row < 18; ++row)
+    for (std::int64_t c = 0; c < 8; ++c)
+      EXPECT_FLOAT_EQ(upper.const_data<float>()[row * 8 + c],
+                      whole.const_data<float>()[row * 16 + 8 + c]);
+}
+
+// --- the head -----------------------------------------------------------------------------------
+
+TEST_F(Functional, TheLossIsASumOverValidTargets) {
+  const std::int64_t vocabulary = 11, channels = 5;
+  const auto weight = rig.parameter("wte", {vocabulary, channels}, 1);
+  const Tensor x = rig.tensor({2, 3, channels}, 2);
+  const std::vector<std::int32_t> wanted{0, -100, 10, 3, -1, 3};
+  const Tensor targets = rig.ids(wanted, {2, 3});
+  for (const float smoothing : {0.0f, 0.1f}) {
+    const std::vector<float> h = floats(x), w = floats(weight->value);
+    double expected = 0;
+    for (std::size_t row = 0; row < wanted.size(); ++row) {
+      if (wanted[row] < 0) continue;
+      double total = 0, mean = 0, target = 0;
+      for (std::size_t v = 0; v < 11; ++v) {
+        double logit = 0;
+        for (std::size_t c = 0; c < 5; ++c)
+          logit += static_cast<double>(h[row * 5 + c]) * static_cast<double>(w[v * 5 + c]);
+        total += std::exp(logit);
+        mean += logit / 11;
+        if (v == static_cast<std::size_t>(wanted[row])) target = logit;
+      }
+      const double s = static_cast<double>(smoothing);
+      expected += std::log(total) - (1 - s) * target - s * mean;
+    }
+    const LossResult result = linear_cross_entropy(
+        context, Value{x}, *weight, targets, {.loss_scale = 0.5f, .label_smoothing = smoothing});
+    EXPECT_EQ(result.targets, 4);
+    EXPECT_NEAR(static_cast<double>(result.loss_sum), expected, 2e-6 * expected);
+    EXPECT_FLOAT_EQ(result.loss.tensor.const_data<float>()[0], 0.5f * result.loss_sum);
+    EXPECT_FALSE(weight->has_gradient()) << "without a tape there is no backward";
+  }
+}
+
+TEST_F(Functional, ALossWithoutTargetsIsZeroAndSoAreItsGradients) {
+  for (const std::int64_t rows : {0, 3}) {
+    const auto weight = rig.parameter("wte", {11, 5}, 1);
+    const Tensor targets =
+        rig.ids(std::vector<std::int32_t>(static_cast<std::size_t>(rows), -100), {1, rows});
+    Tape tape;
+    context.tape = &tape;
+    const Value x = tape.leaf(rig.tensor({1, rows, 5}, 2));
+    const LossResult result = linear_cross_entropy(context, x, *weight, targets, {});
+    EXPECT_EQ(result.targets, 0);
+    EXPECT_EQ(result.loss_sum, 0.0f);
+    tape.backward(context, result.loss);
+    EXPECT_THAT(floats(weight->gradient), Each(0.0f)) << rows << " rows";
+    EXPECT_THAT(floats(tape.gradient(x)), Each(0.0f));
+    context.tape = nullptr;
+  }
+}
+
+TEST_F(Functional, TiedWeightsAddTheEmbeddingsGradientToTheHeads) {
+  const Tensor ids = rig.ids({0, 10, 3, 3}, {2, 2}), targets = rig.ids({10, 3, 3, -100}, {2, 2});
+  const auto gradient = [&](Parameter& table, Parameter& head, int microbatches) {
+    for (int i = 0; i < microbatches; ++i) {
+      Tape tape;
+      context.tape = &tape;
+      const Value hidden = embedding(context, ids, table);
+      tape.backward(context, linear_cross_entropy(context, hidden, head, targets, {}).loss);
+    }
+    context.tape = nullptr;
+  };
+  const auto tied = rig.parameter("tied", {11, 5}, 1);
+  const auto table = rig.parameter("table", {11, 5}, 1), head = rig.parameter("head", {11, 5}, 1);
+  for (const int microbatches : {1, 3}) {
+    for (const auto& parameter : {tied, table, head}) rig.spoil(*parameter);
+    gradient(*tied, *tied, microbatches);
+    gradient(*table, *head, microbatches);
+    Tensor sum = rig.copy(table->gradient);
+    for (std::int64_t i = 0; i < sum.count(); ++i)
+      sum.data<float>()[i] += head->gradient.const_data<float>()[i];
+    EXPECT_GT(testing::norm_of(table->gradient), 0.1);
+    EXPECT_GT(testing::norm_of(head->gradient), 0.1);
+    EXPECT_TRUE(testing::close_in_norm("tied", tied->gradient, sum, 1e-6));
+  }
+}
+
+TEST_F(Functional, TheLossAcceptsOnlyOneAsItsGradient) {
+  const auto weight = rig.parameter("wte", {11, 5}, 1);
+  Tape tape;
+  context.tape = &tape;
+  const LossResult result = linear_cross_entropy(context, Value{rig.tensor({2, 5}, 2)}, *weight,
+                                                 rig.ids({1, 2}, {2}), {});
+  Tensor two = ones({1});
+  *two.data<float>() = 2;
+  EXPECT_THAT(error_of([&] { tape.backward(context, result.loss, two); }),
+              AllOf(HasSubstr("started with 2"), HasSubstr("loss_scale")));
+}
+
+// --- what is refused ----------------------------------------------------------------------------
+
+TEST_F(Functional, ShapesThatDoNotFitAreNamed) {
+  const auto weight = rig.parameter("h.0.c_fc.weight", {8, 4}, 1);
+  const auto gamma = rig.parameter("ln_f.weight", {8}, 3), beta = rig.parameter("b", {8}, 4);
+  const auto table = rig.parameter("wpe", {4, 8}, 5);
+  const Value x{rig.tensor({2, 3, 7}, 1)}, y{rig.tensor({2, 3, 8}, 1)};
+  EXPECT_THAT(error_of([&] { linear(context, x, *weight, nullptr, {}); }),
+              HasSubstr("h.0.c_fc.weight: an input [2, 3, 7] for a layer of 8 inputs"));
+  EXPECT_THAT(error_of([&] { layer_norm(context, x, *gamma, *beta, 1e-5f); }),
+              HasSubstr("ln_f.weight: an input [2, 3, 7] for a norm of 8 channels"));
+  EXPECT_THAT(error_of([&] { add(context, x, y); }), HasSubstr("sum of [2, 3, 7] and [2, 3, 8]"));
+  EXPECT_THAT(error_of([&] { residual_layer_norm(context, x, y, {}, *gamma, *beta, 1e-5f); }),
+              HasSubstr("a residual [2, 3, 7] and a branch [2, 3, 8]"));
+  EXPECT_THAT(error_of([&] { add_positions(context, y, *table, 2); }),
+              HasSubstr("wpe: positions 2 to 5 of a model of 4 positions; shorten the sequence"));
+  EXPECT_THAT(error_of([&] { attention(context, y, {.heads = 5}); }),
+              HasSubstr("qkv [2, 3, 8] does not split into 3 x 5 heads"));
+  EXPECT_THAT(error_of([&] { embedding(context, rig.ids({4}, {1}), *table); }), HasSubstr("4"));
+  EXPECT_THAT(error_of([&] { embedding(context, rig.ids({-1}, {1}), *table); }), HasSubstr("-1"));
+  EXPECT_THAT(error_of([&] { embedding(context, rig.tensor({1}, 1), *table); }),
+              HasSubstr("wpe: ids are f32, not i32"));
+  EXPECT_THAT(error_of([&] { linear_cross_entropy(context, y, *table, rig.ids({1, 2}, {2}), {}); }),
+              HasSubstr("wpe: targets i32 [2] for hidden states [2, 3, 8]"));
+  EXPECT_THAT(error_of([&] {
+                linear_cross_entropy(context, Value{rig.tensor({1, 8}, 1)}, *table,
+                                     rig.ids({4}, {1}), {});
+              }),
+              HasSubstr("target 4 of row 0 is outside the vocabulary of 4"));
+}
+
+TEST_F(Functional, EmptyBatchesPass) {
+  const auto weight = rig.parameter("w", {8, 24}, 1), bias = rig.parameter("b", {24}, 2);
+  const auto gamma = rig.parameter("gamma", {8}, 3), beta = rig.parameter("beta", {8}, 4);
+  const auto table = rig.parameter("wte", {4, 8}, 5), places = rig.parameter("wpe", {4, 8}, 5);
+  Tape tape;
+  context.tape = &tape;
+  Value x = add_positions(context, embedding(context, rig.ids({}, {0, 3}), *table), *places, 0);
+  x = layer_norm(context, x, *gamma, *beta, 1e-5f);
+  x = linear(context, x, *weight, bias.get(), {false, kernels::Activation::gelu_tanh});
+  x = attention(context, x, {.heads = 2});
+  const LossResult loss = linear_cross_entropy(context, x, *table, rig.ids({}, {0, 3}), {});
+  tape.backward(context, loss.loss);
+  EXPECT_EQ(loss.loss_sum, 0.0f);
+  for (const auto& parameter : {weight, bias, gamma, beta, table, places})
+    EXPECT_THAT(floats(parameter->gradient), Each(0.0f)) << parameter->name();
+}
+
+TEST_F(Functional, PositionsAreAddedInPlaceOnlyWhereNobodyElseLooks) {
+  const auto places = rig.parameter("wpe", {4, 8}, 5);
+  const Tensor held = rig.tensor({2, 3, 8}, 1), before = rig.copy(held);
+  const Tensor sum = add_positions(context, Value{held}, *places, 1).tensor;
+  EXPECT_TRUE(same_bits(held, before));
+  Tensor own = rig.copy(held);
+  const void* const address = own.const_view().data;
+  const Tensor in_place = add_positions(context, Value{std::move(own)}, *places, 1).tensor;
+  EXPECT_EQ(in_place.const_view().data, address);
+  EXPECT_TRUE(same_bits(in_place, sum));
+  for (std::int64_t t = 0; t < 3; ++t)
+    EXPECT_EQ(sum.const_data<float>()[t * 8],
+              held.const_data<float>()[t * 8] + places->value.const_data<float>()[(t + 1) * 8]);
+}
+
+}  // namespace
+}  // namespace shoal::nn

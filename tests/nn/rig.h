@@ -1,0 +1,134 @@
+// What the tests of nn/ share: a context over counted memory, filled tensors and small Functions.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/golden.h"
+
+#include "shoal/nn/layers/layers.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+
+// Multiples of 1/64 in [-1, 1]: exact in bf16 too, and so is a step of 1/32 from them.
+inline Tensor filled(const Shape& shape, DType dtype, MemoryResource& memory, std::uint32_t seed,
+                     MemoryTag tag = MemoryTag::data) {
+  Tensor tensor = Tensor::empty(shape, dtype, memory, tag);
+  std::uint32_t state = seed * 2654435761u + 12345u;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(static_cast<int>(state >> 16) % 129 - 64) / 64.0f;
+    if (dtype == DType::f32) tensor.data<float>()[i] = value;
+    if (dtype == DType::bf16) tensor.data<bfloat16>()[i] = bfloat16(value);
+    if (dtype == DType::f16) tensor.data<float16>()[i] = float16(value);
+  }
+  return tensor;
+}
+
+inline std::vector<float> floats(const Tensor& tensor) {
+  std::vector<float> all;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (tensor.dtype() == DType::bf16)
+      all.push_back(static_cast<float>(tensor.const_data<bfloat16>()[i]));
+    else if (tensor.dtype() == DType::f16)
+      all.push_back(static_cast<float>(tensor.const_data<float16>()[i]));
+    else
+      all.push_back(tensor.const_data<float>()[i]);
+  }
+  return all;
+}
+
+inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || a.shape() != b.shape() || a.dtype() != b.dtype())
+    return ::testing::AssertionFailure() << "not of one shape and dtype";
+  if (a.bytes() == 0 || std::memcmp(a.const_view().data, b.const_view().data, a.bytes()) == 0)
+    return ::testing::AssertionSuccess();
+  const std::vector<float> x = floats(a), y = floats(b);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (x[i] != y[i])
+      return ::testing::AssertionFailure() << "element " << i << ": " << x[i] << " and " << y[i];
+  return ::testing::AssertionFailure() << "differ in the sign of a zero or in a NaN";
+}
+
+// One rank's world. Only what forward and backward allocate counts as an activation: inputs made
+// here are data.
+struct Rig {
+  std::unique_ptr<MemoryResource> host = make_host_memory();
+  CountingMemory memory{*host};
+  std::unique_ptr<kernels::Kernels> table;
+  DirectDispatcher direct;
+  Context context;
+
+  explicit Rig(std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels(),
+               Dispatcher* dispatcher = nullptr)
+      : table(std::move(kernels)),
+        context(*table, memory, dispatcher ? *dispatcher : static_cast<Dispatcher&>(direct)) {}
+
+  Tensor tensor(const Shape& shape, std::uint32_t seed, DType dtype = DType::f32) {
+    return filled(shape, dtype, memory, seed);
+  }
+  Tensor ids(const std::vector<std::int32_t>& values, const Shape& shape) {
+    Tensor tensor = Tensor::empty(shape, DType::i32, memory, MemoryTag::data);
+    std::copy(values.begin(), values.end(), tensor.data<std::int32_t>());
+    return tensor;
+  }
+  // With a value, and a gradient full of 77, so that an accumulation that should overwrite shows.
+  std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape,
+                                       std::uint32_t seed, DType dtype = DType::f32) {
+    auto made = std::make_shared<Parameter>(name, shape, Initializer{});
+    give(*made, seed, dtype);
+    return made;
+  }
+  void give(Parameter& parameter, std::uint32_t seed, DType dtype = DType::f32) {
+    parameter.value = filled(parameter.shape(), dtype, memory, seed, MemoryTag::parameters);
+    parameter.gradient = Tensor::empty(parameter.shape(), DType::f32, memory, MemoryTag::gradients);
+    spoil(parameter);
+  }
+  static void spoil(Parameter& parameter) {
+    std::fill_n(parameter.gradient.data<float>(), parameter.gradient.count(), 77.0f);
+    parameter.clear_gradient();
+  }
+  Tensor copy(const Tensor& tensor) {
+    Tensor made = Tensor::empty(tensor.shape(), tensor.dtype(), memory, MemoryTag::data);
+    if (tensor.bytes() > 0) std::memcpy(made.view().data, tensor.const_view().data, tensor.bytes());
+    return made;
+  }
+  std::int64_t activations() const { return memory.usage(MemoryTag::activations).current; }
+  std::int64_t peak_activations() const { return memory.usage(MemoryTag::activations).peak; }
+};
+
+// Runs `fn` and returns the Error's line; a test expects parts of it.
+template <typename Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// y = x; backward passes the gradient on and calls `visit`. Written against the public interface.
+class VisitFunction final : public Function {
+ public:
+  explicit VisitFunction(std::function<void()> visit) : visit_(std::move(visit)) {}
+  std::string_view name() const override { return "visit"; }
+  std::vector<Tensor> backward(BackwardContext&, std::span<Tensor> gradients) override {
+    visit_();
+    return {std::move(gradients[0])};
+  }
+
+ private:
+  std::function<void()> visit_;
+};
+inline Value visited(Context& context, const Value& x, std::function<void()> visit) {
+  if (!context.records({&x, 1}, {})) return x;
+  return context.tape->record(std::make_unique<VisitFunction>(std::move(visit)), {&x, 1}, {},
+                              {x.tensor})[0];
+}
+
+}  // namespace shoal::nn
