@@ -14,6 +14,9 @@ namespace {
 class Team {
  public:
   explicit Team(int threads) : before_(omp_get_max_threads()) {
+#ifdef SHOAL_SERIAL_PARALLEL_FOR
+    threads = 1;  // as parallel_for: ThreadSanitizer cannot see libgomp
+#endif
     if (threads != before_) omp_set_num_threads(threads);
     changed_ = threads != before_;
   }
