@@ -25,4 +25,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& 
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options);
 
+// For backends whose symmetric memory is ordinary memory; counted in `counted_by` unless null.
+std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);
+
 }  // namespace shoal::collectives

@@ -18,18 +18,39 @@ class DoneWork final : public Work {
   double deadline_seconds_;
 };
 
+// Passes on to the host's memory and counts in the caller's books.
+class CountedHostMemory final : public MemoryResource {
+ public:
+  explicit CountedHostMemory(CountingMemory* books) : host_(make_host_memory()), books_(books) {}
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    void* pointer = host_->allocate(bytes, tag, stream);
+    if (books_) books_->count_external(static_cast<std::int64_t>(bytes), tag);
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    host_->deallocate(pointer, bytes, tag, stream);
+    if (books_) books_->count_external(-static_cast<std::int64_t>(bytes), tag);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "host memory of a communicator"; }
+
+ private:
+  std::unique_ptr<MemoryResource> host_;
+  CountingMemory* books_;
+};
+
 class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator(std::string name, const CommunicatorOptions& options)
       : name_(std::move(name)),
         deadline_seconds_(options.deadline_seconds),
-        host_(make_host_memory()),
-        counted_(*host_, options.counted_by) {}
+        memory_(make_counted_host_memory(options.counted_by)) {}
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string backend() const override { return name_; }
-  MemoryResource& memory_resource() override { return counted_; }
+  MemoryResource& memory_resource() override { return *memory_; }
   CommunicatorStatistics statistics() const override { return statistics_; }
 
   std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
@@ -52,28 +73,6 @@ class SingleCommunicator final : public Communicator {
   void abort(std::string_view) override {}
 
  private:
-  // Passes on to the host's memory and counts in the caller's books.
-  class Counted final : public MemoryResource {
-   public:
-    Counted(MemoryResource& upstream, CountingMemory* books) : upstream_(upstream), books_(books) {}
-    void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
-      void* pointer = upstream_.allocate(bytes, tag, stream);
-      if (books_) books_->count_external(static_cast<std::int64_t>(bytes), tag);
-      return pointer;
-    }
-    void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
-                    Stream stream) noexcept override {
-      upstream_.deallocate(pointer, bytes, tag, stream);
-      if (books_) books_->count_external(-static_cast<std::int64_t>(bytes), tag);
-    }
-    Device device() const override { return upstream_.device(); }
-    std::string name() const override { return "symmetric memory of one rank"; }
-
-   private:
-    MemoryResource& upstream_;
-    CountingMemory* books_;
-  };
-
   std::unique_ptr<Work> run(const Call& call, Stream stream) {
     check_call(call, 0, 1, stream);
     if (call.count > 0 && call.recv != call.send)
@@ -84,12 +83,15 @@ class SingleCommunicator final : public Communicator {
 
   std::string name_;
   double deadline_seconds_;
-  std::unique_ptr<MemoryResource> host_;
-  Counted counted_;
+  std::unique_ptr<MemoryResource> memory_;
   CommunicatorStatistics statistics_;
 };
 
 }  // namespace
+
+std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by) {
+  return std::make_unique<CountedHostMemory>(counted_by);
+}
 
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options) {

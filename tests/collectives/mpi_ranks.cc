@@ -1,0 +1,88 @@
+// A rank under mpirun: runs the checks that its first argument names with the backend that its
+// second one names. Exit status 0: all right. tests/collectives/mpirun_test.cc starts it.
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "predictable.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+void expect(bool condition, std::string_view what) {
+  if (!condition) throw Error(ErrorCode::internal, std::string(what));
+}
+
+void check_results(Communicator& communicator) {
+  const auto wrong = test::check_everything(communicator, {0, 1, 3, 129, 2055});
+  if (!wrong.empty()) throw Error(ErrorCode::internal, wrong.front());
+  const test::Case large{DType::f32, ReduceOp::sum, (1 << 20) + 3, true, 1, test::Memory::plain};
+  expect(test::wrong_in_all_reduce(communicator, large) == 0, "large all_reduce");
+}
+
+// Sums of random numbers: the bytes of rank 0's result are everybody's.
+void check_bits(Communicator& communicator) {
+  for (const std::int64_t count : {1000, 300001}) {
+    std::mt19937 random(static_cast<unsigned>(communicator.rank()));
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) value = normal(random);
+    communicator.all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum)->wait();
+    std::vector<float> first = values;
+    communicator.broadcast(first.data(), count, DType::f32, 0)->wait();
+    expect(std::memcmp(first.data(), values.data(), values.size() * 4) == 0, "ranks differ");
+  }
+}
+
+void check_overlap(Communicator& communicator) {
+  std::vector<float> a(1 << 18, 1.0f), b(1 << 10, 1.0f);
+  auto first = communicator.all_reduce(a.data(), a.data(), 1 << 18, DType::f32, ReduceOp::sum);
+  auto second = communicator.all_reduce(b.data(), b.data(), 1 << 10, DType::f32, ReduceOp::sum);
+  const auto start = Clock::now();
+  while (communicator.statistics().by_progress_thread < 2 && seconds_since(start) < 10)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  second->wait();
+  first->wait();
+  expect(a.back() == static_cast<float>(communicator.size()), "overlapped all_reduce");
+}
+
+int run(const std::string& what, const std::string& backend) {
+  World world = discover_world();
+  const auto store = make_store(world, Deadline::in_seconds(30));
+  CommunicatorOptions options;
+  options.backend = backend;
+  options.deadline_seconds = what == "stall" ? 1 : 60;
+  const auto communicator = make_communicator(world, *store, options);
+  std::vector<float> values(100, 1.0f);
+  const auto sum = [&](std::int64_t count) {
+    communicator->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum)
+        ->wait();
+  };
+  if (what == "results") {
+    check_results(*communicator);
+    check_bits(*communicator);
+    check_overlap(*communicator);
+  }
+  if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);
+  if (what == "stall") {
+    sum(100);
+    if (world.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+    sum(100);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal::collectives
+
+int main(int argc, char** argv) {
+  try {
+    return shoal::collectives::run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "mpi");
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "rank failed: %s\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,75 @@
+// The mpi backend, and native under mpirun: starts mpi_ranks.cc with mpirun.
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status = -1;
+  std::string output;
+};
+
+Outcome mpirun(int ranks, const std::string& what, const std::string& backend) {
+  // Root shells (containers, CI) need the first two; more ranks than cores the third; yielding is
+  // what Open MPI's manual advises then.
+  const std::string command = fmt::format(
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 90 mpirun "
+      "--oversubscribe --mca mpi_yield_when_idle 1 -n {} '{}' {} {} 2>&1",
+      ranks, SHOAL_MPI_RANKS, what, backend);
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (!pipe) return outcome;
+  std::array<char, 4096> buffer;
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.output.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return outcome;
+}
+
+class Mpirun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0)
+      GTEST_SKIP() << "mpirun is not installed";
+  }
+};
+
+#if SHOAL_HAVE_MPI
+TEST_F(Mpirun, MpiResultsAreExactAndTheSameOnAllRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    const Outcome outcome = mpirun(ranks, "results", "mpi");
+    EXPECT_EQ(outcome.status, 0) << ranks << " ranks: " << outcome.output;
+  }
+}
+
+TEST_F(Mpirun, MpiNamesAMismatch) {
+  const Outcome outcome = mpirun(2, "mismatch", "mpi");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 called all_reduce of 99 f32, sum"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 called all_reduce of 100 f32, sum"));
+}
+
+TEST_F(Mpirun, MpiNamesTheStalledRank) {
+  const Outcome outcome = mpirun(2, "stall", "mpi");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("missing: rank(s) 1"));
+}
+#else
+TEST_F(Mpirun, MpiBackend) { GTEST_SKIP() << "built with SHOAL_MPI=OFF, or without MPI"; }
+#endif
+
+TEST_F(Mpirun, NativeWorksUnderIt) {
+  const Outcome outcome = mpirun(3, "results", "native");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+}
+
+}  // namespace
