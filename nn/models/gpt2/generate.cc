@@ -1,0 +1,87 @@
+#include "shoal/nn/models/gpt2/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+
+std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
+                        const GenerationOptions& options, double uniform) {
+  SHOAL_CHECK(vocabulary > 0, "a choice among {} tokens", vocabulary);
+  // NaN compares false with everything: without this a broken model would choose token 0 for ever.
+  for (std::int64_t i = 0; i < vocabulary; ++i)
+    SHOAL_CHECK(!std::isnan(logits[i]), "the logit of token {} is NaN", i);
+  if (!options.do_sample)
+    return static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary) - logits);
+  SHOAL_CHECK(options.temperature > 0, "temperature {} is not above 0; greedy is do_sample false",
+              options.temperature);
+  SHOAL_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p {} is not in (0, 1]", options.top_p);
+  SHOAL_CHECK(options.top_k >= 0, "top_k {} is negative", options.top_k);
+  std::vector<std::int32_t> order(static_cast<std::size_t>(vocabulary));
+  std::iota(order.begin(), order.end(), 0);
+  const auto keep = static_cast<std::size_t>(options.top_k > 0 ? std::min(options.top_k, vocabulary)
+                                                               : vocabulary);
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(keep), order.end(),
+                    [&](std::int32_t a, std::int32_t b) {
+                      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+                    });
+  order.resize(keep);
+  std::vector<double> weight(keep);
+  double total = 0;
+  for (std::size_t i = 0; i < keep; ++i)
+    total += weight[i] =
+        std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
+  if (options.top_p < 1) {
+    // The smallest head of the list whose probability reaches top_p; never empty.
+    double cumulative = 0;
+    std::size_t kept = 0;
+    while (kept < keep && cumulative < options.top_p * total) cumulative += weight[kept++];
+    weight.resize(kept);
+    total = cumulative;
+  }
+  double target = uniform * total;
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    if ((target -= weight[i]) < 0) return order[i];
+  return order[weight.size() - 1];
+}
+
+std::vector<std::int32_t> generate(Context& context, Gpt2& model,
+                                   const std::vector<std::int32_t>& prompt,
+                                   const GenerationOptions& options, std::uint32_t sample,
+                                   const std::function<bool(std::int32_t)>& on_token) {
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  SHOAL_CHECK(length > 0, "generation needs a prompt of at least one token");
+  SHOAL_CHECK(
+      options.max_new_tokens >= 0 && length + options.max_new_tokens <= model.config().n_positions,
+      "a prompt of {} tokens and {} new ones; the model has {} positions", length,
+      options.max_new_tokens, model.config().n_positions);
+  std::vector<std::int32_t> tokens;
+  if (options.max_new_tokens == 0) return tokens;
+  Gpt2Cache cache = model.make_cache(context, 1, length + options.max_new_tokens);
+  kernels::RandomSite site;
+  site.seed = options.seed;
+  site.site = hash_name("generate");
+  Tensor ids = context.empty({1, length}, DType::i32);
+  std::copy(prompt.begin(), prompt.end(), ids.data<std::int32_t>());
+  const Tensor wide = context.empty({1, model.config().vocab_size}, DType::f32);
+  while (static_cast<std::int64_t>(tokens.size()) < options.max_new_tokens) {
+    const Tensor logits = model.decode(context, ids, cache);
+    context.kernels().elementwise().cast(logits, wide.view(), context.stream);
+    const double uniform = kernels::uniform(kernels::random_bits(site, sample, tokens.size()));
+    const std::int32_t token =
+        pick_token(wide.const_data<float>(), model.config().vocab_size, options, uniform);
+    tokens.push_back(token);
+    if (on_token && !on_token(token)) break;
+    if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) !=
+        options.stop_tokens.end())
+      break;
+    ids = context.empty({1, 1}, DType::i32);
+    *ids.data<std::int32_t>() = token;
+  }
+  return tokens;
+}
+
+}  // namespace shoal::nn

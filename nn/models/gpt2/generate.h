@@ -1,0 +1,35 @@
+// Text generation, token by token, with a key-value cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "shoal/nn/models/gpt2/model.h"
+
+namespace shoal::nn {
+
+// Hugging Face's names and order: temperature, then top-k, then top-p.
+struct GenerationOptions {
+  std::int64_t max_new_tokens = 20;
+  bool do_sample = false;  // false: greedy, the lowest id among equal logits
+  double temperature = 1.0;
+  std::int64_t top_k = 50;  // 0: all
+  double top_p = 1.0;       // 1: all
+  std::uint64_t seed = 42;
+  std::vector<std::int32_t> stop_tokens;  // usually the end-of-text token; kept in the output
+};
+
+// Continues `prompt` (at least one id; prompt + max_new_tokens <= n_positions); returns the new
+// tokens. `sample` tells equal prompts of one seed apart. `on_token` sees each token as it comes
+// and stops the generation by returning false. Deterministic in (weights, prompt, options, sample).
+std::vector<std::int32_t> generate(Context& context, Gpt2& model,
+                                   const std::vector<std::int32_t>& prompt,
+                                   const GenerationOptions& options, std::uint32_t sample = 0,
+                                   const std::function<bool(std::int32_t)>& on_token = {});
+
+// One draw from logits [V] (host f32): pure. `uniform` in [0, 1).
+std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
+                        const GenerationOptions& options, double uniform);
+
+}  // namespace shoal::nn

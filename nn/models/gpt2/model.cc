@@ -1,0 +1,209 @@
+#include "shoal/nn/models/gpt2/model.h"
+
+#include <cmath>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+float projection_std(const Gpt2Config& config) {
+  return static_cast<float>(config.initializer_range /
+                            std::sqrt(2.0 * static_cast<double>(config.n_layer)));
+}
+
+kernels::Activation activation(const Gpt2Config& config) {
+  return config.activation_function == "gelu" ? kernels::Activation::gelu_erf
+                                              : kernels::Activation::gelu_tanh;
+}
+
+float attention_scale(const Gpt2Config& config, std::int64_t layer) {
+  double scale = 1;
+  if (config.scale_attn_weights)
+    scale /= std::sqrt(static_cast<double>(config.n_embd / config.n_head));
+  if (config.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer + 1);
+  return static_cast<float>(scale);
+}
+
+// Inference borrows a training context.
+class Inference {
+ public:
+  explicit Inference(Context& context)
+      : context_(context), mode_(context.mode), tape_(context.tape) {
+    context.mode = Mode::evaluate;
+    context.tape = nullptr;
+  }
+  ~Inference() {
+    context_.mode = mode_;
+    context_.tape = tape_;
+  }
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+ private:
+  Context& context_;
+  Mode mode_;
+  Tape* tape_;
+};
+
+std::unique_ptr<HeadLoss> make_head(const Gpt2Config& config, std::shared_ptr<Parameter> table) {
+  if (config.tie_word_embeddings) return std::make_unique<LmHead>(std::move(table));
+  return std::make_unique<LmHead>(config.vocab_size, config.n_embd,
+                                  static_cast<float>(config.initializer_range));
+}
+
+}  // namespace
+
+Value ResidualStream::collapse(Context& context) && {
+  if (!branch) return std::move(residual);
+  return dropout_add(context, *branch, residual, dropout);
+}
+
+Value ResidualStream::norm(Context& context, NormLike& norm) {
+  if (!branch) return norm.forward(context, residual);
+  ResidualNorm out = norm.forward(context, residual, *branch, dropout);
+  *this = ResidualStream{std::move(out.sum), std::nullopt, {}};
+  return std::move(out.normed);
+}
+
+Gpt2Block::Gpt2Block(const Gpt2Config& config, std::int64_t layer)
+    : ln_1(*this, "ln_1",
+           std::make_unique<LayerNorm>(config.n_embd,
+                                       static_cast<float>(config.layer_norm_epsilon))),
+      attn(*this, "attn",
+           std::make_unique<CausalSelfAttention>(
+               CausalSelfAttentionConfig{.channels = config.n_embd,
+                                         .heads = config.n_head,
+                                         .max_positions = config.n_positions,
+                                         .scale = attention_scale(config, layer),
+                                         .attention_dropout = static_cast<float>(config.attn_pdrop),
+                                         .std = static_cast<float>(config.initializer_range),
+                                         .projection_std = projection_std(config)})),
+      ln_2(*this, "ln_2",
+           std::make_unique<LayerNorm>(config.n_embd,
+                                       static_cast<float>(config.layer_norm_epsilon))),
+      mlp(*this, "mlp",
+          std::make_unique<Mlp>(MlpConfig{.channels = config.n_embd,
+                                          .inner = config.inner(),
+                                          .activation = activation(config),
+                                          .std = static_cast<float>(config.initializer_range),
+                                          .projection_std = projection_std(config)})),
+      attn_resid_dropout(*this, "attn.resid_dropout",
+                         std::make_unique<Dropout>(static_cast<float>(config.resid_pdrop))),
+      mlp_dropout(*this, "mlp.dropout",
+                  std::make_unique<Dropout>(static_cast<float>(config.resid_pdrop))) {}
+
+ResidualStream Gpt2Block::forward(Context& context, ResidualStream stream,
+                                  const AttentionInput& input) {
+  // Each norm adds the branch before it; handles are dropped as soon as they were used, so that
+  // what backward does not need is freed here.
+  {
+    const Value normed = stream.norm(context, *ln_1);
+    stream.branch = attn->forward(context, normed, input);
+    stream.dropout = attn_resid_dropout->site();
+  }
+  const Value normed = stream.norm(context, *ln_2);
+  stream.branch = mlp->forward(context, normed);
+  stream.dropout = mlp_dropout->site();
+  return stream;
+}
+
+Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
+    : wte(*this, "wte",
+          std::make_unique<Embedding>(config.vocab_size, config.n_embd,
+                                      static_cast<float>(config.initializer_range))),
+      wpe(*this, "wpe",
+          std::make_unique<PositionEmbedding>(config.n_positions, config.n_embd,
+                                              static_cast<float>(config.initializer_range))),
+      drop(*this, "drop", std::make_unique<Dropout>(static_cast<float>(config.embd_pdrop))),
+      h([&] {
+        std::deque<Slot<Gpt2Block>> blocks;
+        for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
+          blocks.emplace_back(*this, fmt::format("h.{}", layer),
+                              std::make_unique<Gpt2Block>(config, layer));
+        return blocks;
+      }()),
+      ln_f(*this, "ln_f",
+           std::make_unique<LayerNorm>(config.n_embd,
+                                       static_cast<float>(config.layer_norm_epsilon))),
+      token_table_(static_cast<Embedding&>(*wte).weight()) {}
+
+Value Gpt2Transformer::forward(Context& context, const Tensor& ids, const Tensor& key_mask,
+                               Gpt2Cache* cache) {
+  SHOAL_CHECK(ids.shape().rank() == 2, "GPT-2 takes ids [B, T], not {}", to_string(ids.shape()));
+  SHOAL_CHECK(!cache || cache->size() == h.size(), "{} caches for {} blocks",
+              cache ? cache->size() : 0, h.size());
+  const std::int64_t first = cache && !cache->empty() ? cache->front().length : 0;
+  ResidualStream stream;
+  stream.residual =
+      drop->forward(context, wpe->forward(context, wte->forward(context, ids), first));
+  for (std::size_t layer = 0; layer < h.size(); ++layer) {
+    Gpt2Block& block = *h[layer];
+    const AttentionInput input{key_mask, cache ? &(*cache)[layer] : nullptr};
+    if (gradient_checkpointing && context.tape) {
+      const Value x = std::move(stream).collapse(context);
+      stream = {checkpoint(
+                    context,
+                    [&block, input](Context& inner, const Value& value) {
+                      return block.forward(inner, {value, std::nullopt, {}}, input).collapse(inner);
+                    },
+                    x),
+                std::nullopt,
+                {}};
+    } else {
+      stream = block.forward(context, std::move(stream), input);
+    }
+  }
+  return stream.norm(context, *ln_f);
+}
+
+Gpt2::Gpt2(const Gpt2Config& config)
+    : transformer(*this, "transformer",
+                  [&] {
+                    config.check();
+                    return std::make_unique<Gpt2Transformer>(config);
+                  }()),
+      lm_head(*this, "lm_head", make_head(config, transformer->token_table())),
+      config_(config) {
+  name_tree();
+}
+
+LossOutput Gpt2::forward(Context& context, const Tensor& ids, const Tensor& targets,
+                         const LossOptions& options, const Tensor& key_mask) {
+  context.begin_forward();
+  const Value hidden = transformer->forward(context, ids, key_mask, nullptr);
+  return lm_head->forward(context, hidden, targets, options);
+}
+
+Tensor Gpt2::logits(Context& context, const Tensor& ids, const Tensor& key_mask) {
+  const Inference inference(context);
+  return lm_head->logits(context, transformer->forward(context, ids, key_mask, nullptr).tensor);
+}
+
+Tensor Gpt2::decode(Context& context, const Tensor& ids, Gpt2Cache& cache) {
+  const Inference inference(context);
+  SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] > 0, "decode takes ids [B, t > 0], not {}",
+              to_string(ids.shape()));
+  const Tensor hidden = transformer->forward(context, ids, {}, &cache).tensor;
+  const std::int64_t batch = ids.shape()[0], length = ids.shape()[1], width = hidden.shape()[2];
+  if (length == 1) return lm_head->logits(context, hidden.reshaped({batch, width}));
+  const Tensor last = context.empty({batch, width}, hidden.dtype());
+  for (std::int64_t b = 0; b < batch; ++b)
+    context.kernels().elementwise().cast(hidden.narrowed(0, b, 1).narrowed(1, length - 1, 1),
+                                         last.narrowed(0, b, 1).view(), context.stream);
+  return lm_head->logits(context, last);
+}
+
+Gpt2Cache Gpt2::make_cache(Context& context, std::int64_t batch, std::int64_t capacity) const {
+  SHOAL_CHECK(batch > 0 && capacity > 0 && capacity <= config_.n_positions,
+              "a key-value cache of {} positions for a batch of {}; the model has {} positions",
+              capacity, batch, config_.n_positions);
+  Gpt2Cache cache(static_cast<std::size_t>(config_.n_layer));
+  const DType dtype = transformer->token_table()->value.dtype();
+  for (KeyValueCache& layer : cache)
+    layer.entries = context.empty({batch, capacity, 2 * config_.n_embd}, dtype);
+  return cache;
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,55 @@
+// What every test of this room needs: kernels, memory, a Context.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/context.h"
+
+namespace shoal::nn {
+
+struct Room {
+  explicit Room(bool reference = false)
+      : kernels(reference ? kernels::make_reference_kernels()
+                          : kernels::make_cpu_kernels({.threads = 2})),
+        host(make_host_memory()),
+        memory(*host),
+        context(*kernels, memory, dispatcher) {}
+
+  Tensor tensor(const Shape& shape, const std::vector<float>& values, DType dtype = DType::f32) {
+    const Tensor f32 = context.empty(shape, DType::f32);
+    std::copy(values.begin(), values.end(), f32.data<float>());
+    return cast(f32, dtype);
+  }
+  Tensor ids(const Shape& shape, const std::vector<std::int32_t>& values) {
+    const Tensor out = context.empty(shape, DType::i32);
+    std::copy(values.begin(), values.end(), out.data<std::int32_t>());
+    return out;
+  }
+  Tensor cast(const Tensor& tensor, DType dtype) {
+    if (tensor.dtype() == dtype) return tensor;
+    const Tensor out = context.empty(tensor.shape(), dtype);
+    kernels->elementwise().cast(tensor, out.view(), {});
+    return out;
+  }
+  // Deterministic values in [-scale, scale].
+  Tensor random(const Shape& shape, std::uint32_t seed, float scale = 1, DType dtype = DType::f32) {
+    std::vector<float> values(static_cast<std::size_t>(shape.count()));
+    std::uint64_t state = seed * 0x9e3779b97f4a7c15ull + 1;
+    for (float& value : values) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      value = scale * (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f);
+    }
+    return tensor(shape, values, dtype);
+  }
+
+  std::unique_ptr<kernels::Kernels> kernels;
+  std::unique_ptr<MemoryResource> host;
+  CountingMemory memory;
+  DirectDispatcher dispatcher;
+  Context context;
+};
+
+}  // namespace shoal::nn
