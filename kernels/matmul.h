@@ -17,7 +17,7 @@ struct MatmulArgs {
   bool accumulate = false;  // c += a·b instead of c = a·b (no bias, no activation then)
   ConstView bias;           // optional [N], f32 or the inputs' dtype
   Activation activation = Activation::none;
-  View pre_activation;  // optional [.., N], c's dtype: a·b + bias, kept for backward
+  View pre_activation;  // optional [.., N], c's dtype: a·b + bias, kept for backward; may be c
 };
 
 class MatmulKernels {

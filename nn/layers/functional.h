@@ -39,6 +39,9 @@ Value add(Context& context, const Value& a, const Value& b);
 struct ResidualNorm {
   Value sum, normed;
 };
+// The same without a branch: sum is x itself, and both its gradients are added in one pass.
+ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                             float epsilon);
 ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
                                  const DropoutSite& site, Parameter& gamma, Parameter& beta,
                                  float epsilon);

@@ -15,6 +15,8 @@ class LinearLike : public Module {
 class NormLike : public Module {
  public:
   virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
+  // x, which goes on as the residual, and norm(x).
+  virtual ResidualNorm fork(Context& context, const Value& x);
   // sum = residual + dropout(branch), normed = norm(sum). Fused where the layer can.
   virtual ResidualNorm forward(Context& context, const Value& residual, const Value& branch,
                                const DropoutSite& site);

@@ -35,15 +35,17 @@ struct NormWeightWork {
   }
 };
 
-// Both forms: y = norm(x), and (sum, y) of residual + dropout(branch).
+// All forms: y = norm(x); (x, y), where x goes on as the residual; (sum, y) of residual +
+// dropout(branch).
 class LayerNormFunction final : public Function {
  public:
   LayerNormFunction(Tape& tape, Parameter& gamma, Parameter& beta, const Tensor& x,
                     const Tensor& mean, const Tensor& rstd)
       : gamma_(gamma), beta_(beta), x_(tape, x), mean_(tape, mean), rstd_(tape, rstd) {}
 
+  void fork() { two_outputs_ = true; }
   void fuse(const kernels::DropoutArgs& args, bool needs_branch) {
-    fused_ = true;
+    two_outputs_ = fused_ = true;
     dropout_ = args;
     needs_branch_ = needs_branch;
   }
@@ -52,9 +54,8 @@ class LayerNormFunction final : public Function {
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
-    // Fused outputs are (sum, normed).
-    Tensor dsum = fused_ ? std::move(output_gradients[0]) : Tensor();
-    Tensor dy = std::move(output_gradients[fused_ ? 1 : 0]);
+    Tensor dsum = two_outputs_ ? std::move(output_gradients[0]) : Tensor();
+    Tensor dy = std::move(output_gradients[two_outputs_ ? 1 : 0]);
     Tensor dx = dsum;
     if (dy.defined()) {
       const Tensor x = x_.get(name()), mean = mean_.get(name()), rstd = rstd_.get(name());
@@ -87,7 +88,7 @@ class LayerNormFunction final : public Function {
  private:
   Parameter &gamma_, &beta_;
   SavedTensor x_, mean_, rstd_;
-  bool fused_ = false, needs_branch_ = false;
+  bool two_outputs_ = false, fused_ = false, needs_branch_ = false;
   kernels::DropoutArgs dropout_;
 };
 
@@ -131,6 +132,23 @@ Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& 
   return tape.record(
       std::make_unique<LayerNormFunction>(tape, gamma, beta, x.tensor, out.mean, out.rstd), {&x, 1},
       parameters, {out.y})[0];
+}
+
+ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                             float epsilon) {
+  Parameter* const parameters[] = {&gamma, &beta};
+  if (!context.records({&x, 1}, parameters))
+    return {x, layer_norm(context, x, gamma, beta, epsilon)};
+  kernels::LayerNormArgs args;
+  const Outputs out = start(context, x.tensor, gamma, beta, epsilon, true, args);
+  context.run("layer_norm", {x.tensor, gamma.value, beta.value}, {out.y, out.mean, out.rstd},
+              [&] { context.kernels().norm().layer_norm(args, context.stream); });
+  Tape& tape = *context.tape;
+  auto function =
+      std::make_unique<LayerNormFunction>(tape, gamma, beta, x.tensor, out.mean, out.rstd);
+  function->fork();
+  auto values = tape.record(std::move(function), {&x, 1}, parameters, {x.tensor, out.y});
+  return {std::move(values[0]), std::move(values[1])};
 }
 
 ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,

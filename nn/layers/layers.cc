@@ -17,6 +17,8 @@ ResidualNorm NormLike::forward(Context& context, const Value& residual, const Va
   return {sum, forward(context, sum)};
 }
 
+ResidualNorm NormLike::fork(Context& context, const Value& x) { return {x, forward(context, x)}; }
+
 Linear::Linear(const LinearConfig& config) : config_(config) {
   weight_ = add_parameter("weight", {config.out, config.in}, normal(config.std));
   if (config.bias) bias_ = add_parameter("bias", {config.out}, zeros(), false);
@@ -39,6 +41,9 @@ LayerNorm::LayerNorm(std::int64_t channels, float epsilon) : epsilon_(epsilon) {
 }
 Value LayerNorm::forward(Context& context, const Value& x) {
   return layer_norm(context, x, *weight_, *bias_, epsilon_);
+}
+ResidualNorm LayerNorm::fork(Context& context, const Value& x) {
+  return fork_layer_norm(context, x, *weight_, *bias_, epsilon_);
 }
 ResidualNorm LayerNorm::forward(Context& context, const Value& residual, const Value& branch,
                                 const DropoutSite& site) {

@@ -41,6 +41,7 @@ class LayerNorm final : public NormLike {
   LayerNorm(std::int64_t channels, float epsilon);
   std::string_view kind() const override { return "LayerNorm"; }
   Value forward(Context& context, const Value& x) override;
+  ResidualNorm fork(Context& context, const Value& x) override;
   ResidualNorm forward(Context& context, const Value& residual, const Value& branch,
                        const DropoutSite& site) override;
 

@@ -17,7 +17,7 @@ struct GenerationOptions {
   std::int64_t top_k = 50;  // 0: all
   double top_p = 1.0;       // 1: all
   std::uint64_t seed = 42;
-  std::vector<std::int32_t> stop_tokens;  // usually the end-of-text token; kept in the output
+  std::vector<std::int32_t> stop_tokens = {};  // usually the end-of-text token; kept in the output
 };
 
 // Continues `prompt` (at least one id; prompt + max_new_tokens <= n_positions); returns the new

@@ -61,8 +61,8 @@ Value ResidualStream::collapse(Context& context) && {
 }
 
 Value ResidualStream::norm(Context& context, NormLike& norm) {
-  if (!branch) return norm.forward(context, residual);
-  ResidualNorm out = norm.forward(context, residual, *branch, dropout);
+  ResidualNorm out =
+      branch ? norm.forward(context, residual, *branch, dropout) : norm.fork(context, residual);
   *this = ResidualStream{std::move(out.sum), std::nullopt, {}};
   return std::move(out.normed);
 }
@@ -190,8 +190,9 @@ Tensor Gpt2::decode(Context& context, const Tensor& ids, Gpt2Cache& cache) {
   if (length == 1) return lm_head->logits(context, hidden.reshaped({batch, width}));
   const Tensor last = context.empty({batch, width}, hidden.dtype());
   for (std::int64_t b = 0; b < batch; ++b)
-    context.kernels().elementwise().cast(hidden.narrowed(0, b, 1).narrowed(1, length - 1, 1),
-                                         last.narrowed(0, b, 1).view(), context.stream);
+    context.kernels().elementwise().cast(
+        hidden.narrowed(0, b, 1).narrowed(1, length - 1, 1).reshaped({1, width}),
+        last.narrowed(0, b, 1).view(), context.stream);
   return lm_head->logits(context, last);
 }
 

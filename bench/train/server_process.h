@@ -1,0 +1,33 @@
+// A benchmark server as a child process (protocol: bench/peers/README.md).
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <sys/types.h>
+
+namespace shoal::bench {
+
+class ServerProcess {
+ public:
+  // Starts the program; its standard error stays ours. `name` is for rows and messages.
+  ServerProcess(std::string name, const std::vector<std::string>& command);
+  ~ServerProcess();  // `quit`, then SIGKILL after 20 s
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+
+  const std::string& name() const { return name_; }
+  // The next JSON line. Throws Error with the exit status when the server has ended. Blocks.
+  nlohmann::ordered_json answer();
+  nlohmann::ordered_json round();
+
+ private:
+  std::string name_;
+  pid_t pid_ = -1;
+  std::FILE* input_ = nullptr;
+  std::FILE* output_ = nullptr;
+};
+
+}  // namespace shoal::bench

@@ -1,0 +1,372 @@
+// GPT-2: configuration, initialisation, checkpointing, random coordinates, files, generation.
+#include <cmath>
+#include <filesystem>
+
+#include "room.h"
+#include "support/golden.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/gpt2/generate.h"
+#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+Gpt2Config small() {
+  Gpt2Config config;
+  config.vocab_size = 61;
+  config.n_positions = 24;
+  config.n_embd = 24;
+  config.n_layer = 3;
+  config.n_head = 3;
+  return config;
+}
+
+std::vector<std::int32_t> tokens(std::size_t count, std::int32_t vocabulary, std::uint32_t seed) {
+  std::vector<std::int32_t> ids(count);
+  std::uint32_t state = seed;
+  for (auto& id : ids) {
+    state = state * 1664525u + 1013904223u;
+    id = static_cast<std::int32_t>(state >> 8) % vocabulary;
+  }
+  return ids;
+}
+
+template <typename Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+struct Outcome {
+  float loss = 0;
+  std::vector<std::vector<float>> gradients;
+};
+
+struct Model : Room {
+  explicit Model(const Gpt2Config& config = small(), DType dtype = DType::f32) : gpt2(config) {
+    context.random.state = &state;
+    gpt2.materialize(context, dtype);
+    allocate_gradients(context, gpt2.parameters());
+  }
+  void run(const Tensor& ids, const Tensor& targets, Tape::Options options = {}) {
+    Tape tape;
+    context.tape = &tape;
+    const LossOutput out = gpt2.forward(context, ids, targets);
+    context.tape = nullptr;
+    loss += out.loss_sum;
+    tape.backward(context, out.loss, {}, options);
+    tape.run_deferred();
+  }
+  Outcome outcome() {
+    Outcome out{loss, {}};
+    for (Parameter* parameter : gpt2.parameters()) {
+      EXPECT_EQ(parameter->uses(), 0) << parameter->name();
+      const float* data = parameter->gradient.const_data<float>();
+      out.gradients.emplace_back(data, data + parameter->gradient.count());
+      parameter->clear_gradient();
+    }
+    loss = 0;
+    return out;
+  }
+  Gpt2 gpt2;
+  kernels::StepState state{.step = 5};
+  float loss = 0;
+};
+
+TEST(Gpt2Config, RefusesWhatItDoesNotCompute) {
+  const auto read = [](const char* text) {
+    return message_of([&] { Gpt2Config::from_json(nlohmann::json::parse(text), "config.json"); });
+  };
+  EXPECT_THAT(read(R"({"activation_function": "relu"})"), HasSubstr("activation_function 'relu'"));
+  EXPECT_THAT(read(R"({"model_type": "bert"})"), HasSubstr("model_type bert"));
+  EXPECT_THAT(read(R"({"add_cross_attention": true})"), HasSubstr("add_cross_attention"));
+  EXPECT_THAT(read(R"({"quantization_config": {"bits": 4}})"), HasSubstr("quantization_config"));
+  EXPECT_THAT(read(R"({"n_layer": "12"})"), HasSubstr("n_layer: \"12\", where an integer"));
+  EXPECT_THAT(read(R"({"n_embd": 30, "n_head": 4})"), HasSubstr("n_embd 30"));
+  EXPECT_THAT(read(R"({"vocab_size": -1})"), HasSubstr("vocab_size -1"));
+  EXPECT_THAT(read(R"([])"), HasSubstr("config.json is not a JSON object"));
+  EXPECT_EQ(read(R"({"n_inner": null, "n_ctx": 9, "summary_type": "x", "eos_token_id": null})"),
+            "no error");
+  EXPECT_THAT(message_of([] { Gpt2Config::preset("gpt3"); }), HasSubstr("gpt2-xl"));
+}
+
+TEST(Gpt2Config, CountsItsParameters) {
+  EXPECT_EQ(Gpt2Config::preset("gpt2").parameter_count(), 124'439'808);
+  EXPECT_EQ(Gpt2Config::preset("gpt2-medium").parameter_count(), 354'823'168);
+  EXPECT_EQ(Gpt2Config::preset("gpt2-large").parameter_count(), 774'030'080);
+  EXPECT_EQ(Gpt2Config::preset("gpt2-xl").parameter_count(), 1'557'611'200);
+  Gpt2Config config = small();
+  for (const bool tied : {true, false}) {
+    config.tie_word_embeddings = tied;
+    std::int64_t count = 0;
+    const Gpt2 model(config);
+    for (const Parameter* parameter : model.parameters()) count += parameter->shape().count();
+    EXPECT_EQ(count, config.parameter_count());
+  }
+}
+
+TEST(Gpt2, StartsAsGpt2Does) {
+  Gpt2Config config = small();
+  config.n_embd = 96;
+  config.n_layer = 8;
+  Model model(config);
+  for (const Parameter* parameter : model.gpt2.parameters()) {
+    const std::string& name = parameter->name();
+    const double rms = testing::norm_of(parameter->value) /
+                       std::sqrt(static_cast<double>(parameter->shape().count()));
+    double want = 0.02;
+    if (name.ends_with("c_proj.weight")) want = 0.02 / 4;
+    if (name.ends_with("bias")) want = 0;
+    if (name.find("ln_") != std::string::npos && name.ends_with("weight")) want = 1;
+    EXPECT_NEAR(rms, want, 0.05 * want) << name;
+    EXPECT_EQ(parameter->decays(), parameter->shape().rank() == 2) << name;
+  }
+  // The same bits in bf16, rounded; other bits with another seed.
+  Model half(config, DType::bf16);
+  const auto* a = model.gpt2.parameters().front();
+  const auto* b = half.gpt2.parameters().front();
+  EXPECT_EQ(bfloat16(a->value.const_data<float>()[7]), b->value.const_data<bfloat16>()[7]);
+  const float before = a->value.const_data<float>()[7];
+  model.context.random.seed = 43;
+  model.gpt2.materialize(model.context, DType::f32);
+  EXPECT_NE(before, a->value.const_data<float>()[7]);
+}
+
+class Gpt2Paths : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Gpt2Paths, CheckpointingAndDeferralChangeNoBit) {
+  Model model(small(), GetParam());
+  const Tensor ids = model.ids({2, 17}, tokens(34, 61, 1));
+  const Tensor targets = model.ids({2, 17}, tokens(34, 61, 2));
+  model.run(ids, targets);
+  const Outcome plain = model.outcome();
+  for (const bool checkpointing : {false, true})
+    for (const bool deferred : {false, true}) {
+      model.gpt2.set_gradient_checkpointing(checkpointing);
+      model.run(ids, targets, {deferred});
+      const Outcome other = model.outcome();
+      EXPECT_EQ(plain.loss, other.loss);
+      for (std::size_t i = 0; i < plain.gradients.size(); ++i)
+        EXPECT_EQ(plain.gradients[i], other.gradients[i])
+            << model.gpt2.parameters()[i]->name() << " checkpointing " << checkpointing
+            << " deferred " << deferred;
+    }
+}
+INSTANTIATE_TEST_SUITE_P(DTypes, Gpt2Paths, ::testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+TEST(Gpt2, CheckpointingNeedsLessMemory) {
+  Gpt2Config config = small();
+  config.n_layer = 8;
+  config.n_embd = 96;
+  std::int64_t peaks[2];
+  for (const bool checkpointing : {false, true}) {
+    Model model(config);
+    model.gpt2.set_gradient_checkpointing(checkpointing);
+    model.memory.reset_peaks();
+    model.run(model.ids({4, 24}, tokens(96, 61, 1)), model.ids({4, 24}, tokens(96, 61, 2)));
+    peaks[checkpointing] = model.memory.usage(MemoryTag::activations).peak;
+  }
+  EXPECT_LT(peaks[1], peaks[0] / 2);
+}
+
+TEST(Gpt2, MicrobatchesDropTheSameElements) {
+  Model model;
+  const auto ids = tokens(4 * 11, 61, 1), targets = tokens(4 * 11, 61, 2);
+  model.run(model.ids({4, 11}, ids), model.ids({4, 11}, targets));
+  const Outcome whole = model.outcome();
+  for (std::uint32_t b = 0; b < 4; ++b) {  // one sample at a time, as it stands in the global batch
+    model.context.random.sample_first = b;
+    const auto at = [&](const std::vector<std::int32_t>& all) {
+      return model.ids({1, 11}, {all.begin() + 11 * b, all.begin() + 11 * (b + 1)});
+    };
+    model.run(at(ids), at(targets));
+  }
+  model.context.random.sample_first = 0;
+  const Outcome parts = model.outcome();
+  EXPECT_NEAR(whole.loss, parts.loss, 1e-5 * whole.loss);
+  for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
+    double difference = 0, norm = 1e-6;
+    for (std::size_t j = 0; j < whole.gradients[i].size(); ++j) {
+      difference += std::pow(whole.gradients[i][j] - parts.gradients[i][j], 2);
+      norm += std::pow(whole.gradients[i][j], 2);
+    }
+    EXPECT_LT(std::sqrt(difference / norm), 1e-4) << model.gpt2.parameters()[i]->name();
+  }
+  // Another step draws other numbers.
+  ++model.state.step;
+  model.run(model.ids({4, 11}, ids), model.ids({4, 11}, targets));
+  EXPECT_NE(model.outcome().loss, whole.loss);
+}
+
+TEST(Gpt2, TiedWeightIsReadyOnceAndLast) {
+  Model model;
+  std::vector<std::string> order;
+  for (Parameter* parameter : model.gpt2.parameters()) {
+    parameter->set_ready_hook([&](Parameter& ready) { order.push_back(ready.name()); });
+    parameter->arm();
+  }
+  for (const bool checkpointing : {false, true}) {
+    model.gpt2.set_gradient_checkpointing(checkpointing);
+    for (Parameter* parameter : model.gpt2.parameters()) parameter->arm();
+    order.clear();
+    model.run(model.ids({1, 5}, tokens(5, 61, 1)), model.ids({1, 5}, tokens(5, 61, 2)));
+    ASSERT_EQ(order.size(), model.gpt2.parameters().size());
+    EXPECT_THAT(order.front(), HasSubstr("ln_f"));
+    EXPECT_EQ(order.back(), "transformer.wte.weight");
+    model.outcome();
+  }
+}
+
+class Interop : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Interop, OpensWhatTransformersWrote) {
+  const std::string directory = testing::golden_path(std::string("interop/") + GetParam());
+  const auto expected = SafetensorsFile::open(directory + "/expected.safetensors");
+  Room room;
+  Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
+  model.materialize(room.context, DType::f32);
+  EXPECT_TRUE(load_gpt2_weights(directory, model, assign_values(room.context)).unexpected.empty());
+  const Tensor ids = room.cast(expected->tensor("input_ids"), DType::i32);
+  EXPECT_TRUE(testing::close_in_norm("logits", model.logits(room.context, ids),
+                                     expected->tensor("logits"), 1e-5));
+  // And what was saved from it is the same again, in shards too.
+  for (const std::int64_t shard : {std::int64_t{1} << 40, std::int64_t{2000}}) {
+    const fs::path copy = fs::path(::testing::TempDir()) /
+                          (std::string("gpt2_") + GetParam() + std::to_string(shard));
+    fs::remove_all(copy);
+    fs::create_directories(copy);
+    save_gpt2(copy.string(), model, parameter_values(), shard);
+    EXPECT_EQ(fs::exists(copy / "model.safetensors.index.json"), shard == 2000);
+    EXPECT_TRUE(fs::exists(copy / "generation_config.json"));
+    Gpt2 again(Gpt2Config::from_file((copy / "config.json").string()));
+    again.materialize(room.context, DType::f32);
+    load_gpt2_weights(copy.string(), again, assign_values(room.context));
+    const Tensor a = model.logits(room.context, ids), b = again.logits(room.context, ids);
+    EXPECT_TRUE(std::equal(a.const_data<float>(), a.const_data<float>() + a.count(),
+                           b.const_data<float>()));
+    fs::remove_all(copy);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Forms, Interop,
+                         ::testing::Values("plain", "sharded", "no_prefix", "tied_with_head",
+                                           "untied", "bf16", "inverse_layer_scale"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(Gpt2Files, NamesEveryTensorThatDoesNotFit) {
+  Room room;
+  const std::string directory = testing::golden_path("interop/plain");
+  Gpt2Config config = Gpt2Config::from_file(directory + "/config.json");
+  config.n_layer = 3;
+  Gpt2 deeper(config);
+  deeper.materialize(room.context, DType::f32);
+  const std::string missing =
+      message_of([&] { load_gpt2_weights(directory, deeper, assign_values(room.context)); });
+  EXPECT_THAT(missing, HasSubstr("lacks transformer.h.2.ln_1.weight"));
+  EXPECT_THAT(missing, HasSubstr("and 4 more"));
+  config.n_layer = 1;
+  Gpt2 shallower(config);
+  shallower.materialize(room.context, DType::f32);
+  EXPECT_EQ(load_gpt2_weights(directory, shallower, assign_values(room.context)).unexpected.size(),
+            12u);
+  config.vocab_size = 30;
+  Gpt2 wider(config);
+  wider.materialize(room.context, DType::f32);
+  EXPECT_THAT(message_of([&] { load_gpt2_weights(directory, wider, assign_values(room.context)); }),
+              HasSubstr("transformer.wte.weight is [29, 12], the model wants [30, 12]"));
+  EXPECT_THAT(message_of([&] { load_gpt2_weights("/nonexistent", wider, {}); }),
+              HasSubstr("/nonexistent"));
+}
+
+TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Model model(small(), dtype);
+    const auto ids = tokens(2 * 12, 61, 3);
+    const Tensor whole = model.gpt2.logits(model.context, model.ids({2, 12}, ids));  // [2, 12, 61]
+    Gpt2Cache cache = model.gpt2.make_cache(model.context, 2, 12);
+    std::int64_t done = 0;
+    for (const std::int64_t piece : {5, 1, 1, 4, 1}) {
+      std::vector<std::int32_t> part;
+      for (std::int64_t b = 0; b < 2; ++b)
+        for (std::int64_t t = done; t < done + piece; ++t)
+          part.push_back(ids[static_cast<std::size_t>(b * 12 + t)]);
+      done += piece;
+      const Tensor last = model.gpt2.decode(model.context, model.ids({2, piece}, part), cache);
+      for (std::int64_t b = 0; b < 2; ++b)
+        EXPECT_TRUE(
+            testing::close_in_norm("logits", last.narrowed(0, b, 1).reshaped({61}),
+                                   whole.narrowed(0, b, 1).narrowed(1, done - 1, 1).reshaped({61}),
+                                   dtype == DType::f32 ? 1e-5 : 2e-2));
+    }
+    EXPECT_THAT(
+        message_of([&] { model.gpt2.decode(model.context, model.ids({2, 1}, {0, 0}), cache); }),
+        HasSubstr("13 positions in a key-value cache of 12"));
+  }
+}
+
+TEST(Gpt2Generate, IsDeterministicAndObeysItsOptions) {
+  Model model;
+  GenerationOptions options{.max_new_tokens = 12, .do_sample = true, .top_k = 0};
+  const std::vector<std::int32_t> prompt = {1, 2, 3};
+  const auto first = generate(model.context, model.gpt2, prompt, options);
+  EXPECT_EQ(first.size(), 12u);
+  EXPECT_EQ(first, generate(model.context, model.gpt2, prompt, options));
+  EXPECT_NE(first, generate(model.context, model.gpt2, prompt, options, 1));
+  options.seed = 7;
+  EXPECT_NE(first, generate(model.context, model.gpt2, prompt, options));
+  // Greedy equals the most likely token of whole forwards.
+  options.do_sample = false;
+  auto text = prompt;
+  for (const std::int32_t token : generate(model.context, model.gpt2, prompt, options)) {
+    const auto length = static_cast<std::int64_t>(text.size());
+    const Tensor logits = model.gpt2.logits(model.context, model.ids({1, length}, text));
+    const float* last = logits.const_data<float>() + (length - 1) * 61;
+    EXPECT_EQ(token, std::max_element(last, last + 61) - last);
+    text.push_back(token);
+  }
+  options.stop_tokens = {text[4]};
+  EXPECT_LE(generate(model.context, model.gpt2, prompt, options).size(), 2u);
+  int seen = 0;
+  generate(model.context, model.gpt2, prompt, {}, 0, [&](std::int32_t) { return ++seen < 3; });
+  EXPECT_EQ(seen, 3);
+  options.max_new_tokens = 22;
+  EXPECT_THAT(message_of([&] { generate(model.context, model.gpt2, prompt, options); }),
+              HasSubstr("a prompt of 3 tokens and 22 new ones; the model has 24 positions"));
+  EXPECT_THAT(message_of([&] { generate(model.context, model.gpt2, {}, options); }),
+              HasSubstr("at least one token"));
+  EXPECT_THAT(message_of([&] { generate(model.context, model.gpt2, {61}, {}); }), HasSubstr("61"));
+}
+
+TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
+  const float logits[] = {0.0f, 3.0f, 2.0f, 3.0f, -1.0f};
+  GenerationOptions options;
+  EXPECT_EQ(pick_token(logits, 5, options, 0.99), 1);  // the lower of two equal ones
+  options.do_sample = true;
+  options.top_k = 2;
+  EXPECT_EQ(pick_token(logits, 5, options, 0.49), 1);
+  EXPECT_EQ(pick_token(logits, 5, options, 0.51), 3);
+  options.top_k = 0;
+  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 4);
+  options.top_p = 0.5;  // the two largest hold 0.82 of the mass, the first alone 0.41
+  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 3);
+  options.top_p = 0.1;
+  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 1);
+  options.temperature = 0;
+  EXPECT_THAT(message_of([&] { pick_token(logits, 5, options, 0); }), HasSubstr("temperature 0"));
+}
+
+}  // namespace
+}  // namespace shoal::nn
