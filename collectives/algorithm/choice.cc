@@ -34,7 +34,7 @@ Algorithm choose_all_reduce(const AllReduceFacts& facts, std::int64_t inline_cap
   // Inlined, each rank reads all others' whole input: n times the bytes for one synchronisation
   // instead of two.
   const std::int64_t inline_limit =
-      std::min(inline_capacity, std::int64_t{16384} / std::max(1, facts.ranks));
+      std::min(inline_capacity, std::int64_t{4096} / std::max(1, facts.ranks));
   if (facts.bytes <= inline_limit) return Algorithm::inlined;
   return Algorithm::direct;
 }

@@ -58,8 +58,8 @@ TEST_P(NativeResults, AreExactWhenLarge) {
   std::vector<std::string> wrong;
   shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options_for(algorithm));
-    for (const std::int64_t count : {std::int64_t{1} << 19, (std::int64_t{1} << 20) + 3})
-      for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
+    for (const std::int64_t count : {(std::int64_t{3} << 18) + 3})
+      for (const DType dtype : {DType::f32, DType::bf16})
         for (const auto memory : {test::Memory::plain, test::Memory::symmetric}) {
           const bool in_place = memory == test::Memory::plain;
           const test::Case c{dtype, ReduceOp::sum, count, in_place, 1, memory};

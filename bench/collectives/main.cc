@@ -1,0 +1,178 @@
+// all_reduce of native and MPI's, turn by turn, under mpirun. One JSON line a size.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "harness/row.h"
+#include <mpi.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr int kRounds = 9;
+
+struct Contestant {
+  std::string name;
+  std::function<void(std::int64_t count)> all_reduce;
+  float* data = nullptr;
+  std::vector<double> seconds;  // by round, of one call
+};
+
+int repetitions(std::int64_t bytes) {
+  return static_cast<int>(std::clamp<std::int64_t>((32 << 20) / bytes, 3, 2000));
+}
+
+double time_once(Communicator& communicator, const Contestant& contestant, std::int64_t count) {
+  communicator.barrier()->wait();
+  const int times = repetitions(count * 4);
+  const auto start = Clock::now();
+  for (int i = 0; i < times; ++i) contestant.all_reduce(count);
+  return seconds_since(start) / times;
+}
+
+bool verify(const Contestant& contestant, std::int64_t count, int rank, int size) {
+  for (std::int64_t i = 0; i < count; ++i) contestant.data[i] = static_cast<float>(rank + i % 7);
+  contestant.all_reduce(count);
+  bool right = true;
+  for (std::int64_t i = 0; i < count; ++i)
+    right =
+        right && contestant.data[i] == static_cast<float>(size * (size - 1) / 2 + size * (i % 7));
+  std::fill_n(contestant.data, count, 0.0f);  // repeated sums stay finite
+  return right;
+}
+
+void compare(Communicator& communicator, std::vector<Contestant>& contestants) {
+  const double factor = 2.0 * (communicator.size() - 1) / communicator.size();
+  for (std::int64_t bytes = 8; bytes <= (64 << 20); bytes *= bytes < 1024 ? 8 : 4) {
+    const std::int64_t count = bytes / 4;
+    bool right = true;
+    for (Contestant& c : contestants) {
+      c.seconds.clear();
+      right = verify(c, count, communicator.rank(), communicator.size()) && right;
+      time_once(communicator, c, count);
+    }
+    for (int round = 0; round < kRounds; ++round)
+      for (Contestant& c : contestants) c.seconds.push_back(time_once(communicator, c, count));
+    if (communicator.rank() != 0) continue;
+    nlohmann::ordered_json row{{"operation", "all_reduce"},
+                               {"bytes", bytes},
+                               {"ranks", communicator.size()},
+                               {"dtype", "f32"},
+                               {"verified", right}};
+    for (const Contestant& c : contestants) {
+      const double median = bench::percentile(c.seconds, 0.5);
+      row[c.name + "_us"] = std::round(median * 1e8) / 100;
+      row[c.name + "_busbw_GBps"] =
+          std::round(static_cast<double>(bytes) * factor / median / 1e7) / 100;
+    }
+    std::cout << row.dump() << std::endl;
+  }
+}
+
+// A backward's stand-in: arithmetic that stays in registers. `x` keeps calls from being merged.
+[[gnu::noinline]] double compute(double x, std::int64_t rounds) {
+  for (std::int64_t i = 0; i < rounds; ++i) x = x * 0.999999 + 1e-6;
+  return x;
+}
+
+// Eight buckets, one handed over after each eighth of the computation, against reducing after it.
+void overlap(Communicator& communicator, Contestant& contestant, volatile double& sink) {
+  constexpr std::int64_t kCount = (8 << 20) / 4;
+  constexpr int kBuckets = 8;
+  const auto start = Clock::now();
+  sink = compute(sink, 10'000'000);
+  const auto slice = static_cast<std::int64_t>(1e7 * 0.015 / seconds_since(start));
+  std::vector<double> alone, after, during;
+  const auto launch = [&](int bucket) {
+    float* data = contestant.data + bucket * kCount;
+    return communicator.all_reduce(data, data, kCount, DType::f32, ReduceOp::sum);
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::vector<double>* times : {&alone, &after, &during}) {
+      communicator.barrier()->wait();
+      std::vector<std::unique_ptr<Work>> works;
+      const auto begin = Clock::now();
+      for (int bucket = 0; bucket < kBuckets; ++bucket) {
+        sink = compute(sink, slice);
+        if (times == &during) works.push_back(launch(bucket));
+      }
+      for (int bucket = 0; times == &after && bucket < kBuckets; ++bucket)
+        works.push_back(launch(bucket));
+      for (const auto& work : works) work->wait();
+      times->push_back(seconds_since(begin));
+    }
+  }
+  if (communicator.rank() != 0) return;
+  const auto ms = [](const std::vector<double>& times) {
+    return std::round(bench::percentile(times, 0.5) * 1e5) / 100;
+  };
+  std::cout << nlohmann::ordered_json{{"operation", "overlap"},
+                                      {"backend", communicator.backend()},
+                                      {"ranks", communicator.size()},
+                                      {"bytes", kBuckets * kCount * 4},
+                                      {"compute_ms", ms(alone)},
+                                      {"reduce_after_ms", ms(after)},
+                                      {"reduce_during_ms", ms(during)},
+                                      {"by_progress_thread",
+                                       communicator.statistics().by_progress_thread}}
+                   .dump()
+            << std::endl;
+}
+
+void run() {
+  const World world = discover_world();
+  const auto store = make_store(world, Deadline::in_seconds(30));
+  CommunicatorOptions options;
+  options.deadline_seconds = 60;
+  const auto native = make_communicator(world, *store, options);
+  options.backend = "mpi";
+  const auto mpi = make_communicator(world, *store, options);
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const auto host = make_host_memory();
+  const Buffer symmetric(native->memory_resource(), kBytes, MemoryTag::communication);
+  const Buffer plain(*host, kBytes, MemoryTag::communication);
+  std::memset(symmetric.data(), 0, kBytes);
+  std::memset(plain.data(), 0, kBytes);
+  const auto through = [](Communicator& communicator, void* data) {
+    return [&communicator, data](std::int64_t count) {
+      communicator.all_reduce(data, data, count, DType::f32, ReduceOp::sum)->wait();
+    };
+  };
+  std::vector<Contestant> contestants{
+      {"native", through(*native, symmetric.data()), static_cast<float*>(symmetric.data()), {}},
+      {"native_plain", through(*native, plain.data()), static_cast<float*>(plain.data()), {}},
+      // MPI's own call, without what the mpi backend adds.
+      {"mpi",
+       [&](std::int64_t count) {
+         MPI_Allreduce(MPI_IN_PLACE, plain.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                       MPI_COMM_WORLD);
+       },
+       static_cast<float*>(plain.data()),
+       {}},
+      {"mpi_backend", through(*mpi, plain.data()), static_cast<float*>(plain.data()), {}}};
+  compare(*native, contestants);
+  volatile double sink = 0;
+  overlap(*native, contestants[0], sink);
+  overlap(*native, contestants[1], sink);
+  overlap(*mpi, contestants[1], sink);
+}
+
+}  // namespace
+}  // namespace shoal::collectives
+
+int main() {
+  try {
+    shoal::collectives::run();
+    return 0;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "%s\n", problem.what());
+    return 1;
+  }
+}
