@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/memory/memory_resource.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shoal::bench::HWY_NAMESPACE {
@@ -47,8 +48,10 @@ float Read(const float* a, std::int64_t count) {
 // Twelve chains: more than latency times ports on any current core. Returns operations done.
 double MultiplyAdds(std::int64_t rounds, float* sink) {
   const auto x = hn::Set(kFloat, 0.999f), y = hn::Set(kFloat, 0.001f);
-  auto a = hn::Zero(kFloat), b = a, c = a, e = a, f = a, g = a;
-  auto h = a, i = a, j = a, k = a, l = a, m = a;
+  // From different values, or the compiler would keep one chain for all.
+  const auto from = [](float value) HWY_ATTR { return hn::Set(kFloat, value); };
+  auto a = from(1), b = from(2), c = from(3), e = from(4), f = from(5), g = from(6);
+  auto h = from(7), i = from(8), j = from(9), k = from(10), l = from(11), m = from(12);
   for (std::int64_t round = 0; round < rounds; ++round) {
     a = hn::MulAdd(a, x, y), b = hn::MulAdd(b, x, y), c = hn::MulAdd(c, x, y);
     e = hn::MulAdd(e, x, y), f = hn::MulAdd(f, x, y), g = hn::MulAdd(g, x, y);
@@ -108,7 +111,7 @@ double rate(int threads, const Work& work) {
   __m512i ones = _mm512_set1_epi32(0x3f803f80);
   const __m512bh pair = reinterpret_cast<__m512bh&>(ones);
   __m512 chains[12];
-  for (auto& chain : chains) chain = _mm512_setzero_ps();
+  for (int i = 0; i < 12; ++i) chains[i] = _mm512_set1_ps(static_cast<float>(i));
   for (std::int64_t round = 0; round < rounds; ++round)
     for (auto& chain : chains) chain = _mm512_dpbf16_ps(chain, pair, pair);
   __m512 sum = chains[0];
@@ -125,8 +128,15 @@ double rate(int threads, const Work& work) {
 Bandwidth measure_bandwidth(int threads, std::int64_t bytes) {
   const std::int64_t count = std::max<std::int64_t>(bytes / 4 / 64 * 64, 64);
   const auto size = static_cast<std::size_t>(count);
-  const auto a = std::make_unique<float[]>(size), b = std::make_unique<float[]>(size),
-             c = std::make_unique<float[]>(size);
+  // From where kernels have theirs: huge pages double the bandwidth of large arrays.
+  const auto memory = make_host_memory();
+  const Buffer buffers[] = {Buffer(*memory, 4 * size, MemoryTag::workspace),
+                            Buffer(*memory, 4 * size, MemoryTag::workspace),
+                            Buffer(*memory, 4 * size, MemoryTag::workspace)};
+  for (const Buffer& buffer : buffers) std::memset(buffer.data(), 0, buffer.size());
+  float* const a = static_cast<float*>(buffers[0].data());
+  const float* const b = static_cast<const float*>(buffers[1].data());
+  const float* const c = static_cast<const float*>(buffers[2].data());
   const auto over = [&](const auto& body) {
     parallel_for(threads, count / 64, 64, [&](std::int64_t begin, std::int64_t end) {
       body(begin * 64, (end - begin) * 64);
@@ -144,14 +154,14 @@ Bandwidth measure_bandwidth(int threads, std::int64_t bytes) {
   const auto moved = static_cast<double>(4 * count);
   Bandwidth result;
   result.copy = 2e-9 * moved / seconds([&](std::int64_t i, std::int64_t n) {
-                  HWY_DYNAMIC_DISPATCH(Copy)(a.get() + i, b.get() + i, n);
+                  HWY_DYNAMIC_DISPATCH(Copy)(a + i, b + i, n);
                 });
   result.triad = 3e-9 * moved / seconds([&](std::int64_t i, std::int64_t n) {
-                   HWY_DYNAMIC_DISPATCH(Triad)(a.get() + i, b.get() + i, c.get() + i, n);
+                   HWY_DYNAMIC_DISPATCH(Triad)(a + i, b + i, c + i, n);
                  });
   std::atomic<float> sink{0};
   result.read = 1e-9 * moved / seconds([&](std::int64_t i, std::int64_t n) {
-                  sink = HWY_DYNAMIC_DISPATCH(Read)(a.get() + i, n);
+                  sink = HWY_DYNAMIC_DISPATCH(Read)(a + i, n);
                 });
   return result;
 }

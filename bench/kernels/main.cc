@@ -13,9 +13,8 @@
 
 namespace shoal::bench {
 
-Bench::Bench(int threads, std::ostream* rows)
+Bench::Bench(int threads)
     : threads_(threads),
-      rows_(rows),
       memory_(make_host_memory()),
       kernels_(kernels::make_cpu_kernels({.threads = threads, .memory = memory_.get()})),
       f32_peak_(measure_f32_peak(threads)),
@@ -52,13 +51,20 @@ double Bench::peak(Bound bound, const Row& row) {
   return bound == Bound::read ? measured.read : std::max(measured.copy, measured.triad);
 }
 
+void Bench::write_rows(std::ostream& out) const {
+  for (const Row& row : results_)
+    if (row.p50_us > 0) write_row(out, row);
+}
+
 void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
   row.threads = threads_;
   row.bound = bound == Bound::copy ? "copy" : bound == Bound::read ? "read" : "multiply-add";
+  const std::size_t index = results_.size();
+  results_.emplace_back();
   const std::string name = fmt::format("{}/{}/{}", row.operation, row.dtype, row.shape);
   benchmark::RegisterBenchmark(
       name.c_str(),
-      [this, row, bound, run](benchmark::State& state) mutable {
+      [this, index, row, bound, run](benchmark::State& state) mutable {
         const double bound_peak = peak(bound, row);
         run();  // caches of primitives, first touch
         std::vector<double> times;
@@ -79,7 +85,8 @@ void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
         state.counters[bound == Bound::products ? "GFLOP/s" : "GB/s"] = reached;
         state.counters["bound"] = bound_peak;
         state.counters["of_bound"] = row.bound_fraction;
-        if (rows_) write_row(*rows_, row);
+        // Google Benchmark repeats a run until it is long enough: the last one counts.
+        results_[index] = row;
       })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
@@ -104,10 +111,11 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   try {
-    shoal::bench::Bench bench(threads, file.is_open() ? &file : nullptr);
+    shoal::bench::Bench bench(threads);
     shoal::bench::add_memory_bound_rows(bench);
     shoal::bench::add_product_rows(bench);
     benchmark::RunSpecifiedBenchmarks();
+    if (file.is_open()) bench.write_rows(file);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "shoal_bench_kernels: %s\n", error.what());
     return 1;

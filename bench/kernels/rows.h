@@ -18,10 +18,13 @@ enum class Bound { copy, read, products };
 // Machine, kernels and bounds of one call of the program.
 class Bench {
  public:
-  Bench(int threads, std::ostream* rows);
+  explicit Bench(int threads);
 
   // Registers `run` as a benchmark; `row` holds all but the times.
   void add_row(Row row, Bound bound, std::function<void()> run);
+
+  // Of the benchmarks that have run.
+  void write_rows(std::ostream& out) const;
 
   kernels::Kernels& kernels() { return *kernels_; }
   // Zeros that live as long as the program, with values in [-1, 1) for floating dtypes.
@@ -31,10 +34,10 @@ class Bench {
   double peak(Bound bound, const Row& row);
 
   int threads_;
-  std::ostream* rows_;
   std::unique_ptr<MemoryResource> memory_;
   std::unique_ptr<kernels::Kernels> kernels_;
   std::vector<Buffer> buffers_;
+  std::vector<Row> results_;
   std::map<std::int64_t, Bandwidth> bandwidths_;  // by working set
   double f32_peak_ = 0, bf16_peak_ = 0;
 };
