@@ -1,0 +1,446 @@
+#include "shoal/train/trainer/trainer.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+
+#include "support/ranks.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/tasks/causal_lm.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+constexpr std::int32_t kVocabulary = 61;
+
+// Fixed pseudo-random ids; every third sample has positions without a loss, so that ranks count
+// different numbers of targets.
+class ToyDataset final : public Dataset {
+ public:
+  ToyDataset(std::int64_t size, std::uint32_t salt) : size_(size), salt_(salt) {}
+  std::int64_t size() const override { return size_; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    std::uint32_t x = static_cast<std::uint32_t>(index) * 2654435761U + salt_;
+    for (int t = 0; t < 12; ++t) {
+      x = x * 1664525U + 1013904223U;
+      sample.input_ids.push_back(static_cast<std::int32_t>((x >> 16U) % kVocabulary));
+    }
+    sample.labels = sample.input_ids;
+    if (index % 3 == 0)
+      for (int t = 0; t < 7; ++t) sample.labels[static_cast<std::size_t>(t)] = kIgnoreLabel;
+    return sample;
+  }
+
+ private:
+  std::int64_t size_;
+  std::uint32_t salt_;
+};
+
+nn::Gpt2Config toy_config() {
+  nn::Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = 16;
+  config.n_embd = 24;
+  config.n_layer = 2;
+  config.n_head = 3;
+  config.bos_token_id = config.eos_token_id = 0;
+  return config;
+}
+
+class Recorder final : public TrainerCallback {
+ public:
+  void on_step_end(const StepReport& report, TrainerControl& control) override {
+    losses.push_back(report.loss);
+    norms.push_back(report.grad_norm);
+    if (report.step == stop_after) control.should_stop = true;
+    if (report.step == signal_after && signal != nullptr) *signal = 15;
+  }
+  void on_log(const nlohmann::ordered_json& record) override { logs.push_back(record); }
+  void on_save(std::int64_t step, const std::string&) override { saves.push_back(step); }
+  void on_evaluate(const nlohmann::ordered_json& metrics) override {
+    evaluations.push_back(metrics);
+  }
+  void on_message(const std::string& line) override { messages += line + "\n"; }
+  std::vector<double> losses, norms;
+  std::vector<nlohmann::ordered_json> logs, evaluations;
+  std::vector<std::int64_t> saves;
+  std::string messages;
+  std::int64_t stop_after = -1, signal_after = -1;
+  std::atomic<int>* signal = nullptr;
+};
+
+TrainingArguments toy_arguments(const std::string& output) {
+  TrainingArguments a;
+  a.output_dir = output;
+  a.per_device_train_batch_size = 8;
+  a.per_device_eval_batch_size = 3;
+  a.max_steps = 50;
+  a.learning_rate = 3e-3;
+  a.weight_decay = 0.01;
+  a.warmup_steps = 5;
+  a.logging_steps = 7;
+  a.save_strategy = Interval::no;
+  return a;
+}
+
+struct Outcome {
+  Recorder main;  // rank 0's
+  TrainResult result;
+};
+
+struct RunOptions {
+  int ranks = 1;
+  std::int64_t samples = 41;  // not a multiple of anything
+  std::int64_t eval_samples = 0;
+  std::int64_t stop_after = -1, signal_after = -1;
+  nn::Gpt2Config config = toy_config();
+};
+
+Outcome run(const TrainingArguments& arguments, const RunOptions& options = {}) {
+  Outcome outcome;
+  std::atomic<int> signal{0};
+  test::run_thread_ranks(options.ranks, [&](const World& world, Store& store) {
+    auto host = make_host_memory();
+    CountingMemory memory(*host);
+    const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory});
+    const auto communicator = collectives::make_communicator(world, store);
+    CausalLmTask task(options.config, nullptr,
+                      {.gradient_checkpointing = arguments.gradient_checkpointing});
+    Recorder other;
+    Recorder& recorder = world.rank == 0 ? outcome.main : other;
+    recorder.stop_after = options.stop_after;
+    // Only the last rank is told to stop: all must.
+    if (world.rank == options.ranks - 1) {
+      recorder.signal_after = options.signal_after;
+      recorder.signal = &signal;
+    }
+    const std::atomic<int> never{0};
+    TrainerParts parts;
+    parts.task = &task;
+    parts.kernels = kernels.get();
+    parts.memory = &memory;
+    parts.communicator = communicator.get();
+    parts.train_dataset = std::make_shared<ToyDataset>(options.samples, 7U);
+    if (options.eval_samples > 0)
+      parts.eval_dataset = std::make_shared<ToyDataset>(options.eval_samples, 99U);
+    parts.collator = std::make_shared<PaddingCollator>();
+    parts.callbacks = {&recorder};
+    parts.stop_signal = world.rank == options.ranks - 1 ? &signal : &never;
+    Trainer trainer(arguments, parts);
+    const TrainResult result = trainer.train();
+    if (world.rank == 0) outcome.result = result;
+    communicator->barrier()->wait();
+  });
+  return outcome;
+}
+
+std::string error_of(const TrainingArguments& arguments, const RunOptions& options = {}) {
+  try {
+    run(arguments, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], tolerance * std::abs(a[i])) << "step " << i + 1;
+}
+
+TEST(Trainer, LearnsAndRepeatsToTheBit) {
+  const TemporaryDirectory output;
+  const auto first = run(toy_arguments(output / "a"));
+  const auto second = run(toy_arguments(output / "b"));
+  ASSERT_EQ(first.main.losses.size(), 50U);
+  EXPECT_LT(first.main.losses.back(), 0.9 * first.main.losses.front());
+  EXPECT_EQ(first.main.losses, second.main.losses);
+  EXPECT_EQ(first.main.norms, second.main.norms);
+}
+
+TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below say something
+  const TemporaryDirectory output;
+  RunOptions still;
+  still.config.resid_pdrop = still.config.embd_pdrop = still.config.attn_pdrop = 0;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 3;
+  EXPECT_NE(run(arguments).main.losses, run(arguments, still).main.losses);
+}
+
+TEST(Trainer, RanksAndAccumulationChangeOnlyRounding) {
+  const TemporaryDirectory output;
+  // 48 samples: an epoch ends with a whole global batch in every layout.
+  const auto with = [&](int ranks, std::int64_t batch, std::int64_t accumulated) {
+    auto arguments = toy_arguments(output / fmt::format("{}-{}", ranks, batch));
+    arguments.per_device_train_batch_size = batch;
+    arguments.gradient_accumulation_steps = accumulated;
+    return run(arguments, {.ranks = ranks, .samples = 48}).main;
+  };
+  const Recorder one = with(1, 8, 1);
+  for (const auto& [ranks, batch, accumulated] :
+       {std::tuple{2, 4, 1}, {4, 2, 1}, {1, 2, 4}, {2, 2, 2}, {4, 1, 2}}) {
+    SCOPED_TRACE(fmt::format("{} ranks x {} x {}", ranks, batch, accumulated));
+    const Recorder other = with(ranks, batch, accumulated);
+    expect_close(one.losses, other.losses, 2e-5);
+    expect_close(one.norms, other.norms, 1e-3);
+  }
+}
+
+TEST(Trainer, LoaderWorkersChangeNothing) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 20;
+  const auto none = run(arguments);
+  arguments.dataloader_num_workers = 3;
+  EXPECT_EQ(none.main.losses, run(arguments).main.losses);
+}
+
+TEST(Trainer, GradientCheckpointingChangesNothing) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 10;
+  const auto kept = run(arguments);
+  arguments.gradient_checkpointing = true;
+  const auto recomputed = run(arguments);
+  expect_close(kept.main.losses, recomputed.main.losses, 1e-6);
+}
+
+void expect_resume_to_the_bit(TrainingArguments arguments, const RunOptions& options) {
+  const TemporaryDirectory output;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 25;
+  arguments.output_dir = output / "whole";
+  const auto whole = run(arguments, options);
+  arguments.output_dir = output / "broken";
+  RunOptions stopped = options;
+  stopped.stop_after = 25;
+  run(arguments, stopped);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments, options);
+
+  ASSERT_EQ(rest.main.losses.size(), 25U);
+  EXPECT_THAT(rest.main.messages, HasSubstr("resuming from"));
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 25, whole.main.losses.end()));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json"})
+    EXPECT_EQ(bytes_of(output / "whole/checkpoint-50/" + file),
+              bytes_of(output / "broken/checkpoint-50/" + file))
+        << file;
+  EXPECT_EQ(whole.result.train_loss, rest.result.train_loss);
+}
+
+TEST(TrainerResume, IsBitIdentical) { expect_resume_to_the_bit(toy_arguments(""), {}); }
+
+TEST(TrainerResume, IsBitIdenticalOnTwoRanksWithAccumulationAndWorkers) {
+  auto arguments = toy_arguments("");
+  arguments.per_device_train_batch_size = 2;
+  arguments.gradient_accumulation_steps = 3;  // the last update of an epoch has fewer
+  arguments.dataloader_num_workers = 2;
+  expect_resume_to_the_bit(arguments, {.ranks = 2});
+}
+
+TEST(TrainerResume, IsBitIdenticalInBf16) {
+  auto arguments = toy_arguments("");
+  arguments.bf16 = true;
+  expect_resume_to_the_bit(arguments, {});
+}
+
+TEST(TrainerResume, IsBitIdenticalInF16WithItsLossScale) {
+  auto arguments = toy_arguments("");
+  arguments.fp16 = true;
+  expect_resume_to_the_bit(arguments, {});
+}
+
+TEST(TrainerResume, PassesOverAnIncompleteCheckpoint) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 9;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 3;
+  const auto whole = run(arguments);
+  EXPECT_EQ(whole.main.saves, (std::vector<std::int64_t>{3, 6, 9}));
+  std::filesystem::remove(output / "checkpoint-9/COMPLETE");
+  std::filesystem::resize_file(output / "checkpoint-6/model.safetensors", 100);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments);
+  EXPECT_EQ(rest.main.losses.size(), 6U);  // from step 3
+  EXPECT_THAT(rest.main.messages, HasSubstr("no COMPLETE marker"));
+  EXPECT_THAT(rest.main.messages, HasSubstr("100 bytes"));
+  EXPECT_EQ(rest.main.losses.back(), whole.main.losses.back());
+}
+
+TEST(TrainerResume, SaysWhatItCannotDo) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 4;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  EXPECT_THAT(error_of(arguments), HasSubstr("--resume_from_checkpoint true"));
+  arguments.resume_from_checkpoint = output / "checkpoint-3";
+  EXPECT_THAT(error_of(arguments), HasSubstr("cannot resume from"));
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  RunOptions wider;
+  wider.config.n_embd = 48;
+  EXPECT_THAT(error_of(arguments, wider), HasSubstr("wte"));
+  // Nothing of all that has touched what was there.
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-4", true), std::nullopt);
+  arguments.resume_from_checkpoint = "false";
+  arguments.overwrite_output_dir = true;
+  arguments.save_strategy = Interval::no;
+  EXPECT_EQ(run(arguments).main.losses.size(), 4U);
+  EXPECT_TRUE(list_checkpoints(output.path()).empty());
+}
+
+TEST(TrainerCheckpoints, AreRotated) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 10;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  arguments.save_total_limit = 2;
+  run(arguments);
+  const auto left = list_checkpoints(output.path());
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[0].step, 8);
+  EXPECT_EQ(left[1].step, 10);
+}
+
+TEST(TrainerCheckpoints, OneThatCannotBeWrittenEndsTheRun) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 6;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  std::filesystem::remove_all(output / "checkpoint-4");
+  std::filesystem::remove_all(output / "checkpoint-6");
+  std::ofstream(output / "tmp-checkpoint-4.0") << "in the way";
+  std::filesystem::create_directory(output / "checkpoint-4.blocker");
+  // A file where the writer wants its directory is removed; a directory it cannot replace is not.
+  arguments.resume_from_checkpoint = "true";
+  run(arguments);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-2", true), std::nullopt);
+}
+
+TEST(TrainerStop, OneRanksSignalStopsAllWithACheckpoint) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.per_device_train_batch_size = 4;
+  const auto stopped = run(arguments, {.ranks = 2, .signal_after = 10});
+  EXPECT_TRUE(stopped.result.interrupted);
+  // The signal comes at the end of step 10, the ranks agree at the beginning of step 11.
+  EXPECT_EQ(stopped.result.global_step, 11);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-11", true), std::nullopt);
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-11");
+}
+
+TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
+  const TemporaryDirectory output;
+  std::vector<double> losses;
+  for (const int ranks : {1, 2, 3, 4}) {
+    auto arguments = toy_arguments(output / std::to_string(ranks));
+    arguments.max_steps = 1;
+    arguments.learning_rate = 0;
+    arguments.eval_strategy = Interval::steps;
+    arguments.eval_steps = 1;
+    const auto outcome = run(arguments, {.ranks = ranks, .eval_samples = 7});
+    ASSERT_EQ(outcome.main.evaluations.size(), 1U);
+    losses.push_back(outcome.main.evaluations[0]["eval_loss"].get<double>());
+    EXPECT_NEAR(outcome.main.evaluations[0]["eval_perplexity"].get<double>(),
+                std::exp(losses.back()), 1e-9);
+  }
+  for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6 * losses[0]);
+  EXPECT_NEAR(losses[0], std::log(kVocabulary), 0.1);  // untrained
+}
+
+TEST(TrainerEvaluation, FewerSamplesThanRanks) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 1;
+  arguments.eval_strategy = Interval::steps;
+  arguments.eval_steps = 1;
+  const auto outcome = run(arguments, {.ranks = 4, .eval_samples = 2});
+  EXPECT_TRUE(std::isfinite(outcome.main.evaluations.at(0)["eval_loss"].get<double>()));
+}
+
+TEST(TrainerEvaluation, TheBestModelIsKeptAndLoaded) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 8;
+  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.eval_strategy = arguments.save_strategy = Interval::steps;
+  arguments.eval_steps = 2;
+  arguments.save_steps = 2;
+  arguments.save_total_limit = 1;
+  arguments.load_best_model_at_end = true;
+  arguments.metric_for_best_model = "perplexity";
+  const auto outcome = run(arguments, {.eval_samples = 7});
+  double best = INFINITY;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < outcome.main.evaluations.size(); ++i) {
+    const double value = outcome.main.evaluations[i]["eval_perplexity"].get<double>();
+    if (value < best) {
+      best = value;
+      at = i;
+    }
+  }
+  const std::string path = checkpoint_path(output.path(), 2 * static_cast<std::int64_t>(at + 1));
+  EXPECT_EQ(checkpoint_problem(path, true), std::nullopt);
+  EXPECT_THAT(outcome.main.messages, HasSubstr("loaded the best model, " + path));
+}
+
+TEST(TrainerLog, WindowsMeansAndFilesAgree) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 15;
+  const auto outcome = run(arguments);
+  ASSERT_EQ(outcome.main.logs.size(), 3U);  // at 7, at 14, the end
+  double sum = 0;
+  for (int i = 0; i < 7; ++i) sum += outcome.main.losses[static_cast<std::size_t>(i)];
+  EXPECT_DOUBLE_EQ(outcome.main.logs[0]["loss"].get<double>(), sum / 7);
+  EXPECT_EQ(outcome.main.logs[0]["step"], 7);
+  EXPECT_NEAR(outcome.main.logs[1]["epoch"].get<double>(), 2 + 2.0 / 6, 1e-12);  // 6 batches
+  EXPECT_TRUE(outcome.main.logs[2].contains("train_runtime"));
+  std::ifstream file(output / "metrics.jsonl");
+  std::string line;
+  std::size_t lines = 0;
+  while (std::getline(file, line)) {
+    const auto record = nlohmann::json::parse(line);
+    EXPECT_EQ(record["step"], outcome.main.logs[lines]["step"]);
+    ++lines;
+  }
+  EXPECT_EQ(lines, 3U);
+}
+
+TEST(TrainerData, RefusesWhatCannotFillABatch) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.dataloader_drop_last = true;
+  EXPECT_THAT(error_of(arguments, {.samples = 7}), HasSubstr("fewer than one batch of 8 x 1"));
+  EXPECT_THAT(error_of(arguments, {.samples = 0}), HasSubstr("empty"));
+  // Without drop_last a short batch is a batch.
+  arguments.dataloader_drop_last = false;
+  arguments.max_steps = 2;
+  EXPECT_EQ(run(arguments, {.samples = 3}).main.losses.size(), 2U);
+}
+
+}  // namespace
+}  // namespace shoal
