@@ -1,4 +1,4 @@
-// shoal: train, generate, tokenizer, data, env, doctor, version.
+// shoal: train, generate, tokenizer, data, report, env, doctor, version.
 #include <csignal>
 #include <cstdio>
 
@@ -26,6 +26,7 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_tokenizer(app, action);
   add_data(app, action);
+  add_report(app, action);
   add_env(app, action);
   add_doctor(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {

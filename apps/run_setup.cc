@@ -1,6 +1,7 @@
 #include "run_setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -170,6 +171,26 @@ std::string model_directory(const std::string& path) {
       ErrorCode::not_found,
       fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
       "give a directory in Hugging Face's format; nothing is downloaded");
+}
+
+double unigram_loss(const Dataset& train, const Dataset& eval, std::int64_t vocabulary) {
+  std::vector<double> counts(static_cast<std::size_t>(vocabulary), 1.0);
+  auto total = static_cast<double>(vocabulary);
+  for (std::int64_t i = 0; i < train.size(); ++i)
+    for (const std::int32_t id : train.get(i).input_ids) {
+      counts[static_cast<std::size_t>(id)] += 1;
+      total += 1;
+    }
+  double sum = 0, targets = 0;
+  for (std::int64_t i = 0; i < eval.size(); ++i) {
+    const Sample sample = eval.get(i);
+    // The first token of a sample is nobody's target, for a model too.
+    for (std::size_t t = 1; t < sample.input_ids.size(); ++t) {
+      sum -= std::log(counts[static_cast<std::size_t>(sample.input_ids[t])] / total);
+      targets += 1;
+    }
+  }
+  return sum / std::max(targets, 1.0);
 }
 
 int threads_of_rank(const World& world, Store& store) {

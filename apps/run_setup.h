@@ -30,6 +30,10 @@ struct RunSetup {
 // finds the same. Tokenizes text files; the first rank of a host does it, the others wait.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, Store& store);
 
+// Mean loss on `eval` of the model that knows how often each token occurs in `train`, one added to
+// each count: what a model must beat to have learnt anything about order.
+double unigram_loss(const Dataset& train, const Dataset& eval, std::int64_t vocabulary);
+
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
 // checkpoints. not_found says what was looked for.
 std::string model_directory(const std::string& path);

@@ -122,8 +122,16 @@ int train_and_evaluate(const Rank& rank) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     for (const std::string& line : trainer.header()) say(line);
     for (const std::string& line : rank.notices) say(line);
+    double unigram = 0;
+    if (main_rank && rank.setup.eval_dataset) {
+      unigram = unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset,
+                             rank.setup.config.vocab_size);
+      say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
+                      unigram));
+    }
     const TrainResult trained = trainer.train();
     results = trained.metrics;
+    if (unigram > 0) results["unigram_eval_loss"] = unigram;
     interrupted = trained.interrupted;
     if (interrupted) {
       say(fmt::format(

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/gpt2/huggingface.h"

@@ -34,6 +34,10 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
             {.min = 0, .help = "passes over the training set", .aliases = {"epochs"}})
       .integer("max_steps", &a.max_steps,
                {.min = -1, .help = "updates, instead of num_train_epochs; -1: go by epochs"})
+      .real("max_train_minutes", &a.max_train_minutes,
+            {.min = 0,
+             .open_min = true,
+             .help = "stop after the first step that ends later; null: no limit"})
       .integer("seed", &a.seed, {.min = 0, .help = "of initial weights and dropout"})
       .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
       .boolean("bf16", &a.bf16, {.help = "bfloat16 weights and activations, f32 masters"})

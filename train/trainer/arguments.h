@@ -28,7 +28,8 @@ struct TrainingArguments {
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   std::int64_t gradient_accumulation_steps = 1;
   double num_train_epochs = 3.0;
-  std::int64_t max_steps = -1;  // above 0: instead of epochs
+  std::int64_t max_steps = -1;              // above 0: instead of epochs
+  std::optional<double> max_train_minutes;  // a checkpoint, then the end, at the first step after
 
   // --- optimizer
   Optim optim = Optim::adamw;

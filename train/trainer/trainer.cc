@@ -146,11 +146,16 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   }
   // One agreement a step: how many targets the loss is divided by, and whether anybody must stop.
   std::int64_t agreed[] = {input.targets, input.tokens,
-                           parts.stop_signal != nullptr && *parts.stop_signal != 0 ? 1 : 0};
-  sum(agreed, 3);
+                           parts.stop_signal != nullptr && *parts.stop_signal != 0 ? 1 : 0,
+                           is_main() && args.max_train_minutes &&
+                                   seconds_since(train_began) > *args.max_train_minutes * 60
+                               ? 1
+                               : 0};
+  sum(agreed, 4);
   input.targets = agreed[0];
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
+  input.out_of_time = agreed[3] != 0;
   return input;
 }
 
@@ -271,7 +276,8 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
       (plan->evaluate_at(args, step, input.epoch_end) || control.should_evaluate))
     note_metric(evaluate());
   const bool due = plan->save_at(args, step, input.epoch_end);
-  if (due || control.should_save || input.stop) save_checkpoint();
+  const bool last = input.out_of_time && args.save_strategy != Interval::no;
+  if (due || control.should_save || input.stop || last) save_checkpoint();
   if (writer) writer->check();
 }
 
@@ -295,6 +301,7 @@ TrainResult Trainer::Impl::train() {
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate();
 
   const auto began = Clock::now();
+  train_began = began;
   const std::int64_t first_step = state.global_step;
   std::int64_t samples = 0, tokens = 0;
   TrainResult result;
@@ -312,6 +319,11 @@ TrainResult Trainer::Impl::train() {
       break;
     }
     if (control.should_stop) break;
+    if (input.out_of_time) {
+      say(fmt::format("stopping at step {} of {}: max_train_minutes {} is over", state.global_step,
+                      plan->total_steps, *args.max_train_minutes));
+      break;
+    }
   }
   if (writer) writer->finish();
   const std::int64_t steps_done = state.global_step - first_step;

@@ -44,6 +44,7 @@ struct Trainer::Impl {
   std::unique_ptr<CheckpointWriter> writer;       // rank 0
   std::vector<std::string> previous_checkpoints;  // of this run, for load_best_model_at_end
   bool warned_not_finite = false;
+  Clock::time_point train_began{};
 
   bool is_main() const { return parts.communicator->rank() == 0; }
   int ranks() const { return parts.communicator->size(); }
@@ -72,6 +73,7 @@ struct Trainer::Impl {
     std::int64_t targets = 0;        // all ranks
     std::int64_t tokens = 0;         // all ranks
     bool stop = false;               // some rank was told to stop
+    bool out_of_time = false;        // rank 0's clock passed max_train_minutes
     bool epoch_end = false;
   };
   StepInput next_input();
