@@ -163,7 +163,7 @@ constexpr bool is_optional<std::optional<T>> = true;
 template <typename Field, typename Reader>
 Option make_option(std::string name, Field* field, std::string help,
                    std::vector<std::string> aliases, std::string kind, std::string accepts,
-                   Reader read) {
+                   const Reader& read) {
   Option option;
   option.name = std::move(name);
   option.aliases = std::move(aliases);
@@ -195,7 +195,7 @@ auto integer_reader(const IntegerRules& rules) {
 }
 
 template <typename Field>
-Option integer_option(std::string name, Field* field, IntegerRules rules) {
+Option integer_option(std::string name, Field* field, const IntegerRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "INTEGER",
                      describe(rules, false), integer_reader(rules));
 }
@@ -214,7 +214,7 @@ Option real_option(std::string name, Field* field, const RealRules& rules) {
 }
 
 template <typename Field>
-Option boolean_option(std::string name, Field* field, OptionRules rules) {
+Option boolean_option(std::string name, Field* field, const OptionRules& rules) {
   Option option = make_option(std::move(name), field, rules.help, rules.aliases, "",
                               "true or false", read_boolean);
   option.is_boolean = true;
@@ -222,7 +222,7 @@ Option boolean_option(std::string name, Field* field, OptionRules rules) {
 }
 
 template <typename Field>
-Option string_option(std::string name, Field* field, OptionRules rules) {
+Option string_option(std::string name, Field* field, const OptionRules& rules) {
   return make_option(std::move(name), field, rules.help, rules.aliases, "TEXT", "text",
                      [](const Json& value) -> Maybe {
                        if (value.is_string()) return value;
@@ -242,55 +242,59 @@ Option string_option(std::string name, Field* field, OptionRules rules) {
     return *this;                     \
   } while (false)
 
-OptionSet::Section& OptionSet::Section::boolean(std::string name, bool* field, OptionRules rules) {
-  SHOAL_DECLARE(boolean_option(std::move(name), field, std::move(rules)));
+OptionSet::Section& OptionSet::Section::boolean(std::string name, bool* field,
+                                                const OptionRules& rules) {
+  SHOAL_DECLARE(boolean_option(std::move(name), field, rules));
 }
 OptionSet::Section& OptionSet::Section::boolean(std::string name, std::optional<bool>* field,
-                                                OptionRules rules) {
-  SHOAL_DECLARE(boolean_option(std::move(name), field, std::move(rules)));
+                                                const OptionRules& rules) {
+  SHOAL_DECLARE(boolean_option(std::move(name), field, rules));
 }
 OptionSet::Section& OptionSet::Section::integer(std::string name, std::int64_t* field,
-                                                IntegerRules rules) {
-  SHOAL_DECLARE(integer_option(std::move(name), field, std::move(rules)));
+                                                const IntegerRules& rules) {
+  SHOAL_DECLARE(integer_option(std::move(name), field, rules));
 }
-OptionSet::Section& OptionSet::Section::integer(std::string name, int* field, IntegerRules rules) {
-  rules.min = std::max<std::int64_t>(rules.min, std::numeric_limits<int>::min());
-  rules.max = std::min<std::int64_t>(rules.max, std::numeric_limits<int>::max());
+OptionSet::Section& OptionSet::Section::integer(std::string name, int* field,
+                                                const IntegerRules& rules) {
+  IntegerRules bounded = rules;
+  bounded.min = std::max<std::int64_t>(rules.min, std::numeric_limits<int>::min());
+  bounded.max = std::min<std::int64_t>(rules.max, std::numeric_limits<int>::max());
   const std::string accepts = [&] {
-    IntegerRules shown = rules;  // the limits of int are not worth a word
+    IntegerRules shown = bounded;  // the limits of int are not worth a word
     if (shown.min == std::numeric_limits<int>::min())
       shown.min = std::numeric_limits<std::int64_t>::min();
     if (shown.max == std::numeric_limits<int>::max())
       shown.max = std::numeric_limits<std::int64_t>::max();
     return describe(shown, false);
   }();
-  Option option = integer_option(std::move(name), field, std::move(rules));
+  Option option = integer_option(std::move(name), field, bounded);
   option.accepts = accepts;
   SHOAL_DECLARE(std::move(option));
 }
 OptionSet::Section& OptionSet::Section::integer(std::string name,
                                                 std::optional<std::int64_t>* field,
-                                                IntegerRules rules) {
-  SHOAL_DECLARE(integer_option(std::move(name), field, std::move(rules)));
+                                                const IntegerRules& rules) {
+  SHOAL_DECLARE(integer_option(std::move(name), field, rules));
 }
-OptionSet::Section& OptionSet::Section::real(std::string name, double* field, RealRules rules) {
+OptionSet::Section& OptionSet::Section::real(std::string name, double* field,
+                                             const RealRules& rules) {
   SHOAL_DECLARE(real_option(std::move(name), field, rules));
 }
 OptionSet::Section& OptionSet::Section::real(std::string name, std::optional<double>* field,
-                                             RealRules rules) {
+                                             const RealRules& rules) {
   SHOAL_DECLARE(real_option(std::move(name), field, rules));
 }
 OptionSet::Section& OptionSet::Section::string(std::string name, std::string* field,
-                                               OptionRules rules) {
-  SHOAL_DECLARE(string_option(std::move(name), field, std::move(rules)));
+                                               const OptionRules& rules) {
+  SHOAL_DECLARE(string_option(std::move(name), field, rules));
 }
 OptionSet::Section& OptionSet::Section::string(std::string name, std::optional<std::string>* field,
-                                               OptionRules rules) {
-  SHOAL_DECLARE(string_option(std::move(name), field, std::move(rules)));
+                                               const OptionRules& rules) {
+  SHOAL_DECLARE(string_option(std::move(name), field, rules));
 }
 
 OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::string>* field,
-                                             OptionRules rules) {
+                                             const OptionRules& rules) {
   Option option = make_option(std::move(name), field, rules.help, rules.aliases, "TEXT ...",
                               "a list of words", [](const Json& value) -> Maybe {
                                 if (value.is_null()) return Json::array();
@@ -308,7 +312,7 @@ OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::
 }
 
 OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::int64_t>* field,
-                                             IntegerRules rules) {
+                                             const IntegerRules& rules) {
   Option option = make_option(std::move(name), field, rules.help, rules.aliases, "INTEGER ...",
                               "a list of " + describe(rules, true),
                               [read = integer_reader(rules)](const Json& value) -> Maybe {
@@ -328,7 +332,7 @@ OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::
 }
 
 OptionSet::Section& OptionSet::Section::object(std::string name, nlohmann::json* field,
-                                               OptionRules rules) {
+                                               const OptionRules& rules) {
   if (field->is_null()) *field = Json::object();
   Option option = make_option(std::move(name), field, rules.help, rules.aliases, "JSON",
                               "a JSON object", [](const Json& value) -> Maybe {
@@ -338,10 +342,11 @@ OptionSet::Section& OptionSet::Section::object(std::string name, nlohmann::json*
                                 try {
                                   Json parsed =
                                       parse_json(value.get_ref<const std::string&>(), "value");
-                                  if (parsed.is_object()) return parsed;
+                                  if (!parsed.is_object()) return std::nullopt;
+                                  return parsed;
                                 } catch (const Error&) {
+                                  return std::nullopt;
                                 }
-                                return std::nullopt;
                               });
   option.is_object = true;
   SHOAL_DECLARE(std::move(option));
@@ -360,7 +365,7 @@ OptionSet::Section& OptionSet::Section::ignored(std::string name, std::string re
 
 OptionSet::Section& OptionSet::Section::add_choice(std::string name, std::vector<std::string> words,
                                                    std::function<void(std::size_t)> set,
-                                                   std::function<std::size_t()> get,
+                                                   const std::function<std::size_t()>& get,
                                                    OptionRules rules) {
   Option option;
   option.name = std::move(name);
@@ -382,7 +387,7 @@ OptionSet::Section& OptionSet::Section::add_choice(std::string name, std::vector
     const std::size_t i = index_of(value);
     return i < words.size() ? Maybe(words[i]) : std::nullopt;
   };
-  option.store = [set, index_of](const Json& value) { set(index_of(value)); };
+  option.store = [set = std::move(set), index_of](const Json& value) { set(index_of(value)); };
   SHOAL_DECLARE(std::move(option));
 }
 

@@ -96,21 +96,23 @@ class OptionSet::Section {
  public:
   // Strings are read as the type they are bound to ("true", "5e-5", "8"), since SageMaker passes
   // hyperparameters as strings. Booleans: true/false/yes/no/on/off/1/0 in any case.
-  Section& boolean(std::string name, bool* field, OptionRules rules = {});
-  Section& boolean(std::string name, std::optional<bool>* field, OptionRules rules = {});
+  Section& boolean(std::string name, bool* field, const OptionRules& rules = {});
+  Section& boolean(std::string name, std::optional<bool>* field, const OptionRules& rules = {});
   // 5e8 and 3.0 are integers; 3.5 is not.
-  Section& integer(std::string name, std::int64_t* field, IntegerRules rules = {});
-  Section& integer(std::string name, int* field, IntegerRules rules = {});
-  Section& integer(std::string name, std::optional<std::int64_t>* field, IntegerRules rules = {});
-  Section& real(std::string name, double* field, RealRules rules = {});
-  Section& real(std::string name, std::optional<double>* field, RealRules rules = {});
-  Section& string(std::string name, std::string* field, OptionRules rules = {});
-  Section& string(std::string name, std::optional<std::string>* field, OptionRules rules = {});
+  Section& integer(std::string name, std::int64_t* field, const IntegerRules& rules = {});
+  Section& integer(std::string name, int* field, const IntegerRules& rules = {});
+  Section& integer(std::string name, std::optional<std::int64_t>* field,
+                   const IntegerRules& rules = {});
+  Section& real(std::string name, double* field, const RealRules& rules = {});
+  Section& real(std::string name, std::optional<double>* field, const RealRules& rules = {});
+  Section& string(std::string name, std::string* field, const OptionRules& rules = {});
+  Section& string(std::string name, std::optional<std::string>* field,
+                  const OptionRules& rules = {});
   // A JSON array, "a,b", or on the command line several values.
-  Section& list(std::string name, std::vector<std::string>* field, OptionRules rules = {});
-  Section& list(std::string name, std::vector<std::int64_t>* field, IntegerRules rules = {});
+  Section& list(std::string name, std::vector<std::string>* field, const OptionRules& rules = {});
+  Section& list(std::string name, std::vector<std::int64_t>* field, const IntegerRules& rules = {});
   // A free-form JSON object (lr_scheduler_kwargs).
-  Section& object(std::string name, nlohmann::json* field, OptionRules rules = {});
+  Section& object(std::string name, nlohmann::json* field, const OptionRules& rules = {});
   // A name that exists elsewhere and has no effect here; using it is told by notices().
   Section& ignored(std::string name, std::string reason);
 
@@ -123,7 +125,7 @@ class OptionSet::Section {
   friend class OptionSet;
   Section(Impl& owner, std::size_t index) : owner_(&owner), index_(index) {}
   Section& add_choice(std::string name, std::vector<std::string> words,
-                      std::function<void(std::size_t)> set, std::function<std::size_t()> get,
+                      std::function<void(std::size_t)> set, const std::function<std::size_t()>& get,
                       OptionRules rules);
   Impl* owner_;
   std::size_t index_;
