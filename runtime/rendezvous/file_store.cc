@@ -86,7 +86,8 @@ class FileStore final : public Store {
       }();
       std::error_code ignored;
       if (last) fs::remove_all(directory_, ignored);
-    } catch (...) {  // leaving files behind harms nobody: the job id is new each time
+    } catch (...) {  // NOLINT(bugprone-empty-catch): files left behind harm nobody; the job id
+                     // is new each time
     }
   }
 

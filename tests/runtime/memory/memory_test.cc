@@ -13,8 +13,10 @@
 #include "shoal/runtime/memory/memory_resource.h"
 
 // Sanitizers end the program where malloc would return null; these tests want the null.
+// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers' own names.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace shoal {
 namespace {
@@ -234,8 +236,8 @@ TEST(Buffer, MovesOwnership) {
   Buffer a(strict, 100, MemoryTag::data);
   void* data = a.data();
   Buffer b = std::move(a);
-  EXPECT_EQ(a.data(),
-            nullptr);  // NOLINT(bugprone-use-after-move): the moved-from state is promised
+  // NOLINTNEXTLINE(bugprone-use-after-move): the moved-from state is promised
+  EXPECT_EQ(a.data(), nullptr);
   EXPECT_EQ(a.size(), 0u);
   EXPECT_EQ(b.data(), data);
   EXPECT_EQ(b.tag(), MemoryTag::data);

@@ -234,6 +234,7 @@ pid_t in_child(Body body) {
     try {
       status = body();
     } catch (...) {
+      status = 2;
     }
     ::_exit(status);
   }
