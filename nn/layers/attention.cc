@@ -25,9 +25,9 @@ MutableHeadsView mutable_heads(const Tensor& tensor, const void* data) {
 
 class AttentionFunction final : public Function {
  public:
-  AttentionFunction(Tape& tape, AttentionShape shape, const Tensor& qkv, const Tensor& out,
+  AttentionFunction(Tape& tape, const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                     const Tensor& log_sum_exp, const Tensor& key_mask)
-      : shape_(std::move(shape)),
+      : shape_(shape),
         qkv_(tape, qkv),
         out_(tape, out),
         log_sum_exp_(tape, log_sum_exp),

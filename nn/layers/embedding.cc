@@ -47,7 +47,7 @@ class AddPositionsFunction final : public Function {
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
     Parameter* const parameters[] = {&table_};
-    const Tensor dy = output_gradients[0];
+    const Tensor& dy = output_gradients[0];
     backward_context.weight_gradient(parameters, [&context, &table = table_, first = first_, dy] {
       begin_rows(context, table);
       const Tensor rows = table.gradient.narrowed(0, first, dy.shape()[1]);

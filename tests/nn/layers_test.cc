@@ -155,7 +155,7 @@ OperationCase residual_norm_case(const std::string& name, float probability, int
 }
 
 OperationCase elementwise_case(const std::string& name,
-                               std::function<Value(Context&, const Values&)> fn) {
+                               const std::function<Value(Context&, const Values&)>& fn) {
   return {name, [=](Rig& rig, DType dtype) {
             return Prepared{
                 {rig.tensor({2, 3, 9}, 3, dtype), rig.tensor({2, 3, 9}, 4, dtype)},
@@ -228,8 +228,9 @@ OperationCase loss_case(const std::string& name, const LossOptions& options) {
 
 // A layer: its parameters are filled anew, so that biases are not zero nor norms one.
 template <typename Layer>
-Prepared of_layer(Rig& rig, DType dtype, std::shared_ptr<Layer> layer, std::vector<Tensor> inputs,
-                  std::function<Values(Context&, Layer&, const Values&)> forward) {
+Prepared of_layer(Rig& rig, DType dtype, const std::shared_ptr<Layer>& layer,
+                  std::vector<Tensor> inputs,
+                  const std::function<Values(Context&, Layer&, const Values&)>& forward) {
   layer->name_tree("layer");
   Prepared made{std::move(inputs), {}, {}, layer};
   std::uint32_t seed = 50;
