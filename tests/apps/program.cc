@@ -1,0 +1,120 @@
+#include "apps/program.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace shoal::test {
+namespace {
+
+struct Running {
+  pid_t pid = -1;
+  int out = -1, err = -1;
+  ProgramResult result;
+  bool ended = false, signalled = false;
+};
+
+[[noreturn]] void become(const std::vector<std::string>& words, const ProgramOptions& options,
+                         const std::vector<std::string>& environment, int out, int err) {
+  ::dup2(out, STDOUT_FILENO);
+  ::dup2(err, STDERR_FILENO);
+  ::close(out);
+  ::close(err);
+  if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(126);
+  for (const auto* list : {&options.environment, &environment})
+    for (const std::string& entry : *list) {
+      const auto equals = entry.find('=');
+      ::setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
+    }
+  if (options.file_size_limit > 0) {
+    const rlimit limit{static_cast<rlim_t>(options.file_size_limit),
+                       static_cast<rlim_t>(options.file_size_limit)};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execvp(arguments[0], arguments.data());
+  ::_exit(127);
+}
+
+Running start(const std::vector<std::string>& words, const ProgramOptions& options,
+              const std::vector<std::string>& environment) {
+  int out[2], err[2];
+  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0)
+    throw std::runtime_error(std::strerror(errno));
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::runtime_error(std::strerror(errno));
+  if (pid == 0) become(words, options, environment, out[1], err[1]);
+  ::close(out[1]);
+  ::close(err[1]);
+  ::fcntl(out[0], F_SETFL, O_NONBLOCK);
+  ::fcntl(err[0], F_SETFL, O_NONBLOCK);
+  Running running;
+  running.pid = pid;
+  running.out = out[0];
+  running.err = err[0];
+  return running;
+}
+
+void drain(int descriptor, std::string& text) {
+  char block[4096];
+  for (ssize_t got; (got = ::read(descriptor, block, sizeof block)) > 0;)
+    text.append(block, static_cast<std::size_t>(got));
+}
+
+void poll(Running& running, const ProgramOptions& options) {
+  if (running.ended) return;
+  int status = 0;
+  running.ended = ::waitpid(running.pid, &status, WNOHANG) == running.pid;
+  drain(running.out, running.result.out);
+  drain(running.err, running.result.err);
+  if (!options.signal_when_out_has.empty() && !running.signalled &&
+      running.result.out.find(options.signal_when_out_has) != std::string::npos) {
+    ::kill(running.pid, SIGTERM);
+    running.signalled = true;
+  }
+  if (!running.ended) return;
+  if (WIFEXITED(status)) running.result.status = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) running.result.signal = WTERMSIG(status);
+  ::close(running.out);
+  ::close(running.err);
+}
+
+}  // namespace
+
+std::vector<ProgramResult> run_programs(const std::vector<std::string>& words,
+                                        const std::vector<std::vector<std::string>>& environments,
+                                        const ProgramOptions& options) {
+  std::vector<Running> all;
+  for (const auto& environment : environments) all.push_back(start(words, options, environment));
+  const auto limit =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(options.seconds);
+  for (bool any = true; any;) {
+    any = false;
+    const bool late = std::chrono::steady_clock::now() > limit;
+    for (Running& running : all) {
+      if (late && !running.ended) ::kill(running.pid, SIGKILL);
+      poll(running, options);
+      any = any || !running.ended;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::vector<ProgramResult> results;
+  for (Running& running : all) results.push_back(std::move(running.result));
+  return results;
+}
+
+ProgramResult run_program(const std::vector<std::string>& words, const ProgramOptions& options) {
+  return run_programs(words, {{}}, options).front();
+}
+
+}  // namespace shoal::test

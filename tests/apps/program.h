@@ -1,0 +1,30 @@
+// Runs a program to its end, with what it wrote and how it ended.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shoal::test {
+
+struct ProgramResult {
+  int status = -1;  // exit status; -1: ended by `signal`
+  int signal = 0;
+  std::string out, err;
+};
+
+struct ProgramOptions {
+  std::string directory;                 // to run in; empty: here
+  std::vector<std::string> environment;  // NAME=value, besides this process's
+  long file_size_limit = 0;              // bytes, as `ulimit -f`; 0: none
+  double seconds = 60;                   // then it is killed
+  std::string signal_when_out_has;       // send SIGTERM once this was printed
+};
+
+ProgramResult run_program(const std::vector<std::string>& words,
+                          const ProgramOptions& options = {});
+// Several at once (ranks), each with the environment of its index besides.
+std::vector<ProgramResult> run_programs(const std::vector<std::string>& words,
+                                        const std::vector<std::vector<std::string>>& environments,
+                                        const ProgramOptions& options = {});
+
+}  // namespace shoal::test

@@ -1,0 +1,328 @@
+// The real binary: what its subcommands do, and what it says when something is wrong.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "apps/program.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/safetensors.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ProgramOptions;
+using test::ProgramResult;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string sentences(int count) {
+  static const char* words[] = {"the", "shoal", "swims", "in",    "cold", "water", "and",
+                                "no",  "fish",  "asks",  "where", "it",   "goes",  "tonight"};
+  std::string text;
+  unsigned x = 12345;
+  for (int i = 0; i < count; ++i) {
+    for (int w = 0; w < 9; ++w) {
+      x = x * 1664525U + 1013904223U;
+      text += words[(x >> 16U) % 14U];
+      text += w == 8 ? ".\n" : " ";
+    }
+  }
+  return text;
+}
+
+bool is_one_line(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
+}
+
+class Shoal : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    data_ = new testing::TemporaryDirectory;
+    std::ofstream(*data_ / "train.txt") << sentences(300);
+    std::ofstream(*data_ / "validation.txt") << sentences(30);
+    const auto made = shoal(
+        {"tokenizer", "train", "--vocab-size", "300", "-o", *data_ / "tok", *data_ / "train.txt"});
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  static void TearDownTestSuite() {
+    delete data_;
+    data_ = nullptr;
+  }
+
+  static ProgramResult shoal(std::vector<std::string> words, ProgramOptions options = {}) {
+    words.insert(words.begin(), SHOAL_PROGRAM);
+    options.environment.emplace_back("SHOAL_THREADS=1");
+    return test::run_program(words, options);
+  }
+  // A small run; `more` comes last, so it wins.
+  std::vector<std::string> train_words(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"train",
+                                      "--model_type",
+                                      "gpt2",
+                                      "--config_overrides",
+                                      "n_layer=2,n_head=2,n_embd=32,n_positions=64",
+                                      "--tokenizer_name",
+                                      *data_ / "tok",
+                                      "--train_file",
+                                      *data_ / "train.txt",
+                                      "--validation_file",
+                                      *data_ / "validation.txt",
+                                      "--block_size",
+                                      "32",
+                                      "--max_steps",
+                                      "6",
+                                      "--logging_steps",
+                                      "2",
+                                      "--save_steps",
+                                      "3",
+                                      "--per_device_train_batch_size",
+                                      "4",
+                                      "--output_dir",
+                                      out()};
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      const auto same = std::find(words.begin(), words.end(), more[i]);
+      if (more[i].starts_with("--") && same != words.end() && i + 1 < more.size()) {
+        *(same + 1) = more[++i];
+      } else {
+        words.push_back(more[i]);
+      }
+    }
+    return words;
+  }
+  ProgramResult train(const std::vector<std::string>& more = {},
+                      const ProgramOptions& options = {}) const {
+    return shoal(train_words(more), options);
+  }
+  // One line, a status, and the words it must have.
+  void expect_refused(const ProgramResult& result, const std::string& words) const {
+    EXPECT_GT(result.status, 0) << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_TRUE(is_one_line(result.err)) << result.err;
+    EXPECT_THAT(result.err, ::testing::StartsWith("shoal "));
+  }
+  std::string out() const { return mine_ / "out"; }
+  std::string model_file() const { return out() + "/model.safetensors"; }
+
+  static testing::TemporaryDirectory* data_;
+  testing::TemporaryDirectory mine_;
+};
+testing::TemporaryDirectory* Shoal::data_ = nullptr;
+
+TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
+  const auto trained = train({"--eval_strategy", "steps", "--eval_steps", "3"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out,
+              AllOf(HasSubstr("global batch: 4 samples = 4 per device x 1 rank x 1 accumulated"),
+                    HasSubstr("{'loss': "), HasSubstr("'eval_perplexity': "),
+                    HasSubstr("'train_samples_per_second': "), HasSubstr("unigram")));
+  for (const char* file : {"config.json", "tokenizer.json", "metrics.jsonl", "all_results.json",
+                           "checkpoint-6/COMPLETE", "checkpoint-6/model.safetensors"})
+    EXPECT_TRUE(fs::exists(out() + "/" + file)) << file;
+  EXPECT_THAT(shoal({"report", out()}).out, HasSubstr("validation loss"));
+  const auto words =
+      std::vector<std::string>{"generate", "--model",      out(),
+                               "--prompt", "the shoal",    "--max-new-tokens",
+                               "8",        "--logits-out", mine_ / "logits.safetensors"};
+  const auto said = shoal(words);
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_THAT(said.out, HasSubstr("the shoal"));
+  EXPECT_EQ(said.out, shoal(words).out);
+  const auto file = SafetensorsFile::open(mine_ / "logits.safetensors");
+  EXPECT_EQ(file->tensor("logits").shape()[2], 300);
+  EXPECT_EQ(file->tensor("input_ids").shape()[1], file->tensor("logits").shape()[1]);
+}
+
+TEST_F(Shoal, ReadsAFileOfOptions) {
+  std::ofstream(mine_ / "run.json")
+      << R"({"_why": "test", "training": {"max_steps": 2},
+    "model_type": "gpt2", "config_overrides": "n_layer=1,n_head=2,n_embd=16,n_positions=32",
+    "tokenizer_name": ")"
+      << *data_ / "tok" << R"(", "block_size": "16", "train_file": ")" << *data_ / "train.txt"
+      << R"(", "output_dir": ")" << out() << "\"}";
+  const auto trained = shoal({"train", mine_ / "run.json", "--max-steps", "3"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("steps: 3"));
+}
+
+TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
+  ASSERT_EQ(train({"--max_steps", "400", "--save_steps", "1000"}).status, 0);
+  const std::string whole = mine_ / "whole";
+  fs::rename(out(), whole);
+  ProgramOptions options;
+  options.signal_when_out_has = "'loss'";
+  const auto stopped = train({"--max_steps", "400", "--save_steps", "1000"}, options);
+  EXPECT_EQ(stopped.status, 0) << stopped.err;
+  ASSERT_THAT(stopped.out, HasSubstr("stopped by signal 15 at step"));
+  EXPECT_FALSE(fs::exists(model_file()));
+  const auto rest =
+      train({"--max_steps", "400", "--save_steps", "1000", "--resume_from_checkpoint", "true"});
+  ASSERT_EQ(rest.status, 0) << rest.err;
+  EXPECT_THAT(rest.out, HasSubstr("resuming from"));
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_EQ(bytes(whole + "/model.safetensors"), bytes(model_file()));
+}
+
+TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
+  const auto alone = train();
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  auto words = train_words({"--per_device_train_batch_size", "2", "--output_dir", mine_ / "two"});
+  words.insert(words.begin(), SHOAL_PROGRAM);
+  const std::string port = std::to_string(20000 + ::getpid() % 20000);
+  const auto environment = [&](const char* rank) {
+    return std::vector<std::string>{std::string("RANK=") + rank,
+                                    std::string("LOCAL_RANK=") + rank,
+                                    "WORLD_SIZE=2",
+                                    "LOCAL_WORLD_SIZE=2",
+                                    "MASTER_ADDR=127.0.0.1",
+                                    "MASTER_PORT=" + port,
+                                    "SHOAL_THREADS=1"};
+  };
+  const auto ranks = test::run_programs(words, {environment("0"), environment("1")});
+  ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
+  EXPECT_EQ(ranks[1].status, 0) << ranks[1].err;
+  EXPECT_EQ(ranks[1].out, "");  // only rank 0 speaks
+  const auto loss = [](const std::string& directory) {
+    std::ifstream file(directory + "/all_results.json");
+    return nlohmann::json::parse(file)["eval_loss"].get<double>();
+  };
+  EXPECT_NEAR(loss(out()), loss(mine_ / "two"), 2e-5 * loss(out()));
+
+  // One rank finds something wrong alone: it is said once, and both end.
+  auto bad = words;
+  bad.push_back("--overwrite_output_dir");
+  *std::find(bad.begin(), bad.end(), *data_ / "train.txt") = mine_ / "none.txt";
+  const auto failed = test::run_programs(bad, {environment("0"), environment("1")});
+  EXPECT_GT(failed[0].status, 0);
+  EXPECT_GT(failed[1].status, 0);
+  EXPECT_TRUE(is_one_line(failed[0].err + failed[1].err)) << failed[0].err << failed[1].err;
+  EXPECT_THAT(failed[0].err, HasSubstr("none.txt"));
+
+  // Rank 0 cannot save in the middle: it says so with its rank, and rank 1 ends too.
+  fs::remove_all(mine_ / "two" + "/checkpoint-3");
+  fs::create_symlink("nowhere", mine_ / "two" + "/checkpoint-3");
+  auto longer = words;
+  longer.push_back("--overwrite_output_dir");
+  *(std::find(longer.begin(), longer.end(), "--max_steps") + 1) = "100000";
+  const auto died = test::run_programs(longer, {environment("0"), environment("1")});
+  EXPECT_EQ(died[0].status, 1);
+  EXPECT_EQ(died[1].status, 1) << died[1].signal;
+  EXPECT_THAT(died[0].err, AllOf(HasSubstr("checkpoint-3"), HasSubstr("rank 0")));
+  EXPECT_EQ(died[1].err, "");
+}
+
+TEST_F(Shoal, RefusesWrongOptions) {
+  expect_refused(train({"--learning_rat", "1"}), "learning_rate");
+  expect_refused(train({"--max_steps", "many"}), "max_steps");
+  expect_refused(train({"--deepspeed", "z.json"}), "deepspeed");
+  expect_refused(train({"--block_size", "128"}), "the model has 64 positions");
+  expect_refused(train({"--config_overrides", "n_layers=2"}), "n_layers");
+  expect_refused(train({"--model_type", "bert"}), "bert");
+  std::ofstream(mine_ / "bad.json") << R"({"learning_rate": [1, 2]})";
+  expect_refused(shoal({"train", mine_ / "bad.json"}), "learning_rate");
+  std::ofstream(mine_ / "cut.json") << R"({"learning_rate": 1)";
+  expect_refused(shoal({"train", mine_ / "cut.json"}), "cut.json");
+  expect_refused(shoal({"train", mine_ / "none.json"}), "none.json");
+  EXPECT_GT(shoal({"fly"}).status, 0);
+}
+
+TEST_F(Shoal, RefusesDataItCannotUse) {
+  expect_refused(train({"--tokenizer_name", mine_ / "none"}), "none");
+  std::ofstream(mine_ / "empty.txt").flush();
+  expect_refused(train({"--train_file", mine_ / "empty.txt"}), "no tokens");
+  std::ofstream(mine_ / "short.txt") << "the shoal\n";
+  expect_refused(train({"--train_file", mine_ / "short.txt"}), "32");
+  std::ofstream(mine_ / "bytes.txt") << "good\n\xff\xfe\n";
+  expect_refused(train({"--train_file", mine_ / "bytes.txt"}), "bytes.txt");
+  expect_refused(train({"--per_device_train_batch_size", "100000", "--dataloader_drop_last"}),
+                 "fewer than one batch");
+  // Tokens of a larger vocabulary than the model's.
+  ASSERT_EQ(
+      shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "tokens", *data_ / "train.txt"})
+          .status,
+      0);
+  std::string tokens;
+  for (const auto& entry : fs::directory_iterator(mine_ / "tokens"))
+    if (entry.path().extension() == ".shoaltok") tokens = entry.path().string();
+  expect_refused(shoal({"train", "--model_type", "gpt2", "--config_overrides",
+                        "n_layer=1,n_head=1,n_embd=8,n_positions=64,vocab_size=100", "--train_file",
+                        tokens, "--block_size", "16", "--output_dir", out()}),
+                 "100");
+  fs::resize_file(tokens, fs::file_size(tokens) - 10);
+  expect_refused(train({"--train_file", tokens}), "shoaltok");
+}
+
+TEST_F(Shoal, RefusesModelsItCannotRead) {
+  ASSERT_EQ(train({"--save_strategy", "no"}).status, 0);
+  const auto generate = [&] {
+    return shoal({"generate", "-m", out(), "-p", "the", "--max-new-tokens", "1"});
+  };
+  ASSERT_EQ(generate().status, 0);
+  const auto size = fs::file_size(model_file());
+  fs::resize_file(model_file(), size / 2);
+  expect_refused(generate(), "model.safetensors");
+  std::ofstream(model_file(), std::ios::binary)
+      << std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}");
+  expect_refused(generate(), "model.safetensors");
+  std::ofstream(model_file(), std::ios::binary)
+      << std::string("\x40\0\0\0\0\0\0\0", 8)
+      << R"({"w":{"dtype":"F32","shape":[1099511627776,1099511627776],"data_offsets":[0,4]}})";
+  expect_refused(generate(), "model.safetensors");
+  expect_refused(shoal({"generate", "-m", mine_ / "none", "-p", "x"}), "config.json");
+}
+
+TEST_F(Shoal, AFullDiskWhileSavingLeavesTheEarlierCheckpoint) {
+  ASSERT_EQ(train({"--max_steps", "3"}).status, 0);
+  ProgramOptions options;
+  options.file_size_limit = 20000;
+  const auto full = train({"--resume_from_checkpoint", "true"}, options);
+  expect_refused(full, "model.safetensors");
+  EXPECT_TRUE(fs::exists(out() + "/checkpoint-3/COMPLETE"));
+  EXPECT_FALSE(fs::exists(out() + "/checkpoint-6"));
+  const auto rest = train({"--resume_from_checkpoint", "true"});
+  EXPECT_EQ(rest.status, 0) << rest.err;
+  EXPECT_TRUE(fs::exists(out() + "/checkpoint-6/COMPLETE"));
+}
+
+TEST_F(Shoal, RefusesAnOutputItCannotWrite) {
+  std::ofstream(mine_ / "file") << "x";
+  expect_refused(train({"--output_dir", mine_ / "file" + "/out"}), "file");
+  ASSERT_EQ(train().status, 0);
+  expect_refused(train(), "--resume_from_checkpoint true");
+}
+
+TEST_F(Shoal, TokenizesBothWays) {
+  const auto ids = shoal({"tokenizer", "encode", "-t", *data_ / "tok", "the shoal swims"});
+  ASSERT_EQ(ids.status, 0) << ids.err;
+  EXPECT_EQ(
+      shoal({"tokenizer", "decode", "-t", *data_ / "tok", ids.out.substr(0, ids.out.size() - 1)})
+          .out,
+      "the shoal swims\n");
+  expect_refused(shoal({"tokenizer", "decode", "-t", *data_ / "tok", "70000"}), "70000");
+  expect_refused(shoal({"tokenizer", "encode", "-t", mine_ / "none", "x"}), "none");
+}
+
+TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
+  EXPECT_THAT(shoal({"version"}).out, HasSubstr("shoal "));
+  const auto doctor = shoal({"doctor", "--json"});
+  ASSERT_EQ(doctor.status, 0) << doctor.err;
+  EXPECT_GT(nlohmann::json::parse(doctor.out).size(), 10U);
+  EXPECT_THAT(shoal({"doctor"}).out, AllOf(HasSubstr("oneDNN"), HasSubstr("/dev/shm")));
+  EXPECT_THAT(shoal({"env"}).out, HasSubstr("SHOAL_THREADS=1   [set]"));
+  ProgramOptions options;
+  options.environment = {"SHOAL_THREDS=2"};
+  EXPECT_THAT(shoal({"env"}, options).err, HasSubstr("SHOAL_THREDS"));
+  EXPECT_THAT(shoal({"train", "--help"}).out,
+              AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
+}
+
+}  // namespace
+}  // namespace shoal
