@@ -200,7 +200,7 @@ std::vector<Finding> processor_findings() {
   all.push_back(flag(flags, "AVX-512 bf16", "avx512_bf16", "bf16 products",
                      "bf16 products are emulated, and slower than f32"));
   all.push_back(flag(flags, "AMX bf16", "amx_bf16", "bf16 products at full speed",
-                     "bf16 saves memory here, not time"));
+                     "without it bf16 products run on AVX-512 bf16, if at all"));
   const std::int64_t total = meminfo("MemTotal");
   const auto limit = memory_limit();
   all.push_back(

@@ -17,6 +17,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/unigram.h"
 
 namespace shoal::app {
 namespace {
@@ -262,6 +263,9 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
   if (!files.validation.empty())
     setup.eval_dataset = blocks_of(files.validation, setup.block_size, setup.config,
                                    setup.tokenizer.get(), a.data.max_eval_samples);
+  if (world.rank == 0 && setup.train_dataset && setup.eval_dataset)
+    setup.unigram_loss = unigram_loss(*TokenFile::open(files.train),
+                                      *TokenFile::open(files.validation), setup.config.vocab_size);
   SHOAL_CHECK(setup.eval_dataset || a.training.eval_strategy == Interval::no,
               "eval_strategy asks for evaluation, but there is no validation_file");
   return setup;

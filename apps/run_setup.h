@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "shoal/nn/models/gpt2/config.h"
@@ -24,6 +25,9 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;
   std::int64_t block_size = 0;
+  // Loss of a model that knows only how often each token occurs in training, on the validation
+  // tokens; absent without both sets.
+  std::optional<double> unigram_loss;
 };
 
 // Everything that may be wrong with the arguments is found here, before ranks talk: each rank

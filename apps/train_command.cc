@@ -88,6 +88,25 @@ struct Rank {
   std::vector<std::string> notices;
 };
 
+// "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", as far as
+// it was measured.
+std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
+                               const RunSetup& setup) {
+  if (!results.contains("eval_loss")) return {};
+  std::string line =
+      fmt::format("validation loss: {:.4f} at the end", results["eval_loss"].get<double>());
+  for (const nlohmann::json& record : state.log_history) {
+    if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
+    line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} at the end (step {})",
+                       record["eval_loss"].get<double>(), record.value("step", std::int64_t{0}),
+                       results["eval_loss"].get<double>(), state.global_step);
+    break;
+  }
+  if (setup.unigram_loss)
+    line += fmt::format("; a unigram model of the same tokens: {:.4f}", *setup.unigram_loss);
+  return line;
+}
+
 int train_and_evaluate(const Rank& rank) {
   const TrainingArguments& a = rank.arguments.training;
   const bool main_rank = rank.world.rank == 0;
@@ -152,6 +171,9 @@ int train_and_evaluate(const Rank& rank) {
     }
   }
   if (main_rank && !interrupted) write_results(a.output_dir, "all", results);
+  if (const std::string line = validation_summary(trainer.state(), results, rank.setup);
+      !line.empty())
+    say(line);
   say("memory of rank 0, now and at its peak:");
   for (const std::string& line : trainer.memory_report()) say("  " + line);
   if (a.do_train && !interrupted) say(fmt::format("model saved in {}", a.output_dir));

@@ -40,6 +40,7 @@ mpirun -n "$ranks" --bind-to none "$shoal" train examples/gpt2-bible.json \
   --validation_file "$out/validation.txt" --output_dir "$out/run" \
   --max_train_minutes "$minutes"
 
+
 say "what it has learnt to say"
 for prompt in "In the beginning" "And the LORD said unto"; do
   "$shoal" generate --model "$out/run" --prompt "$prompt" --max-new-tokens 60 --temperature 0.8 --top-k 40 --seed 7
