@@ -1,7 +1,6 @@
 #include "run_setup.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -17,7 +16,6 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
-#include "shoal/train/data/unigram.h"
 
 namespace shoal::app {
 namespace {
@@ -174,26 +172,6 @@ std::string model_directory(const std::string& path) {
       "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
-double unigram_loss(const Dataset& train, const Dataset& eval, std::int64_t vocabulary) {
-  std::vector<double> counts(static_cast<std::size_t>(vocabulary), 1.0);
-  auto total = static_cast<double>(vocabulary);
-  for (std::int64_t i = 0; i < train.size(); ++i)
-    for (const std::int32_t id : train.get(i).input_ids) {
-      counts[static_cast<std::size_t>(id)] += 1;
-      total += 1;
-    }
-  double sum = 0, targets = 0;
-  for (std::int64_t i = 0; i < eval.size(); ++i) {
-    const Sample sample = eval.get(i);
-    // The first token of a sample is nobody's target, for a model too.
-    for (std::size_t t = 1; t < sample.input_ids.size(); ++t) {
-      sum -= std::log(counts[static_cast<std::size_t>(sample.input_ids[t])] / total);
-      targets += 1;
-    }
-  }
-  return sum / std::max(targets, 1.0);
-}
-
 int threads_of_rank(const World& world, Store& store) {
   const auto wanted = env::get_integer(env::kThreads);
   SHOAL_CHECK(wanted >= 0 && wanted <= 4096, "SHOAL_THREADS is {}; 0 to 4096 is allowed", wanted);
@@ -263,9 +241,6 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
   if (!files.validation.empty())
     setup.eval_dataset = blocks_of(files.validation, setup.block_size, setup.config,
                                    setup.tokenizer.get(), a.data.max_eval_samples);
-  if (world.rank == 0 && setup.train_dataset && setup.eval_dataset)
-    setup.unigram_loss = unigram_loss(*TokenFile::open(files.train),
-                                      *TokenFile::open(files.validation), setup.config.vocab_size);
   SHOAL_CHECK(setup.eval_dataset || a.training.eval_strategy == Interval::no,
               "eval_strategy asks for evaluation, but there is no validation_file");
   return setup;

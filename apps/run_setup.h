@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "shoal/nn/models/gpt2/config.h"
@@ -25,18 +24,11 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;
   std::int64_t block_size = 0;
-  // Loss of a model that knows only how often each token occurs in training, on the validation
-  // tokens; absent without both sets.
-  std::optional<double> unigram_loss;
 };
 
 // Everything that may be wrong with the arguments is found here, before ranks talk: each rank
 // finds the same. Tokenizes text files; the first rank of a host does it, the others wait.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, Store& store);
-
-// Mean loss on `eval` of the model that knows how often each token occurs in `train`, one added to
-// each count: what a model must beat to have learnt anything about order.
-double unigram_loss(const Dataset& train, const Dataset& eval, std::int64_t vocabulary);
 
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
 // checkpoints. not_found says what was looked for.

@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/train/data/unigram.h"
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
@@ -91,7 +92,7 @@ struct Rank {
 // "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", as far as
 // it was measured.
 std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
-                               const RunSetup& setup) {
+                               double unigram) {
   if (!results.contains("eval_loss")) return {};
   std::string line =
       fmt::format("validation loss: {:.4f} at the end", results["eval_loss"].get<double>());
@@ -102,8 +103,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
                        results["eval_loss"].get<double>(), state.global_step);
     break;
   }
-  if (setup.unigram_loss)
-    line += fmt::format("; a unigram model of the same tokens: {:.4f}", *setup.unigram_loss);
+  if (unigram > 0) line += fmt::format("; a unigram model of the same tokens: {:.4f}", unigram);
   return line;
 }
 
@@ -137,11 +137,11 @@ int train_and_evaluate(const Rank& rank) {
 
   nlohmann::ordered_json results;
   bool interrupted = false;
+  double unigram = 0;  // 0: not known
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     for (const std::string& line : trainer.header()) say(line);
     for (const std::string& line : rank.notices) say(line);
-    double unigram = 0;
     if (main_rank && rank.setup.eval_dataset) {
       unigram = unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset,
                              rank.setup.config.vocab_size);
@@ -171,8 +171,7 @@ int train_and_evaluate(const Rank& rank) {
     }
   }
   if (main_rank && !interrupted) write_results(a.output_dir, "all", results);
-  if (const std::string line = validation_summary(trainer.state(), results, rank.setup);
-      !line.empty())
+  if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);
   say("memory of rank 0, now and at its peak:");
   for (const std::string& line : trainer.memory_report()) say("  " + line);

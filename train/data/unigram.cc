@@ -1,40 +1,35 @@
 #include "shoal/train/data/unigram.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
-namespace {
 
-std::vector<std::int64_t> count_tokens(const TokenFile& file, std::int64_t vocab_size) {
-  file.check_vocab(vocab_size);
-  SHOAL_CHECK(file.tokens() > 0, "{} holds no tokens", file.path());
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(vocab_size), 0);
-  std::vector<TokenId> piece(std::size_t{1} << 16);
-  for (std::int64_t begin = 0; begin < file.tokens();) {
-    const auto length = static_cast<std::size_t>(
-        std::min(static_cast<std::int64_t>(piece.size()), file.tokens() - begin));
-    file.read(begin, {piece.data(), length});
-    for (std::size_t i = 0; i < length; ++i) ++counts[static_cast<std::size_t>(piece[i])];
-    begin += static_cast<std::int64_t>(length);
+double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_t vocab_size) {
+  std::vector<double> counts(static_cast<std::size_t>(vocab_size), 1.0);
+  const auto count_of = [&](std::int32_t id) -> double& {
+    SHOAL_CHECK(id >= 0 && id < vocab_size, "token {} is beyond a vocabulary of {}", id,
+                vocab_size);
+    return counts[static_cast<std::size_t>(id)];
+  };
+  auto total = static_cast<double>(vocab_size);
+  for (std::int64_t i = 0; i < train.size(); ++i)
+    for (const std::int32_t id : train.get(i).input_ids) {
+      count_of(id) += 1;
+      total += 1;
+    }
+  double sum = 0, targets = 0;
+  for (std::int64_t i = 0; i < evaluation.size(); ++i) {
+    const Sample sample = evaluation.get(i);
+    for (std::size_t t = 1; t < sample.input_ids.size(); ++t) {
+      sum -= std::log(count_of(sample.input_ids[t]) / total);
+      targets += 1;
+    }
   }
-  return counts;
-}
-
-}  // namespace
-
-double unigram_loss(const TokenFile& train, const TokenFile& validation, std::int64_t vocab_size) {
-  const std::vector<std::int64_t> seen = count_tokens(train, vocab_size);
-  const std::vector<std::int64_t> asked = count_tokens(validation, vocab_size);
-  const double total = static_cast<double>(train.tokens() + vocab_size);
-  double loss = 0;
-  for (std::size_t id = 0; id < seen.size(); ++id)
-    if (asked[id] > 0)
-      loss -= static_cast<double>(asked[id]) * std::log(static_cast<double>(seen[id] + 1) / total);
-  return loss / static_cast<double>(validation.tokens());
+  SHOAL_CHECK(targets > 0, "the evaluation set of {} samples has no target", evaluation.size());
+  return sum / targets;
 }
 
 }  // namespace shoal

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
-#include "shoal/train/data/token_file.h"
+#include "shoal/train/data/dataset.h"
 
 namespace shoal {
 
-// Mean negative log-probability (nats a token) of `validation`'s tokens under the frequencies of
-// `train`, each count plus one over `vocab_size` tokens, so that unseen tokens have a probability.
-// Ids beyond vocab_size, or an empty file: invalid_argument. Reads both files once.
-double unigram_loss(const TokenFile& train, const TokenFile& validation, std::int64_t vocab_size);
+// Mean negative log-probability (nats a target) of the tokens of `evaluation` but each sample's
+// first, which is nobody's target, under the frequencies in `train`, each count plus one over
+// `vocab_size` tokens. An id beyond vocab_size, or no target at all: invalid_argument. Reads every
+// sample once.
+double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_t vocab_size);
 
 }  // namespace shoal
