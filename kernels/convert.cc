@@ -1,5 +1,6 @@
 #include "shoal/kernels/convert.h"
 
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -22,8 +23,9 @@ To convert(From value) {
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     using Limits = std::numeric_limits<To>;
     // 2^bits is exact in any float; max() itself need not be.
-    constexpr From kEnd = static_cast<From>(Limits::max() / 2 + 1) * 2;
-    if (value != value) return 0;
+    constexpr To kHalfEnd = Limits::max() / 2 + 1;
+    constexpr From kEnd = static_cast<From>(kHalfEnd) * 2;
+    if (std::isnan(value)) return 0;
     if (value >= kEnd) return Limits::max();
     if (value <= static_cast<From>(Limits::min())) return Limits::min();
     return static_cast<To>(value);

@@ -43,7 +43,7 @@ class WorkspacePool {
     Workspace* none = nullptr;
     if (home().compare_exchange_strong(none, workspace.get(), std::memory_order_release,
                                        std::memory_order_relaxed))
-      workspace.release();
+      (void)workspace.release();  // the slot owns it now
   }
 
  private:
