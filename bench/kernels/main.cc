@@ -64,7 +64,7 @@ void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
   const std::string name = fmt::format("{}/{}/{}", row.operation, row.dtype, row.shape);
   benchmark::RegisterBenchmark(
       name.c_str(),
-      [this, index, row, bound, run](benchmark::State& state) mutable {
+      [this, index, row, bound, run = std::move(run)](benchmark::State& state) mutable {
         const double bound_peak = peak(bound, row);
         run();  // caches of primitives, first touch
         std::vector<double> times;

@@ -59,7 +59,7 @@ TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
   const auto& [size, count] = GetParam();
   const auto files_before = shared_files();
   const int victim = size - 1;
-  ProcessRanks ranks(size, [count = count](const World& world, Store& store) {
+  ProcessRanks ranks(size, [count](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, with_deadline(60));
     std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
     sum(*communicator, values);

@@ -43,8 +43,10 @@ std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
     total = cumulative;
   }
   double target = uniform * total;
-  for (std::size_t i = 0; i < weight.size(); ++i)
-    if ((target -= weight[i]) < 0) return order[i];
+  for (std::size_t i = 0; i < weight.size(); ++i) {
+    target -= weight[i];
+    if (target < 0) return order[i];
+  }
   return order[weight.size() - 1];
 }
 

@@ -20,8 +20,10 @@ kernels::Activation activation(const Gpt2Config& config) {
 
 float attention_scale(const Gpt2Config& config, std::int64_t layer) {
   double scale = 1;
-  if (config.scale_attn_weights)
-    scale /= std::sqrt(static_cast<double>(config.n_embd / config.n_head));
+  if (config.scale_attn_weights) {
+    const std::int64_t head_dim = config.n_embd / config.n_head;
+    scale /= std::sqrt(static_cast<double>(head_dim));
+  }
   if (config.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer + 1);
   return static_cast<float>(scale);
 }
