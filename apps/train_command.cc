@@ -190,8 +190,14 @@ void agree_on_setup(const World& world, Store& store, const std::string& failure
   for (int rank = 0; rank < world.size; ++rank) {
     const std::string& text = all[static_cast<std::size_t>(rank)];
     if (text.empty()) continue;
-    // Everybody has read it before anybody's exit makes the launcher end the others.
-    barrier(store, "setup-failed", world.size, Deadline::in_seconds(30));
+    // Everybody should have read it before anybody's exit makes the launcher end the others. That
+    // is a courtesy: rank 0, which may serve the store, can be gone already, and what is wrong is
+    // known.
+    try {
+      barrier(store, "setup-failed", world.size, Deadline::in_seconds(30));
+    } catch (const Error& gone) {
+      log::debug("not every rank waited to be told: {}", gone.what());
+    }
     if (rank != world.rank) throw Error(ErrorCode::aborted, text);
     throw Error(ErrorCode::invalid_argument, text).at_rank(rank);
   }
