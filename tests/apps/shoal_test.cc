@@ -19,7 +19,6 @@ using test::ProgramOptions;
 using test::ProgramResult;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string sentences(int count) {
   static const char* words[] = {"the", "shoal", "swims", "in",    "cold", "water", "and",

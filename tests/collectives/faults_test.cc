@@ -19,9 +19,7 @@ namespace {
 
 using test::ProcessRanks;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 CommunicatorOptions with_deadline(double seconds) {
   CommunicatorOptions options;
