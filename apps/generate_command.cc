@@ -125,10 +125,8 @@ int generate(Options options) {
 
   nn::GenerationOptions& how = options.generation;
   how.max_new_tokens = std::min(how.max_new_tokens, loaded.model.config().n_positions - length);
-  if (options.greedy || how.temperature == 0) {
-    how.do_sample = false;
-    how.temperature = 1;
-  }
+  how.do_sample = !options.greedy && how.temperature > 0;
+  if (!how.do_sample) how.temperature = 1;
   if (!options.no_stop && tokenizer->roles().eos) how.stop_tokens = {*tokenizer->roles().eos};
   if (how.max_new_tokens <= 0) return 0;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);

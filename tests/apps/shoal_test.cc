@@ -132,6 +132,13 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   EXPECT_EQ(said.status, 0) << said.err;
   EXPECT_THAT(said.out, HasSubstr("the shoal"));
   EXPECT_EQ(said.out, shoal(words).out);
+  // Another seed draws other tokens; greedy ones do not depend on it.
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return shoal(more).out;
+  };
+  EXPECT_NE(with({"--seed", "1"}), with({"--seed", "2"}));
+  EXPECT_EQ(with({"--greedy", "--seed", "1"}), with({"--temperature", "0", "--seed", "2"}));
   const auto file = SafetensorsFile::open(mine_ / "logits.safetensors");
   EXPECT_EQ(file->tensor("logits").shape()[2], 300);
   EXPECT_EQ(file->tensor("input_ids").shape()[1], file->tensor("logits").shape()[1]);
