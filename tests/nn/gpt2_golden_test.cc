@@ -71,17 +71,25 @@ TEST_P(Gpt2Golden, LossAndGradients) {
   const double loss = step(i32("input_ids"), i32("labels"));
   const double expected = *file_->tensor("loss").const_data<float>();
   EXPECT_TRUE(close_relative("loss", loss, expected, bf16() ? 2e-2 : 1e-5));
-  std::vector<ConstView> all;
-  for (const Parameter* parameter : model_.parameters())
-    all.push_back(file_->tensor("grad." + parameter->name()).const_view());
-  const double floor = (bf16() ? 0.1 : 1e-3) * testing::global_norm_of(all);
-  // bf16 is held to the f32 gradients: PyTorch's own bf16 ones are up to 1.4 % from them, so two
-  // good computations in bf16 may lie further than 2 % from each other.
+  // The truth is the f32 file (computed in float64) for both dtypes. Measured on the bf16 cases,
+  // each gradient by its own norm: PyTorch's bf16 is up to 2.3 % from float64, on a LayerNorm's
+  // weight of 4.4 % of the global norm, and so needs a floor of 0.05. Shoal is up to 1.7 % from it
+  // where the machine multiplies bf16, and 2.2 % on that same LayerNorm where it computes through
+  // f32. The two are up to 2.2 % from each other, being off in different directions: that says
+  // nothing of either.
   const auto f32 = SafetensorsFile::open(directory_ + "/case_f32.safetensors");
-  for (const Parameter* parameter : model_.parameters())
-    EXPECT_TRUE(close_in_norm(parameter->name(), parameter->gradient,
-                              f32->tensor("grad." + parameter->name()), bf16() ? 2e-2 : 1e-4,
-                              floor));
+  EXPECT_TRUE(
+      close_relative("loss", loss, *f32->tensor("loss").const_data<float>(), bf16() ? 2e-2 : 1e-5));
+  std::vector<Tensor> expected_gradients;
+  std::vector<ConstView> views;
+  for (const Parameter* parameter : model_.parameters()) {
+    expected_gradients.push_back(f32->tensor("grad." + parameter->name()));
+    views.push_back(expected_gradients.back().const_view());
+  }
+  const double floor = (bf16() ? 0.05 : 1e-3) * testing::global_norm_of(views);
+  for (std::size_t i = 0; i < views.size(); ++i)
+    EXPECT_TRUE(close_in_norm(model_.parameters()[i]->name(), model_.parameters()[i]->gradient,
+                              expected_gradients[i], bf16() ? 2e-2 : 1e-4, floor));
 }
 
 TEST_P(Gpt2Golden, Logits) {
