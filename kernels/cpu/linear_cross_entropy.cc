@@ -91,10 +91,11 @@ class CpuLoss final : public LossKernels {
   std::vector<CrossEntropyRow> results_;
 };
 
-// Replaces f16 views of args by f32 ones.
+// Replaces views of args by f32 ones where there are no products of their dtype.
 Head CpuLoss::prepare(LinearCrossEntropyArgs& args, Stream stream) {
   const auto widen = [&](Scratch& scratch, ConstView& view) {
-    if (!view.defined() || view.dtype != DType::f16) return;
+    if (!view.defined() || view.dtype == DType::f32) return;
+    if (view.dtype == DType::bf16 && gemm_.multiplies_bf16()) return;
     const View wide{scratch.of<float>(view.shape.count()), view.shape, DType::f32, view.device};
     elementwise_.cast(view, wide, stream);
     view = wide;

@@ -1,4 +1,4 @@
-// Products through oneDNN, and what it does not do: f16, K = 0, one hazard.
+// Products through oneDNN, and what it does not do: f16, bf16 without AVX-512, K = 0, one hazard.
 #include "shoal/kernels/matmul.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class CpuMatmul final : public MatmulKernels {
 
  private:
   void run(MatmulArgs args, const MatmulShape& shape, Stream stream);
-  void run_f16(const MatmulArgs& args, const MatmulShape& shape, Stream stream);
+  void run_widened(const MatmulArgs& args, const MatmulShape& shape, Stream stream);
   void multiply(GemmProblem problem, const void* a, const void* b, const void* bias, void* c);
   void empty_product(const MatmulArgs& args, const MatmulShape& shape, Stream stream);
   const void* pad(Scratch& scratch, const void* from, std::int64_t groups, std::int64_t rows,
@@ -59,7 +59,8 @@ class CpuMatmul final : public MatmulKernels {
 void CpuMatmul::run(MatmulArgs args, const MatmulShape& shape, Stream stream) {
   if (shape.groups == 0 || shape.m == 0 || shape.n == 0) return;
   if (shape.k == 0) return empty_product(args, shape, stream);
-  if (args.a.dtype == DType::f16) return run_f16(args, shape, stream);
+  if (args.a.dtype == DType::f16 || (args.a.dtype == DType::bf16 && !gemm_.multiplies_bf16()))
+    return run_widened(args, shape, stream);
   const bool keep = args.pre_activation.defined();
   GemmProblem problem;
   problem.groups = shape.groups;
@@ -79,8 +80,8 @@ void CpuMatmul::run(MatmulArgs args, const MatmulShape& shape, Stream stream) {
   if (keep) elementwise_.activation(args.activation, args.pre_activation, args.c, stream);
 }
 
-// f16 inputs as f32, the product in f32, one rounding at the end.
-void CpuMatmul::run_f16(const MatmulArgs& args, const MatmulShape& shape, Stream stream) {
+// 16-bit inputs as f32, the product in f32, one rounding at the end.
+void CpuMatmul::run_widened(const MatmulArgs& args, const MatmulShape& shape, Stream stream) {
   const auto widened = [&](Scratch& scratch, const ConstView& from) {
     View to{scratch.of<float>(from.shape.count()), from.shape, DType::f32, from.device};
     elementwise_.cast(from, to, stream);
@@ -89,7 +90,7 @@ void CpuMatmul::run_f16(const MatmulArgs& args, const MatmulShape& shape, Stream
   MatmulArgs wide = args;
   wide.a = widened(scratch_a_, args.a);
   wide.b = widened(scratch_b_, args.b);
-  if (args.bias.defined() && args.bias.dtype == DType::f16)
+  if (args.bias.defined() && args.bias.dtype != DType::f32)
     wide.bias = widened(scratch_bias_, args.bias);
   if (args.c.dtype == DType::f32) return run(wide, shape, stream);
   wide.pre_activation = {};

@@ -6,9 +6,12 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::kernels {
 namespace {
+
+constexpr const char* kThroughF32 = "through f32";
 
 // oneDNN takes its team from the calling thread's OpenMP setting, at creation and execution.
 class Team {
@@ -153,6 +156,17 @@ void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, c
   }
 }
 
+bool OneDnnGemm::multiplies_bf16() {
+  if (!multiplies_bf16_) {
+    multiplies_bf16_ = implementation(DType::bf16) != kThroughF32;
+    if (!*multiplies_bf16_)
+      log::once(log::Level::warn, "bf16 products",
+                "this machine has no products of bf16 (they need AVX-512): they run in f32 on "
+                "copies, so training in f32 is faster");
+  }
+  return *multiplies_bf16_;
+}
+
 std::string OneDnnGemm::implementation(DType dtype) {
   const Team team(room_.threads);
   GemmProblem problem;
@@ -161,7 +175,9 @@ std::string OneDnnGemm::implementation(DType dtype) {
   try {
     return primitive(problem).description.impl_info_str();
   } catch (const dnnl::error& error) {
-    return std::string("none: ") + error.what();
+    if (dtype == DType::bf16 && error.status == dnnl_unimplemented) return kThroughF32;
+    throw_error(ErrorCode::internal, "oneDNN refuses products of {}: {}", to_string(dtype),
+                error.what());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -33,7 +34,11 @@ class OneDnnGemm {
   // m, n, k, groups >= 1. `bias` is read when has_bias.
   void run(const GemmProblem& problem, const void* a, const void* b, const void* bias, void* c);
 
-  // What this machine runs products of a dtype with, as oneDNN names it: "brg:avx512_core_bf16".
+  // Whether oneDNN multiplies bf16 on this machine: 2.6.3 refuses without AVX-512. Asked of oneDNN
+  // once; a no is logged, since the caller then computes through f32 copies.
+  bool multiplies_bf16();
+  // What this machine runs products of a dtype with, as oneDNN names it: "brg:avx512_core_bf16",
+  // or "through f32".
   std::string implementation(DType dtype);
   std::size_t cached() const { return order_.size(); }
 
@@ -53,6 +58,7 @@ class OneDnnGemm {
   Order order_;
   std::unordered_map<GemmProblem, Order::iterator, Hash> index_;
   Buffer scratchpad_;
+  std::optional<bool> multiplies_bf16_;
 };
 
 }  // namespace shoal::kernels
