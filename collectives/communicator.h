@@ -12,36 +12,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
-#include "shoal/runtime/base/clock.h"
+#include "shoal/collectives/reduction.h"
+#include "shoal/collectives/work.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {
-
-// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
-enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg };
-std::string_view to_string(ReduceOp op);
-
-// One operation in flight. Not thread-safe. Dropping a Work does not cancel it: the progress
-// thread finishes it. After an Error the Communicator has failed: everything in flight and every
-// later call throws the same Error, and no buffer is touched any more.
-class Work {
- public:
-  virtual ~Work() = default;
-  virtual bool test() = 0;  // makes progress; true when done; throws the operation's Error
-  // Blocks and drives progress itself. Throws timeout (naming the missing ranks), peer_lost,
-  // mismatch or aborted.
-  virtual void wait(Deadline deadline) = 0;
-  void wait();  // with the Communicator's own deadline
-  virtual double default_deadline_seconds() const = 0;
-  // Later work on `stream` waits for this one. On host streams the same as wait().
-  virtual void block_stream(Stream stream);
-};
 
 // What happened so far; no fallback is silent (decision 5).
 struct CommunicatorStatistics {
@@ -53,6 +35,15 @@ struct CommunicatorStatistics {
   std::int64_t ring = 0;
   std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
 };
+
+// Keeps user memory registered with the transports for as long as it lives. A hint: nothing but
+// speed depends on it.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
+using Counts = std::span<const std::int64_t>;  // elements, one number for each rank
 
 class Communicator {
  public:
@@ -66,19 +57,59 @@ class Communicator {
   // gets is its own. Allocation neither waits for other ranks nor need it happen in step with
   // them: each operation says where its buffers lie. Must outlive what was allocated from it.
   virtual MemoryResource& memory_resource() = 0;
+  virtual std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes);
   virtual CommunicatorStatistics statistics() const = 0;
 
-  virtual std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count,
-                                           DType dtype, ReduceOp op, Stream stream = {}) = 0;
+  virtual WorkPtr all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
+                             Reduction op, Stream stream = {}) = 0;
   // send holds size() × recv_count elements; rank r receives the r-th part.
-  virtual std::unique_ptr<Work> reduce_scatter(const void* send, void* recv,
-                                               std::int64_t recv_count, DType dtype, ReduceOp op,
-                                               Stream stream = {}) = 0;
-  virtual std::unique_ptr<Work> all_gather(const void* send, void* recv, std::int64_t send_count,
-                                           DType dtype, Stream stream = {}) = 0;
-  virtual std::unique_ptr<Work> broadcast(void* data, std::int64_t count, DType dtype, int root,
-                                          Stream stream = {}) = 0;
-  virtual std::unique_ptr<Work> barrier(Stream stream = {}) = 0;
+  virtual WorkPtr reduce_scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
+                                 Reduction op, Stream stream = {}) = 0;
+  virtual WorkPtr all_gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
+                             Stream stream = {}) = 0;
+  // Parts of unequal length, packed in rank order; every rank passes the same counts, each may be
+  // 0. In place as their equal forms.
+  virtual WorkPtr reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype,
+                                   Reduction op, Stream stream = {});
+  virtual WorkPtr all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
+                               Stream stream = {});
+
+  virtual WorkPtr broadcast(void* data, std::int64_t count, DType dtype, int root,
+                            Stream stream = {}) = 0;
+  // recv is read at the root only; in place there: send == recv.
+  virtual WorkPtr reduce(const void* send, void* recv, std::int64_t count, DType dtype,
+                         Reduction op, int root, Stream stream = {});
+  // The root's recv holds size() × send_count elements in rank order; in place at the root: send is
+  // its part of recv. recv may be null elsewhere.
+  virtual WorkPtr gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
+                         int root, Stream stream = {});
+  // The root's send holds size() × recv_count elements; in place at the root: recv is its part of
+  // send. send may be null elsewhere.
+  virtual WorkPtr scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
+                          int root, Stream stream = {});
+  // Part p of send goes to rank p, part p of recv comes from rank p; send and recv must differ.
+  virtual WorkPtr all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
+                             Stream stream = {});
+  // The same with unequal parts, packed in rank order: what rank a sends to b is what b receives
+  // from a (checked).
+  virtual WorkPtr all_to_all_v(const void* send, Counts send_counts, void* recv, Counts recv_counts,
+                               DType dtype, Stream stream = {});
+  virtual WorkPtr barrier(Stream stream = {}) = 0;
+
+  // Between two ranks; the k-th send from a to b meets the k-th recv of b from a, whatever
+  // collectives run meanwhile. Not to oneself. Counts and dtypes must agree (checked).
+  virtual WorkPtr send(const void* data, std::int64_t count, DType dtype, int peer,
+                       Stream stream = {});
+  virtual WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
+
+  // Coalesced: nothing called between the two moves before end_group(), whose Work is done when all
+  // of it is. Calls inside return null. Sends and receives of a group run side by side.
+  virtual void begin_group();
+  virtual WorkPtr end_group();
+
+  // Ranks of one color form a new group, ordered by (key, rank); null for color < 0. Collective and
+  // blocking. Independent of this Communicator, which may end first.
+  virtual std::unique_ptr<Communicator> split(int color, int key);
 
   // Gives up everything in flight, here and, as soon as they notice, on all other ranks, whose
   // waits throw aborted with `reason` and this rank's number. May be called from any thread.
@@ -87,7 +118,12 @@ class Communicator {
 
 struct CommunicatorOptions {
   std::string backend = "native";  // native, mpi, nccl; an unknown name is refused, naming these
-  std::string algorithm;           // all_reduce of native: ring, direct; empty: by size
+  std::string algorithm;           // forces one, as the selection table names it; empty: by table
+  // native: shm, tcp, udp, efa, or a libfabric provider's name; empty: shared memory inside a host,
+  // the best provider between hosts.
+  std::string transport;
+  // Decision 6: the same result to the bit whatever the algorithm, slicing or ranks per host.
+  bool fixed_order = false;
   double deadline_seconds = 600;
   CountingMemory* counted_by = nullptr;  // symmetric memory is counted there; may be null
 };

@@ -42,6 +42,8 @@ void check_call(const Call& call, int rank, int size, Stream stream) {
   if (call.operation == Operation::broadcast)
     SHOAL_CHECK(call.root >= 0 && call.root < size, "broadcast: root {} in a group of {}",
                 call.root, size);
+  if (call.reduces() && call.op == ReduceOp::premultiplied_sum)
+    throw_error(ErrorCode::unavailable, "{}: premultiplied_sum is not offered yet", name);
   if (call.reduces())
     SHOAL_CHECK(call.op != ReduceOp::avg || is_floating(call.dtype),
                 "{}: avg of {}; take the sum and divide as you need", name, to_string(call.dtype));
@@ -70,6 +72,8 @@ std::string_view to_string(ReduceOp op) {
       return "max";
     case ReduceOp::avg:
       return "avg";
+    case ReduceOp::premultiplied_sum:
+      return "premultiplied_sum";
   }
   return "?";
 }
@@ -84,6 +88,24 @@ std::string_view to_string(Operation operation) {
       return "all_gather";
     case Operation::broadcast:
       return "broadcast";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::reduce_scatter_v:
+      return "reduce_scatter_v";
+    case Operation::all_gather_v:
+      return "all_gather_v";
+    case Operation::all_to_all_v:
+      return "all_to_all_v";
+    case Operation::send:
+      return "send";
+    case Operation::recv:
+      return "recv";
     case Operation::barrier:
       return "barrier";
   }
@@ -108,6 +130,7 @@ kernels::Reduce kernel_operation(ReduceOp op) {
       return kernels::Reduce::max;
     case ReduceOp::sum:
     case ReduceOp::avg:
+    case ReduceOp::premultiplied_sum:
       return kernels::Reduce::sum;
   }
   SHOAL_ASSERT(false);

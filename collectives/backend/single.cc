@@ -54,12 +54,12 @@ class SingleCommunicator final : public Communicator {
   CommunicatorStatistics statistics() const override { return statistics_; }
 
   std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                                   ReduceOp op, Stream stream) override {
-    return run({Operation::all_reduce, send, recv, count, dtype, op, -1}, stream);
+                                   Reduction op, Stream stream) override {
+    return run({Operation::all_reduce, send, recv, count, dtype, op.op, -1}, stream);
   }
   std::unique_ptr<Work> reduce_scatter(const void* send, void* recv, std::int64_t recv_count,
-                                       DType dtype, ReduceOp op, Stream stream) override {
-    return run({Operation::reduce_scatter, send, recv, recv_count, dtype, op, -1}, stream);
+                                       DType dtype, Reduction op, Stream stream) override {
+    return run({Operation::reduce_scatter, send, recv, recv_count, dtype, op.op, -1}, stream);
   }
   std::unique_ptr<Work> all_gather(const void* send, void* recv, std::int64_t send_count,
                                    DType dtype, Stream stream) override {

@@ -13,11 +13,10 @@
 #include <cstdint>
 #include <string>
 
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {
-
-enum class Operation : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
 
 // Where a buffer lies: the rank's symmetric segment and the byte offset in it. -1: elsewhere.
 struct Location {

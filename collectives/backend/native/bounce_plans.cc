@@ -212,6 +212,7 @@ std::unique_ptr<Plan> make_bounce_plan(PlanContext context) {
     case Operation::broadcast:
       return std::make_unique<BounceBroadcast>(std::move(context));
     case Operation::barrier:
+    default:
       break;
   }
   SHOAL_ASSERT(false);

@@ -143,6 +143,7 @@ std::unique_ptr<Plan> make_direct_plan(PlanContext context) {
     case Operation::broadcast:
       return std::make_unique<DirectBroadcast>(std::move(context));
     case Operation::barrier:
+    default:
       break;
   }
   SHOAL_ASSERT(false);

@@ -40,6 +40,7 @@ class InlinePlan final : public Plan {
         if (call.root != c_.rank()) std::memcpy(call.recv, payload(call.root), bytes);
         return;
       case Operation::barrier:
+      default:
         return;
     }
   }

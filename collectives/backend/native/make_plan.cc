@@ -17,6 +17,8 @@ bool can_go_direct(const PlanContext& c) {
       return c.root_symmetric;
     case Operation::barrier:
       return true;
+    default:
+      break;
   }
   return false;
 }

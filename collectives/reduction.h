@@ -1,0 +1,26 @@
+// How ranks' elements become one.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace shoal::collectives {
+
+// avg of integers is refused; min and max propagate NaN; 16-bit floats accumulate in f32.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
+std::string_view to_string(ReduceOp op);
+
+// premultiplied_sum scales each rank's elements by that rank's own
+// factor before they are added (ncclRedOpCreatePreMulSum); floating dtypes only.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1;
+  constexpr Reduction(ReduceOp kind) : op(kind) {}  // NOLINT(google-explicit-constructor)
+  static constexpr Reduction premultiplied_sum(double factor) {
+    Reduction reduction(ReduceOp::premultiplied_sum);
+    reduction.factor = factor;
+    return reduction;
+  }
+};
+
+}  // namespace shoal::collectives
