@@ -1,8 +1,10 @@
 // shoal train CONFIG.json [--option value ...]
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "commands.h"
@@ -35,6 +37,41 @@ extern "C" void on_stop_signal(int number) {
   std::signal(number, SIG_DFL);  // a second one ends at once
 }
 
+// While it lives, these signals ask the trainer to save and stop; before and after, where nothing
+// can be lost, they end the program. SIGUSR1 is what mpirun passes on without killing anybody, and
+// what SLURM can be told to send ahead of its time limit.
+class StopSignals {
+ public:
+  StopSignals() {
+    for (std::size_t i = 0; i < kNumbers.size(); ++i) {
+      before_[i] = std::signal(kNumbers[i], on_stop_signal);
+      // Somebody (nohup, a shell's background job) wants it ignored.
+      if (before_[i] == SIG_IGN) std::signal(kNumbers[i], SIG_IGN);
+    }
+  }
+  ~StopSignals() {
+    for (std::size_t i = 0; i < kNumbers.size(); ++i) std::signal(kNumbers[i], before_[i]);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
+  std::array<void (*)(int), kNumbers.size()> before_{};
+};
+
+// mpirun waits a second, no more, between the SIGTERM that it makes of Ctrl-C and SIGKILL.
+// (odls_base_sigkill_timeout would lengthen that, but delays the SIGTERM by as much.)
+std::string how_to_stop(const World& world) {
+  if (world.launcher != Launcher::open_mpi) return {};
+  std::string parent;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", ::getppid())) >> std::ws, parent);
+  const bool is_mpirun = parent == "mpirun" || parent == "orterun" || parent == "mpiexec";
+  return fmt::format(
+      "to stop early: kill -USR1 {} saves a checkpoint first; after Ctrl-C mpirun grants 1 s",
+      is_mpirun ? std::to_string(::getppid()) : "PID_OF_MPIRUN");
+}
+
 void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
   declare_options(options, arguments.model);
   declare_options(options, arguments.data);
@@ -51,7 +88,13 @@ void print_help() {
       "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
       "Trains a causal language model. Options go by Hugging Face's names, in a JSON file or "
       "here;\n"
-      "what stands here wins. Launch ranks with mpirun, torchrun or SLURM.\n\n{}\n",
+      "what stands here wins. Launch ranks with mpirun, torchrun or SLURM.\n\n"
+      "SIGINT (Ctrl-C), SIGTERM and SIGUSR1 save a checkpoint, then stop; the exit status is 128 + "
+      "the\n"
+      "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
+      "mpirun:\n"
+      "after Ctrl-C it kills ranks within a second.\n\n"
+      "Exit status: 0 done, 1 failed, 2 wrong options, 128 + N stopped by signal N.\n\n{}\n",
       options.help());
 }
 
@@ -136,7 +179,7 @@ int train_and_evaluate(const Rank& rank) {
   Trainer trainer(a, parts);
 
   nlohmann::ordered_json results;
-  bool interrupted = false;
+  int stopped_by = 0;
   double unigram = 0;  // 0: not known
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
@@ -148,21 +191,29 @@ int train_and_evaluate(const Rank& rank) {
       say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
                       unigram));
     }
-    const TrainResult trained = trainer.train();
+    if (const std::string hint = how_to_stop(rank.world); !hint.empty()) say(hint);
+    const TrainResult trained = [&] {
+      const StopSignals signals;
+      return trainer.train();
+    }();
     results = trained.metrics;
     if (unigram > 0) results["unigram_eval_loss"] = unigram;
-    interrupted = trained.interrupted;
-    if (interrupted) {
+    stopped_by = trained.stop_signal;
+    if (stopped_by != 0) {
       say(fmt::format(
-          "stopped by signal {} at step {} of {}; {} holds the run, "
-          "--resume_from_checkpoint true continues it",
-          stop_signal.load(), trained.global_step, trainer.total_steps(), trained.last_checkpoint));
+          "stopped by signal {} at step {} of {}; {}", stopped_by, trained.global_step,
+          trainer.total_steps(),
+          a.save_only_model
+              ? fmt::format("{} holds the model, but (save_only_model) no run to resume",
+                            trained.last_checkpoint)
+              : fmt::format("{} holds the run, --resume_from_checkpoint true continues it",
+                            trained.last_checkpoint)));
     } else {
       trainer.save_model(a.output_dir);
       if (main_rank) write_results(a.output_dir, "train", trained.metrics);
     }
   }
-  if (!interrupted && a.do_eval && rank.setup.eval_dataset) {
+  if (stopped_by == 0 && a.do_eval && rank.setup.eval_dataset) {
     const nlohmann::ordered_json metrics = trainer.evaluate();
     if (main_rank) {
       std::filesystem::create_directories(a.output_dir);
@@ -170,13 +221,13 @@ int train_and_evaluate(const Rank& rank) {
       results.update(metrics);
     }
   }
-  if (main_rank && !interrupted) write_results(a.output_dir, "all", results);
+  if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);
   say("memory of rank 0, now and at its peak:");
   for (const std::string& line : trainer.memory_report()) say("  " + line);
-  if (a.do_train && !interrupted) say(fmt::format("model saved in {}", a.output_dir));
-  return 0;
+  if (a.do_train && stopped_by == 0) say(fmt::format("model saved in {}", a.output_dir));
+  return stopped_by == 0 ? 0 : 128 + stopped_by;
 }
 
 // What every rank finds wrong alike is said once, by the lowest rank that found it.
@@ -262,8 +313,6 @@ int train(const std::vector<std::string>& words) {
     if (world.local_rank == 0) report_error(kCommand, error.what());
     return 2;
   }
-  std::signal(SIGTERM, on_stop_signal);
-  std::signal(SIGINT, on_stop_signal);
   try {
     const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));
     const auto store = make_store(world, deadline);

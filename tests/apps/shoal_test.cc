@@ -163,8 +163,11 @@ TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
   ProgramOptions options;
   options.signal_when_out_has = "'loss'";
   const auto stopped = train({"--max_steps", "400", "--save_steps", "1000"}, options);
-  EXPECT_EQ(stopped.status, 0) << stopped.err;
-  ASSERT_THAT(stopped.out, HasSubstr("stopped by signal 15 at step"));
+  EXPECT_EQ(stopped.status, 128 + 15) << stopped.err;  // `&&` and schedulers must not go on
+  EXPECT_EQ(stopped.signal, 0);
+  ASSERT_THAT(stopped.out,
+              AllOf(HasSubstr("signal 15: saving "), HasSubstr("stopped by signal 15 at step"),
+                    HasSubstr("--resume_from_checkpoint true continues it")));
   EXPECT_FALSE(fs::exists(model_file()));
   const auto rest =
       train({"--max_steps", "400", "--save_steps", "1000", "--resume_from_checkpoint", "true"});
@@ -201,6 +204,17 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
     return nlohmann::json::parse(file)["eval_loss"].get<double>();
   };
   EXPECT_NEAR(loss(out()), loss(mine_ / "two"), 2e-5 * loss(out()));
+
+  // A signal to one rank stops both, with a checkpoint, and both exit as signalled programs do.
+  ProgramOptions stop;
+  stop.signal_when_out_has = "'loss'";
+  auto long_run = words;
+  long_run.push_back("--overwrite_output_dir");
+  *(std::find(long_run.begin(), long_run.end(), "--max_steps") + 1) = "100000";
+  const auto stopped = test::run_programs(long_run, {environment("0"), environment("1")}, stop);
+  EXPECT_EQ(stopped[0].status, 128 + 15) << stopped[0].err;
+  EXPECT_EQ(stopped[1].status, 128 + 15) << stopped[1].err;
+  EXPECT_THAT(stopped[0].out, HasSubstr("stopped by signal 15 at step"));
 
   // One rank finds something wrong alone: it is said once, and both end.
   auto bad = words;

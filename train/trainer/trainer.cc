@@ -127,6 +127,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   }
   if (loader->state() != SamplerState{state.data_epoch, state.data_position})
     loader->seek({state.data_epoch, state.data_position});
+  const SamplerState place{state.data_epoch, state.data_position};
   input.first_ordinal = state.data_position;
   const auto wanted = static_cast<std::size_t>(args.gradient_accumulation_steps);
   while (input.microbatches.size() < wanted) {
@@ -156,7 +157,23 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
   input.out_of_time = agreed[3] != 0;
+  if (input.stop) {  // these microbatches are for whoever resumes
+    state.data_epoch = place.epoch;
+    state.data_position = place.position;
+  }
   return input;
+}
+
+int Trainer::Impl::stop() {
+  std::int64_t signal = parts.stop_signal != nullptr ? parts.stop_signal->load() : 0;
+  if (ranks() > 1)
+    parts.communicator->all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
+  if (last_checkpoint_step != state.global_step) {
+    say(fmt::format("signal {}: saving {} before stopping; a second signal ends the run at once",
+                    signal, checkpoint_path(args.output_dir, state.global_step)));
+    save_checkpoint();
+  }
+  return static_cast<int>(signal);
 }
 
 double Trainer::Impl::forward_backward(const StepInput& input) {
@@ -277,7 +294,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
     note_metric(evaluate());
   const bool due = plan->save_at(args, step, input.epoch_end);
   const bool last = input.out_of_time && args.save_strategy != Interval::no;
-  if (due || control.should_save || input.stop || last) save_checkpoint();
+  if (due || control.should_save || last) save_checkpoint();
   if (writer) writer->check();
 }
 
@@ -307,6 +324,10 @@ TrainResult Trainer::Impl::train() {
   TrainResult result;
   while (state.global_step < plan->total_steps) {
     const StepInput input = next_input();
+    if (input.stop) {
+      result.stop_signal = stop();
+      break;
+    }
     StepReport report = run_step(input);
     for (const Batch& batch : input.microbatches) samples += batch.rows * ranks();
     tokens += report.tokens;
@@ -314,10 +335,6 @@ TrainResult Trainer::Impl::train() {
     report.tokens_per_second = static_cast<double>(tokens) / std::max(report.elapsed, 1e-9);
     TrainerControl control;
     after_step(input, report, control);
-    if (input.stop) {
-      result.interrupted = true;
-      break;
-    }
     if (control.should_stop) break;
     if (input.out_of_time) {
       say(fmt::format("stopping at step {} of {}: max_train_minutes {} is over", state.global_step,
@@ -328,13 +345,12 @@ TrainResult Trainer::Impl::train() {
   if (writer) writer->finish();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);
-  if (args.load_best_model_at_end && !result.interrupted) load_best_model();
+  if (args.load_best_model_at_end && result.stop_signal == 0) load_best_model();
   each_callback([&](TrainerCallback& c) { c.on_train_end(state); });
   result.global_step = state.global_step;
   result.train_loss =
       state.total_loss / static_cast<double>(std::max<std::int64_t>(1, state.global_step));
-  if (const auto all = list_checkpoints(args.output_dir); !all.empty())
-    result.last_checkpoint = all.back().path;
+  result.last_checkpoint = last_checkpoint;
   return result;
 }
 

@@ -41,16 +41,17 @@ struct TrainerParts {
   // A directory whose weights training starts from; empty: initialised from the seed.
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;
-  Tracer* tracer = nullptr;                       // optional
-  const std::atomic<int>* stop_signal = nullptr;  // non-zero: save and stop; ranks agree on when
+  Tracer* tracer = nullptr;  // optional
+  // Non-zero on any rank: all of them save and stop before their next step.
+  const std::atomic<int>* stop_signal = nullptr;
 };
 
 struct TrainResult {
   std::int64_t global_step = 0;
   double train_loss = 0;  // mean over all steps of the run
   nlohmann::ordered_json metrics;
-  bool interrupted = false;  // by the stop signal
-  std::string last_checkpoint;
+  int stop_signal = 0;  // what stopped the run before its end, on every rank; 0: nothing did
+  std::string last_checkpoint;  // written by this run or resumed from; empty: none
 };
 
 class Trainer {

@@ -86,6 +86,8 @@ void Trainer::Impl::save_checkpoint() {
       if (limit) rotate_checkpoints(output_dir, *limit, keep);
     });
   }
+  last_checkpoint = path;
+  last_checkpoint_step = state.global_step;
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
 }
 
@@ -147,6 +149,12 @@ bool Trainer::Impl::resume() {
     return false;
   }
   load_checkpoint(*path);
+  last_checkpoint = *path;
+  // One from elsewhere is saved again where this run's checkpoints go.
+  std::error_code ignored;
+  if (std::filesystem::equivalent(*path, checkpoint_path(args.output_dir, state.global_step),
+                                  ignored))
+    last_checkpoint_step = state.global_step;
   say(fmt::format("resuming from {} at step {}", *path, state.global_step));
   return true;
 }

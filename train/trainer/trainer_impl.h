@@ -42,7 +42,8 @@ struct Trainer::Impl {
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
   std::unique_ptr<CheckpointWriter> writer;       // rank 0
-  std::vector<std::string> previous_checkpoints;  // of this run, for load_best_model_at_end
+  std::string last_checkpoint;                    // of this run, or what it was resumed from
+  std::int64_t last_checkpoint_step = -1;
   bool warned_not_finite = false;
   Clock::time_point train_began{};
 
@@ -77,6 +78,7 @@ struct Trainer::Impl {
     bool epoch_end = false;
   };
   StepInput next_input();
+  int stop();  // saves what next_input() found told to stop; the highest signal of any rank
   StepReport run_step(const StepInput& input);
   double forward_backward(const StepInput& input);
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);

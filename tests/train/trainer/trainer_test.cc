@@ -352,11 +352,42 @@ TEST(TrainerStop, OneRanksSignalStopsAllWithACheckpoint) {
   auto arguments = toy_arguments(output.path());
   arguments.per_device_train_batch_size = 4;
   const auto stopped = run(arguments, {.ranks = 2, .signal_after = 10});
-  EXPECT_TRUE(stopped.result.interrupted);
-  // The signal comes at the end of step 10, the ranks agree at the beginning of step 11.
-  EXPECT_EQ(stopped.result.global_step, 11);
-  EXPECT_EQ(checkpoint_problem(output / "checkpoint-11", true), std::nullopt);
-  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-11");
+  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 got none
+  // The signal comes at the end of step 10: no other is begun.
+  EXPECT_EQ(stopped.result.global_step, 10);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-10", true), std::nullopt);
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
+  // The batches drawn for step 11 are not lost.
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments, {.ranks = 2});
+  arguments.resume_from_checkpoint = "false";
+  arguments.output_dir = output / "whole";
+  const auto whole = run(arguments, {.ranks = 2});
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 10, whole.main.losses.end()));
+}
+
+TEST(TrainerStop, ACheckpointOfTheSameStepIsNotWrittenAgain) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 5;
+  const auto stopped = run(arguments, {.signal_after = 10});
+  EXPECT_EQ(stopped.main.saves, (std::vector<std::int64_t>{5, 10}));
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
+}
+
+// What another run left under a higher number is not this run's.
+TEST(TrainerStop, TheLastCheckpointIsThisRuns) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 6;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 3;
+  run(arguments);
+  arguments.resume_from_checkpoint = output / "checkpoint-3";
+  const auto stopped = run(arguments, {.signal_after = 4});
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-4");
 }
 
 TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
