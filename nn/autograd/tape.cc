@@ -71,7 +71,7 @@ struct Tape::Impl {
 
   void drop(Node& node) {
     node.function.reset();
-    if (!node.leaf) node.gradients.clear();  // a leaf's can still be asked for
+    for (Tensor& gradient : node.gradients) gradient = {};
     end_uses(node.parameters);
   }
 };
@@ -157,9 +157,6 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
           node.function->backward(backward_context, std::span<Tensor>(node.gradients));
       SHOAL_CHECK(gradients.size() == node.inputs.size(), "{} returned {} gradients for {} inputs",
                   node.function->name(), gradients.size(), node.inputs.size());
-      // Dropped before gradients are added, so that their memory serves the sums.
-      node.function.reset();
-      node.gradients.clear();
       for (std::size_t k = 0; k < gradients.size(); ++k) {
         const Edge edge = node.inputs[k];
         if (edge.node < 0 || !gradients[k].defined()) continue;

@@ -402,6 +402,23 @@ TEST_F(Autograd, BackwardFreesWhatItHasPassed) {
   EXPECT_LE(rig.peak_activations(), (kLayers * 2 + 2) * kActivation);
 }
 
+// x + layer(x), again and again: each sum of two gradients takes the place of one of them.
+TEST_F(Autograd, AResidualStackWalksBackInTheMemoryOfItsForward) {
+  constexpr int kLayers = 5;
+  constexpr std::int64_t kActivation = 64 * 8 * 4;
+  Tape tape;
+  context.tape = &tape;
+  Value x = tape.leaf(rig.tensor({64, 8}, 5));
+  for (int i = 0; i < kLayers; ++i) x = add(context, x, layer(x, kPlain));
+  const Value y = std::exchange(x, {});
+  // Kept: the input of each layer but the first, which is the test's, and the stack's output.
+  EXPECT_EQ(rig.activations(), kLayers * kActivation);
+  rig.memory.reset_peaks();
+  tape.backward(context, y, rig.tensor({64, 8}, 6));
+  // A layer's gradient takes the place of the input that it freed.
+  EXPECT_EQ(rig.peak_activations(), kLayers * kActivation);
+}
+
 class Misbehaving final : public Function {
  public:
   enum class Kind { count, stranger, throws };

@@ -183,6 +183,30 @@ void expect_sound(const std::vector<StorageLifetime>& lifetimes, const MemoryPla
   EXPECT_GE(plan.arena_bytes, plan.live_bytes);
 }
 
+// Two storages at one address, one after the other: what was said of the first does not hold for
+// the second.
+TEST(RecordingDispatcher, TellsStoragesApartThatSharedAnAddress) {
+  DirectDispatcher direct;
+  RecordingDispatcher recorder(direct);
+  alignas(Storage) std::byte place[sizeof(Storage)];
+  float data[4] = {};
+  const auto tensor = [&] {
+    return Tensor::over(
+        std::shared_ptr<Storage>(new (place) Storage(data, 16, Device::cpu(), nullptr),
+                                 [](Storage* gone) { gone->~Storage(); }),
+        0, {4}, DType::f32);
+  };
+  const auto produce = [&](const Tensor& made) {
+    recorder.run({"produce", {}, {&made, 1}}, [] {});
+  };
+  recorder.keep_outside(tensor());
+  produce(tensor());
+  produce(tensor());
+  ASSERT_EQ(recorder.lifetimes().size(), 2u);
+  EXPECT_TRUE(recorder.lifetimes()[0].produced) << "taken for the storage kept outside";
+  EXPECT_EQ(recorder.operations()[1].outputs, std::vector<int>{1}) << "taken for the first";
+}
+
 TEST(MemoryPlan, NeverOverlapsWhatLivesTogether) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {
