@@ -4,7 +4,7 @@
 
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/reference/families.h"
-#include "shoal/runtime/base/error.h"
+#include "shoal/kernels/with_type.h"
 
 namespace shoal::kernels {
 namespace {
@@ -70,29 +70,6 @@ void reduce_typed(Reduce operation, std::span<const void* const> sources, void* 
     std::memcpy(static_cast<std::byte*>(destination) + i * static_cast<std::int64_t>(sizeof(T)),
                 static_cast<const void*>(&result), sizeof(T));
   }
-}
-
-template <class F>
-void with_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(bfloat16{});
-    case DType::f16:
-      return f(float16{});
-    case DType::f64:
-      return f(double{});
-    case DType::i64:
-      return f(std::int64_t{});
-    case DType::i32:
-      return f(std::int32_t{});
-    case DType::u8:
-      return f(std::uint8_t{});
-    case DType::i8:
-      return f(std::int8_t{});
-  }
-  SHOAL_ASSERT(false);
 }
 
 class ReferenceReduction final : public ReductionKernels {

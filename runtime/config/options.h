@@ -4,16 +4,15 @@
 //   OptionSet options;
 //   auto section = options.section("training", "How the model is trained");
 //   section.integer("max_steps", &args.max_steps, {.help = "stop after this many; -1: epochs"});
-//   section.real("learning_rate", &args.learning_rate, {.min = 0, .help = "peak"});
 //   section.choice("optim", &args.optim, {{"adamw", Optim::adamw}, {"lamb", Optim::lamb}});
-//   options.add_file("run.json");
-//   options.add_arguments(argv);
+//   options.add_file("run.json"), options.add_arguments(argv);
 //   options.finish();   // throws with every problem, else args are filled
 //
 // A field's value at declaration is its default. The bound struct must outlive the OptionSet.
 // Fields of std::optional<...> take null. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -81,8 +80,7 @@ class OptionSet {
       std::string_view name) const;  // "default", "run.json:/training/x", "command line --x"
   std::vector<std::string> notices() const;  // names accepted without effect that were given
 
-  // The effective values by section, and under "_sources" where each came from. add_json of it
-  // gives the same values again.
+  // The effective values by section, and their origins under "_sources". add_json takes it back.
   nlohmann::ordered_json dump() const;
   std::string help() const;  // for --help, grouped by section, at most 100 columns
 
@@ -144,9 +142,7 @@ OptionSet::Section& OptionSet::Section::choice(
   return add_choice(
       std::move(name), std::move(names), [field, values](std::size_t i) { *field = values[i]; },
       [field, values] {
-        std::size_t i = 0;
-        while (i < values.size() && values[i] != *field) ++i;
-        return i;
+        return static_cast<std::size_t>(std::ranges::find(values, *field) - values.begin());
       },
       std::move(rules));
 }

@@ -2,7 +2,8 @@
 // Google's "Trace Event Format"): process = rank, one row a thread.
 //
 // A Tracer is passed as a pointer that may be null: off costs one branch. On, an event is written
-// to the calling thread's own buffer (some 50 ns).
+// to the calling thread's own buffer: some 30 ns, a span 55 to 100 with its two readings of the
+// clock.
 #pragma once
 
 #include <cstdint>
