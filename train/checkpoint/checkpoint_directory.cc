@@ -158,13 +158,6 @@ std::optional<CheckpointInfo> newest_checkpoint(
 std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::int64_t limit,
                                             const std::vector<std::string>& keep) {
   std::vector<std::string> removed;
-  std::vector<std::string> stale;
-  std::error_code error;
-  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
-    if (it->path().filename().string().starts_with(kTemporaryPrefix))
-      stale.push_back(it->path().string());
-  for (const auto& path : stale) remove_tree(path);
-
   const auto all = list_checkpoints(output_dir);
   auto excess = static_cast<std::int64_t>(all.size()) - std::max<std::int64_t>(limit, 1);
   for (const auto& info : all) {
@@ -181,6 +174,15 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
     --excess;
   }
   return removed;
+}
+
+void remove_unfinished_checkpoints(const std::string& output_dir) {
+  std::vector<std::string> unfinished;
+  std::error_code error;
+  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename().string().starts_with(kTemporaryPrefix))
+      unfinished.push_back(it->path().string());
+  for (const auto& path : unfinished) remove_tree(path);
 }
 
 CheckpointTransaction::CheckpointTransaction(const std::string& output_dir, std::int64_t step,

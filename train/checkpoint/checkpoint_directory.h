@@ -39,9 +39,11 @@ std::optional<CheckpointInfo> newest_checkpoint(
     const std::function<void(const std::string& path, const std::string& reason)>& skipped);
 
 // Removes the oldest checkpoints until `limit` (at least 1) are left, never those whose path is in
-// `keep`. Leftovers of writers that died (tmp-checkpoint-*) go too. Returns what was removed.
+// `keep`. Returns what was removed.
 std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::int64_t limit,
                                             const std::vector<std::string>& keep);
+// Removes what writers that died have left (tmp-checkpoint-*). Nobody may be writing there.
+void remove_unfinished_checkpoints(const std::string& output_dir);
 
 // One checkpoint being written. Without commit() nothing is left of it.
 class CheckpointTransaction {

@@ -6,6 +6,9 @@
 #include <thread>
 #include <utility>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 namespace shoal {
 
 // One mutex guards everything; it is never held while a job runs.
@@ -18,6 +21,9 @@ struct CheckpointWriter::Impl {
   std::thread thread;
 
   void loop() {
+    // Kernels wait for their slowest thread, so a core shared evenly with this one would slow a
+    // whole step down; a checkpoint may take longer instead. (Linux gives each thread a niceness.)
+    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [this] { return job || stopping; });

@@ -141,7 +141,7 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                {.help = "leave out a shorter last batch"})
       .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
       .real("ddp_bucket_cap_mb", &a.ddp_bucket_cap_mb,
-            {.min = 0, .open_min = true, .help = "MB of gradients reduced at once"})
+            {.min = 0, .open_min = true, .help = "MiB of gradients reduced at once"})
       .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
       .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
       .ignored("remove_unused_columns", "datasets here have no unused columns")

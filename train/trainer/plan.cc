@@ -14,9 +14,11 @@ std::int64_t resolve(double steps, std::int64_t total) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(count));
 }
 
-bool due(Interval strategy, std::int64_t every, std::int64_t step, bool epoch_end) {
+// The run's last step ends an epoch, whole or not.
+bool due(Interval strategy, std::int64_t every, const StepPlan& plan, std::int64_t step,
+         bool epoch_end) {
   return (strategy == Interval::steps && step % every == 0) ||
-         (strategy == Interval::epoch && epoch_end);
+         (strategy == Interval::epoch && (epoch_end || step >= plan.total_steps));
 }
 
 }  // namespace
@@ -50,15 +52,15 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  return due(a.logging_strategy, logging_steps, step, epoch_end) ||
+  return due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);
 }
 bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  return due(a.eval_strategy, eval_steps, step, epoch_end);
+  return due(a.eval_strategy, eval_steps, *this, step, epoch_end);
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
   // The last step is saved too, whatever the interval.
-  return due(a.save_strategy, save_steps, step, epoch_end) ||
+  return due(a.save_strategy, save_steps, *this, step, epoch_end) ||
          (a.save_strategy == Interval::steps && step >= total_steps);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -104,7 +105,7 @@ void Trainer::Impl::prepare_training() {
   reducer = std::make_unique<parallel::Reducer>(
       parameters, *parts.communicator,
       parallel::ReducerOptions{
-          .bucket_bytes = static_cast<std::int64_t>(args.ddp_bucket_cap_mb * 1e6),
+          .bucket_bytes = static_cast<std::int64_t>(args.ddp_bucket_cap_mb * (1 << 20)),
           .tracer = parts.tracer});
   optimizer = make_optimizer(args, *parts.kernels, *parts.memory, weights->segments());
   loader = make_train_loader();
@@ -267,8 +268,10 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
 
 void Trainer::Impl::log_window(const StepReport& report) {
   nlohmann::ordered_json record;
-  const auto steps = static_cast<double>(std::max<std::int64_t>(state.window_steps, 1));
-  record["loss"] = state.window_loss / steps;
+  // No finite loss in the whole window: not 0.
+  record["loss"] = state.window_steps > 0
+                       ? state.window_loss / static_cast<double>(state.window_steps)
+                       : std::numeric_limits<double>::quiet_NaN();
   record["grad_norm"] = report.grad_norm;
   record["learning_rate"] = report.learning_rate;
   if (args.include_tokens_per_second) record["tokens_per_second"] = report.tokens_per_second;
@@ -312,6 +315,7 @@ TrainResult Trainer::Impl::train() {
       metrics_file = std::make_unique<JsonLinesWriter>(
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
+    remove_unfinished_checkpoints(args.output_dir);
     if (!writer) writer = std::make_unique<CheckpointWriter>();
   }
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });

@@ -69,14 +69,17 @@ void Trainer::Impl::save_checkpoint() {
   state.loss_scale_good_steps = scaler.state().good_steps;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
   if (is_main()) {
+    {
+      const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
+      writer->finish();  // one snapshot's memory at a time
+    }
     const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
-    writer->finish();  // one snapshot's memory at a time
     auto snapshot = std::make_shared<Snapshot>();
     snapshot->masters = copies(weights->masters(), *parts.memory);
     if (!args.save_only_model)
       snapshot->moments = copies(optimizer->state_tensors(), *parts.memory);
     snapshot->state = state.to_json().dump(2) + "\n";
-    std::vector<std::string> keep;
+    std::vector<std::string> keep = {path};  // a higher number may be another run's
     if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
     writer->submit([task = parts.task, snapshot, keep, output_dir = args.output_dir,
                     step = state.global_step, limit = args.save_total_limit,
@@ -133,15 +136,32 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   return found ? std::optional(found->path) : std::nullopt;
 }
 
+// Ranks that look at different directories would train different models.
+void Trainer::Impl::agree_on_resuming(const std::optional<std::string>& path) {
+  if (ranks() == 1) return;
+  std::vector<std::int64_t> steps(static_cast<std::size_t>(ranks()), 0);
+  const auto own = static_cast<std::size_t>(parts.communicator->rank());
+  steps[own] = path ? read_trainer_state(*path).global_step : -1;
+  sum(steps.data(), ranks());
+  const auto text = [](std::int64_t step) {
+    return step < 0 ? std::string("no checkpoint") : fmt::format("step {}", step);
+  };
+  for (std::size_t rank = 1; rank < steps.size(); ++rank)
+    if (steps[rank] != steps[0])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("rank 0 would resume from {}, but rank {} from {}", text(steps[0]),
+                              rank, text(steps[rank])),
+                  "output_dir must be on a file system that every rank sees");
+}
+
 bool Trainer::Impl::resume() {
   if (state.global_step > 0) return true;  // train() called again
   const auto path = checkpoint_to_resume();
+  agree_on_resuming(path);  // and everybody has looked
   if (!path) {
-    const auto old = list_checkpoints(args.output_dir);
-    if (ranks() > 1) parts.communicator->barrier()->wait();  // everybody has looked
     // A later resume must not find a step of the run that was to be overwritten.
-    if (is_main())
-      for (const CheckpointInfo& info : old) {
+    if (is_main() && args.overwrite_output_dir)
+      for (const CheckpointInfo& info : list_checkpoints(args.output_dir)) {
         say(fmt::format("removing {} (overwrite_output_dir)", info.path));
         std::error_code ignored;
         std::filesystem::remove_all(info.path, ignored);
@@ -156,6 +176,12 @@ bool Trainer::Impl::resume() {
                                   ignored))
     last_checkpoint_step = state.global_step;
   say(fmt::format("resuming from {} at step {}", *path, state.global_step));
+  if (const auto all = list_checkpoints(args.output_dir);
+      !all.empty() && all.back().step > state.global_step)
+    say(
+        fmt::format("warning: {} is of a later step and stays: remove it, or a resume from the "
+                    "newest may take it for this run's",
+                    all.back().path));
   return true;
 }
 

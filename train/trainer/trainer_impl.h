@@ -95,6 +95,7 @@ struct Trainer::Impl {
   void save_checkpoint();
   bool resume();  // true: continued from a checkpoint
   std::optional<std::string> checkpoint_to_resume();
+  void agree_on_resuming(const std::optional<std::string>& path);
   void load_checkpoint(const std::string& directory);
   void load_weights(const std::string& directory);
   void load_optimizer(const std::string& path);

@@ -124,11 +124,20 @@ TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
 TEST(CheckpointDirectory, RotatesButKeepsTheBestAndTheNewest) {
   const TemporaryDirectory output;
   for (int step = 1; step <= 5; ++step) save(output.path(), step);
-  fs::create_directory(output / "tmp-checkpoint-6.0");
   rotate_checkpoints(output.path(), 2, {output / "checkpoint-1"});
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1", "checkpoint-5"));
   rotate_checkpoints(output.path(), 1, {});
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-5"));
+}
+
+TEST(CheckpointDirectory, WhatDeadWritersLeftIsRemoved) {
+  const TemporaryDirectory output;
+  fs::create_directories(output / "tmp-checkpoint-6.0/deep");
+  fs::create_directory(output / "tmp-other");
+  fs::create_directory(output / "checkpoint-5");
+  remove_unfinished_checkpoints(output.path());
+  EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-5", "tmp-other"));
+  remove_unfinished_checkpoints(output / "none");
 }
 
 // The kernel refuses bytes beyond RLIMIT_FSIZE as it refuses them on a full disk.

@@ -65,6 +65,13 @@ TEST(Plan, SaysWhenToLogEvaluateAndSave) {
   EXPECT_FALSE(plan.save_at(a, 24, true));
   a.logging_first_step = true;
   EXPECT_TRUE(plan.log_at(a, 1, false));
+  // The last epoch is cut short by max_steps: it is one all the same, as in Hugging Face's Trainer.
+  EXPECT_TRUE(plan.evaluate_at(a, 25, false));
+  a.save_strategy = a.logging_strategy = Interval::epoch;
+  a.logging_first_step = false;
+  EXPECT_FALSE(plan.save_at(a, 24, false));
+  EXPECT_TRUE(plan.save_at(a, 25, false));
+  EXPECT_TRUE(plan.log_at(a, 25, false));
   a.save_strategy = Interval::no;
   EXPECT_FALSE(plan.save_at(a, 25, true));
 }

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <mutex>
 
@@ -106,6 +107,7 @@ struct RunOptions {
   std::int64_t eval_samples = 0;
   std::int64_t stop_after = -1, signal_after = -1;
   nn::Gpt2Config config = toy_config();
+  std::function<TrainingArguments(int rank)> arguments_of = {};  // empty: the same on each
 };
 
 Outcome run(const TrainingArguments& arguments, const RunOptions& options = {}) {
@@ -138,7 +140,7 @@ Outcome run(const TrainingArguments& arguments, const RunOptions& options = {}) 
     parts.collator = std::make_shared<PaddingCollator>();
     parts.callbacks = {&recorder};
     parts.stop_signal = world.rank == options.ranks - 1 ? &signal : &never;
-    Trainer trainer(arguments, parts);
+    Trainer trainer(options.arguments_of ? options.arguments_of(world.rank) : arguments, parts);
     const TrainResult result = trainer.train();
     if (world.rank == 0) outcome.result = result;
     communicator->barrier()->wait();
@@ -311,6 +313,36 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   EXPECT_TRUE(list_checkpoints(output.path()).empty());
 }
 
+// As where output_dir is each host's own.
+TEST(TrainerResume, RanksThatSeeDifferentCheckpointsAreRefused) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output / "0");
+  arguments.max_steps = 2;
+  arguments.save_strategy = Interval::steps;
+  run(arguments);
+  arguments.resume_from_checkpoint = "true";
+  RunOptions options{.ranks = 2};
+  options.arguments_of = [&](int rank) {
+    TrainingArguments own = arguments;
+    own.output_dir = output / std::to_string(rank);
+    return own;
+  };
+  EXPECT_THAT(error_of(arguments, options),
+              HasSubstr("rank 0 would resume from step 2, but rank 1 from no checkpoint"));
+}
+
+TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 2;
+  std::filesystem::create_directory(output / "checkpoint-1");
+  arguments.resume_from_checkpoint = "true";
+  const auto begun = run(arguments);
+  EXPECT_EQ(begun.main.losses.size(), 2U);
+  EXPECT_THAT(begun.main.messages, HasSubstr("checkpoint-1 is passed over"));
+  EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
+}
+
 TEST(TrainerCheckpoints, AreRotated) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -323,6 +355,25 @@ TEST(TrainerCheckpoints, AreRotated) {
   ASSERT_EQ(left.size(), 2U);
   EXPECT_EQ(left[0].step, 8);
   EXPECT_EQ(left[1].step, 10);
+}
+
+// A run that goes back writes lower numbers than those of the run that it leaves.
+TEST(TrainerCheckpoints, RotationNeverTakesTheOneJustWritten) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 10;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  std::filesystem::create_directory(output / "tmp-checkpoint-9.0");
+  arguments.save_total_limit = 1;
+  arguments.max_steps = 6;
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  const auto back = run(arguments);
+  EXPECT_THAT(back.main.messages, HasSubstr("checkpoint-10 is of a later step"));
+  EXPECT_EQ(back.result.last_checkpoint, output / "checkpoint-6");
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
+  EXPECT_FALSE(std::filesystem::exists(output / "tmp-checkpoint-9.0"));
 }
 
 // The kernel refuses bytes beyond RLIMIT_FSIZE as it refuses them on a full disk.
@@ -466,6 +517,17 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
     ++lines;
   }
   EXPECT_EQ(lines, 3U);
+}
+
+TEST(TrainerLog, AWindowWithoutAFiniteLossIsNotZero) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 14;
+  arguments.warmup_steps = 0;
+  arguments.learning_rate = 1e30;
+  const auto outcome = run(arguments);
+  EXPECT_TRUE(std::isfinite(outcome.main.logs.at(0)["loss"].get<double>()));
+  EXPECT_TRUE(std::isnan(outcome.main.logs.at(1)["loss"].get<double>()));
 }
 
 TEST(TrainerData, RefusesWhatCannotFillABatch) {
