@@ -50,6 +50,8 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides) {
 nn::Gpt2Config read_config(const ModelArguments& model) {
   const std::string& name = model.config_name;
   nn::Gpt2Config config;
+  SHOAL_CHECK(model.model_type.empty() || model.model_type == "gpt2",
+              "model_type '{}' is not built yet; gpt2 is", model.model_type);
   if (!model.model_name_or_path.empty() && name.empty()) {
     const std::string directory = model_directory(model.model_name_or_path);
     config = nn::Gpt2Config::from_file(directory + "/config.json");
@@ -61,8 +63,6 @@ nn::Gpt2Config read_config(const ModelArguments& model) {
   if (name.empty()) {
     SHOAL_CHECK(!model.model_type.empty(),
                 "there is no model: give model_name_or_path, config_name, or model_type gpt2");
-    SHOAL_CHECK(model.model_type == "gpt2", "model_type '{}' is not built yet; gpt2 is",
-                model.model_type);
   } else if (fs::is_directory(name)) {
     config = nn::Gpt2Config::from_file(name + "/config.json");
   } else if (exists(name)) {
@@ -161,6 +161,33 @@ TokenFiles token_files(const RunArguments& a, const Tokenizer* tokenizer, const 
   return files;
 }
 
+// What is asked for, but could have no effect.
+void check_is_possible(const RunArguments& a) {
+  const bool held_out = !a.data.validation_file.empty() || a.data.validation_split_percentage > 0;
+  SHOAL_CHECK(!a.data.train_file.empty() || !a.training.do_train,
+              "train_file is not given; it is text or tokens from `shoal data prepare`");
+  SHOAL_CHECK(a.data.validation_split_percentage == 0 || !a.data.validation_file.empty() ||
+                  !is_token_file(a.data.train_file),
+              "validation_split_percentage is {}, but {} is prepared already; give `shoal data "
+              "prepare` a --validation-fraction, and its file as validation_file",
+              a.data.validation_split_percentage, a.data.train_file);
+  SHOAL_CHECK(held_out || a.training.eval_strategy == Interval::no,
+              "eval_strategy asks for evaluation, but there is no validation set; give "
+              "validation_file or validation_split_percentage");
+  SHOAL_CHECK(held_out || !a.training.eval_on_start,
+              "eval_on_start asks for evaluation, but there is no validation set; give "
+              "validation_file or validation_split_percentage");
+  if (a.training.do_train) return;
+  SHOAL_CHECK(held_out && a.training.do_eval,
+              "there is nothing to do: do_train is false, and there is {}",
+              a.training.do_eval ? "no validation_file" : "no do_eval either");
+  const std::string& resume = a.training.resume_from_checkpoint;
+  if (!resume.empty() && resume != "false")
+    throw Error(ErrorCode::invalid_argument,
+                "resume_from_checkpoint continues training, but do_train is false",
+                "to evaluate a checkpoint, give it as --model_name_or_path");
+}
+
 }  // namespace
 
 std::string model_directory(const std::string& path) {
@@ -198,8 +225,7 @@ int threads_of_rank(const World& world, Store& store) {
 
 RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
   RunSetup setup;
-  SHOAL_CHECK(!a.data.train_file.empty() || !a.training.do_train,
-              "train_file is not given; it is text or tokens from `shoal data prepare`");
+  check_is_possible(a);
   if (!a.model.model_name_or_path.empty())
     setup.initial_weights = model_directory(a.model.model_name_or_path);
   setup.config = read_config(a.model);
@@ -241,8 +267,6 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
   if (!files.validation.empty())
     setup.eval_dataset = blocks_of(files.validation, setup.block_size, setup.config,
                                    setup.tokenizer.get(), a.data.max_eval_samples);
-  SHOAL_CHECK(setup.eval_dataset || a.training.eval_strategy == Interval::no,
-              "eval_strategy asks for evaluation, but there is no validation_file");
   return setup;
 }
 

@@ -109,7 +109,10 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.finish();
   refused.check(options);
   check_arguments(arguments.training);
-  return options.notices();
+  std::vector<std::string> notices = options.notices();
+  if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
+    notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
+  return notices;
 }
 
 std::string trace_path(const std::string& path, int rank) {
@@ -271,6 +274,8 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
   CountingMemory memory(pool);
   const int threads = threads_of_rank(world, store);
   std::unique_ptr<Tracer> tracer;
+  // What cannot be written should not be found out when all is done.
+  if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
   collectives::CommunicatorOptions how;

@@ -114,12 +114,14 @@ class Shoal : public ::testing::Test {
 testing::TemporaryDirectory* Shoal::data_ = nullptr;
 
 TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
-  const auto trained = train({"--eval_strategy", "steps", "--eval_steps", "3"});
+  const auto trained = train(
+      {"--eval_strategy", "steps", "--eval_steps", "3", "--validation_split_percentage", "5"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   EXPECT_THAT(trained.out,
               AllOf(HasSubstr("global batch: 4 samples = 4 per device x 1 rank x 1 accumulated"),
                     HasSubstr("{'loss': "), HasSubstr("'eval_perplexity': "),
-                    HasSubstr("'train_samples_per_second': "), HasSubstr("unigram")));
+                    HasSubstr("'train_samples_per_second': "), HasSubstr("unigram"),
+                    HasSubstr("validation_split_percentage has no effect")));
   for (const char* file : {"config.json", "tokenizer.json", "metrics.jsonl", "all_results.json",
                            "checkpoint-6/COMPLETE", "checkpoint-6/model.safetensors"})
     EXPECT_TRUE(fs::exists(out() + "/" + file)) << file;
@@ -246,6 +248,24 @@ TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--block_size", "128"}), "the model has 64 positions");
   expect_refused(train({"--config_overrides", "n_layers=2"}), "n_layers");
   expect_refused(train({"--model_type", "bert"}), "bert");
+  expect_refused(train({"--model_type", "bert", "--config_name", "gpt2"}), "bert");
+  expect_refused(train({"--trace", mine_ / "none" + "/trace.json"}), "trace.json");
+  EXPECT_FALSE(fs::exists(model_file()));  // found before training, not after
+  expect_refused(train({"--do_train", "false", "--do_eval", "false"}), "nothing to do");
+  expect_refused(train({"--do_train", "false", "--resume_from_checkpoint", "true"}),
+                 "--model_name_or_path");
+  // Without a validation set, what asks for one is not ignored.
+  auto alone = train_words({"--eval_on_start"});
+  const auto held_out = std::find(alone.begin(), alone.end(), "--validation_file");
+  alone.erase(held_out, held_out + 2);
+  expect_refused(shoal(alone), "eval_on_start");
+  alone.back() = "--do_train";
+  alone.emplace_back("false");
+  expect_refused(shoal(alone), "nothing to do");
+  alone.pop_back();
+  alone.back() = "--eval_strategy";
+  alone.emplace_back("epoch");
+  expect_refused(shoal(alone), "validation_split_percentage");
   std::ofstream(mine_ / "bad.json") << R"({"learning_rate": [1, 2]})";
   expect_refused(shoal({"train", mine_ / "bad.json"}), "learning_rate");
   std::ofstream(mine_ / "cut.json") << R"({"learning_rate": 1)";
@@ -276,6 +296,10 @@ TEST_F(Shoal, RefusesDataItCannotUse) {
                         "n_layer=1,n_head=1,n_embd=8,n_positions=64,vocab_size=100", "--train_file",
                         tokens, "--block_size", "16", "--output_dir", out()}),
                  "100");
+  auto prepared = train_words({"--train_file", tokens, "--validation_split_percentage", "5"});
+  const auto held_out = std::find(prepared.begin(), prepared.end(), "--validation_file");
+  prepared.erase(held_out, held_out + 2);
+  expect_refused(shoal(prepared), "--validation-fraction");
   fs::resize_file(tokens, fs::file_size(tokens) - 10);
   expect_refused(train({"--train_file", tokens}), "shoaltok");
 }

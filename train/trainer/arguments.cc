@@ -162,16 +162,17 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
 struct Refusal {
   const char* name;
   const char* reason;
+  bool is_flag = false;
 };
 constexpr std::array kRefused = {
-    Refusal{"do_predict", "prediction is not built yet"},
-    Refusal{"auto_find_batch_size", "set per_device_train_batch_size"},
-    Refusal{"group_by_length", "blocks of text all have one length"},
+    Refusal{"do_predict", "prediction is not built yet", true},
+    Refusal{"auto_find_batch_size", "set per_device_train_batch_size", true},
+    Refusal{"group_by_length", "blocks of text all have one length", true},
     Refusal{"train_sampling_strategy", "samples are always shuffled each epoch"},
-    Refusal{"bf16_full_eval", "evaluation uses the precision of training"},
-    Refusal{"fp16_full_eval", "evaluation uses the precision of training"},
-    Refusal{"tf32", "there are no CUDA kernels yet"},
-    Refusal{"torch_compile", "there is no just-in-time compiler"},
+    Refusal{"bf16_full_eval", "evaluation uses the precision of training", true},
+    Refusal{"fp16_full_eval", "evaluation uses the precision of training", true},
+    Refusal{"tf32", "there are no CUDA kernels yet", true},
+    Refusal{"torch_compile", "there is no just-in-time compiler", true},
     Refusal{"neftune_noise_alpha", "embedding noise is not built yet"},
     Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
     Refusal{"optim_target_modules", "every parameter is trained"},
@@ -187,15 +188,15 @@ constexpr std::array kRefused = {
     Refusal{"partitions", "pipeline parallelism is not built yet"},
     Refusal{"microbatches", "use gradient_accumulation_steps"},
     Refusal{"hub_model_id", "nothing is uploaded"},
-    Refusal{"use_liger_kernel", "kernels are already fused"},
+    Refusal{"use_liger_kernel", "kernels are already fused", true},
     Refusal{"torch_dtype", "use bf16 or fp16"},
-    Refusal{"streaming", "prepare tokens with `shoal data prepare`"},
+    Refusal{"streaming", "prepare tokens with `shoal data prepare`", true},
     Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"task_name", "only causal language modelling is built yet"},
     Refusal{"mlm_probability", "only causal language modelling is built yet"},
     Refusal{"doc_stride", "only causal language modelling is built yet"},
-    Refusal{"use_lora", "adapters are not built yet"},
+    Refusal{"use_lora", "adapters are not built yet", true},
 };
 
 bool asks_for_nothing(const std::string& value) {
@@ -254,18 +255,22 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
 
 RefusedOptions::RefusedOptions() {
   for (const Refusal& refusal : kRefused)
-    entries_.push_back({refusal.name, refusal.reason, std::nullopt});
+    entries_.push_back({refusal.name, refusal.reason, refusal.is_flag});
 }
 
 void RefusedOptions::declare(OptionSet& options) {
   auto section = options.section("later", "Known, but refused");
-  for (Entry& entry : entries_) section.string(entry.name, &entry.value, {.help = entry.reason});
+  for (Entry& entry : entries_)
+    if (entry.is_flag)
+      section.boolean(entry.name, &entry.flag, {.help = entry.reason});
+    else
+      section.string(entry.name, &entry.value, {.help = entry.reason});
 }
 
 void RefusedOptions::check(const OptionSet& options) const {
   std::string problems;
   for (const Entry& entry : entries_) {
-    if (!options.is_set(entry.name) || !entry.value || asks_for_nothing(*entry.value)) continue;
+    if (!entry.flag.value_or(false) && (!entry.value || asks_for_nothing(*entry.value))) continue;
     problems += fmt::format("{}{} ({}) is not supported: {}", problems.empty() ? "" : "\n",
                             entry.name, options.source_of(entry.name), entry.reason);
   }

@@ -124,7 +124,9 @@ class RefusedOptions {
  private:
   struct Entry {
     std::string name, reason;
-    std::optional<std::string> value;
+    bool is_flag = false;  // Hugging Face's --do_predict needs no value
+    std::optional<std::string> value = {};
+    std::optional<bool> flag = {};
   };
   std::vector<Entry> entries_;
 };

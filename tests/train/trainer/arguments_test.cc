@@ -102,7 +102,11 @@ TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
   EXPECT_THAT(refusal({{"torch_compile", "true"}}), HasSubstr("torch_compile"));
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--deepspeed", "zero3.json"}),
               HasSubstr("sharded parameters are not built yet"));
-  EXPECT_THAT(refusal({{"report_to", "tensorboard"}}), HasSubstr("tensorboard"));
+  EXPECT_THAT(refusal({{"report_to", "tensorboard"}}),
+              HasSubstr("report_to tensorboard is not built"));
+  EXPECT_THAT(refusal(nlohmann::json::object(), {"--do_predict", "--bf16"}),
+              HasSubstr("do_predict (command line --do_predict) is not supported"));
+  EXPECT_EQ(refusal(nlohmann::json::object(), {"--do_predict", "false", "--no_tf32"}), "accepted");
   EXPECT_EQ(refusal({{"report_to", "none"}, {"torch_compile", "false"}, {"fsdp", ""}}), "accepted");
 }
 
