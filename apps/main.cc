@@ -1,14 +1,13 @@
 // shoal: train, generate, tokenizer, data, report, env, doctor, version.
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 
 #include "commands.h"
-#include <unistd.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::app {
 
@@ -52,21 +51,11 @@ int run(int argc, char** argv) {
   return action();
 }
 
-// Threads that wait between kernels spin for some 50 us, then sleep. libgomp's own choice is to
-// spin for much longer, which is right on a machine of one's own; where anything else runs (another
-// rank, the checkpoint writer, a neighbour) it was measured to cost up to four times the whole run.
-// libgomp reads this when it is loaded, so the program starts itself again, once.
-void wait_politely(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  ::setenv("GOMP_SPINCOUNT", "10000", 1);
-  ::execv("/proc/self/exe", argv);  // where that fails, the run is only slower
-}
-
 }  // namespace
 }  // namespace shoal::app
 
 int main(int argc, char** argv) {
-  shoal::app::wait_politely(argv);
+  shoal::restart_with_short_spins(argv);
   // A file beyond a limit, and a pipe that nobody reads, are errors of write(), not deaths.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);

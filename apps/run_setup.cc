@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include <nlohmann/json.hpp>
-#include <sched.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
@@ -197,30 +196,6 @@ std::string model_directory(const std::string& path) {
       ErrorCode::not_found,
       fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
       "give a directory in Hugging Face's format; nothing is downloaded");
-}
-
-int threads_of_rank(const World& world, Store& store) {
-  const auto wanted = env::get_integer(env::kThreads);
-  SHOAL_CHECK(wanted >= 0 && wanted <= 4096, "SHOAL_THREADS is {}; 0 to 4096 is allowed", wanted);
-  if (wanted > 0) return static_cast<int>(wanted);
-  if (world.local_size <= 1) return available_cores();
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
-  std::string mine = world.host + "|";
-  for (int core = 0; core < CPU_SETSIZE; ++core) mine += CPU_ISSET(core, &mask) ? '1' : '0';
-  const auto all = exchange(store, "affinity", world.rank, world.size, mine,
-                            Deadline::in_seconds(env::get_real(env::kDeadline)));
-  const std::size_t first = world.host.size() + 1;
-  double share = 0;
-  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (mine[first + core] != '1') continue;
-    const auto users = std::count_if(all.begin(), all.end(), [&](const std::string& other) {
-      return other.compare(0, first, mine, 0, first) == 0 && other[first + core] == '1';
-    });
-    share += 1.0 / static_cast<double>(std::max<std::ptrdiff_t>(users, 1));
-  }
-  return std::max(1, static_cast<int>(share + 1e-9));
 }
 
 RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {

@@ -34,8 +34,4 @@ RunSetup set_up_run(const RunArguments& arguments, const World& world, Store& st
 // checkpoints. not_found says what was looked for.
 std::string model_directory(const std::string& path);
 
-// Threads inside kernels of this rank: SHOAL_THREADS, else the cores it may use, each divided by
-// the number of ranks of this host that may use it too. Collective when the host has several.
-int threads_of_rank(const World& world, Store& store);
-
 }  // namespace shoal::app

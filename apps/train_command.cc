@@ -18,6 +18,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/console.h"
@@ -272,7 +273,8 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
   auto host = make_host_memory();
   PoolMemory pool(*host);
   CountingMemory memory(pool);
-  const int threads = threads_of_rank(world, store);
+  const int threads =
+      threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
   std::unique_ptr<Tracer> tracer;
   // What cannot be written should not be found out when all is done.
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");

@@ -46,5 +46,5 @@ function(shoal_test name)
   target_compile_definitions(${name} PRIVATE
     SHOAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=10000 LABELS "${ARG_LABELS}")
 endfunction()

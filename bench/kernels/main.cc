@@ -95,6 +95,7 @@ void Bench::add_row(Row row, Bound bound, std::function<void()> run) {
 }  // namespace shoal::bench
 
 int main(int argc, char** argv) {
+  shoal::restart_with_short_spins(argv);  // as `shoal train` does
   int threads = shoal::available_cores();
   std::ofstream file;
   int kept = 1;

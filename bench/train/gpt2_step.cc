@@ -15,6 +15,7 @@
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::bench {
 namespace {
@@ -214,6 +215,7 @@ int serve(const Arguments& arguments) {
 }  // namespace shoal::bench
 
 int main(int argc, char** argv) {
+  shoal::restart_with_short_spins(argv);  // as `shoal train` does
   shoal::bench::Arguments arguments;
   CLI::App app("One training step of GPT-2 a round; answers `round` lines with JSON lines");
   app.add_option("variant", arguments.variant, "f32, bf16, f16, f32-matmul, bf16-matmul")

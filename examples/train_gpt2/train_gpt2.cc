@@ -17,6 +17,7 @@
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/rendezvous/threads.h"
 
 using namespace shoal;
 
@@ -53,7 +54,7 @@ int train(std::int64_t steps, const std::string& out) {
 
   const auto host = make_host_memory();
   PoolMemory memory(*host);
-  const int threads = std::max(1, available_cores() / world.local_size);
+  const int threads = threads_of_rank(world, *store, Deadline::in_seconds(60));
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
 
   // The model. Weights are drawn from the seed and each parameter's name: the same on every rank.
@@ -119,6 +120,7 @@ int train(std::int64_t steps, const std::string& out) {
 }
 
 int main(int argc, char** argv) try {
+  restart_with_short_spins(argv);  // before OpenMP's threads exist: how they wait is settled here
   std::int64_t steps = 100;
   std::string out;
   for (int i = 1; i + 1 < argc; i += 2) {

@@ -6,6 +6,7 @@
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/cpu/onednn.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::kernels {
@@ -18,6 +19,10 @@ class CpuKernels final : public Kernels {
     SHOAL_CHECK(options.threads >= 0, "{} kernel threads; 0 means the available cores",
                 options.threads);
     room_.threads = options.threads > 0 ? options.threads : available_cores();
+    if (room_.threads > 1 && threads_spin_long())
+      log::once(log::Level::info, "openmp spins",
+                "OpenMP's threads spin long between kernels, which slows whatever else runs here: "
+                "call restart_with_short_spins(argv) first in main, or set GOMP_SPINCOUNT=10000");
     if (!options.memory) own_memory_ = make_host_memory();
     room_.memory = options.memory ? options.memory : own_memory_.get();
   }

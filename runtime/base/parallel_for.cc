@@ -1,10 +1,12 @@
 #include "shoal/runtime/base/parallel_for.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 namespace shoal {
 
@@ -12,6 +14,16 @@ int available_cores() {
   cpu_set_t mask;
   if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
   return 1;
+}
+
+bool threads_spin_long() {
+  return std::getenv("GOMP_SPINCOUNT") == nullptr && std::getenv("OMP_WAIT_POLICY") == nullptr;
+}
+
+void restart_with_short_spins(char** argv) {
+  if (!threads_spin_long()) return;
+  ::setenv("GOMP_SPINCOUNT", "10000", 1);
+  ::execv("/proc/self/exe", argv);
 }
 
 void parallel_for(int threads, std::int64_t count, std::int64_t grain,

@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/clock.h"
@@ -228,6 +229,29 @@ TEST(ParallelFor, NestedCallsRunInTheCaller) {
   EXPECT_EQ(foreign, 0);
 #endif
   EXPECT_GE(available_cores(), 1);
+}
+
+// The child starts this test again, now with the variable set.
+TEST(Threads, AProgramRestartsOnceToSpinShortly) {
+  if (std::getenv("SHOAL_TEST_RESTARTED") != nullptr) {
+    restart_with_short_spins(nullptr);  // would start without arguments, again and again
+    const char* spins = std::getenv("GOMP_SPINCOUNT");
+    std::_Exit(spins != nullptr && std::string(spins) == "10000" && !threads_spin_long() ? 42 : 43);
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("SHOAL_TEST_RESTARTED", "1", 1);
+    ::unsetenv("OMP_WAIT_POLICY");
+    ::unsetenv("GOMP_SPINCOUNT");
+    char name[] = "runtime_base_test", filter[] = "--gtest_filter=Threads.*";
+    char* arguments[] = {name, filter, nullptr};
+    restart_with_short_spins(arguments);
+    std::_Exit(44);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 42);
 }
 
 TEST(NearestName, CountsEditsAndSwaps) {
