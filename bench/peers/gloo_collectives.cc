@@ -1,0 +1,157 @@
+// One collective of gloo over TCP, timed: a peer of shoal-collective-perf. Rank 0 prints one JSON
+// line a size.
+//
+//   gloo_collectives STORE_DIRECTORY OPERATION ITERATIONS BYTES...
+//
+// Rank and size from OMPI_COMM_WORLD_RANK/SIZE or RANK/WORLD_SIZE; STORE_DIRECTORY: one that all
+// ranks see, new for each run. GLOO_INTERFACE names the network interface (default lo). OPERATION:
+// all_reduce (PyTorch's ring), all_reduce:bcube, all_reduce:halving_doubling, all_reduce:ring_chunked,
+// reduce_scatter (halving-doubling, the only one it has), all_gather, broadcast, all_to_all; f32, sum.
+// ITERATIONS 0: as many as take about 0.2 s.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/allreduce_halving_doubling.h>
+#include <gloo/allreduce_ring_chunked.h>
+#include <gloo/alltoall.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/math.h>
+#include <gloo/reduce_scatter.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+
+namespace {
+
+using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
+using Seconds = std::chrono::duration<double>;
+
+int number_from(const char* first, const char* second) {
+  for (const char* name : {first, second})
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  std::cerr << "gloo_collectives: neither " << first << " nor " << second << " is set\n";
+  std::exit(2);
+}
+
+template <typename T>
+void all_reduce(const ContextPtr& context, T* data, std::size_t count,
+                gloo::AllreduceOptions::Algorithm algorithm) {
+  gloo::AllreduceOptions options(context);
+  options.setOutput(data, count);
+  options.setAlgorithm(algorithm);
+  options.setReduceFunction(
+      static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<T>));
+  gloo::allreduce(options);
+}
+
+std::function<void()> operation(const std::string& name, const ContextPtr& context,
+                                std::vector<float>& send, std::vector<float>& recv) {
+  const std::size_t count = recv.size();
+  const auto size = static_cast<std::size_t>(context->size);
+  const std::vector<float*> pointers{recv.data()};
+  using Algorithm = gloo::AllreduceOptions::Algorithm;
+  if (name == "all_reduce" || name == "all_reduce:bcube") {
+    const auto algorithm = name == "all_reduce" ? Algorithm::RING : Algorithm::BCUBE;
+    return [=, &recv] { all_reduce(context, recv.data(), count, algorithm); };
+  }
+  const auto object = [](auto made) { return [made] { made->run(); }; };
+  const auto n = static_cast<int>(count);
+  if (name == "all_reduce:halving_doubling")
+    return object(std::make_shared<gloo::AllreduceHalvingDoubling<float>>(context, pointers, n));
+  if (name == "all_reduce:ring_chunked")
+    return object(std::make_shared<gloo::AllreduceRingChunked<float>>(context, pointers, n));
+  if (name == "reduce_scatter") {
+    std::vector<int> parts(size, static_cast<int>(count / size));
+    return object(
+        std::make_shared<gloo::ReduceScatterHalvingDoubling<float>>(context, pointers, n, parts));
+  }
+  if (name == "all_gather")
+    return [=, &send, &recv] {
+      gloo::AllgatherOptions options(context);
+      options.setInput(send.data(), count / size);
+      options.setOutput(recv.data(), count);
+      gloo::allgather(options);
+    };
+  if (name == "broadcast")
+    return [=, &recv] {
+      gloo::BroadcastOptions options(context);
+      options.setOutput(recv.data(), count);
+      options.setRoot(0);
+      gloo::broadcast(options);
+    };
+  if (name == "all_to_all")
+    return [=, &send, &recv] {
+      gloo::AlltoallOptions options(context);
+      options.setInput(send.data(), count);
+      options.setOutput(recv.data(), count);
+      gloo::alltoall(options);
+    };
+  std::cerr << "gloo_collectives: unknown operation '" << name << "'\n";
+  std::exit(2);
+}
+
+// Seconds of one call, the mean over `times` calls and all ranks (nccl-tests' default).
+double timed(const ContextPtr& context, const std::function<void()>& call, long times) {
+  gloo::BarrierOptions barrier(context);
+  gloo::barrier(barrier);
+  const auto start = std::chrono::steady_clock::now();
+  for (long i = 0; i < times; ++i) call();
+  double seconds =
+      Seconds(std::chrono::steady_clock::now() - start).count() / static_cast<double>(times);
+  all_reduce(context, &seconds, 1, gloo::AllreduceOptions::Algorithm::RING);
+  return seconds / context->size;
+}
+
+int run(int argc, char** argv) {
+  if (argc < 5) {
+    std::cerr << "usage: gloo_collectives STORE_DIRECTORY OPERATION ITERATIONS BYTES...\n";
+    return 2;
+  }
+  const int rank = number_from("OMPI_COMM_WORLD_RANK", "RANK");
+  const int size = number_from("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE");
+  gloo::transport::tcp::attr attributes;
+  const char* interface = std::getenv("GLOO_INTERFACE");
+  attributes.iface = interface ? interface : "lo";
+  auto device = gloo::transport::tcp::CreateDevice(attributes);
+  const auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+  gloo::rendezvous::FileStore store(argv[1]);
+  context->connectFullMesh(store, device);
+
+  const std::string name = argv[2];
+  for (int i = 4; i < argc; ++i) {
+    const long bytes = std::atol(argv[i]);
+    std::vector<float> send(static_cast<std::size_t>(bytes / 4)), recv(send.size());
+    const auto call = operation(name, context, send, recv);
+    long times = std::atol(argv[3]);
+    const double once = timed(context, call, bytes < (1 << 20) ? 20 : 2);
+    if (times <= 0) times = std::clamp(static_cast<long>(0.2 / once), 3L, 20000L);
+    const double seconds = timed(context, call, times);
+    if (rank == 0)
+      std::cout << "{\"operation\": \"" << name << "\", \"bytes\": " << bytes
+                << ", \"ranks\": " << size << ", \"seconds\": " << seconds << "}" << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& problem) {
+    std::cerr << "gloo_collectives: " << problem.what() << "\n";
+    return 1;
+  }
+}

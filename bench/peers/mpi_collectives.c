@@ -1,0 +1,77 @@
+/* One collective of an MPI library, timed: a peer of shoal-collective-perf. One source, built once
+ * for each MPI that is there. Rank 0 prints one JSON line a size.
+ *
+ *   mpirun -n N mpi_collectives OPERATION ITERATIONS BYTES...
+ *
+ * OPERATION: all_reduce, reduce_scatter, all_gather, broadcast, all_to_all; f32, sum; out of place
+ * (all_reduce, broadcast: in place). BYTES as in nccl-tests: the larger of the two buffers.
+ * ITERATIONS 0: as many as take about 0.2 s. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, size;
+
+static void run(const char* operation, float* send, float* recv, int count) {
+  if (strcmp(operation, "all_reduce") == 0)
+    MPI_Allreduce(MPI_IN_PLACE, recv, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  else if (strcmp(operation, "reduce_scatter") == 0)
+    MPI_Reduce_scatter_block(send, recv, count / size, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  else if (strcmp(operation, "all_gather") == 0)
+    MPI_Allgather(send, count / size, MPI_FLOAT, recv, count / size, MPI_FLOAT, MPI_COMM_WORLD);
+  else if (strcmp(operation, "broadcast") == 0)
+    MPI_Bcast(recv, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  else if (strcmp(operation, "all_to_all") == 0)
+    MPI_Alltoall(send, count / size, MPI_FLOAT, recv, count / size, MPI_FLOAT, MPI_COMM_WORLD);
+  else {
+    if (rank == 0) fprintf(stderr, "mpi_collectives: unknown operation '%s'\n", operation);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+}
+
+/* Seconds of one call, the mean over `times` calls and all ranks (nccl-tests' default). */
+static double timed(const char* operation, float* send, float* recv, int count, long times) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double start = MPI_Wtime();
+  for (long i = 0; i < times; ++i) run(operation, send, recv, count);
+  double seconds = (MPI_Wtime() - start) / (double)times, sum = 0;
+  MPI_Allreduce(&seconds, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  return sum / size;
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (argc < 4) {
+    if (rank == 0) fprintf(stderr, "usage: mpi_collectives OPERATION ITERATIONS BYTES...\n");
+    MPI_Finalize();
+    return 2;
+  }
+  for (int i = 3; i < argc; ++i) {
+    const long bytes = atol(argv[i]);
+    const int count = (int)(bytes / 4);
+    float* send = calloc((size_t)count + 1, 4);
+    float* recv = calloc((size_t)count + 1, 4);
+    for (int j = 0; j < count; ++j) send[j] = recv[j] = 0; /* touched: pages are there */
+    long times = atol(argv[2]);
+    const long warm_up = bytes < (1 << 20) ? 20 : 2;
+    const double once = timed(argv[1], send, recv, count, warm_up);
+    if (times <= 0) {
+      times = (long)(0.2 / once);
+      times = times < 3 ? 3 : times > 20000 ? 20000 : times;
+      MPI_Bcast(&times, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    }
+    const double seconds = timed(argv[1], send, recv, count, times);
+    if (rank == 0) {
+      printf("{\"operation\": \"%s\", \"bytes\": %ld, \"ranks\": %d, \"seconds\": %.9g}\n", argv[1],
+             bytes, size, seconds);
+      fflush(stdout);
+    }
+    free(send);
+    free(recv);
+  }
+  MPI_Finalize();
+  return 0;
+}
