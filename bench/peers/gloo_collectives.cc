@@ -5,9 +5,9 @@
 //
 // Rank and size from OMPI_COMM_WORLD_RANK/SIZE or RANK/WORLD_SIZE; STORE_DIRECTORY: one that all
 // ranks see, new for each run. GLOO_INTERFACE names the network interface (default lo). OPERATION:
-// all_reduce (PyTorch's ring), all_reduce:bcube, all_reduce:halving_doubling, all_reduce:ring_chunked,
-// reduce_scatter (halving-doubling, the only one it has), all_gather, broadcast, all_to_all; f32, sum.
-// ITERATIONS 0: as many as take about 0.2 s.
+// all_reduce (PyTorch's ring), all_reduce:bcube, all_reduce:halving_doubling,
+// all_reduce:ring_chunked, reduce_scatter (halving-doubling, the only one it has), all_gather,
+// broadcast, all_to_all; f32, sum. ITERATIONS 0: as many as take about 0.2 s.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,0 +1,241 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "shoal/collectives/verifiable/verifiable.h"
+#include "shoal/runtime/base/clock.h"
+
+namespace shoal::perf {
+namespace {
+
+using collectives::Operation;
+using collectives::ReduceOp;
+using collectives::Reduction;
+using collectives::Verifiable;
+
+// Parts of the larger buffer that a call's count stands for.
+int parts(Operation operation, int ranks) {
+  switch (operation) {
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+      return ranks;
+    default:
+      return 1;
+  }
+}
+
+Verifiable inputs(const Options& options, int ranks) {
+  return {options.dtype, options.op, ranks, 1};
+}
+
+}  // namespace
+
+double bus_factor(Operation operation, int ranks) {
+  const double n = ranks;
+  switch (operation) {
+    case Operation::all_reduce:
+      return 2 * (n - 1) / n;
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+      return (n - 1) / n;
+    default:
+      return 1;
+  }
+}
+
+Bench::Bench(const Options& options, collectives::Communicator& communicator)
+    : options_(options), communicator_(communicator), host_(make_host_memory()) {
+  std::int64_t largest = options.max_bytes;
+  for (const std::int64_t size : options.sizes) largest = std::max(largest, size);
+  MemoryResource& memory =
+      options.memory == Memory::symmetric ? communicator.memory_resource() : *host_;
+  const auto bytes = static_cast<std::size_t>(largest + 64);
+  a_ = Buffer(memory, bytes, MemoryTag::communication);
+  b_ = Buffer(memory, bytes, MemoryTag::communication);
+  std::memset(a_.data(), 0, bytes);  // pages are there before anything is timed
+  std::memset(b_.data(), 0, bytes);
+}
+
+Bench::Call Bench::prepare(std::int64_t count, bool in_place) const {
+  const int rank = communicator_.rank(), ranks = communicator_.size();
+  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
+  auto* a = static_cast<std::byte*>(a_.data());
+  auto* b = in_place ? a : static_cast<std::byte*>(b_.data());
+  const std::int64_t whole = count * parts(options_.operation, ranks);
+  const std::int64_t part = rank * count * element;
+  const Verifiable pattern = inputs(options_, ranks);
+  Call call{a, b, count};
+  std::memset(b, 0x5a, static_cast<std::size_t>(whole * element));
+  switch (options_.operation) {
+    case Operation::all_gather:
+    case Operation::gather:
+      if (in_place) call.send = a + part;
+      pattern.fill(rank, 0, count, const_cast<std::byte*>(call.send));
+      break;
+    case Operation::reduce_scatter:
+    case Operation::scatter:
+      if (in_place && (options_.operation != Operation::scatter || rank == options_.root))
+        call.recv = a + part;
+      pattern.fill(rank, 0, whole, a);
+      break;
+    case Operation::broadcast:
+      call.send = call.recv = a;
+      if (rank == options_.root) pattern.fill(rank, 0, count, a);
+      break;
+    case Operation::all_to_all:
+    default:
+      pattern.fill(rank, 0, whole, a);
+  }
+  return call;
+}
+
+collectives::WorkPtr Bench::start(const Call& call) const {
+  auto& c = communicator_;
+  const Reduction op =
+      options_.op == ReduceOp::premultiplied_sum
+          ? Reduction::premultiplied_sum(inputs(options_, c.size()).factor(c.rank()))
+          : Reduction(options_.op);
+  const DType dtype = options_.dtype;
+  switch (options_.operation) {
+    case Operation::all_reduce:
+      return c.all_reduce(call.send, call.recv, call.count, dtype, op);
+    case Operation::reduce_scatter:
+      return c.reduce_scatter(call.send, call.recv, call.count, dtype, op);
+    case Operation::all_gather:
+      return c.all_gather(call.send, call.recv, call.count, dtype);
+    case Operation::broadcast:
+      return c.broadcast(call.recv, call.count, dtype, options_.root);
+    case Operation::reduce:
+      return c.reduce(call.send, call.recv, call.count, dtype, op, options_.root);
+    case Operation::gather:
+      return c.gather(call.send, call.recv, call.count, dtype, options_.root);
+    case Operation::scatter:
+      return c.scatter(call.send, call.recv, call.count, dtype, options_.root);
+    case Operation::all_to_all:
+      return c.all_to_all(call.send, call.recv, call.count, dtype);
+    case Operation::send:
+      c.begin_group();
+      c.send(call.send, call.count, dtype, (c.rank() + 1) % c.size());
+      c.recv(call.recv, call.count, dtype, (c.rank() + c.size() - 1) % c.size());
+      return c.end_group();
+    default:
+      return c.barrier();
+  }
+}
+
+std::int64_t Bench::wrong(const Call& call) const {
+  const int rank = communicator_.rank(), ranks = communicator_.size();
+  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
+  const Verifiable pattern = inputs(options_, ranks);
+  const bool at_root = rank == options_.root;
+  std::int64_t wrong = 0;
+  const auto parts_of_all = [&](std::int64_t first) {
+    for (int peer = 0; peer < ranks; ++peer)
+      wrong +=
+          pattern.wrong_copied(peer, first, call.count, call.recv + peer * call.count * element);
+    return wrong;
+  };
+  switch (options_.operation) {
+    case Operation::all_reduce:
+      return pattern.wrong_reduced(0, call.count, call.recv);
+    case Operation::reduce_scatter:
+      return pattern.wrong_reduced(rank * call.count, call.count, call.recv);
+    case Operation::reduce:
+      return at_root ? pattern.wrong_reduced(0, call.count, call.recv) : 0;
+    case Operation::all_gather:
+      return parts_of_all(0);
+    case Operation::gather:
+      return at_root ? parts_of_all(0) : 0;
+    case Operation::all_to_all:
+      return parts_of_all(rank * call.count);
+    case Operation::scatter:
+      return pattern.wrong_copied(options_.root, rank * call.count, call.count, call.recv);
+    case Operation::broadcast:
+      return pattern.wrong_copied(options_.root, 0, call.count, call.recv);
+    case Operation::send:
+      return pattern.wrong_copied((rank + ranks - 1) % ranks, 0, call.count, call.recv);
+    default:
+      return 0;
+  }
+}
+
+double Bench::agree(double value, ReduceOp op) const {
+  communicator_.all_reduce(&value, &value, 1, DType::f64, op)->wait();
+  return value;
+}
+
+std::int64_t Bench::iterations(double seconds) const {
+  if (options_.iterations > 0) return options_.iterations;
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(0.2 / seconds), 3, 20000);
+}
+
+Timing Bench::time(std::int64_t count, bool in_place) const {
+  Call call = prepare(count, in_place);
+  start(call)->wait();
+  Timing timing;
+  timing.wrong =
+      options_.check
+          ? static_cast<std::int64_t>(agree(static_cast<double>(wrong(call)), ReduceOp::sum))
+          : -1;
+  // Sums of sums would grow without end, and denormal or infinite numbers are slow.
+  std::memset(a_.data(), 0, a_.size());
+  std::memset(b_.data(), 0, b_.size());
+  const auto bytes = count * static_cast<std::int64_t>(size_of(options_.dtype));
+  const std::int64_t warm_up = options_.warm_up >= 0 ? options_.warm_up
+                               : bytes < (1 << 20)   ? 20
+                                                     : 2;
+  const auto timed = [&](std::int64_t times) {
+    communicator_.barrier()->wait();
+    const auto begin = Clock::now();
+    for (std::int64_t i = 0; i < times; ++i) start(call)->wait();
+    return agree(seconds_since(begin) / static_cast<double>(times), ReduceOp::sum) /
+           communicator_.size();
+  };
+  const double once = timed(std::max<std::int64_t>(1, warm_up));
+  timing.iterations = iterations(once);
+  timing.mean = timed(timing.iterations);
+
+  std::vector<double> calls(
+      static_cast<std::size_t>(std::min<std::int64_t>(timing.iterations, 2000)));
+  communicator_.barrier()->wait();
+  for (double& seconds : calls) {
+    const auto begin = Clock::now();
+    start(call)->wait();
+    seconds = seconds_since(begin);
+  }
+  std::sort(calls.begin(), calls.end());
+  const auto at = [&](double p) {
+    const auto place = static_cast<std::size_t>(std::ceil(p * static_cast<double>(calls.size())));
+    return agree(calls[std::max<std::size_t>(place, 1) - 1], ReduceOp::max);
+  };
+  timing.minimum = agree(calls.front(), ReduceOp::max);
+  timing.p50 = at(0.5);
+  timing.p99 = at(0.99);
+  return timing;
+}
+
+Result Bench::run(std::int64_t bytes) {
+  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
+  const int split = parts(options_.operation, communicator_.size());
+  Result result;
+  result.count = options_.operation == Operation::barrier ? 0 : bytes / element / split;
+  result.bytes = result.count * element * split;
+  const bool one_place =
+      options_.operation == Operation::broadcast || options_.operation == Operation::barrier;
+  const bool apart_only =
+      options_.operation == Operation::all_to_all || options_.operation == Operation::send;
+  if (options_.out_of_place && !one_place) result.out_of_place = time(result.count, false);
+  if ((options_.in_place && !apart_only) || one_place) result.in_place = time(result.count, true);
+  return result;
+}
+
+}  // namespace shoal::perf

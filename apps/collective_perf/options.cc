@@ -1,0 +1,154 @@
+#include "options.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+
+namespace shoal::perf {
+namespace {
+
+using collectives::Operation;
+using collectives::ReduceOp;
+
+constexpr std::array kOperations{std::pair{"all_reduce", Operation::all_reduce},
+                                 std::pair{"reduce_scatter", Operation::reduce_scatter},
+                                 std::pair{"all_gather", Operation::all_gather},
+                                 std::pair{"broadcast", Operation::broadcast},
+                                 std::pair{"reduce", Operation::reduce},
+                                 std::pair{"gather", Operation::gather},
+                                 std::pair{"scatter", Operation::scatter},
+                                 std::pair{"all_to_all", Operation::all_to_all},
+                                 std::pair{"barrier", Operation::barrier},
+                                 std::pair{"send_recv", Operation::send}};
+
+constexpr std::array kReductions{
+    std::pair{"sum", ReduceOp::sum}, std::pair{"prod", ReduceOp::prod},
+    std::pair{"min", ReduceOp::min}, std::pair{"max", ReduceOp::max},
+    std::pair{"avg", ReduceOp::avg}, std::pair{"premultiplied_sum", ReduceOp::premultiplied_sum}};
+
+template <typename Table>
+auto look_up(const Table& table, const std::string& text, const char* what) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : table) {
+    if (text == name) return value;
+    names.emplace_back(name);
+  }
+  throw Error(ErrorCode::invalid_argument, fmt::format("'{}' is not {}", text, what),
+              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
+                          fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::int64_t parse_bytes(const std::string& text) {
+  double number = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  constexpr std::string_view kUnits = "kmgt";
+  double scale = 1;
+  bool valid = problem == std::errc{} && number >= 0 && unit.size() <= 1;
+  if (valid && unit.size() == 1) {
+    const auto place = kUnits.find(static_cast<char>(std::tolower(unit[0])));
+    valid = place != std::string_view::npos;
+    if (valid) scale = std::pow(1024.0, static_cast<double>(place + 1));
+  }
+  if (!valid || number * scale > 1e15)
+    throw Error(ErrorCode::invalid_argument, fmt::format("'{}' is not a size", text),
+                "write bytes, or a number with k, M or G");
+  return static_cast<std::int64_t>(number * scale);
+}
+
+std::optional<Options> parse(int argc, char** argv) {
+  Options options;
+  std::string operation = "all_reduce", dtype = "f32", reduction = "sum", memory = "symmetric";
+  std::string min_bytes = "8", max_bytes = "64M", step_bytes = "0", place = "both";
+  std::vector<std::string> sizes;
+  int check = 1;
+  CLI::App app{
+      "Times one collective operation over a range of sizes and checks every result.\n"
+      "Run it under mpirun, torchrun-style variables or SLURM; rank 0 prints.\n"
+      "  mpirun -n 2 shoal-collective-perf all_reduce -b 8 -e 256M -f 4",
+      "shoal-collective-perf"};
+  app.add_option("operation", operation,
+                 "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, "
+                 "all_to_all, barrier, send_recv (a ring of pairs)")
+      ->capture_default_str();
+  app.add_option("-b,--min-bytes", min_bytes, "first size (k, M, G: powers of 1024)")
+      ->capture_default_str();
+  app.add_option("-e,--max-bytes", max_bytes, "last size")->capture_default_str();
+  app.add_option("-f,--step-factor", options.factor, "each size is the last one times this")
+      ->capture_default_str();
+  app.add_option("-i,--step-bytes", step_bytes, "... or the last one plus this");
+  app.add_option("--sizes", sizes, "these sizes instead of a range")->delimiter(',');
+  app.add_option("-n,--iterations", options.iterations,
+                 "timed calls of each size; 0: about 0.2 s of them")
+      ->capture_default_str();
+  app.add_option("-w,--warmup", options.warm_up,
+                 "calls before them; -1: 20 below 1 MiB, 2 from there")
+      ->capture_default_str();
+  app.add_option("-d,--datatype", dtype, "f32, f64, bf16, f16, i8, u8, i32, i64")
+      ->capture_default_str();
+  app.add_option("-o,--op", reduction, "sum, prod, min, max, avg, premultiplied_sum")
+      ->capture_default_str();
+  app.add_option("-r,--root", options.root, "of broadcast, reduce, gather, scatter")
+      ->capture_default_str();
+  app.add_option("-c,--check", check, "1: count wrong elements; 0: do not")->capture_default_str();
+  app.add_option("--memory", memory,
+                 "symmetric (the Communicator's own, as gradient buckets are) or user")
+      ->capture_default_str();
+  app.add_option("--place", place, "out, in or both: out of place, in place")
+      ->capture_default_str();
+  app.add_option("--backend", options.communicator.backend, "native, mpi or nccl")
+      ->default_val(env::get_string(env::kBackend));
+  app.add_option("--algorithm", options.communicator.algorithm,
+                 "forces one; default: the selection table's choice");
+  app.add_option("--transport", options.communicator.transport,
+                 "of native: shm, tcp, udp, efa or a libfabric provider; default: the best");
+  app.add_flag("--fixed-order", options.communicator.fixed_order,
+               "the same bits whatever the algorithm, slicing or ranks per host");
+  app.add_option("--deadline", options.communicator.deadline_seconds,
+                 "seconds any wait for another rank may last")
+      ->default_val(env::get_real(env::kDeadline));
+  app.add_flag("--json", options.json, "one JSON line a row instead of a table");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return std::nullopt;
+  }
+
+  options.operation = look_up(kOperations, operation, "an operation");
+  options.op = look_up(kReductions, reduction, "a reduce operation");
+  options.dtype = parse_dtype(dtype);
+  options.memory = look_up(
+      std::array{std::pair{"symmetric", Memory::symmetric}, std::pair{"user", Memory::user}},
+      memory, "a kind of memory");
+  options.min_bytes = parse_bytes(min_bytes);
+  options.max_bytes = parse_bytes(max_bytes);
+  options.step_bytes = parse_bytes(step_bytes);
+  for (const std::string& size : sizes) options.sizes.push_back(parse_bytes(size));
+  const auto [out, in] = look_up(
+      std::array{std::pair{"both", std::pair{true, true}}, std::pair{"out", std::pair{true, false}},
+                 std::pair{"in", std::pair{false, true}}},
+      place, "a place");
+  options.out_of_place = out;
+  options.in_place = in;
+  options.check = check != 0;
+  SHOAL_CHECK(options.step_bytes > 0 || options.factor > 1,
+              "-f {}: sizes must grow; give a factor above 1 or -i BYTES", options.factor);
+  SHOAL_CHECK(options.min_bytes <= options.max_bytes, "-b {} is above -e {}", options.min_bytes,
+              options.max_bytes);
+  SHOAL_CHECK(options.op != ReduceOp::avg || is_floating(options.dtype), "avg of {}",
+              to_string(options.dtype));
+  SHOAL_CHECK(options.iterations >= 0, "-n {}", options.iterations);
+  return options;
+}
+
+}  // namespace shoal::perf

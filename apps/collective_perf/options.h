@@ -1,0 +1,40 @@
+// The command line of shoal-collective-perf: nccl-tests' letters where it has them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/transport/operation.h"
+
+namespace shoal::perf {
+
+enum class Memory { symmetric, user };
+
+struct Options {
+  collectives::Operation operation = collectives::Operation::all_reduce;
+  std::int64_t min_bytes = 8, max_bytes = std::int64_t{64} << 20;
+  double factor = 2;                // the next size is the last one times this ...
+  std::int64_t step_bytes = 0;      // ... or, unless 0, plus this
+  std::vector<std::int64_t> sizes;  // unless empty: these
+  std::int64_t iterations = 0;      // 0: as many as take about a fifth of a second
+  std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above
+  DType dtype = DType::f32;
+  collectives::ReduceOp op = collectives::ReduceOp::sum;
+  int root = 0;
+  Memory memory = Memory::symmetric;
+  bool out_of_place = true, in_place = true;
+  bool check = true;
+  bool json = false;
+  collectives::CommunicatorOptions communicator;
+};
+
+// Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
+std::optional<Options> parse(int argc, char** argv);
+
+// "8", "64k", "3M", "2G"; invalid_argument otherwise.
+std::int64_t parse_bytes(const std::string& text);
+
+}  // namespace shoal::perf

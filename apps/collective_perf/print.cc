@@ -1,0 +1,123 @@
+#include "print.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/collectives/backend/arguments.h"
+
+namespace shoal::perf {
+namespace {
+
+using collectives::Operation;
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+std::string_view name_of(Operation operation) {
+  return operation == Operation::send ? "send_recv" : collectives::to_string(operation);
+}
+
+bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce_scatter ||
+         operation == Operation::reduce;
+}
+
+bool rooted(Operation operation) {
+  return operation == Operation::broadcast || operation == Operation::reduce ||
+         operation == Operation::gather || operation == Operation::scatter;
+}
+
+double algbw(const Result& result, const Timing& timing) {  // GB/s
+  return timing.mean > 0 ? static_cast<double>(result.bytes) / timing.mean * 1e-9 : 0;
+}
+
+std::string cells(const Result& result, const std::optional<Timing>& timing, double factor) {
+  if (!timing)
+    return fmt::format("{:>10} {:>10} {:>10} {:>8} {:>8} {:>7}", "-", "-", "-", "-", "-", "-");
+  const double bandwidth = algbw(result, *timing);
+  return fmt::format("{:>10.2f} {:>10.2f} {:>10.2f} {:>8.2f} {:>8.2f} {:>7}", timing->mean * 1e6,
+                     timing->minimum * 1e6, timing->p99 * 1e6, bandwidth, bandwidth * factor,
+                     timing->wrong < 0 ? "N/A" : std::to_string(timing->wrong));
+}
+
+nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor) {
+  const double bandwidth = algbw(result, timing);
+  nlohmann::ordered_json json{{"iterations", timing.iterations}, {"seconds", timing.mean},
+                              {"min_us", timing.minimum * 1e6},  {"p50_us", timing.p50 * 1e6},
+                              {"p99_us", timing.p99 * 1e6},      {"algbw_GBps", bandwidth},
+                              {"busbw_GBps", bandwidth * factor}};
+  if (timing.wrong >= 0) json["wrong"] = timing.wrong;
+  return json;
+}
+
+}  // namespace
+
+void print_header(const Options& options, const collectives::Communicator& communicator) {
+  if (options.json) return;
+  fmt::print("# {} of {} on {} ranks, backend {}{}{}, {} memory\n", name_of(options.operation),
+             to_string(options.dtype), communicator.size(), communicator.backend(),
+             options.communicator.algorithm.empty() ? "" : ", algorithm ",
+             options.communicator.algorithm,
+             options.memory == Memory::symmetric ? "symmetric" : "user");
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}\n", "", "", "", "", "",
+             "out of place", "in place");
+  const char* times = "time       min        p99    algbw    busbw  #wrong";
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}\n", "size", "count", "type",
+             "redop", "root", times, times);
+  const char* units = "(us)      (us)       (us)   (GB/s)   (GB/s)        ";
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}\n", "(B)", "(elements)", "", "",
+             "", units, units);
+}
+
+void print_row(const Options& options, const collectives::Communicator& communicator,
+               const Result& result) {
+  const double factor = bus_factor(options.operation, communicator.size());
+  const std::string op = reduces(options.operation) ? std::string(to_string(options.op)) : "none";
+  const int root = rooted(options.operation) ? options.root : -1;
+  if (!options.json) {
+    fmt::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}\n", result.bytes, result.count,
+               to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
+               cells(result, result.in_place, factor));
+    std::fflush(stdout);
+    return;
+  }
+  static const std::string machine = processor();
+  nlohmann::ordered_json row{
+      {"operation", name_of(options.operation)},
+      {"bytes", result.bytes},
+      {"count", result.count},
+      {"ranks", communicator.size()},
+      {"dtype", to_string(options.dtype)},
+      {"op", op},
+      {"root", root},
+      {"backend", communicator.backend()},
+      {"algorithm",
+       options.communicator.algorithm.empty() ? "table" : options.communicator.algorithm},
+      {"transport",
+       options.communicator.transport.empty() ? "auto" : options.communicator.transport},
+      {"memory", options.memory == Memory::symmetric ? "symmetric" : "user"}};
+  if (result.out_of_place) row["out_of_place"] = json_of(result, *result.out_of_place, factor);
+  if (result.in_place) row["in_place"] = json_of(result, *result.in_place, factor);
+  row["machine"] = machine;
+  row["version"] = SHOAL_VERSION;
+  row["commit"] = SHOAL_COMMIT;
+  fmt::print("{}\n", row.dump());
+  std::fflush(stdout);
+}
+
+void print_summary(const Options& options, double busbw, std::int64_t wrong) {
+  if (options.json) return;
+  fmt::print("# average bus bandwidth {:.2f} GB/s, {}\n", busbw,
+             !options.check ? "results not checked"
+             : wrong == 0   ? std::string("every result right")
+                            : fmt::format("{} WRONG ELEMENTS", wrong));
+}
+
+}  // namespace shoal::perf
