@@ -34,8 +34,9 @@ struct GeluTanhOp {
     return hn::Mul(dy, gelu_tanh_derivative(x));
   }
 };
+template <Precision precision>
 struct GeluErfOp {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_erf(x); }
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_erf<precision>(x); }
   HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
     return hn::Mul(dy, gelu_erf_derivative(x));
   }
@@ -98,8 +99,10 @@ void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, voi
 void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
   if (kind == Activation::gelu_tanh)
     map_all(dtype, count, GeluTanhOp{}, out, x);
+  else if (dtype == DType::bf16)
+    map_all(dtype, count, GeluErfOp<Precision::bf16>{}, out, x);
   else
-    map_all(dtype, count, GeluErfOp{}, out, x);
+    map_all(dtype, count, GeluErfOp<Precision::f32>{}, out, x);
 }
 
 void ActivationBackward(Activation kind, DType dtype, const void* x, const void* dy, void* dx,
@@ -107,7 +110,7 @@ void ActivationBackward(Activation kind, DType dtype, const void* x, const void*
   if (kind == Activation::gelu_tanh)
     map_all(dtype, count, GeluTanhOp{}, dx, x, dy);
   else
-    map_all(dtype, count, GeluErfOp{}, dx, x, dy);
+    map_all(dtype, count, GeluErfOp<Precision::f32>{}, dx, x, dy);
 }
 
 }  // namespace shoal::kernels::HWY_NAMESPACE

@@ -18,6 +18,10 @@ template <class F, class Out, class... In>
 HWY_INLINE void map(std::int64_t count, const F& f, Out* out, const In*... in) {
   const std::int64_t lanes = FloatLanes();
   std::int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const FloatVec first = f(LoadFloats(in + i)...);
+    StoreTwo(first, f(LoadFloats(in + i + lanes)...), out + i);
+  }
   for (; i + lanes <= count; i += lanes) StoreFloats(f(LoadFloats(in + i)...), out + i);
   if (i < count) StoreSomeFloats(f(LoadSomeFloats(in + i, count - i)...), out + i, count - i);
 }

@@ -25,15 +25,18 @@ using FloatVec = hn::Vec<FloatTag>;
 inline constexpr FloatTag kFloat{};
 HWY_INLINE std::int64_t FloatLanes() { return static_cast<std::int64_t>(hn::Lanes(kFloat)); }
 
-// The 16 bits of the nearest bfloat16, in the low half of each lane.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> BFloat16Bits(FloatVec value) {
+// The 16 bits of the nearest bfloat16, in the high half of each lane; the low half is arbitrary.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> RoundedToBFloat16(FloatVec value) {
   const hn::RebindToUnsigned<FloatTag> du;
   const auto bits = hn::BitCast(du, value);
-  const auto top = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(top, hn::Set(du, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
-  const auto nan = hn::Or(top, hn::Set(du, 0x40));
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+  const auto nan = hn::Or(bits, hn::Set(du, 0x400000));
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), nan, rounded);
+}
+// The same in the low half, the high one 0.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> BFloat16Bits(FloatVec value) {
+  return hn::ShiftRight<16>(RoundedToBFloat16(value));
 }
 
 HWY_INLINE FloatVec LoadFloats(const float* from) { return hn::LoadU(kFloat, from); }
@@ -82,6 +85,21 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
   for (std::int64_t i = 0; i < FloatLanes(); ++i) to[i] = float16(lanes[i]);
 #endif
 }
+
+// Two vectors, one after the other. Of bf16 the high halves leave both at once, without a shift.
+template <typename T>
+HWY_INLINE void StoreTwo(FloatVec first, FloatVec second, T* to) {
+  StoreFloats(first, to);
+  StoreFloats(second, to + FloatLanes());
+}
+#if HWY_TARGET != HWY_SCALAR
+HWY_INLINE void StoreTwo(FloatVec first, FloatVec second, bfloat16* to) {
+  const hn::ScalableTag<std::uint16_t> dh;
+  hn::StoreU(hn::ConcatOdd(dh, hn::BitCast(dh, RoundedToBFloat16(second)),
+                           hn::BitCast(dh, RoundedToBFloat16(first))),
+             dh, reinterpret_cast<std::uint16_t*>(to));
+}
+#endif
 
 // The first `count` < Lanes elements; lanes beyond are 0.
 template <typename T>
