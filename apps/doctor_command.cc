@@ -46,10 +46,14 @@ int print(bool json) {
     value_width = std::max(value_width, std::min<std::size_t>(f.value.size(), 44));
   }
   const bool color = ::isatty(STDOUT_FILENO) != 0;
-  for (const Finding& f : all)
-    fmt::print("{}{}{} {:<{}}  {:<{}}  {}\n", color ? (f.present ? "\033[32m" : "\033[33m") : "",
-               f.present ? "ok  " : "none", color ? "\033[0m" : "", f.name, name_width, f.value,
-               value_width, f.matter);
+  for (const Finding& f : all) {
+    std::string line =
+        fmt::format("{}{}{} {:<{}}  {:<{}}  {}", color ? (f.present ? "\033[32m" : "\033[33m") : "",
+                    f.present ? "ok  " : "none", color ? "\033[0m" : "", f.name, name_width,
+                    f.value, value_width, f.matter);
+    line.resize(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+  }
   return 0;
 }
 

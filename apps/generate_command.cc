@@ -105,6 +105,7 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2C
 int generate(Options options) {
   const std::string directory = model_directory(options.model);
   if (!options.input_ids.empty()) {
+    SHOAL_CHECK(!options.has_prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");
     LoadedModel loaded(directory, options.bf16);
     write_logits(loaded, options.logits_out,
@@ -124,7 +125,15 @@ int generate(Options options) {
     write_logits(loaded, options.logits_out, ids_tensor(ids, 1, loaded.pool));
 
   nn::GenerationOptions& how = options.generation;
-  how.max_new_tokens = std::min(how.max_new_tokens, loaded.model.config().n_positions - length);
+  const std::int64_t room = loaded.model.config().n_positions - length;
+  SHOAL_CHECK(room > 0 || how.max_new_tokens == 0,
+              "the prompt's {} tokens fill all {} positions of the model; shorten it", length,
+              loaded.model.config().n_positions);
+  if (how.max_new_tokens > room)
+    log::warn("{} new tokens are asked for; only {} fit into the model's {} positions",
+              how.max_new_tokens, room, loaded.model.config().n_positions);
+  how.max_new_tokens = std::min(how.max_new_tokens, room);
+  SHOAL_CHECK(how.top_p > 0, "--top-p 0 leaves no token; use --greedy for the likeliest one");
   how.do_sample = !options.greedy && how.temperature > 0;
   if (!how.do_sample) how.temperature = 1;
   if (!options.no_stop && tokenizer->roles().eos) how.stop_tokens = {*tokenizer->roles().eos};

@@ -176,7 +176,8 @@ Finding fabric_finding() {
     std::istringstream lines(*list);
     std::string line;
     while (std::getline(lines, line))
-      if (!line.empty() && line.back() == ':') providers.insert(line.substr(0, line.size() - 1));
+      if (!line.empty() && line.back() == ':' && !line.starts_with("ofi_hook_"))
+        providers.insert(line.substr(0, line.size() - 1));
   }
   if (!providers.empty()) value += fmt::format(" ({})", fmt::join(providers, ", "));
   return {"libfabric", value, true,
@@ -207,7 +208,8 @@ std::vector<Finding> processor_findings() {
       {"memory",
        fmt::format("{} free of {}{}", format_bytes(meminfo("MemAvailable")), format_bytes(total),
                    limit ? fmt::format(", limited to {}", format_bytes(*limit)) : ""),
-       true, "AdamW in bf16 takes 18 bytes a parameter, in f32 16, activations apart"});
+       true,
+       "AdamW in bf16 takes 18 bytes a parameter, in f32 16, a checkpoint being written 12 more"});
   const std::string huge = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
   const bool huge_on = huge.find("[never]") == std::string::npos && !huge.empty();
   all.push_back({"huge pages", huge.empty() ? "unknown" : huge, huge_on,

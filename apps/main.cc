@@ -3,10 +3,12 @@
 #include <cstdio>
 
 #include "commands.h"
+#include <fmt/ranges.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::app {
@@ -17,6 +19,30 @@ void report_error(const std::string& command, const std::string& text) {
 }
 
 namespace {
+
+// "shoal data prepare: there is no option '--ouput'; did you mean --output? ..."
+void report_parse_error(const CLI::App& top, const CLI::ParseError& problem) {
+  const CLI::App* command = &top;
+  std::string name = top.get_name();
+  for (auto chosen = top.get_subcommands(); !chosen.empty(); chosen = command->get_subcommands()) {
+    command = chosen.front();
+    name += " " + command->get_name();
+  }
+  std::vector<std::string> commands, options;
+  for (const CLI::App* sub : command->get_subcommands(nullptr)) commands.push_back(sub->get_name());
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& word : option->get_lnames()) options.push_back("--" + word);
+  std::string text = problem.what();
+  if (const auto extra = top.remaining(true); !extra.empty()) {
+    const bool is_option = extra.front().starts_with("-");
+    const std::string nearest = nearest_name(extra.front(), is_option ? options : commands);
+    text = fmt::format("there is no {} '{}'{}", is_option ? "option" : "command", extra.front(),
+                       nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  } else if (!commands.empty() && command->get_subcommands().empty()) {
+    text = fmt::format("a command is needed: {}", fmt::join(commands, ", "));
+  }
+  report_error(name, fmt::format("{} (`{} --help` lists what there is)", text, name));
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"Shoal trains transformer models, on one rank or on many.", "shoal"};
@@ -43,7 +69,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
   } catch (const CLI::ParseError& problem) {
-    report_error("shoal", std::string(problem.what()) + "; `shoal --help` lists what there is");
+    report_parse_error(app, problem);
     return 2;
   }
   for (const std::string& name : env::unknown())

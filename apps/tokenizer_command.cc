@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "commands.h"
 #include <fmt/format.h>
@@ -48,8 +49,9 @@ int train(const TrainOptions& options) {
   trainer_options.threads = options.threads > 0 ? options.threads : available_cores();
   trainer_options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t total) {
     if (stage != stage_now) {
-      stage_now = stage;
-      bar = std::make_unique<ProgressBar>(stderr, stage == "merge" ? "merge" : "B");
+      const bool first =
+          std::exchange(stage_now, stage).empty();  // its bar has run since the start
+      if (!first) bar = std::make_unique<ProgressBar>(stderr, stage == "merge" ? "merge" : "B");
     }
     bar->update(done, total, stage_now);
   };
@@ -75,6 +77,9 @@ struct CodeOptions {
 
 // The words of the command line, or a file, or standard input.
 std::string input_text(const CodeOptions& options) {
+  SHOAL_CHECK(options.file.empty() || options.words.empty(),
+              "--file {} and '{}' are both given; choose one", options.file,
+              fmt::join(options.words, " "));
   if (!options.file.empty() && options.file != "-") return read_text_file(options.file);
   if (!options.words.empty()) return fmt::format("{}", fmt::join(options.words, " "));
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "run_setup.h"
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -61,16 +63,44 @@ class StopSignals {
   std::array<void (*)(int), kNumbers.size()> before_{};
 };
 
+// The mpirun that started this rank, where it runs on this host.
+std::optional<pid_t> own_mpirun(const World& world) {
+  if (world.launcher != Launcher::open_mpi) return std::nullopt;
+  std::string name;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", ::getppid())) >> std::ws, name);
+  const bool is_mpirun = name == "mpirun" || name == "orterun" || name == "mpiexec";
+  return is_mpirun ? std::optional(::getppid()) : std::nullopt;
+}
+
 // mpirun waits a second, no more, between the SIGTERM that it makes of Ctrl-C and SIGKILL.
 // (odls_base_sigkill_timeout would lengthen that, but delays the SIGTERM by as much.)
 std::string how_to_stop(const World& world) {
   if (world.launcher != Launcher::open_mpi) return {};
-  std::string parent;
-  std::getline(std::ifstream(fmt::format("/proc/{}/comm", ::getppid())) >> std::ws, parent);
-  const bool is_mpirun = parent == "mpirun" || parent == "orterun" || parent == "mpiexec";
+  const auto mpirun = own_mpirun(world);
   return fmt::format(
       "to stop early: kill -USR1 {} saves a checkpoint first; after Ctrl-C mpirun grants 1 s",
-      is_mpirun ? std::to_string(::getppid()) : "PID_OF_MPIRUN");
+      mpirun ? std::to_string(*mpirun) : "PID_OF_MPIRUN");
+}
+
+// Where a progress bar may be drawn. Ranks of mpirun write into pipes of its; it passes on what
+// they write to stdout, so a bar goes there, between the other lines, if mpirun's is a terminal.
+ConsoleCallback::Options console_options(const World& world, bool quiet) {
+  ConsoleCallback::Options options{.out = stdout, .plain_progress = !quiet};
+  if (quiet) return options;
+  if (const auto mpirun = own_mpirun(world)) {
+    const std::string path = fmt::format("/proc/{}/fd/1", *mpirun);
+    std::error_code unknown;
+    const std::string behind = std::filesystem::read_symlink(path, unknown).string();
+    if (!behind.starts_with("/dev/pts/") && !behind.starts_with("/dev/tty")) return options;
+    const int terminal = ::open(path.c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (terminal < 0) return options;
+    options.columns = terminal_width(terminal);
+    ::close(terminal);
+    if (options.columns > 0) options.bar = stdout;
+  } else if (terminal_width(stderr) > 0) {
+    options.bar = stderr;
+  }
+  return options;
 }
 
 void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
@@ -145,6 +175,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
       fmt::format("validation loss: {:.4f} at the end", results["eval_loss"].get<double>());
   for (const nlohmann::json& record : state.log_history) {
     if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
+    if (record.value("step", std::int64_t{0}) == state.global_step) break;  // there was no other
     line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} at the end (step {})",
                        record["eval_loss"].get<double>(), record.value("step", std::int64_t{0}),
                        results["eval_loss"].get<double>(), state.global_step);
@@ -160,11 +191,8 @@ int train_and_evaluate(const Rank& rank) {
   CausalLmTask task(rank.setup.config, rank.setup.tokenizer,
                     {.gradient_checkpointing = a.gradient_checkpointing});
   std::unique_ptr<ConsoleCallback> console;
-  if (main_rank) {
-    const bool bar = terminal_width(stderr) > 0 && !a.disable_tqdm;
-    console = std::make_unique<ConsoleCallback>(ConsoleCallback::Options{
-        .out = stdout, .bar = bar ? stderr : nullptr, .plain_progress = !a.disable_tqdm});
-  }
+  if (main_rank)
+    console = std::make_unique<ConsoleCallback>(console_options(rank.world, a.disable_tqdm));
   const auto say = [&](const std::string& line) {
     if (console) console->on_message(line);
   };

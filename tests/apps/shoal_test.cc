@@ -103,7 +103,7 @@ class Shoal : public ::testing::Test {
     EXPECT_GT(result.status, 0) << result.out << result.err;
     EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_TRUE(is_one_line(result.err)) << result.err;
-    EXPECT_THAT(result.err, ::testing::StartsWith("shoal "));
+    EXPECT_THAT(result.err, ::testing::StartsWith("shoal"));
   }
   std::string out() const { return mine_ / "out"; }
   std::string model_file() const { return out() + "/model.safetensors"; }
@@ -271,7 +271,69 @@ TEST_F(Shoal, RefusesWrongOptions) {
   std::ofstream(mine_ / "cut.json") << R"({"learning_rate": 1)";
   expect_refused(shoal({"train", mine_ / "cut.json"}), "cut.json");
   expect_refused(shoal({"train", mine_ / "none.json"}), "none.json");
-  EXPECT_GT(shoal({"fly"}).status, 0);
+}
+
+TEST_F(Shoal, SaysWhichCommandWasMeant) {
+  const auto expect = [this](std::vector<std::string> words, const std::string& text) {
+    const auto result = shoal(std::move(words));
+    EXPECT_EQ(result.status, 2);
+    expect_refused(result, text);
+  };
+  expect({"trian"}, "did you mean train?");
+  expect({"tokenizer", "encod"}, "did you mean encode?");
+  expect({"tokenizer", "encode", "-t", "x", "--fil", "y"}, "did you mean --file?");
+  expect({"generate"}, "shoal generate: --model is required (`shoal generate --help`");
+  expect({"data"}, "shoal data: a command is needed: prepare");
+  EXPECT_THAT(shoal({}).err, HasSubstr("a command is needed: train, generate"));
+}
+
+// Every option of `shoal generate` that changes what is said or written, changes it.
+TEST_F(Shoal, GenerateObeysItsOptions) {
+  ASSERT_EQ(train({"--save_strategy", "no", "--learning_rate", "0.01"}).status, 0);
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "-m", out()});
+    return shoal(more);
+  };
+  const auto said = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"-p", "the shoal", "--max-new-tokens", "30", "--no-stop"});
+    const auto result = generate(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  const std::string usual = said({}), greedy = said({"--greedy"});
+  EXPECT_NE(usual, greedy);
+  EXPECT_NE(usual, said({"--temperature", "3"}));
+  EXPECT_NE(usual, said({"--top-k", "2"}));
+  EXPECT_NE(usual, said({"--top-p", "0.3"}));
+  EXPECT_EQ(greedy, said({"--top-k", "1"}));
+  EXPECT_EQ(greedy, said({"--top-p", "0.000001"}));
+  EXPECT_EQ(greedy, said({"--temperature", "0.00001"}));
+  EXPECT_EQ(greedy, said({"--greedy", "--tokenizer", *data_ / "tok"}));
+  EXPECT_EQ(generate({"-p", "the", "--max-new-tokens", "0"}).status, 0);
+  expect_refused(generate({"-p", "the", "--tokenizer", mine_ / "none"}), "none");
+  expect_refused(generate({"-p", "the", "--top-p", "0"}), "--greedy");
+  // bf16 rounds the logits; ids in a file give those of the same prompt.
+  const auto logits = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--logits-out", mine_ / "l.safetensors"});
+    EXPECT_EQ(generate(more).status, 0);
+    const Tensor tensor = SafetensorsFile::open(mine_ / "l.safetensors")->tensor("logits");
+    return std::vector<float>(tensor.const_data<float>(),
+                              tensor.const_data<float>() + tensor.count());
+  };
+  const auto f32 = logits({"-p", "the shoal", "--max-new-tokens", "0"});
+  EXPECT_NE(f32, logits({"-p", "the shoal", "--max-new-tokens", "0", "--bf16"}));
+  fs::rename(mine_ / "l.safetensors", mine_ / "ids.safetensors");
+  EXPECT_EQ(f32, logits({"--input-ids", mine_ / "ids.safetensors"}));
+  expect_refused(generate({"-p", "x", "--input-ids", mine_ / "ids.safetensors", "--logits-out",
+                           mine_ / "l.safetensors"}),
+                 "choose one");
+  // 64 positions: what does not fit is said.
+  const auto clipped = generate({"-p", "the shoal", "--max-new-tokens", "100", "--no-stop"});
+  EXPECT_EQ(clipped.status, 0);
+  EXPECT_THAT(clipped.err, HasSubstr("fit into the model's 64 positions"));
+  std::string endless;
+  for (int i = 0; i < 200; ++i) endless += "the shoal ";
+  expect_refused(generate({"-p", endless}), "the model 64 positions");
 }
 
 TEST_F(Shoal, RefusesDataItCannotUse) {
@@ -352,6 +414,9 @@ TEST_F(Shoal, TokenizesBothWays) {
       "the shoal swims\n");
   expect_refused(shoal({"tokenizer", "decode", "-t", *data_ / "tok", "70000"}), "70000");
   expect_refused(shoal({"tokenizer", "encode", "-t", mine_ / "none", "x"}), "none");
+  expect_refused(
+      shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", *data_ / "train.txt", "x"}),
+      "choose one");
 }
 
 TEST_F(Shoal, SaysWhatItAndTheMachineHave) {

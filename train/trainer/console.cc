@@ -36,9 +36,13 @@ nlohmann::ordered_json for_people(const nlohmann::ordered_json& record) {
 }  // namespace
 
 int terminal_width(std::FILE* stream) {
-  if (stream == nullptr || ::isatty(::fileno(stream)) == 0) return 0;
+  return stream == nullptr ? 0 : terminal_width(::fileno(stream));
+}
+
+int terminal_width(int descriptor) {
+  if (::isatty(descriptor) == 0) return 0;
   winsize size{};
-  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  if (::ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
   return size.ws_col;
 }
 
@@ -47,6 +51,10 @@ ConsoleCallback::ConsoleCallback(const Options& options) : options_(options) {
 }
 
 ConsoleCallback::~ConsoleCallback() { clear(); }
+
+int ConsoleCallback::columns() const {
+  return options_.columns > 0 ? options_.columns : terminal_width(options_.bar);
+}
 
 void ConsoleCallback::clear() {
   if (drawn_ == 0) return;
@@ -77,8 +85,7 @@ void ConsoleCallback::on_step_end(const StepReport& report, TrainerControl&) {
     const bool last = report.step == report.total_steps;
     if (!last && std::chrono::duration<double>(now - last_drawn_).count() < kDrawEvery) return;
     last_drawn_ = now;
-    draw(progress_line(report.step, report.total_steps, report.elapsed, "step", detail,
-                       terminal_width(options_.bar)));
+    draw(progress_line(report.step, report.total_steps, report.elapsed, "step", detail, columns()));
   } else if (options_.plain_progress &&
              std::chrono::duration<double>(now - last_said_).count() > kSayEvery) {
     last_said_ = now;
@@ -98,7 +105,7 @@ void ConsoleCallback::on_evaluate_progress(std::int64_t batch, std::int64_t batc
   if (std::chrono::duration<double>(now - last_drawn_).count() < kDrawEvery) return;
   last_drawn_ = now;
   draw(progress_line(batch, batches, std::chrono::duration<double>(now - evaluation_began_).count(),
-                     "batch", "evaluating", terminal_width(options_.bar)));
+                     "batch", "evaluating", columns()));
 }
 
 void ConsoleCallback::on_message(const std::string& text) { line(text); }
@@ -111,7 +118,7 @@ ProgressBar::ProgressBar(std::FILE* stream, std::string unit)
 
 ProgressBar::~ProgressBar() {
   if (!drawn_) return;
-  std::fputc('\n', stream_);
+  std::fputs("\r\033[K", stream_);
   std::fflush(stream_);
 }
 

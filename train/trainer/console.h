@@ -16,6 +16,7 @@ class ConsoleCallback final : public TrainerCallback {
   struct Options {
     std::FILE* out = nullptr;
     std::FILE* bar = nullptr;     // null: no bar
+    int columns = 0;              // of the bar; 0: those of the terminal behind it
     bool plain_progress = false;  // without a bar, say how far it is about twice a minute
   };
   explicit ConsoleCallback(const Options& options);
@@ -30,6 +31,7 @@ class ConsoleCallback final : public TrainerCallback {
  private:
   void line(const std::string& text);
   void clear();
+  int columns() const;
   void draw(const std::string& text);
 
   Options options_;
@@ -37,7 +39,7 @@ class ConsoleCallback final : public TrainerCallback {
   std::size_t drawn_ = 0;
 };
 
-// Bars for other long work: draws at most ten times a second, ends its line when destroyed.
+// Bars for other long work: draws at most ten times a second, is wiped off when destroyed.
 class ProgressBar {
  public:
   // `stream` null: silent.
@@ -54,5 +56,6 @@ class ProgressBar {
 
 // Columns of the terminal behind `stream`; 0 when it is none.
 int terminal_width(std::FILE* stream);
+int terminal_width(int descriptor);
 
 }  // namespace shoal

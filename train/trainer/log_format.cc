@@ -77,8 +77,17 @@ std::string progress_line(std::int64_t done, std::int64_t total, double seconds,
       total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - done) / rate : INFINITY;
-  std::string after = fmt::format("| {}/{} [{}<{}, {:.3g} {}/s", done, total,
-                                  format_seconds(seconds), format_seconds(left), rate, unit);
+  const bool bytes = unit == "B";
+  const auto amount = [&](std::int64_t count) {
+    return bytes ? format_bytes(count) : std::to_string(count);
+  };
+  std::string speed = fmt::format("{:.3g} {}", rate, unit);
+  if (bytes || rate >= 1000) {
+    const auto whole = static_cast<std::int64_t>(std::min(rate, 1e15));
+    speed = bytes ? format_bytes(whole) : fmt::format("{} {}", format_count(whole), unit);
+  }
+  std::string after = fmt::format("| {}/{} [{}<{}, {}/s", amount(done), amount(total),
+                                  format_seconds(seconds), format_seconds(left), speed);
   const std::string before = fmt::format("{:3}%|", static_cast<int>(share * 100));
   const auto room = static_cast<int>(width) - static_cast<int>(before.size() + after.size()) - 1;
   int bar = std::clamp(room, 0, 24);

@@ -22,7 +22,8 @@ std::string format_seconds(double seconds);    // 05:07, 1:02:03
 
 // One line of a terminal, at most `width` columns:
 //   12%|███▌      | 30/250 [00:21<02:34, 1.43 step/s, loss 3.21, lr 4.4e-05, 11,712 tok/s]
-// `detail` is what stands after the rate; left out where the width is small.
+// `detail` is what stands after the rate; left out where the width is small. Amounts of the unit
+// "B" are written as format_bytes() does.
 std::string progress_line(std::int64_t done, std::int64_t total, double seconds,
                           std::string_view unit, std::string_view detail, int width);
 

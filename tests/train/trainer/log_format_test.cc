@@ -66,6 +66,13 @@ TEST(ProgressLine, FitsEveryWidth) {
   }
 }
 
+TEST(ProgressLine, LargeAmountsAreReadable) {
+  EXPECT_THAT(progress_line(std::int64_t{3} << 19, std::int64_t{3} << 20, 1, "B", "", 80),
+              ::testing::HasSubstr("| 1.50 MiB/3.00 MiB [00:01<00:01, 1.50 MiB/s]"));
+  EXPECT_THAT(progress_line(5000, 8192, 0.002, "merge", "", 80),
+              ::testing::HasSubstr(", 2,500,000 merge/s]"));
+}
+
 TEST(ProgressLine, HasNoTrouble) {
   EXPECT_THAT(progress_line(0, 100, 0, "step", "", 80), ::testing::HasSubstr("00:00<?"));
   EXPECT_THAT(progress_line(0, 0, 0, "step", "", 80), ::testing::HasSubstr("0/0"));

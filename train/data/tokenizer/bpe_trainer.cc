@@ -291,7 +291,8 @@ void BpeTrainer::add_file(const std::string& path) {
     return end == std::string_view::npos ? text.size() : end + 1;
   };
   constexpr std::int64_t kPiece = 1 << 20;
-  const auto pieces = (static_cast<std::int64_t>(text.size()) + kPiece - 1) / kPiece;
+  const auto bytes = static_cast<std::int64_t>(text.size());
+  const std::int64_t pieces = (bytes + kPiece - 1) / kPiece;
   const std::int64_t group = std::max(options.threads, 1);
   for (std::int64_t first = 0; first < pieces; first += group) {
     const std::int64_t count = std::min(group, pieces - first);
@@ -311,7 +312,7 @@ void BpeTrainer::add_file(const std::string& path) {
     for (const WordCounts& part : counts)
       for (const auto& [word, times] : part) impl_->counts[word] += times;
     if (options.progress)
-      options.progress("count words", std::min(first + count, pieces) * kPiece, pieces * kPiece);
+      options.progress("count words", std::min((first + count) * kPiece, bytes), bytes);
   }
 }
 
