@@ -44,6 +44,18 @@ case "$name" in
     done
     ;;
   collectives)
+    # --peers [ARGS]: beside Open MPI, MPICH and gloo, on this host or on an emulated cluster.
+    if [ "${1:-}" = --peers ]; then
+      shift
+      need_packages tools/packages-peers.txt
+      configure_preset release
+      targets=()
+      for target in shoal_peer_open_mpi shoal_peer_mpich_program shoal_peer_gloo; do
+        ! ninja -C build/release -t query "$target" > /dev/null 2>&1 || targets+=("$target")
+      done
+      build_preset release shoal-collective-perf "${targets[@]}"
+      exec python3 bench/collectives/compare.py "$@"
+    fi
     build_preset release shoal_bench_collectives
     exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives "$@"
     ;;
