@@ -84,6 +84,7 @@ class BpeModel {
     TokenId id;
     std::uint32_t bytes;  // how many of the word's bytes it stands for
   };
+  TokenId unknown() const { return unk_; }  // of unk_token; -1: there is none
   // Thread-safe. Replaces `symbols`. A byte that the vocabulary lacks becomes unk_token or, where
   // there is none, nothing, as in Hugging Face.
   void tokenize(std::string_view word, std::vector<Symbol>& symbols) const;

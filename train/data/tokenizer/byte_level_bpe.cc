@@ -116,6 +116,12 @@ struct ByteLevelBpe::Impl {
       emit(bytes);
   }
 
+  // Of one word, from the cache where it was met before; valid until the next call.
+  std::span<const TokenId> ids_of(std::string_view word, std::size_t readable,
+                                  Workspace& workspace) const;
+  // Whether the tokens' bytes are the word's, one after the other: not where a byte is unknown or
+  // tokens are written with a prefix.
+  bool spell(std::span<const TokenId> ids, std::string_view word) const;
   void append(std::string_view text, std::vector<TokenId>& ids) const;
   void encode_with_offsets(std::string_view text, Encoding& encoding) const;
 
@@ -161,6 +167,29 @@ ByteLevelBpe::Impl::Impl(BpeDefinition definition_in, const std::string& source)
   if (ids == 0) throw_error(ErrorCode::corrupt_data, "{}: the vocabulary is empty", source);
 }
 
+std::span<const TokenId> ByteLevelBpe::Impl::ids_of(std::string_view word, std::size_t readable,
+                                                    Workspace& workspace) const {
+  const WordCache::Key key = WordCache::key_of(word, readable);
+  std::span<const TokenId> found = workspace.cache.find(word, key);
+  if (found.data() == nullptr) [[unlikely]] {
+    model_.tokenize(word, workspace.symbols);
+    workspace.ids.clear();
+    for (const auto& symbol : workspace.symbols) workspace.ids.push_back(symbol.id);
+    workspace.cache.insert(word, key, workspace.ids);
+    found = workspace.ids;
+  }
+  return found;
+}
+
+bool ByteLevelBpe::Impl::spell(std::span<const TokenId> ids, std::string_view word) const {
+  std::size_t bytes = 0;
+  for (const TokenId id : ids) {
+    if (id == model_.unknown()) return false;
+    bytes += texts_[static_cast<std::size_t>(id)].size();
+  }
+  return bytes == word.size();
+}
+
 void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids) const {
   check_utf8(text, "text to tokenize");
   Borrowed borrowed(pool_);
@@ -168,15 +197,7 @@ void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids
   walk(
       text, workspace,
       [&](std::string_view word, std::size_t readable, const WordPlace&) {
-        const WordCache::Key key = WordCache::key_of(word, readable);
-        std::span<const TokenId> found = workspace.cache.find(word, key);
-        if (found.data() == nullptr) [[unlikely]] {
-          model_.tokenize(word, workspace.symbols);
-          workspace.ids.clear();
-          for (const auto& symbol : workspace.symbols) workspace.ids.push_back(symbol.id);
-          workspace.cache.insert(word, key, workspace.ids);
-          found = workspace.ids;
-        }
+        const std::span<const TokenId> found = ids_of(word, readable, workspace);
         if (found.size() == 1)
           ids.push_back(found[0]);
         else
@@ -193,14 +214,19 @@ void ByteLevelBpe::Impl::encode_with_offsets(std::string_view text, Encoding& en
   if (definition_.trim_offsets) offsets.trim(definition_.trim_prefix_space);
   walk(
       text, workspace,
-      [&](std::string_view word, std::size_t, const WordPlace& place) {
-        model_.tokenize(word, workspace.symbols);
+      [&](std::string_view word, std::size_t readable, const WordPlace& place) {
         std::size_t at = 0;
-        for (const auto& symbol : workspace.symbols) {
-          offsets.add_token(symbol.id, place, at, at + symbol.bytes,
-                            texts_[static_cast<std::size_t>(symbol.id)]);
-          at += symbol.bytes;
+        const auto add = [&](TokenId id, std::size_t bytes) {
+          offsets.add_token(id, place, at, at + bytes, texts_[static_cast<std::size_t>(id)]);
+          at += bytes;
+        };
+        const std::span<const TokenId> ids = ids_of(word, readable, workspace);
+        if (spell(ids, word)) {
+          for (const TokenId id : ids) add(id, texts_[static_cast<std::size_t>(id)].size());
+          return;
         }
+        model_.tokenize(word, workspace.symbols);
+        for (const auto& symbol : workspace.symbols) add(symbol.id, symbol.bytes);
       },
       [&](std::string_view view, TokenId id) {
         offsets.add_span(id, static_cast<std::size_t>(view.data() - text.data()), view.size());

@@ -42,7 +42,10 @@ std::pair<std::int64_t, std::int64_t> blanks_of(std::string_view token, bool is_
 }  // namespace
 
 std::int64_t OffsetWriter::characters_before(std::int64_t byte) {
-  if (byte < seen_bytes_) seen_bytes_ = seen_characters_ = 0;
+  // A character split among tokens takes each of them back to its first byte.
+  for (; seen_bytes_ > byte; --seen_bytes_)
+    if (!unicode::is_continuation(text_[static_cast<std::size_t>(seen_bytes_ - 1)]))
+      --seen_characters_;
   for (; seen_bytes_ < byte; ++seen_bytes_)
     if (!unicode::is_continuation(text_[static_cast<std::size_t>(seen_bytes_)])) ++seen_characters_;
   return seen_characters_;

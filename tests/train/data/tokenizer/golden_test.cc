@@ -46,11 +46,12 @@ void expect_cases(const Tokenizer& tokenizer, const json& cases) {
     const std::string text = texts[i];
     SCOPED_TRACE("text " + std::to_string(i) + ": " + text);
     const auto ids = cases[i].at("ids").get<std::vector<TokenId>>();
-    const Encoding encoding = tokenizer.encode(text, {.offsets = true});
-    EXPECT_EQ(encoding.ids, ids);
-    EXPECT_EQ(flat(encoding.characters), cases[i].at("offsets").get<std::vector<std::int64_t>>());
-    expect_spans_agree(text, encoding);
     for (int pass = 0; pass < 2; ++pass) {  // the second finds its words in the cache
+      const Encoding encoding = tokenizer.encode(text, {.offsets = true});
+      EXPECT_EQ(encoding.ids, ids) << "pass " << pass;
+      EXPECT_EQ(flat(encoding.characters), cases[i].at("offsets").get<std::vector<std::int64_t>>())
+          << "pass " << pass;
+      expect_spans_agree(text, encoding);
       std::vector<TokenId> appended;
       tokenizer.append_ids(text, appended, true);
       EXPECT_EQ(appended, ids) << "pass " << pass;
