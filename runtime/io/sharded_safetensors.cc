@@ -41,11 +41,12 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   return files;
 }
 
+// In transformers' order, so that both read the same weights where both files lie.
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
   const std::string index = directory / "model.safetensors.index.json";
-  if (fs::exists(index)) return index;
   if (fs::exists(single)) return single;
+  if (fs::exists(index)) return index;
   throw_error(ErrorCode::not_found, "{} holds neither model.safetensors nor its index",
               directory.string());
 }
@@ -163,6 +164,15 @@ std::vector<std::string> write_sharded_safetensors(const std::string& directory,
     written.push_back(fmt::format("{}{}", stem, kIndexSuffix));
     write_file_atomically(directory + "/" + written.back(), index.dump(2) + "\n");
   }
+  // An earlier save in the other form: a reader might take it for this one.
+  const std::string index_name = fmt::format("{}{}", stem, kIndexSuffix),
+                    single_name = shard_file_name(stem, 0, 1);
+  const std::string stale = directory + "/" + (shards.size() > 1 ? single_name : index_name);
+  std::error_code problem;
+  fs::remove(stale, problem);
+  if (problem)
+    throw_error(ErrorCode::io, "cannot remove {}, which is of an earlier save: {}", stale,
+                problem.message());
   return written;
 }
 

@@ -23,9 +23,10 @@ std::string shard_file_name(std::string_view stem, std::size_t index, std::size_
 
 class ShardedSafetensors {
  public:
-  // `path`: a directory, an index file or a single safetensors file. Every shard is opened and the
-  // index checked against it: a file name with a directory part ("../x") or an absolute one, a
-  // tensor that is not where the index says, or in two shards: corrupt_data.
+  // `path`: a directory (of the two, model.safetensors goes before an index, as in transformers),
+  // an index file or a single safetensors file. Every shard is opened and the index checked against
+  // it: a file name with a directory part ("../x") or an absolute one, a tensor that is not where
+  // the index says, or in two shards: corrupt_data.
   static ShardedSafetensors open(const std::string& path);
 
   std::vector<std::string> names() const;  // sorted
@@ -40,8 +41,9 @@ class ShardedSafetensors {
   std::map<std::string, std::size_t, std::less<>> where_;
 };
 
-// Writes `tensors` under `directory` (which must exist), the index last. Removes no older shards:
-// write into a new directory and rename it. Returns the file names written.
+// Writes `tensors` under `directory` (which must exist), the index last. An earlier save's index
+// or model.safetensors that would be read instead is removed; its other shards stay: better write
+// into a new directory and rename it. Returns the file names written.
 std::vector<std::string> write_sharded_safetensors(
     const std::string& directory, const std::vector<NamedView>& tensors,
     std::int64_t max_shard_bytes = std::int64_t{5'000'000'000}, std::string_view stem = "model");

@@ -319,6 +319,19 @@ TEST_F(Sharded, OneShardNeedsNoIndex) {
   EXPECT_EQ(ShardedSafetensors::open(directory).tensor("c").const_data<float>()[0], 8);
 }
 
+TEST_F(Sharded, ASecondSaveInTheOtherFormIsTheOneThatIsRead) {
+  for (const std::int64_t shard : {24, 1000, 24}) {
+    values[8] += 1;  // c
+    write_sharded_safetensors(directory, tensors(), shard);
+    const auto set = ShardedSafetensors::open(directory);
+    EXPECT_EQ(set.tensor("c").const_data<float>()[0], values[8]);
+    EXPECT_EQ(set.files().size(), shard == 24 ? 2u : 1u);
+  }
+  // Both lying there is somebody else's doing: transformers reads the single file.
+  write_safetensors(directory + "/model.safetensors", {tensors()[0]});
+  EXPECT_THAT(ShardedSafetensors::open(directory).names(), ElementsAre("a"));
+}
+
 TEST_F(Sharded, HostileIndexesAreRefused) {
   write_sharded_safetensors(directory, tensors(), 24);
   const std::string one = "model-00001-of-00002.safetensors",
