@@ -43,7 +43,9 @@ class Parameter {
   // call makes it true). Spares a pass of zeroing.
   bool accumulate();
   bool has_gradient() const { return has_gradient_; }
-  void clear_gradient() { has_gradient_ = false; }  // start of a step: the next write overwrites
+  // Start of a step: the next write overwrites. What no backward reaches keeps the last step's
+  // numbers; the Reducer zeroes it, who steps without one must.
+  void clear_gradient() { has_gradient_ = false; }
 
   // --- readiness (decision 7) ---------------------------------------------------------------
   // Forward notes each use on any tape; a use ends when its weight gradient has been added or its

@@ -84,6 +84,8 @@ Schedule::Schedule(std::string_view kind, double learning_rate, std::int64_t war
     SHOAL_CHECK(
         options.contains("min_lr") != options.contains("min_lr_rate"),
         "cosine_with_min_lr takes exactly one of lr_scheduler_kwargs.min_lr and min_lr_rate");
+    SHOAL_CHECK(!options.contains("min_lr") || base_ > 0,
+                "learning_rate is {}; lr_scheduler_kwargs.min_lr is a part of one above 0", base_);
     min_rate_ = options.contains("min_lr") ? number(options, "min_lr", 0) / base_
                                            : number(options, "min_lr_rate", 0);
   }

@@ -1,6 +1,7 @@
 // GPT-2: configuration, initialisation, checkpointing, random coordinates, files, generation.
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "room.h"
 #include "support/golden.h"
@@ -366,6 +367,15 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
   EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 1);
   options.temperature = 0;
   EXPECT_THAT(message_of([&] { pick_token(logits, 5, options, 0); }), HasSubstr("temperature 0"));
+  options = {.do_sample = true};
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float broken : {infinity, -infinity}) {
+    const float overflowed[] = {broken, -infinity, -infinity};
+    EXPECT_THAT(message_of([&] { pick_token(overflowed, 3, options, 0.5); }),
+                HasSubstr("the largest logit is"));
+  }
+  const float masked[] = {-infinity, 1.0f, -infinity};
+  EXPECT_EQ(pick_token(masked, 3, options, 0.9999), 1);
 }
 
 }  // namespace

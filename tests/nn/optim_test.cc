@@ -42,6 +42,7 @@ TEST(Schedule, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(Schedule("warmup_stable_decay", 1, 0, 10, none), Error);
   EXPECT_THROW(Schedule("warmup_stable_decay", 1, 8, 10, {{"num_decay_steps", 5}}), Error);
   EXPECT_THROW(Schedule("cosine_with_min_lr", 1, 0, 10, none), Error);
+  EXPECT_THROW(Schedule("cosine_with_min_lr", 0, 0, 10, {{"min_lr", 0.0}}), Error);  // 0 / 0
 }
 
 class Optimizers : public ::testing::Test {

@@ -12,10 +12,13 @@ std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
                         const GenerationOptions& options, double uniform) {
   SHOAL_CHECK(vocabulary > 0, "a choice among {} tokens", vocabulary);
   // NaN compares false with everything: without this a broken model would choose token 0 for ever.
+  // So would infinities among the weights below.
   for (std::int64_t i = 0; i < vocabulary; ++i)
     SHOAL_CHECK(!std::isnan(logits[i]), "the logit of token {} is NaN", i);
-  if (!options.do_sample)
-    return static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary) - logits);
+  const float* const best = std::max_element(logits, logits + vocabulary);
+  SHOAL_CHECK(std::isfinite(*best), "the largest logit is {}: the model's numbers have overflowed",
+              *best);
+  if (!options.do_sample) return static_cast<std::int32_t>(best - logits);
   SHOAL_CHECK(options.temperature > 0, "temperature {} is not above 0; greedy is do_sample false",
               options.temperature);
   SHOAL_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p {} is not in (0, 1]", options.top_p);
