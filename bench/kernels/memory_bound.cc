@@ -67,6 +67,7 @@ void add_fills_and_casts(Bench& bench) {
   bench.add_row(row, Bound::copy, [=, &k] { k.cast(f32, bf16, {}); });
   row.operation = "cast_from_bf16";
   bench.add_row(row, Bound::copy, [=, &k] { k.cast(bf16, f32, {}); });
+  bench.add_row(row_of("fill", DType::f32, shape, 1), Bound::copy, [=, &k] { k.fill(f32, 1, {}); });
   bench.add_row(row_of("fill_normal", DType::f32, shape, 1), Bound::copy,
                 [=, &k] { k.fill_normal(f32, 0, 0.02f, {}, 0, {}); });
   bench.add_row(row_of("fill_uniform", DType::f32, shape, 1), Bound::copy,
@@ -106,6 +107,9 @@ void add_norms(Bench& bench, DType dtype) {
     k.layer_norm_weight_gradient(backward.dy, backward.x, backward.mean, backward.rstd, dgamma,
                                  dbeta, false, {});
   });
+  auto& matmul = bench.kernels().matmul();
+  bench.add_row(row_of("sum_rows", dtype, shape, 1), Bound::read,
+                [=, &matmul] { matmul.sum_rows(backward.dy, dbeta, false, {}); });
   const View x = bench.tensor(scores, dtype), y = bench.tensor(scores, dtype);
   const View dx = bench.tensor(scores, dtype);
   bench.add_row(row_of("softmax", dtype, scores, 2), Bound::copy, [=, &k] { k.softmax(x, y, {}); });
@@ -131,6 +135,17 @@ void add_embeddings(Bench& bench, DType dtype) {
   row = row_of("position_backward", dtype, shape, 1);
   row.bytes += 2 * kPositions * kWidth * 4;
   bench.add_row(row, Bound::copy, [=, &k] { k.position_backward(batch, dtable, {}); });
+}
+
+// Of logits that exist: a small head.
+void add_cross_entropy(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().loss();
+  const Shape shape{kTokens, 1024};
+  const View logits = bench.tensor(shape, dtype), dlogits = bench.tensor(shape, dtype);
+  const View targets = bench.tensor(Shape{kTokens}, DType::i32);
+  const View loss = bench.tensor(Shape{1}, DType::f32);
+  bench.add_row(row_of("cross_entropy", dtype, shape, 2), Bound::copy,
+                [=, &k] { k.cross_entropy(logits, targets, 0, 1, loss, dlogits, {}); });
 }
 
 // As many parameters as the embedding, a third of GPT-2 124M.
@@ -185,8 +200,9 @@ void add_reductions(Bench& bench, DType dtype) {
   bench.add_row(row_of("reduce_sum_4", dtype, shape, 5), Bound::copy, [=, &k] {
     const std::array<const void*, 4> sources{a.data, b.data, c.data, d.data};
     k.reduce(Reduce::sum, dtype, sources, d.data, shape[0], {});
-    k.scale(dtype, d.data, 0.25, 64, {});
   });
+  bench.add_row(row_of("reduce_scale", dtype, shape, 2), Bound::copy,
+                [=, &k] { k.scale(dtype, d.data, 1.0, shape[0], {}); });
   bench.add_row(row_of("reduce_max_2", dtype, shape, 3), Bound::copy, [=, &k] {
     const std::array<const void*, 2> sources{a.data, b.data};
     k.reduce(Reduce::max, dtype, sources, c.data, shape[0], {});
@@ -200,6 +216,7 @@ void add_memory_bound_rows(Bench& bench) {
     add_elementwise(bench, dtype);
     add_norms(bench, dtype);
     add_embeddings(bench, dtype);
+    add_cross_entropy(bench, dtype);
     add_reductions(bench, dtype);
   }
   add_fills_and_casts(bench);

@@ -50,6 +50,20 @@ void add_matmuls(Bench& bench, DType dtype) {
   }
 }
 
+// As attention that materialises its scores would: 48 heads of 64.
+void add_batched(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().matmul();
+  constexpr std::int64_t kGroups = kTokens / kLength * kHeads, kHeadDim = kWidth / kHeads;
+  MatmulArgs args;
+  args.a = bench.tensor(Shape{kGroups, kLength, kHeadDim}, dtype);
+  args.b = bench.tensor(Shape{kGroups, kLength, kHeadDim}, dtype);
+  args.c = bench.tensor(Shape{kGroups, kLength, kLength}, dtype);
+  args.transpose_b = true;
+  bench.add_row(row_of("batched_matmul", dtype, "48 x [512, 64] x [64, 512]",
+                       2 * kGroups * kLength * kLength * kHeadDim),
+                Bound::products, [=, &k] { k.batched_matmul(args, {}); });
+}
+
 void add_attention(Bench& bench, DType dtype) {
   auto& k = bench.kernels().attention();
   const View qkv = bench.tensor(Shape{kTokens, 3 * kWidth}, dtype);
@@ -105,6 +119,7 @@ void add_head(Bench& bench, DType dtype) {
 void add_product_rows(Bench& bench) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     add_matmuls(bench, dtype);
+    add_batched(bench, dtype);
     add_attention(bench, dtype);
     add_head(bench, dtype);
   }
