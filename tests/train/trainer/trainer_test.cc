@@ -188,6 +188,61 @@ TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below say somethin
   EXPECT_NE(run(arguments).main.losses, run(arguments, still).main.losses);
 }
 
+// An option that parses and then does nothing is worse than none.
+TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
+  const TemporaryDirectory output;
+  using Change = std::function<void(TrainingArguments&)>;
+  const auto losses = [&](Optim optim, const Change& change) {
+    auto arguments = toy_arguments(output.path());
+    arguments.max_steps = 7;
+    arguments.warmup_steps = 1;
+    arguments.optim = optim;
+    arguments.learning_rate = optim == Optim::sgd ? 0.1 : 3e-3;
+    if (change) change(arguments);
+    return run(arguments).main.losses;
+  };
+  const std::vector<std::pair<const char*, Change>> of_all = {
+      {"learning_rate", [](auto& a) { a.learning_rate /= 2; }},
+      {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
+      {"max_grad_norm", [](auto& a) { a.max_grad_norm = 0.01; }},
+      {"label_smoothing_factor", [](auto& a) { a.label_smoothing_factor = 0.2; }},
+      {"lr_scheduler_type", [](auto& a) { a.lr_scheduler_type = "cosine"; }},
+      {"lr_scheduler_kwargs",
+       [](auto& a) {
+         a.lr_scheduler_type = "cosine_with_min_lr";
+         a.lr_scheduler_kwargs = {{"min_lr", 1e-3}};
+       }},
+      {"warmup_steps", [](auto& a) { a.warmup_steps = 3; }},
+      {"warmup_ratio",
+       [](auto& a) {
+         a.warmup_steps = 0;
+         a.warmup_ratio = 0.5;
+       }},
+      {"seed", [](auto& a) { a.seed = 43; }},
+      {"data_seed", [](auto& a) { a.data_seed = 43; }},
+      {"gradient_accumulation_steps", [](auto& a) { a.gradient_accumulation_steps = 2; }},
+      {"bf16", [](auto& a) { a.bf16 = true; }},
+      {"fp16", [](auto& a) { a.fp16 = true; }},
+      {"dataloader_drop_last", [](auto& a) { a.dataloader_drop_last = true; }},
+  };
+  const std::vector<std::pair<const char*, Change>> of_adam = {
+      {"adam_beta1", [](auto& a) { a.adam_beta1 = 0.5; }},
+      {"adam_beta2", [](auto& a) { a.adam_beta2 = 0.9; }},
+      {"adam_epsilon", [](auto& a) { a.adam_epsilon = 1e-2; }},
+  };
+  const std::vector<std::pair<const char*, Change>> of_sgd = {
+      {"sgd_momentum", [](auto& a) { a.sgd_momentum = 0.9; }}};
+  const auto usual = losses(Optim::adamw, {}), lamb = losses(Optim::lamb, {}),
+             sgd = losses(Optim::sgd, {});
+  EXPECT_NE(usual, lamb);
+  for (const auto& [name, change] : of_all) EXPECT_NE(usual, losses(Optim::adamw, change)) << name;
+  for (const auto& [name, change] : of_adam) {
+    EXPECT_NE(usual, losses(Optim::adamw, change)) << name;
+    EXPECT_NE(lamb, losses(Optim::lamb, change)) << name << " of LAMB";
+  }
+  for (const auto& [name, change] : of_sgd) EXPECT_NE(sgd, losses(Optim::sgd, change)) << name;
+}
+
 TEST(Trainer, RanksAndAccumulationChangeOnlyRounding) {
   const TemporaryDirectory output;
   // 48 samples: an epoch ends with a whole global batch in every layout.
