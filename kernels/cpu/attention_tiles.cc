@@ -80,10 +80,14 @@ void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* sum, float*
     for (std::int64_t j = 0; j < seen; j += lanes)
       m = hn::Max(m, MaskedScores(tile, scores, j, seen, scale));
     const float before = largest[r];
-    const float now = std::max(before, hn::GetLane(hn::MaxOfLanes(kFloat, m)));
+    float now = std::max(before, hn::GetLane(hn::MaxOfLanes(kFloat, m)));
     if (now == -std::numeric_limits<float>::infinity()) {
-      std::fill(to, to + even, T());
-      continue;
+      // Sees nothing; or scores of NaN, which a maximum may lose.
+      if (std::none_of(scores, scores + seen, [](float s) { return std::isnan(s); })) {
+        std::fill(to, to + even, T());
+        continue;
+      }
+      now = std::numeric_limits<float>::quiet_NaN();
     }
     if (now != before && sum[r] != 0) {
       const FloatVec shrink = exp(hn::Set(kFloat, before - now));

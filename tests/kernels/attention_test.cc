@@ -196,6 +196,38 @@ TEST_F(AttentionTest, OtherInstructionSets) {
   }
 }
 
+// A query of NaN is not one that sees no key, whatever the instruction set's max makes of NaN.
+TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
+  const std::int64_t dim = 8;
+  for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
+    if (!(hwy::SupportedTargets() & target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    for (DType dtype : kDtypes)
+      for (std::int64_t length : {1, 5, 16, 21, 600}) {
+        Array q = Array::random({length, dim}, dtype, 1);
+        const Array k = Array::random({length, dim}, dtype, 2),
+                    v = Array::random({length, dim}, dtype, 3);
+        const Array out({length, dim}, dtype), log_sum_exp({length}, DType::f32);
+        for (std::int64_t d = 0; d < dim; ++d) q.set((length - 1) * dim + d, std::nan(""));
+        AttentionShape shape;
+        shape.batch = shape.heads = 1;
+        shape.query_length = shape.key_length = length;
+        shape.head_dim = dim;
+        shape.dtype = dtype;
+        shape.causal = true;
+        make_cpu_attention({2, memory_.get()})
+            ->attention(shape, {q.data(), 0, dim}, {k.data(), 0, dim}, {v.data(), 0, dim},
+                        {out.data(), 0, dim}, log_sum_exp, {});
+        EXPECT_TRUE(std::isnan(log_sum_exp.at(length - 1)));
+        for (std::int64_t i = 0; i < length * dim; ++i)
+          ASSERT_EQ(std::isnan(out.at(i)), i >= (length - 1) * dim)
+              << hwy::TargetName(target) << " " << to_string(dtype) << " length " << length
+              << " element " << i;
+      }
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
 TEST_F(AttentionTest, RejectsDropoutWithoutCoordinates) {
   AttentionShape shape;
   shape.batch = shape.heads = shape.query_length = shape.key_length = shape.head_dim = 1;
