@@ -101,12 +101,16 @@ CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::i
   result.correct = at_target == largest;
   for (std::int64_t j = 0; result.correct && j < target; ++j) result.correct = logits[j] != largest;
 
-  const float sum = HWY_DYNAMIC_DISPATCH(ExpAndSum)(logits, vocabulary, largest);
+  // Highway's Exp makes 0 of NaN, and the maximum may lose one: the total of the logits has it.
+  const float sum =
+      std::isnan(total) ? total : HWY_DYNAMIC_DISPATCH(ExpAndSum)(logits, vocabulary, largest);
   const double n = static_cast<double>(vocabulary),
                smoothing = static_cast<double>(label_smoothing),
                log_sum = static_cast<double>(largest) + std::log(static_cast<double>(sum));
-  result.loss = static_cast<float>((1 - smoothing) * (log_sum - static_cast<double>(at_target)) +
-                                   smoothing * (log_sum - static_cast<double>(total) / n));
+  double loss = (1 - smoothing) * (log_sum - static_cast<double>(at_target));
+  // Not with 0: the total is infinite where a class is masked by -inf.
+  if (smoothing > 0) loss += smoothing * (log_sum - static_cast<double>(total) / n);
+  result.loss = static_cast<float>(loss);
   if (!gradient) return result;
 
   const float factor = scale / sum, offset = static_cast<float>(smoothing / n) * scale;

@@ -33,7 +33,8 @@ RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smooth
   }
   for (double logit : logits) sum += std::exp(logit - largest);
   const double log_sum = largest + std::log(sum), n = static_cast<double>(logits.size());
-  const double loss = (1 - smoothing) * (log_sum - logits[at]) + smoothing * (log_sum - total / n);
+  double loss = (1 - smoothing) * (log_sum - logits[at]);
+  if (smoothing > 0) loss += smoothing * (log_sum - total / n);  // total: -inf with a masked class
   for (std::size_t j = 0; j < logits.size(); ++j)
     logits[j] =
         scale * (std::exp(logits[j] - log_sum) - smoothing / n - (j == at ? 1 - smoothing : 0));

@@ -135,6 +135,33 @@ TEST_F(LossTest, ExtremeLogitsStayFinite) {
   EXPECT_NEAR(loss.at(0), 1 + std::log1p(std::exp(-1.0)), 1e-6);
 }
 
+// As PyTorch has it: a masked class has no probability, a logit of NaN spoils its row.
+TEST_F(LossTest, LogitsOfMinusInfinityAndNaN) {
+  constexpr std::int64_t kClasses = 40;
+  for (const std::int64_t odd : {0, 17, 39})
+    for (const double value : {-std::numeric_limits<double>::infinity(), std::nan("")}) {
+      Array logits = Array::random({1, kClasses}, DType::f32, 1), targets({1}, DType::i32);
+      logits.set(odd, value);
+      targets.set(0, 5);
+      const auto run = [&](Kernels& kernels) {
+        std::pair<Array, Array> out{Array({1}, DType::f32), Array({1, kClasses}, DType::f32)};
+        kernels.loss().cross_entropy(logits, targets, 0, 1, out.first, out.second, {});
+        return out;
+      };
+      for (Kernels* kernels : {cpu_.get(), reference_.get()}) {
+        const auto [loss, gradient] = run(*kernels);
+        EXPECT_EQ(std::isnan(loss.at(0)), std::isnan(value)) << odd;
+        for (std::int64_t j = 0; j < kClasses; ++j)
+          EXPECT_EQ(std::isnan(gradient.at(j)), std::isnan(value)) << odd << " at " << j;
+      }
+      if (std::isnan(value)) continue;
+      const auto ours = run(*cpu_), expected = run(*reference_);
+      EXPECT_EQ(ours.second.at(odd), 0);
+      EXPECT_TRUE(close(ours.first, expected.first, 1e-6));
+      EXPECT_TRUE(close(ours.second, expected.second, 1e-6));
+    }
+}
+
 TEST_F(LossTest, CrossEntropyOfLogits) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (DType gradient : {dtype, DType::f32})
