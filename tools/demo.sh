@@ -5,6 +5,7 @@ source tools/dev-common.sh
 
 minutes=5 ranks=2
 while [ $# -gt 0 ]; do
+  [ $# -gt 1 ] || die "demo: $1 needs a value; there are --minutes M and --ranks R"
   case "$1" in
     --minutes) minutes=$2; shift 2 ;;
     --ranks) ranks=$2; shift 2 ;;
@@ -47,5 +48,5 @@ for prompt in "In the beginning" "And the LORD said unto"; do
   echo
 done
 
-"$shoal" report "$out/run" 2> /dev/null || true
+"$shoal" report "$out/run"
 say "the checkpoint is in $out/run; Hugging Face opens it: AutoModelForCausalLM.from_pretrained(\"$out/run\")"

@@ -123,9 +123,15 @@ int main(int argc, char** argv) try {
   restart_with_short_spins(argv);  // before OpenMP's threads exist: how they wait is settled here
   std::int64_t steps = 100;
   std::string out;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::string(argv[i]) == "--steps") steps = std::atol(argv[i + 1]);
-    if (std::string(argv[i]) == "--out") out = argv[i + 1];
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i];
+    char* end = nullptr;
+    if (option == "--steps" && i + 1 < argc) steps = std::strtol(argv[i + 1], &end, 10);
+    if (option == "--out" && i + 1 < argc) out = argv[i + 1];
+    if ((option != "--out" && (end == nullptr || *end != '\0' || steps < 1)) || i + 1 == argc) {
+      std::fprintf(stderr, "usage: train_gpt2 [--steps N] [--out DIRECTORY]\n");
+      return 2;
+    }
   }
   return train(steps, out);
 } catch (const Error& error) {
