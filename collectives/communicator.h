@@ -70,46 +70,48 @@ class Communicator {
   // Parts of unequal length, packed in rank order; every rank passes the same counts, each may be
   // 0. In place as their equal forms.
   virtual WorkPtr reduce_scatter_v(const void* send, void* recv, Counts counts, DType dtype,
-                                   Reduction op, Stream stream = {});
+                                   Reduction op, Stream stream = {}) = 0;
   virtual WorkPtr all_gather_v(const void* send, void* recv, Counts counts, DType dtype,
-                               Stream stream = {});
+                               Stream stream = {}) = 0;
 
   virtual WorkPtr broadcast(void* data, std::int64_t count, DType dtype, int root,
                             Stream stream = {}) = 0;
   // recv is read at the root only; in place there: send == recv.
   virtual WorkPtr reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                         Reduction op, int root, Stream stream = {});
+                         Reduction op, int root, Stream stream = {}) = 0;
   // The root's recv holds size() × send_count elements in rank order; in place at the root: send is
   // its part of recv. recv may be null elsewhere.
   virtual WorkPtr gather(const void* send, void* recv, std::int64_t send_count, DType dtype,
-                         int root, Stream stream = {});
+                         int root, Stream stream = {}) = 0;
   // The root's send holds size() × recv_count elements; in place at the root: recv is its part of
   // send. send may be null elsewhere.
   virtual WorkPtr scatter(const void* send, void* recv, std::int64_t recv_count, DType dtype,
-                          int root, Stream stream = {});
+                          int root, Stream stream = {}) = 0;
   // Part p of send goes to rank p, part p of recv comes from rank p; send and recv must differ.
   virtual WorkPtr all_to_all(const void* send, void* recv, std::int64_t count, DType dtype,
-                             Stream stream = {});
+                             Stream stream = {}) = 0;
   // The same with unequal parts, packed in rank order: what rank a sends to b is what b receives
   // from a (checked).
   virtual WorkPtr all_to_all_v(const void* send, Counts send_counts, void* recv, Counts recv_counts,
-                               DType dtype, Stream stream = {});
+                               DType dtype, Stream stream = {}) = 0;
   virtual WorkPtr barrier(Stream stream = {}) = 0;
 
   // Between two ranks; the k-th send from a to b meets the k-th recv of b from a, whatever
   // collectives run meanwhile. Not to oneself. Counts and dtypes must agree (checked).
   virtual WorkPtr send(const void* data, std::int64_t count, DType dtype, int peer,
-                       Stream stream = {});
-  virtual WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer, Stream stream = {});
+                       Stream stream = {}) = 0;
+  virtual WorkPtr recv(void* data, std::int64_t count, DType dtype, int peer,
+                       Stream stream = {}) = 0;
 
   // Coalesced: nothing called between the two moves before end_group(), whose Work is done when all
-  // of it is. Calls inside return null. Sends and receives of a group run side by side.
-  virtual void begin_group();
-  virtual WorkPtr end_group();
+  // of it is. Calls inside return null. Sends and receives of a group run side by side. Groups nest
+  // as NCCL's do: an inner end_group() returns null.
+  virtual void begin_group() = 0;
+  virtual WorkPtr end_group() = 0;
 
   // Ranks of one color form a new group, ordered by (key, rank); null for color < 0. Collective and
-  // blocking. Independent of this Communicator, which may end first.
-  virtual std::unique_ptr<Communicator> split(int color, int key);
+  // blocking; not inside a group. Independent of this Communicator, which may end first.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   // Gives up everything in flight, here and, as soon as they notice, on all other ranks, whose
   // waits throw aborted with `reason` and this rank's number. May be called from any thread.

@@ -24,16 +24,6 @@ std::string_view name_of(Operation operation) {
   return operation == Operation::send ? "send_recv" : collectives::to_string(operation);
 }
 
-bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce_scatter ||
-         operation == Operation::reduce;
-}
-
-bool rooted(Operation operation) {
-  return operation == Operation::broadcast || operation == Operation::reduce ||
-         operation == Operation::gather || operation == Operation::scatter;
-}
-
 double algbw(const Result& result, const Timing& timing) {  // GB/s
   return timing.mean > 0 ? static_cast<double>(result.bytes) / timing.mean * 1e-9 : 0;
 }
@@ -80,7 +70,7 @@ void print_row(const Options& options, const collectives::Communicator& communic
                const Result& result) {
   const double factor = bus_factor(options.operation, communicator.size());
   const std::string op = reduces(options.operation) ? std::string(to_string(options.op)) : "none";
-  const int root = rooted(options.operation) ? options.root : -1;
+  const int root = has_root(options.operation) ? options.root : -1;
   if (!options.json) {
     fmt::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}\n", result.bytes, result.count,
                to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),

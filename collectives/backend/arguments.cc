@@ -1,9 +1,13 @@
 #include "shoal/collectives/backend/arguments.h"
 
+#include <numeric>
+
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 46;
 
 bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
   const auto x = reinterpret_cast<std::uintptr_t>(a), y = reinterpret_cast<std::uintptr_t>(b);
@@ -11,114 +15,150 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
          y < x + static_cast<std::uintptr_t>(a_bytes);
 }
 
-std::string text_of(Operation operation, std::int64_t count, DType dtype, ReduceOp op, int root) {
-  if (operation == Operation::barrier) return "barrier";
-  std::string text = fmt::format("{} of {} {}", to_string(operation), count, to_string(dtype));
-  if (operation == Operation::all_reduce || operation == Operation::reduce_scatter)
-    text += fmt::format(", {}", to_string(op));
-  if (operation == Operation::broadcast) text += fmt::format(", root {}", root);
-  return text;
+std::int64_t sum_before(const std::vector<std::int64_t>& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+}
+
+// Elements of the whole send and recv buffer of a rank.
+std::int64_t sent(const Call& call, int rank, int size) {
+  switch (call.operation) {
+    case Operation::reduce_scatter:
+    case Operation::all_to_all:
+      return call.count * size;
+    case Operation::scatter:
+      return rank == call.root ? call.count * size : 0;
+    case Operation::all_gather_v:
+      return call.counts[static_cast<std::size_t>(rank)];
+    case Operation::recv:
+      return 0;
+    default:
+      return call.count;
+  }
+}
+
+std::int64_t received(const Call& call, int rank, int size) {
+  switch (call.operation) {
+    case Operation::all_gather:
+    case Operation::all_to_all:
+    case Operation::split:
+      return call.count * size;
+    case Operation::gather:
+      return rank == call.root ? call.count * size : 0;
+    case Operation::reduce:
+      return rank == call.root ? call.count : 0;
+    case Operation::reduce_scatter_v:
+      return call.counts[static_cast<std::size_t>(rank)];
+    case Operation::all_to_all_v:
+      return sum_before(call.recv_counts, size);
+    case Operation::send:
+      return 0;
+    default:
+      return call.count;
+  }
+}
+
+void check_counts(const char* what, const std::vector<std::int64_t>& counts, int size,
+                  std::string_view name) {
+  SHOAL_CHECK(counts.size() == static_cast<std::size_t>(size), "{}: {} {}counts for a group of {}",
+              name, counts.size(), what, size);
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::int64_t count = counts[static_cast<std::size_t>(rank)];
+    SHOAL_CHECK(count >= 0 && count <= kMostElements - sum, "{}: {}count {} of rank {}", name, what,
+                count, rank);
+    sum += count;
+  }
+}
+
+void check_numbers(const Call& call, int rank, int size) {
+  const std::string_view name = to_string(call.operation);
+  if (has_counts(call.operation)) check_counts("", call.counts, size, name);
+  if (call.operation == Operation::all_to_all_v)
+    check_counts("receive ", call.recv_counts, size, name);
+  SHOAL_CHECK(call.count >= 0, "{}: count {}", name, call.count);
+  SHOAL_CHECK(call.count <= kMostElements / size, "{}: count {} is out of range", name, call.count);
+  if (has_root(call.operation))
+    SHOAL_CHECK(call.root >= 0 && call.root < size, "{}: root {} in a group of {}", name, call.root,
+                size);
+  if (is_message(call.operation)) {
+    SHOAL_CHECK(call.root >= 0 && call.root < size, "{}: rank {} in a group of {}", name, call.root,
+                size);
+    SHOAL_CHECK(call.root != rank, "{}: rank {} to itself", name, rank);
+  }
+  if (!call.reduces()) return;
+  SHOAL_CHECK(call.op != ReduceOp::avg || is_floating(call.dtype),
+              "{}: avg of {}; take the sum and divide as you need", name, to_string(call.dtype));
+  SHOAL_CHECK(call.op != ReduceOp::premultiplied_sum || is_floating(call.dtype),
+              "{}: premultiplied_sum of {}; only floating dtypes can be scaled", name,
+              to_string(call.dtype));
+}
+
+bool in_place(const Call& call, int rank) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  const auto* send = static_cast<const std::byte*>(call.send);
+  const auto* recv = static_cast<const std::byte*>(call.recv);
+  switch (call.operation) {
+    case Operation::all_reduce:
+    case Operation::broadcast:
+    case Operation::reduce:
+      return send == recv;
+    case Operation::all_gather:
+    case Operation::gather:
+      return send == recv + rank * call.count * element;
+    case Operation::reduce_scatter:
+    case Operation::scatter:
+      return recv == send + rank * call.count * element;
+    case Operation::all_gather_v:
+      return send == recv + sum_before(call.counts, rank) * element;
+    case Operation::reduce_scatter_v:
+      return recv == send + sum_before(call.counts, rank) * element;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
 
-std::int64_t Call::send_bytes(int size) const {
-  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
-  return operation == Operation::reduce_scatter ? bytes * size : bytes;
+std::int64_t Call::send_bytes(int rank, int size) const {
+  return sent(*this, rank, size) * static_cast<std::int64_t>(size_of(dtype));
 }
 
-std::int64_t Call::recv_bytes(int size) const {
-  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
-  return operation == Operation::all_gather ? bytes * size : bytes;
+std::int64_t Call::recv_bytes(int rank, int size) const {
+  return received(*this, rank, size) * static_cast<std::int64_t>(size_of(dtype));
 }
 
-void check_call(const Call& call, int rank, int size, Stream stream) {
+void check_call(const Call& call, int rank, int size, DeviceType device) {
   const std::string_view name = to_string(call.operation);
-  SHOAL_CHECK(stream.device.is_cpu(), "{}: this backend moves host memory, the stream is on {}",
-              name, shoal::to_string(stream.device));
-  SHOAL_CHECK(call.count >= 0, "{}: count {}", name, call.count);
-  SHOAL_CHECK(call.count <= (std::int64_t{1} << 46) / size, "{}: count {} is out of range", name,
-              call.count);
-  if (call.operation == Operation::broadcast)
-    SHOAL_CHECK(call.root >= 0 && call.root < size, "broadcast: root {} in a group of {}",
-                call.root, size);
-  if (call.reduces() && call.op == ReduceOp::premultiplied_sum)
-    throw_error(ErrorCode::unavailable, "{}: premultiplied_sum is not offered yet", name);
-  if (call.reduces())
-    SHOAL_CHECK(call.op != ReduceOp::avg || is_floating(call.dtype),
-                "{}: avg of {}; take the sum and divide as you need", name, to_string(call.dtype));
-  if (call.count == 0 || call.operation == Operation::barrier) return;
-  SHOAL_CHECK(call.send && call.recv, "{} of {} elements: null pointer", name, call.count);
-  if (call.operation == Operation::broadcast) return;
-  const auto part = rank * call.count * static_cast<std::int64_t>(size_of(call.dtype));
-  const auto* send = static_cast<const std::byte*>(call.send);
-  const auto* recv = static_cast<const std::byte*>(call.recv);
-  const bool in_place = call.operation == Operation::all_reduce   ? send == recv
-                        : call.operation == Operation::all_gather ? send == recv + part
-                                                                  : recv == send + part;
-  SHOAL_CHECK(in_place || !overlap(send, call.send_bytes(size), recv, call.recv_bytes(size)),
+  SHOAL_CHECK(call.stream.device.type == device,
+              "{}: this backend moves {} memory, the stream is on {}", name,
+              device == DeviceType::cpu ? "host" : "device", shoal::to_string(call.stream.device));
+  check_numbers(call, rank, size);
+  if (call.operation == Operation::barrier) return;
+  const std::int64_t send_bytes = call.send_bytes(rank, size);
+  const std::int64_t recv_bytes = call.recv_bytes(rank, size);
+  SHOAL_CHECK((send_bytes == 0 || call.send) && (recv_bytes == 0 || call.recv),
+              "{} of {} elements: null pointer", name, call.count);
+  if (send_bytes == 0 || recv_bytes == 0) return;
+  SHOAL_CHECK(in_place(call, rank) || !overlap(call.send, send_bytes, call.recv, recv_bytes),
               "{} of {} elements: send and recv overlap without being in place", name, call.count);
 }
 
-std::string_view to_string(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::prod:
-      return "prod";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::avg:
-      return "avg";
-    case ReduceOp::premultiplied_sum:
-      return "premultiplied_sum";
+std::string_view to_string(ReduceOp op) { return reduce_name(static_cast<std::uint8_t>(op)); }
+
+Signature signature_of(const Call& call) {
+  Signature s;
+  s.operation = call.operation;
+  s.dtype = call.dtype;
+  if (call.reduces()) s.reduce = static_cast<std::uint8_t>(call.op);
+  s.root = call.root;
+  if (call.operation != Operation::all_to_all_v) {
+    s.count = call.count;
+    s.counts = call.counts.empty() ? 0 : hash_counts(call.counts);
   }
-  return "?";
+  return s;
 }
 
-std::string_view to_string(Operation operation) {
-  switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::gather:
-      return "gather";
-    case Operation::scatter:
-      return "scatter";
-    case Operation::all_to_all:
-      return "all_to_all";
-    case Operation::reduce_scatter_v:
-      return "reduce_scatter_v";
-    case Operation::all_gather_v:
-      return "all_gather_v";
-    case Operation::all_to_all_v:
-      return "all_to_all_v";
-    case Operation::send:
-      return "send";
-    case Operation::recv:
-      return "recv";
-    case Operation::barrier:
-      return "barrier";
-  }
-  return "?";
-}
-
-std::string describe(const Call& call) {
-  return text_of(call.operation, call.count, call.dtype, call.op, call.root);
-}
-
-std::string describe(const Descriptor& d) {
-  return text_of(d.operation, d.count, d.dtype, static_cast<ReduceOp>(d.reduce), d.root);
-}
+std::string describe(const Call& call) { return describe(signature_of(call)); }
 
 kernels::Reduce kernel_operation(ReduceOp op) {
   switch (op) {

@@ -1,38 +1,42 @@
 // What every backend checks about a call before anything moves.
 #pragma once
 
+#include <vector>
+
 #include "shoal/collectives/communicator.h"
-#include "shoal/collectives/transport/control.h"
+#include "shoal/collectives/transport/operation.h"
 #include "shoal/kernels/reduction.h"
 
 namespace shoal::collectives {
 
-// One call, as the queue of a backend keeps it. Counts as passed to the method.
+// One call, as the queue of a backend keeps it.
 struct Call {
   Operation operation = Operation::barrier;
-  const void* send = nullptr;
+  const void* send = nullptr;  // null where this rank's is not used
   void* recv = nullptr;
-  std::int64_t count = 0;
+  std::int64_t count = 0;  // as passed to the method; the sum of `counts` where there are many
   DType dtype = DType::u8;
   ReduceOp op = ReduceOp::sum;
-  int root = -1;
+  int root = -1;  // or the peer of a message
+  double factor = 1;
+  std::vector<std::int64_t> counts{};       // of a _v operation; all_to_all_v: what this rank sends
+  std::vector<std::int64_t> recv_counts{};  // of all_to_all_v
+  Stream stream{};
 
-  // Bytes of the whole send and recv buffer of one rank.
-  std::int64_t send_bytes(int size) const;
-  std::int64_t recv_bytes(int size) const;
-  bool reduces() const {
-    return operation == Operation::all_reduce || operation == Operation::reduce_scatter;
-  }
+  // Bytes of the whole send and recv buffer of that rank.
+  std::int64_t send_bytes(int rank, int size) const;
+  std::int64_t recv_bytes(int rank, int size) const;
+  bool reduces() const { return collectives::reduces(operation); }
 };
 
 // Throws invalid_argument: negative count, null pointer, avg of integers, root outside the group,
-// buffers that overlap without being in place, a stream that is not the host's.
-void check_call(const Call& call, int rank, int size, Stream stream);
+// buffers that overlap without being in place, a stream that is not of the `device` kind.
+void check_call(const Call& call, int rank, int size, DeviceType device = DeviceType::cpu);
 
-std::string_view to_string(Operation operation);
+// What the ranks must agree on.
+Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"
 std::string describe(const Call& call);
-std::string describe(const Descriptor& descriptor);
 
 kernels::Reduce kernel_operation(ReduceOp op);  // avg is a sum that is scaled afterwards
 

@@ -1,8 +1,11 @@
 // A group of one rank: every operation is a copy.
 #include <cstring>
 
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/backend/scaled_reduction.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
@@ -40,11 +43,12 @@ class CountedHostMemory final : public MemoryResource {
   CountingMemory* books_;
 };
 
-class SingleCommunicator final : public Communicator {
+class SingleCommunicator final : public CallCommunicator {
  public:
   SingleCommunicator(std::string name, const CommunicatorOptions& options)
       : name_(std::move(name)),
-        deadline_seconds_(options.deadline_seconds),
+        options_(options),
+        reduction_(make_local_reduction()),
         memory_(make_counted_host_memory(options.counted_by)) {}
 
   int rank() const override { return 0; }
@@ -52,37 +56,30 @@ class SingleCommunicator final : public Communicator {
   std::string backend() const override { return name_; }
   MemoryResource& memory_resource() override { return *memory_; }
   CommunicatorStatistics statistics() const override { return statistics_; }
-
-  std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                                   Reduction op, Stream stream) override {
-    return run({Operation::all_reduce, send, recv, count, dtype, op.op, -1}, stream);
-  }
-  std::unique_ptr<Work> reduce_scatter(const void* send, void* recv, std::int64_t recv_count,
-                                       DType dtype, Reduction op, Stream stream) override {
-    return run({Operation::reduce_scatter, send, recv, recv_count, dtype, op.op, -1}, stream);
-  }
-  std::unique_ptr<Work> all_gather(const void* send, void* recv, std::int64_t send_count,
-                                   DType dtype, Stream stream) override {
-    return run({Operation::all_gather, send, recv, send_count, dtype, ReduceOp::sum, -1}, stream);
-  }
-  std::unique_ptr<Work> broadcast(void* data, std::int64_t count, DType dtype, int root,
-                                  Stream stream) override {
-    return run({Operation::broadcast, data, data, count, dtype, ReduceOp::sum, root}, stream);
-  }
-  std::unique_ptr<Work> barrier(Stream stream) override { return run({}, stream); }
   void abort(std::string_view) override {}
 
  private:
-  std::unique_ptr<Work> run(const Call& call, Stream stream) {
-    check_call(call, 0, 1, stream);
-    if (call.count > 0 && call.recv != call.send)
-      std::memcpy(call.recv, call.send, static_cast<std::size_t>(call.send_bytes(1)));
+  WorkPtr submit(Call call) override {
+    if (call.operation == Operation::all_to_all_v && call.counts != call.recv_counts)
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("rank 0 sends {} elements to rank 0, which expects {}",
+                              call.counts.front(), call.recv_counts.front()));
+    const std::int64_t bytes = call.send_bytes(0, 1);
+    if (call.op == ReduceOp::premultiplied_sum)
+      scale_into(*reduction_, call.dtype, call.send, call.factor, call.recv, call.count);
+    else if (bytes > 0 && call.recv != call.send)
+      std::memcpy(call.recv, call.send, static_cast<std::size_t>(bytes));
     ++statistics_.operations;
-    return std::make_unique<DoneWork>(deadline_seconds_);
+    return std::make_unique<DoneWork>(options_.deadline_seconds);
+  }
+  double deadline_seconds() const override { return options_.deadline_seconds; }
+  std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
+    return plan.ranks.empty() ? nullptr : make_single_communicator(name_, options_);
   }
 
   std::string name_;
-  double deadline_seconds_;
+  CommunicatorOptions options_;
+  std::unique_ptr<kernels::ReductionKernels> reduction_;
   std::unique_ptr<MemoryResource> memory_;
   CommunicatorStatistics statistics_;
 };

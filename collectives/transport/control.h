@@ -14,7 +14,6 @@
 #include <string>
 
 #include "shoal/collectives/transport/operation.h"
-#include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::collectives {
 
@@ -25,19 +24,15 @@ struct Location {
   bool symmetric() const { return segment >= 0; }
 };
 
-struct Descriptor {
+struct Descriptor : Signature {
   std::uint32_t sequence = 0;
-  Operation operation = Operation::barrier;
-  DType dtype = DType::u8;
-  std::uint8_t reduce = 0;     // ReduceOp
-  std::uint8_t algorithm = 0;  // Algorithm, as forced by the options
-  std::int32_t root = -1;
-  std::int64_t count = 0;  // as passed to the call
+  double factor = 1;  // of premultiplied_sum
   Location send, recv;
 };
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
+// The payload: counts of a _v operation, then the data of a call that travels inline.
 struct alignas(64) ControlSlot {
   Descriptor descriptor;
   alignas(64) std::byte payload[kInlineBytes];

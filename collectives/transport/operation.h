@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "shoal/runtime/tensor/dtype.h"
 
@@ -21,8 +24,26 @@ enum class Operation : std::uint8_t {
   all_to_all_v,
   send,
   recv,
-  barrier
+  barrier,
+  split  // ranks tell each other color and key
 };
+std::string_view to_string(Operation operation);
+
+constexpr bool reduces(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce_scatter ||
+         operation == Operation::reduce || operation == Operation::reduce_scatter_v;
+}
+constexpr bool has_root(Operation operation) {
+  return operation == Operation::broadcast || operation == Operation::reduce ||
+         operation == Operation::gather || operation == Operation::scatter;
+}
+constexpr bool has_counts(Operation operation) {
+  return operation == Operation::reduce_scatter_v || operation == Operation::all_gather_v ||
+         operation == Operation::all_to_all_v;
+}
+constexpr bool is_message(Operation operation) {
+  return operation == Operation::send || operation == Operation::recv;
+}
 
 // Travels with every control message and every data message between hosts.
 struct Signature {
@@ -30,11 +51,21 @@ struct Signature {
   DType dtype = DType::u8;
   std::uint8_t reduce = 0;     // ReduceOp
   std::uint8_t algorithm = 0;  // as forced by the options; 0: not
-  std::int32_t root = -1;      // or the peer of send and recv
-  std::int64_t count = 0;      // as passed to the call; the sum where there are many
-  std::uint64_t counts = 0;    // hash of the counts of a _v operation; 0 for others
+  std::int32_t root = -1;      // or the receiver of a message
+  // As passed to the call; the sum where there are many; 0 for all_to_all_v, whose counts differ
+  // from rank to rank and are compared pair by pair.
+  std::int64_t count = 0;
+  std::uint64_t counts = 0;  // hash of the counts of a _v operation; 0 for others
 
   friend bool operator==(const Signature&, const Signature&) = default;
 };
+// "all_reduce of 16 f32, sum"
+std::string describe(const Signature& signature);
+
+// FNV-1a; never 0.
+std::uint64_t hash_counts(std::span<const std::int64_t> counts);
+
+// The name of a ReduceOp's number.
+std::string_view reduce_name(std::uint8_t reduce);
 
 }  // namespace shoal::collectives

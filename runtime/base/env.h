@@ -34,6 +34,13 @@ inline constexpr Variable kStorePort{
     "SHOAL_STORE_PORT", Kind::integer, "0",
     "TCP port of the rendezvous on rank 0's host; 0: MASTER_PORT, or what the launcher implies"};
 
+inline constexpr Variable kFabricProvider{
+    "SHOAL_FABRIC_PROVIDER", Kind::string, "",
+    "libfabric provider between hosts: efa, tcp, udp or its own name; empty: the best there is"};
+inline constexpr Variable kFabricInterfaces{
+    "SHOAL_FABRIC_INTERFACES", Kind::string, "",
+    "network interfaces (or networks) between hosts: eth0,eth1 or ^lo,docker0 (all but these)"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/algorithm/exchange.h"
 #include "shoal/collectives/algorithm/ring.h"
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/runtime/base/error.h"
@@ -117,6 +118,55 @@ TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
     EXPECT_STREQ(error.what(),
                  "'rings' is not an all_reduce algorithm of native; use direct, ring or nothing "
                  "(chosen by size)");
+  }
+}
+
+// Every element of every recv buffer comes from exactly one place, and each sender's parts for
+// different receivers are disjoint unless they are the same.
+void expect_tiled(const Exchange& exchange) {
+  const int size = exchange.size();
+  for (int receiver = 0; receiver < size; ++receiver) {
+    std::int64_t next = 0;
+    for (int sender = 0; sender < size; ++sender) {
+      const Transfer t = exchange.at(sender, receiver);
+      if (t.count == 0) continue;
+      EXPECT_EQ(t.to, next);
+      next = t.to + t.count;
+      EXPECT_LE(t.from + t.count, exchange.sent(sender));
+      EXPECT_LE(t.count, exchange.longest());
+      EXPECT_TRUE(t.from == 0 || !exchange.shared());
+    }
+  }
+}
+
+TEST(Exchange, TilesReceiversForOneToSeventeenRanks) {
+  for (int size = 1; size <= 17; ++size) {
+    for (const std::int64_t count : {0, 1, 5}) {
+      for (int root = 0; root < size; ++root) {
+        expect_tiled(Exchange::gather(size, count, root));
+        EXPECT_EQ(Exchange::scatter(size, count, root).sent(root), count * size);
+        for (int rank = 0; rank < size; ++rank)
+          EXPECT_EQ(Exchange::scatter(size, count, root).at(root, rank),
+                    (Transfer{rank * count, 0, count}));
+      }
+      expect_tiled(Exchange::all_to_all(size, count));
+    }
+    std::vector<std::int64_t> counts, pairs;
+    for (int a = 0; a < size; ++a) {
+      counts.push_back(a * 7 % 4);
+      for (int b = 0; b < size; ++b) pairs.push_back((a * 3 + b * 5) % 4);
+    }
+    expect_tiled(Exchange::all_gather(counts));
+    const Exchange unequal = Exchange::all_to_all_v(size, pairs);
+    expect_tiled(unequal);
+    for (int sender = 0; sender < size; ++sender) {
+      std::int64_t next = 0;
+      for (int receiver = 0; receiver < size; ++receiver) {
+        EXPECT_EQ(unequal.at(sender, receiver).from, next);
+        next += unequal.at(sender, receiver).count;
+      }
+      EXPECT_EQ(unequal.sent(sender), next);
+    }
   }
 }
 

@@ -19,8 +19,9 @@ void expect(bool condition, std::string_view what) {
 void check_results(Communicator& communicator) {
   const auto wrong = test::check_everything(communicator, {0, 1, 3, 129, 2055});
   if (!wrong.empty()) throw Error(ErrorCode::internal, wrong.front());
-  const test::Case large{DType::f32, ReduceOp::sum, (1 << 20) + 3, true, 1, test::Memory::plain};
-  expect(test::wrong_in_all_reduce(communicator, large) == 0, "large all_reduce");
+  const test::Case large{Operation::all_reduce, DType::f32, ReduceOp::sum, (1 << 20) + 3, true, 4,
+                         test::Memory::plain,   0};
+  expect(test::wrong_in(communicator, large) == 0, "large all_reduce");
 }
 
 // Sums of random numbers: the bytes of rank 0's result are everybody's.

@@ -26,60 +26,20 @@ CommunicatorOptions options_for(const std::string& algorithm) {
   return options;
 }
 
-// (ranks, algorithm)
-class NativeResults : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
-
-TEST_P(NativeResults, AreExactWithThreadRanks) {
-  const auto& [size, algorithm] = GetParam();
-  std::mutex mutex;
-  std::vector<std::string> wrong;
-  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
-    const auto communicator = make_communicator(world, store, options_for(algorithm));
-    const auto own = test::check_everything(*communicator, {0, 1, 3, 129, 2055});
-    const std::lock_guard lock(mutex);
-    wrong.insert(wrong.end(), own.begin(), own.end());
-  });
-  EXPECT_THAT(wrong, IsEmpty());
-}
+// matrix_test.cc covers thread ranks.
+class NativeResults : public ::testing::TestWithParam<int> {};
 
 TEST_P(NativeResults, AreExactWithProcessRanks) {
-  const auto& [size, algorithm] = GetParam();
+  const int size = GetParam();
   shoal::test::ProcessRanks ranks(size, [&](const World& world, Store& store) {
-    const auto communicator = make_communicator(world, store, options_for(algorithm));
+    const auto communicator = make_communicator(world, store, options_for(""));
     const auto wrong = test::check_everything(*communicator, {0, 1, 17, 2055});
     if (!wrong.empty()) throw Error(ErrorCode::internal, wrong.front());
   });
   for (const auto& outcome : ranks.wait(100)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-TEST_P(NativeResults, AreExactWhenLarge) {
-  const auto& [size, algorithm] = GetParam();
-  std::mutex mutex;
-  std::vector<std::string> wrong;
-  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
-    const auto communicator = make_communicator(world, store, options_for(algorithm));
-    for (const std::int64_t count : {(std::int64_t{3} << 18) + 3})
-      for (const DType dtype : {DType::f32, DType::bf16})
-        for (const auto memory : {test::Memory::plain, test::Memory::symmetric}) {
-          const bool in_place = memory == test::Memory::plain;
-          const test::Case c{dtype, ReduceOp::sum, count, in_place, 1, memory};
-          const test::Case part{dtype, ReduceOp::sum, count / size + 1, in_place, 1, memory};
-          const std::int64_t bad = test::wrong_in_all_reduce(*communicator, c) +
-                                   test::wrong_in_reduce_scatter(*communicator, part) +
-                                   test::wrong_in_all_gather(*communicator, part) +
-                                   test::wrong_in_broadcast(*communicator, c, size - 1);
-          const std::lock_guard lock(mutex);
-          if (bad > 0) wrong.push_back(fmt::format("{}: {} wrong", describe(c), bad));
-        }
-  });
-  EXPECT_THAT(wrong, IsEmpty());
-}
-
-INSTANTIATE_TEST_SUITE_P(Chosen, NativeResults,
-                         ::testing::Combine(::testing::Range(1, 10), ::testing::Values("")));
-INSTANTIATE_TEST_SUITE_P(Forced, NativeResults,
-                         ::testing::Combine(::testing::Values(2, 3, 5),
-                                            ::testing::Values("ring", "direct")));
+INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
 
 // Sums of random numbers depend on the order of additions: all ranks and all runs must agree to
 // the bit, and the zero-copy and bounced routes with them.

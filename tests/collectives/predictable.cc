@@ -12,13 +12,18 @@ namespace {
 std::int64_t input(int rank, std::int64_t index, ReduceOp op) {
   const std::int64_t mixed = rank + index;
   if (op == ReduceOp::prod) return mixed % 3 == 0 ? 2 : 1;  // at most 8 over nine ranks
-  return mixed % 7 + (op == ReduceOp::sum || op == ReduceOp::avg ? index % 3 : 0);
+  return mixed % 7 + (op == ReduceOp::min || op == ReduceOp::max ? 0 : index % 3);
+}
+
+// At most 8 * (1 + 2 + 3) * 3 over nine ranks: exact in bf16.
+std::int64_t factor(int rank, ReduceOp op) {
+  return op == ReduceOp::premultiplied_sum ? 1 + rank % 3 : 1;
 }
 
 double expected(int size, std::int64_t index, ReduceOp op) {
-  std::int64_t value = input(0, index, op);
+  std::int64_t value = factor(0, op) * input(0, index, op);
   for (int rank = 1; rank < size; ++rank) {
-    const std::int64_t next = input(rank, index, op);
+    const std::int64_t next = factor(rank, op) * input(rank, index, op);
     if (op == ReduceOp::prod)
       value *= next;
     else if (op == ReduceOp::min)
@@ -34,9 +39,9 @@ double expected(int size, std::int64_t index, ReduceOp op) {
 
 // avg divides after the sum; everything else is exact.
 double tolerance(const Case& c) {
-  if (c.op != ReduceOp::avg) return 0;
-  if (c.dtype == DType::bf16) return 0x1p-7;
-  return c.dtype == DType::f16 ? 0x1p-10 : c.dtype == DType::f32 ? 0x1p-22 : 0x1p-51;
+  if (c.op != ReduceOp::avg || !reduces(c.operation)) return 0;
+  if (c.dtype == DType::bf16) return 0x1p-8;
+  return c.dtype == DType::f16 ? 0x1p-11 : c.dtype == DType::f32 ? 0x1p-22 : 0x1p-51;
 }
 
 template <typename Visit>
@@ -91,7 +96,7 @@ class Elements {
   Elements(Communicator& communicator, const Case& c, std::int64_t count)
       : dtype_(c.dtype),
         element_(static_cast<std::int64_t>(size_of(c.dtype))),
-        begin_(kGuardBytes + c.misalignment * element_),
+        begin_(kGuardBytes + c.misalignment),
         end_(begin_ + count * element_),
         host_(make_host_memory()) {
     const bool symmetric = c.memory == Memory::symmetric ||
@@ -122,6 +127,12 @@ class Elements {
     for (std::int64_t i = 0; i < kGuardBytes; ++i) bad += bytes()[end_ + i] != std::byte{kGuard};
     return bad;
   }
+  std::int64_t fingerprint() const {
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (std::int64_t i = begin_; i < end_; ++i)
+      hash = (hash ^ static_cast<std::uint64_t>(bytes()[i])) * 0x100000001b3;
+    return static_cast<std::int64_t>(hash);
+  }
 
  private:
   static constexpr std::uint8_t kGuard = 0xA5;
@@ -133,91 +144,256 @@ class Elements {
   Buffer buffer_;
 };
 
+// Counts of a _v operation: unequal, some 0, the largest is c.count.
+std::int64_t count_of(const Case& c, int number) {
+  if (number % 5 == 3) return 0;
+  return c.count - number % 3 * (c.count / 4);
+}
+
+// What rank a sends to b in an all_to_all_v.
+int pair_number(int a, int b) { return 2 * a + b; }
+
+// A part of a rank's send or recv buffer: `count` elements from `begin`, which are elements
+// [source_begin, ...) of rank `source`'s input; source -1: of the reduction of all.
+struct Part {
+  std::int64_t begin, count;
+  int source;
+  std::int64_t source_begin;
+};
+
+// The operation as seen by one rank, said independently of the library's own arithmetic.
+struct Model {
+  std::int64_t send = 0, recv = 0;  // elements
+  std::vector<Part> results;        // of recv
+  std::int64_t in_place_at = 0;     // all_gather-like: send is there in recv; scatter-like: the
+                                    // other way round
+};
+
+std::int64_t sum_of_counts(const Case& c, int ranks) {
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += count_of(c, rank);
+  return sum;
+}
+
+Model gathered(const Case& c, int rank, int size, bool here) {
+  Model m;
+  m.send = c.count;
+  m.in_place_at = rank * c.count;
+  if (here)
+    for (int peer = 0; peer < size; ++peer) m.results.push_back({peer * c.count, c.count, peer, 0});
+  return m;
+}
+
+Model unequal(const Case& c, int rank, int size) {
+  Model m;
+  m.in_place_at = sum_of_counts(c, rank);
+  if (c.operation == Operation::reduce_scatter_v) {
+    m.send = sum_of_counts(c, size);
+    m.results = {{0, count_of(c, rank), -1, m.in_place_at}};
+    return m;
+  }
+  if (c.operation == Operation::all_gather_v) {
+    m.send = count_of(c, rank);
+    for (int peer = 0; peer < size; ++peer)
+      m.results.push_back({sum_of_counts(c, peer), count_of(c, peer), peer, 0});
+    return m;
+  }
+  std::int64_t received = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    m.send += count_of(c, pair_number(rank, peer));
+    std::int64_t sent_before = 0;
+    for (int other = 0; other < rank; ++other) sent_before += count_of(c, pair_number(peer, other));
+    const std::int64_t count = count_of(c, pair_number(peer, rank));
+    m.results.push_back({received, count, peer, sent_before});
+    received += count;
+  }
+  return m;
+}
+
+Model model_of(const Case& c, int rank, int size) {
+  Model m;
+  m.send = c.count;
+  const bool at_root = rank == c.root;
+  switch (c.operation) {
+    case Operation::all_reduce:
+      m.results = {{0, c.count, -1, 0}};
+      break;
+    case Operation::reduce:
+      if (at_root) m.results = {{0, c.count, -1, 0}};
+      break;
+    case Operation::broadcast:
+      m.results = {{0, c.count, c.root, 0}};
+      break;
+    case Operation::reduce_scatter:
+      m.send = c.count * size;
+      m.in_place_at = rank * c.count;
+      m.results = {{0, c.count, -1, m.in_place_at}};
+      break;
+    case Operation::all_gather:
+      m = gathered(c, rank, size, true);
+      break;
+    case Operation::gather:
+      m = gathered(c, rank, size, at_root);
+      break;
+    case Operation::scatter:
+      m.send = at_root ? c.count * size : 0;
+      m.in_place_at = rank * c.count;
+      m.results = {{0, c.count, c.root, rank * c.count}};
+      break;
+    case Operation::all_to_all:
+      m.send = c.count * size;
+      for (int peer = 0; peer < size; ++peer)
+        m.results.push_back({peer * c.count, c.count, peer, rank * c.count});
+      break;
+    case Operation::send:
+      if (size > 1) m.results = {{0, c.count, (rank + size - 1) % size, 0}};
+      break;
+    default:
+      m = unequal(c, rank, size);
+  }
+  for (const Part& part : m.results) m.recv = std::max(m.recv, part.begin + part.count);
+  return m;
+}
+
+// The recv buffer is part of the send buffer.
+bool scatters(Operation operation) {
+  return operation == Operation::reduce_scatter || operation == Operation::reduce_scatter_v ||
+         operation == Operation::scatter;
+}
+
+WorkPtr call_unequal(Communicator& communicator, const Case& c, const void* send, void* recv,
+                     Reduction op) {
+  std::vector<std::int64_t> counts, sent, received;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    counts.push_back(count_of(c, peer));
+    sent.push_back(count_of(c, pair_number(communicator.rank(), peer)));
+    received.push_back(count_of(c, pair_number(peer, communicator.rank())));
+  }
+  if (c.operation == Operation::reduce_scatter_v)
+    return communicator.reduce_scatter_v(send, recv, counts, c.dtype, op);
+  if (c.operation == Operation::all_gather_v)
+    return communicator.all_gather_v(send, recv, counts, c.dtype);
+  return communicator.all_to_all_v(send, sent, recv, received, c.dtype);
+}
+
+WorkPtr call(Communicator& communicator, const Case& c, const void* send, void* recv) {
+  const int rank = communicator.rank(), size = communicator.size();
+  const auto op = c.op == ReduceOp::premultiplied_sum
+                      ? Reduction::premultiplied_sum(static_cast<double>(factor(rank, c.op)))
+                      : Reduction(c.op);
+  switch (c.operation) {
+    case Operation::all_reduce:
+      return communicator.all_reduce(send, recv, c.count, c.dtype, op);
+    case Operation::reduce_scatter:
+      return communicator.reduce_scatter(send, recv, c.count, c.dtype, op);
+    case Operation::all_gather:
+      return communicator.all_gather(send, recv, c.count, c.dtype);
+    case Operation::broadcast:
+      return communicator.broadcast(recv, c.count, c.dtype, c.root);
+    case Operation::reduce:
+      return communicator.reduce(send, recv, c.count, c.dtype, op, c.root);
+    case Operation::gather:
+      return communicator.gather(send, recv, c.count, c.dtype, c.root);
+    case Operation::scatter:
+      return communicator.scatter(send, recv, c.count, c.dtype, c.root);
+    case Operation::all_to_all:
+      return communicator.all_to_all(send, recv, c.count, c.dtype);
+    case Operation::send:
+      communicator.begin_group();
+      if (size > 1) {
+        communicator.send(send, c.count, c.dtype, (rank + 1) % size);
+        communicator.recv(recv, c.count, c.dtype, (rank + size - 1) % size);
+      }
+      return communicator.end_group();
+    default:
+      return call_unequal(communicator, c, send, recv, op);
+  }
+}
+
+// 1 where the ranks' results differ.
+std::int64_t differing(Communicator& communicator, std::int64_t fingerprint) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&fingerprint, all.data(), 1, DType::i64)->wait();
+  return std::ranges::count(all, fingerprint) == communicator.size() ? 0 : 1;
+}
+
 }  // namespace
 
 std::string describe(const Case& c) {
-  return fmt::format("{} {} count {} {} offset {} {}", to_string(c.dtype), to_string(c.op), c.count,
+  return fmt::format("{} of {} {} {}, {}, {} bytes off, {} memory, root {}", to_string(c.operation),
+                     c.count, to_string(c.dtype), to_string(c.op),
                      c.in_place ? "in place" : "out of place", c.misalignment,
                      c.memory == Memory::plain       ? "plain"
                      : c.memory == Memory::symmetric ? "symmetric"
-                                                     : "mixed");
+                                                     : "mixed",
+                     c.root);
 }
 
-std::int64_t wrong_in_all_reduce(Communicator& communicator, const Case& c) {
-  Elements recv(communicator, c, c.count);
-  Elements other(communicator, c, c.in_place ? 0 : c.count);
-  Elements& send = c.in_place ? recv : other;
-  const auto own = [&](std::int64_t i) { return input(communicator.rank(), i, c.op); };
-  send.fill(0, c.count, own);
-  communicator.all_reduce(send.at(0), recv.at(0), c.count, c.dtype, c.op)->wait();
-  std::int64_t bad = recv.wrong(0, c.count, tolerance(c), [&](std::int64_t i) {
-    return expected(communicator.size(), i, c.op);
-  });
-  if (!c.in_place) bad += send.wrong(0, c.count, 0, own);
-  return bad + recv.damaged_guards();
+bool is_possible(const Case& c) {
+  const bool always_out = c.operation == Operation::all_to_all ||
+                          c.operation == Operation::all_to_all_v || c.operation == Operation::send;
+  if (c.in_place && always_out) return false;
+  if (c.operation == Operation::broadcast && !c.in_place) return false;
+  if (!reduces(c.operation)) return c.op == ReduceOp::sum;
+  const bool scaled = c.op == ReduceOp::avg || c.op == ReduceOp::premultiplied_sum;
+  return !scaled || is_floating(c.dtype);
 }
 
-std::int64_t wrong_in_reduce_scatter(Communicator& communicator, const Case& c) {
-  const std::int64_t total = c.count * communicator.size(), begin = c.count * communicator.rank();
-  Elements send(communicator, c, total);
-  Elements recv(communicator, c, c.in_place ? 0 : c.count);
-  send.fill(0, total, [&](std::int64_t i) { return input(communicator.rank(), i, c.op); });
-  std::byte* const to = c.in_place ? send.at(begin) : recv.at(0);
-  communicator.reduce_scatter(send.at(0), to, c.count, c.dtype, c.op)->wait();
-  const auto want = [&](std::int64_t i) { return expected(communicator.size(), begin + i, c.op); };
-  return c.in_place ? send.wrong(begin, c.count, tolerance(c), want) + send.damaged_guards()
-                    : recv.wrong(0, c.count, tolerance(c), want) + recv.damaged_guards();
-}
+std::int64_t wrong_in(Communicator& communicator, const Case& c) {
+  const int rank = communicator.rank(), size = communicator.size();
+  const Model m = model_of(c, rank, size);
+  const bool inside_send = scatters(c.operation) && m.send > 0;
+  const bool rooted = c.operation == Operation::reduce || c.operation == Operation::gather ||
+                      c.operation == Operation::scatter;
+  const bool in_place = c.in_place && (!rooted || rank == c.root);
+  // In place the one buffer is the larger of the two.
+  Elements send(communicator, c, in_place && !inside_send ? 0 : m.send);
+  Elements recv(communicator, c, in_place && inside_send ? 0 : m.recv);
+  const std::int64_t send_at = in_place && !inside_send ? m.in_place_at : 0;
+  const std::int64_t recv_at = in_place && inside_send ? m.in_place_at : 0;
+  Elements& from = in_place && !inside_send ? recv : send;
+  Elements& to = in_place && inside_send ? send : recv;
+  const auto own = [&](std::int64_t i) { return input(rank, i, c.op); };
+  from.fill(send_at, m.send, own);
+  call(communicator, c, from.at(send_at), to.at(recv_at))->wait();
 
-std::int64_t wrong_in_all_gather(Communicator& communicator, const Case& c) {
-  const std::int64_t begin = c.count * communicator.rank();
-  Elements recv(communicator, c, c.count * communicator.size());
-  Elements send(communicator, c, c.in_place ? 0 : c.count);
-  (c.in_place ? recv : send).fill(c.in_place ? begin : 0, c.count, [&](std::int64_t i) {
-    return input(communicator.rank(), i, c.op);
-  });
-  const std::byte* from = c.in_place ? recv.at(begin) : send.at(0);
-  communicator.all_gather(from, recv.at(0), c.count, c.dtype)->wait();
-  std::int64_t bad = recv.damaged_guards();
-  for (int rank = 0; rank < communicator.size(); ++rank)
-    bad += recv.wrong(c.count * rank, c.count, 0,
-                      [&](std::int64_t i) { return input(rank, i, c.op); });
+  std::int64_t bad = send.damaged_guards() + recv.damaged_guards();
+  for (const Part& part : m.results)
+    bad += to.wrong(recv_at + part.begin, part.count, tolerance(c), [&](std::int64_t i) {
+      return part.source < 0 ? expected(size, part.source_begin + i, c.op)
+                             : static_cast<double>(input(part.source, part.source_begin + i, c.op));
+    });
+  if (!in_place) bad += send.wrong(0, m.send, 0, own);
+  if (c.operation == Operation::all_reduce) bad += differing(communicator, to.fingerprint());
   return bad;
 }
 
-std::int64_t wrong_in_broadcast(Communicator& communicator, const Case& c, int root) {
-  Elements data(communicator, c, c.count);
-  data.fill(0, c.count, [&](std::int64_t i) { return input(communicator.rank(), i, c.op); });
-  communicator.broadcast(data.at(0), c.count, c.dtype, root)->wait();
-  return data.wrong(0, c.count, 0, [&](std::int64_t i) { return input(root, i, c.op); }) +
-         data.damaged_guards();
+std::string check(Communicator& communicator, const Case& c) {
+  const std::int64_t bad = wrong_in(communicator, c);
+  if (bad == 0) return {};
+  return fmt::format("rank {} of {}: {}: {} wrong", communicator.rank(), communicator.size(),
+                     describe(c), bad);
 }
 
 std::vector<std::string> check_everything(Communicator& communicator,
                                           const std::vector<std::int64_t>& counts) {
   std::vector<std::string> wrong;
-  const auto note = [&](std::string_view what, const Case& c, std::int64_t bad) {
-    if (bad > 0)
-      wrong.push_back(fmt::format("rank {} of {}: {} {}: {} wrong", communicator.rank(),
-                                  communicator.size(), what, describe(c), bad));
-  };
   int variant = 0;
   for (const std::int64_t count : counts)
-    for (const DType dtype : kDTypes)
-      for (const ReduceOp op : kOps) {
-        if (op == ReduceOp::avg && !is_floating(dtype)) continue;
-        // Place and alignment by turns: over all dtypes and operations each combination comes up
-        // many times.
-        for (const Memory memory : {Memory::plain, Memory::symmetric, Memory::mixed}) {
+    for (const Operation operation : kOperations)
+      for (const DType dtype : kDTypes)
+        for (const ReduceOp op : kOps) {
           ++variant;
-          const Case c{dtype, op, count, variant % 2 == 0, variant % 5 == 0 ? 1 : 0, memory};
-          note("all_reduce", c, wrong_in_all_reduce(communicator, c));
-          note("reduce_scatter", c, wrong_in_reduce_scatter(communicator, c));
-          if (op != ReduceOp::sum && op != ReduceOp::max) continue;  // nothing is reduced below
-          note("all_gather", c, wrong_in_all_gather(communicator, c));
-          note("broadcast", c, wrong_in_broadcast(communicator, c, variant % communicator.size()));
+          Case c{operation, dtype, op, count};
+          c.in_place = operation == Operation::broadcast || variant % 2 == 0;
+          c.misalignment = variant % 5 == 0 ? static_cast<int>(size_of(dtype)) : 0;
+          c.memory = static_cast<Memory>(variant % 3);
+          c.root = variant % communicator.size();
+          if (!is_possible(c)) c.in_place = !c.in_place;
+          if (!is_possible(c)) continue;
+          if (std::string line = check(communicator, c); !line.empty())
+            wrong.push_back(std::move(line));
         }
-      }
   communicator.barrier()->wait();
   return wrong;
 }

@@ -6,34 +6,46 @@
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/transport/operation.h"
 
 namespace shoal::collectives::test {
 
 enum class Memory { plain, symmetric, mixed };  // mixed: symmetric on even ranks only
 
 struct Case {
+  Operation operation = Operation::all_reduce;  // send: every rank to its right and from its left
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  std::int64_t count = 0;
+  std::int64_t count = 0;  // of _v operations: the largest of the counts
   bool in_place = false;
-  int misalignment = 0;  // elements
+  int misalignment = 0;  // bytes
   Memory memory = Memory::plain;
+  int root = 0;
 };
 std::string describe(const Case& c);
+// False where the operation has no such form: avg of integers, all_to_all in place ...
+bool is_possible(const Case& c);
 
+inline constexpr Operation kOperations[] = {
+    Operation::all_reduce,   Operation::reduce_scatter, Operation::all_gather,
+    Operation::broadcast,    Operation::reduce,         Operation::gather,
+    Operation::scatter,      Operation::all_to_all,     Operation::reduce_scatter_v,
+    Operation::all_gather_v, Operation::all_to_all_v};
 inline constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
                                     DType::i64, DType::i32,  DType::u8,  DType::i8};
-inline constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max,
-                                    ReduceOp::avg};
+inline constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min,
+                                    ReduceOp::max, ReduceOp::avg,  ReduceOp::premultiplied_sum};
 
-// Each runs one collective and counts wrong elements, guard bytes around the result included.
-// A rank must call them in the same order as the others.
-std::int64_t wrong_in_all_reduce(Communicator& communicator, const Case& c);
-std::int64_t wrong_in_reduce_scatter(Communicator& communicator, const Case& c);
-std::int64_t wrong_in_all_gather(Communicator& communicator, const Case& c);
-std::int64_t wrong_in_broadcast(Communicator& communicator, const Case& c, int root);
+// Runs one operation and counts wrong elements: of the result, of a send buffer that should have
+// stayed as it was, and of the guard bytes around both. Where every rank has the same result, one
+// more is counted if it is not the same to the bit. A rank must call it in step with the others.
+std::int64_t wrong_in(Communicator& communicator, const Case& c);
 
-// All of them for every dtype and operation over `counts`; one line for each wrong case.
+// A line, or none where nothing is wrong.
+std::string check(Communicator& communicator, const Case& c);
+
+// Every operation with every dtype and reduction over `counts`, the rest by turns; one line for
+// each wrong case.
 std::vector<std::string> check_everything(Communicator& communicator,
                                           const std::vector<std::int64_t>& counts);
 

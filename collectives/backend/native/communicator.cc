@@ -1,11 +1,15 @@
 #include "shoal/collectives/algorithm/choice.h"
-#include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 
 namespace shoal::collectives {
 namespace {
+
+// Collective: the group of the ranks that give this prefix, which is theirs alone.
+std::unique_ptr<Communicator> join(int rank, int size, Store& store, const std::string& prefix,
+                                   const CommunicatorOptions& options);
 
 class NativeWork final : public Work {
  public:
@@ -20,10 +24,14 @@ class NativeWork final : public Work {
   std::shared_ptr<QueuedOperation> operation_;
 };
 
-class NativeCommunicator final : public Communicator {
+class NativeCommunicator final : public CallCommunicator {
  public:
-  NativeCommunicator(std::shared_ptr<Group> group, const CommunicatorOptions& options)
+  NativeCommunicator(std::shared_ptr<Group> group, Store& store, std::string prefix,
+                     const CommunicatorOptions& options)
       : group_(group),
+        store_(store),
+        prefix_(std::move(prefix)),
+        options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
         engine_(std::make_shared<Engine>(group, parse_algorithm(options.algorithm),
                                          options.deadline_seconds)) {}
@@ -34,37 +42,37 @@ class NativeCommunicator final : public Communicator {
   std::string backend() const override { return "native"; }
   MemoryResource& memory_resource() override { return memory_; }
   CommunicatorStatistics statistics() const override { return engine_->statistics(); }
-
-  std::unique_ptr<Work> all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
-                                   Reduction op, Stream stream) override {
-    return submit({Operation::all_reduce, send, recv, count, dtype, op.op, -1}, stream);
-  }
-  std::unique_ptr<Work> reduce_scatter(const void* send, void* recv, std::int64_t recv_count,
-                                       DType dtype, Reduction op, Stream stream) override {
-    return submit({Operation::reduce_scatter, send, recv, recv_count, dtype, op.op, -1}, stream);
-  }
-  std::unique_ptr<Work> all_gather(const void* send, void* recv, std::int64_t send_count,
-                                   DType dtype, Stream stream) override {
-    return submit({Operation::all_gather, send, recv, send_count, dtype, ReduceOp::sum, -1},
-                  stream);
-  }
-  std::unique_ptr<Work> broadcast(void* data, std::int64_t count, DType dtype, int root,
-                                  Stream stream) override {
-    return submit({Operation::broadcast, data, data, count, dtype, ReduceOp::sum, root}, stream);
-  }
-  std::unique_ptr<Work> barrier(Stream stream) override { return submit({}, stream); }
   void abort(std::string_view reason) override { engine_->abort(reason); }
 
  private:
-  std::unique_ptr<Work> submit(const Call& call, Stream stream) {
-    check_call(call, rank(), size(), stream);
+  WorkPtr submit(Call call) override {
+    if (is_message(call.operation))
+      throw_error(ErrorCode::unavailable, "native does not offer {} yet",
+                  to_string(call.operation));
     return std::make_unique<NativeWork>(engine_, engine_->submit(call));
+  }
+  double deadline_seconds() const override { return engine_->deadline_seconds(); }
+  std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
+    if (plan.ranks.empty()) return nullptr;
+    return join(plan.rank, static_cast<int>(plan.ranks.size()), store_,
+                fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color), options_);
   }
 
   std::shared_ptr<Group> group_;
+  Store& store_;
+  const std::string prefix_;  // of its keys in the store
+  const CommunicatorOptions options_;
   SymmetricMemory memory_;
   std::shared_ptr<Engine> engine_;
 };
+
+std::unique_ptr<Communicator> join(int rank, int size, Store& store, const std::string& prefix,
+                                   const CommunicatorOptions& options) {
+  if (size == 1) return make_single_communicator("native", options);
+  auto group = std::make_shared<Group>(rank, size, store, prefix,
+                                       Deadline::in_seconds(options.deadline_seconds));
+  return std::make_unique<NativeCommunicator>(std::move(group), store, prefix, options);
+}
 
 }  // namespace
 
@@ -72,10 +80,7 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
                                                        const CommunicatorOptions& options) {
   // Each rank counts its own communicators; all make them in the same order, so the counts agree.
   const auto generation = store.add(fmt::format("shoal/native/generation/{}", world.rank), 1);
-  auto group = std::make_shared<Group>(world.rank, world.size, store,
-                                       fmt::format("shoal/native/{}", generation),
-                                       Deadline::in_seconds(options.deadline_seconds));
-  return std::make_unique<NativeCommunicator>(std::move(group), options);
+  return join(world.rank, world.size, store, fmt::format("shoal/native/{}", generation), options);
 }
 
 }  // namespace shoal::collectives

@@ -5,6 +5,8 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/backend/native/counts.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -38,7 +40,7 @@ Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_s
       forced_(forced),
       deadline_seconds_(deadline_seconds),
       spins_(suitable_spins(group_->size())),
-      reduction_(kernels::make_cpu_reduction()),
+      reduction_(make_local_reduction()),
       next_sequence_(first_sequence),
       thread_([this] { progress_loop(); }) {}
 
@@ -161,19 +163,18 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   const Call& call = operation.call;
   ControlSlot& slot = group_->own_page().slots[operation.sequence % 2];
   Descriptor& d = slot.descriptor;
+  static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
-  d.operation = call.operation;
-  d.dtype = call.dtype;
-  d.reduce = static_cast<std::uint8_t>(call.op);
   d.algorithm = static_cast<std::uint8_t>(forced_);
-  d.root = call.root;
-  d.count = call.count;
+  d.factor = call.factor;
   d.send = d.recv = Location{};
-  if (travels_inline(call, group_->size(), forced_)) {
-    write_inline_payload(call, group_->rank(), group_->size(), slot);
-  } else {
-    d.send = group_->locate(call.send, call.send_bytes(group_->size()));
-    d.recv = group_->locate(call.recv, call.recv_bytes(group_->size()));
+  write_counts(call, slot);
+  const bool inlined = travels_inline(call, group_->size(), forced_);
+  if (inlined) write_inline_payload(call, group_->rank(), group_->size(), slot);
+  // Another rank may send more in an all_to_all_v than fits.
+  if (!inlined || call.operation == Operation::all_to_all_v) {
+    d.send = group_->locate(call.send, call.send_bytes(group_->rank(), group_->size()));
+    d.recv = group_->locate(call.recv, call.recv_bytes(group_->rank(), group_->size()));
   }
   operation.published = true;
   group_->publish(place_of(operation.sequence, 0));
@@ -190,10 +191,17 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
                       std::vector<std::byte*>(size, nullptr),
                       true,
                       true,
-                      false};
+                      false,
+                      std::vector<bool>(size),
+                      std::vector<bool>(size),
+                      std::vector<double>(size)};
   for (int peer = 0; peer < group_->size(); ++peer) {
     const Descriptor& d = group_->page(peer).slots[operation.sequence % 2].descriptor;
     if (peer != group_->rank()) check_match(operation, peer, d);
+    const auto p = static_cast<std::size_t>(peer);
+    context.send_symmetric[p] = d.send.symmetric();
+    context.recv_symmetric[p] = d.recv.symmetric();
+    context.factors[p] = d.factor;
     context.all_send_symmetric = context.all_send_symmetric && d.send.symmetric();
     context.all_recv_symmetric = context.all_recv_symmetric && d.recv.symmetric();
     if (peer == operation.call.root) context.root_symmetric = d.send.symmetric();
@@ -202,9 +210,9 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
       pointer = group_->resolve(peer, location);
       return pointer != nullptr;
     };
-    const auto p = static_cast<std::size_t>(peer);
     if (!resolve(d.send, context.send[p]) || !resolve(d.recv, context.recv[p])) return false;
   }
+  if (operation.call.operation == Operation::all_to_all_v) check_pairs(operation);
   const auto own = static_cast<std::size_t>(group_->rank());
   context.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
   context.recv[own] = static_cast<std::byte*>(operation.call.recv);
@@ -214,10 +222,8 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
 
 void Engine::check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs) {
   const Descriptor& own = group_->own_page().slots[operation.sequence % 2].descriptor;
-  const bool reduces = operation.call.reduces();
-  if (theirs.sequence == own.sequence && theirs.operation == own.operation &&
-      theirs.dtype == own.dtype && theirs.count == own.count && theirs.root == own.root &&
-      (!reduces || theirs.reduce == own.reduce) && theirs.algorithm == own.algorithm)
+  if (theirs.sequence == own.sequence &&
+      static_cast<const Signature&>(theirs) == static_cast<const Signature&>(own))
     return;
   std::string text =
       fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
@@ -226,9 +232,20 @@ void Engine::check_match(const QueuedOperation& operation, int peer, const Descr
     text +=
         fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
                     to_string(static_cast<Algorithm>(theirs.algorithm)));
+  if (theirs.operation == own.operation && theirs.counts != own.counts)
+    text += counts_difference(*group_, operation.sequence, peer);
   fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
            .at_rank(group_->rank())
            .with_peer(peer)
+           .in_operation(named(operation)));
+}
+
+void Engine::check_pairs(const QueuedOperation& operation) {
+  const auto wrong = unequal_pair(*group_, operation.sequence);
+  if (!wrong) return;
+  fail(Error(ErrorCode::mismatch, wrong->text, "let what a rank sends be what its peer receives")
+           .at_rank(group_->rank())
+           .with_peer(wrong->peer)
            .in_operation(named(operation)));
 }
 

@@ -54,6 +54,7 @@ class Engine {
   void publish_descriptor(QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
   void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
+  void check_pairs(const QueuedOperation& operation);  // of an all_to_all_v
   bool step_ready(const QueuedOperation& operation) const;
   bool may_progress() const;
   void finish_head();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/runtime/base/error.h"
 
@@ -55,8 +56,9 @@ class InlinePlan final : public Plan {
 }  // namespace
 
 bool travels_inline(const Call& call, int size, Algorithm forced) {
-  const std::int64_t bytes = call.send_bytes(size);
-  const auto capacity = static_cast<std::int64_t>(kInlineBytes);
+  const std::int64_t bytes = largest_send_bytes(call, size);
+  const auto capacity =
+      static_cast<std::int64_t>(kInlineBytes - counts_bytes(call.operation, size));
   if (call.operation == Operation::barrier || call.count == 0) return true;
   if (call.operation == Operation::broadcast) return bytes <= capacity;
   if (call.operation == Operation::all_reduce)
@@ -67,7 +69,10 @@ bool travels_inline(const Call& call, int size, Algorithm forced) {
 void write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {
   if (call.count == 0 || call.operation == Operation::barrier) return;
   if (call.operation == Operation::broadcast && call.root != rank) return;
-  std::memcpy(slot.payload, call.send, static_cast<std::size_t>(call.send_bytes(size)));
+  const std::int64_t bytes = call.send_bytes(rank, size);
+  if (bytes > 0)
+    std::memcpy(slot.payload + counts_bytes(call.operation, size), call.send,
+                static_cast<std::size_t>(bytes));
 }
 
 std::unique_ptr<Plan> make_inline_plan(PlanContext context) {

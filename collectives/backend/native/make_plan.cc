@@ -1,6 +1,5 @@
-#include <cstring>
-
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/scaled_reduction.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -30,26 +29,36 @@ bool can_go_direct(const PlanContext& c) {
 void PlanContext::reduce(std::span<const void* const> sources, void* destination,
                          std::int64_t count) const {
   if (count <= 0) return;
+  const bool half = call.dtype == DType::f16 || call.dtype == DType::bf16;
+  if (call.op == ReduceOp::premultiplied_sum)
+    return reduce_scaled(reduction, call.dtype, sources, factors, 1, destination, count);
+  if (call.op == ReduceOp::avg && half)  // the sum of what fits may not fit
+    return reduce_scaled(reduction, call.dtype, sources, {}, 1.0 / size(), destination, count);
   reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
   if (call.op == ReduceOp::avg)
     reduction.scale(call.dtype, destination, 1.0 / size(), count, Stream{});
 }
 
-void PlanContext::copy(void* to, const void* from, std::int64_t count, bool past_caches) const {
-  if (count <= 0) return;
-  if (!past_caches) {
-    std::memcpy(to, from, static_cast<std::size_t>(count * element()));
-    return;
-  }
-  reduction.reduce_into_all(kernels::Reduce::sum, DType::u8, {&from, 1}, {&to, 1},
-                            count * element(), true, Stream{});
-}
-
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
+  switch (context.call.operation) {
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_gather_v:
+    case Operation::all_to_all:
+    case Operation::all_to_all_v:
+    case Operation::split:
+      return make_exchange_plan(std::move(context));
+    case Operation::reduce:
+    case Operation::reduce_scatter_v:
+      return make_reduce_plan(std::move(context));
+    default:
+      break;
+  }
   if (travels_inline(context.call, context.size(), forced))
     return make_inline_plan(std::move(context));
   if (context.call.operation == Operation::all_reduce) {
-    const AllReduceFacts facts{context.call.send_bytes(context.size()), context.size(),
+    const AllReduceFacts facts{context.call.send_bytes(context.rank(), context.size()),
+                               context.size(),
                                context.all_send_symmetric && context.all_recv_symmetric, forced};
     if (choose_all_reduce(facts, static_cast<std::int64_t>(kInlineBytes)) == Algorithm::ring)
       return make_ring_plan(std::move(context));

@@ -42,17 +42,15 @@ struct PlanContext {
   std::vector<std::byte*> send, recv;  // by rank
   // As the descriptors say, so that every rank decides alike.
   bool all_send_symmetric, all_recv_symmetric, root_symmetric;
+  std::vector<bool> send_symmetric, recv_symmetric;  // by rank
+  std::vector<double> factors;                       // by rank; of premultiplied_sum
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
-  // Reduces in rank order and finishes avg.
+  ControlSlot& slot(int peer) const { return group.page(peer).slots[sequence % 2]; }
+  // One source for each rank, in rank order: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
-  // `count` elements between buffers that do not overlap; `past_caches`: ReductionKernels says
-  // when.
-  void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
-  // Whether so many bytes of all ranks together cannot stay in the last cache.
-  bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
 
 // True when the call's data fits the control message; decided alike on all ranks.
@@ -67,5 +65,9 @@ std::unique_ptr<Plan> make_inline_plan(PlanContext context);
 std::unique_ptr<Plan> make_direct_plan(PlanContext context);
 std::unique_ptr<Plan> make_bounce_plan(PlanContext context);
 std::unique_ptr<Plan> make_ring_plan(PlanContext context);
+// gather, scatter, all_gather_v, all_to_all(_v): whichever of zero-copy, bounced and inline fits.
+std::unique_ptr<Plan> make_exchange_plan(PlanContext context);
+// reduce, reduce_scatter_v, likewise.
+std::unique_ptr<Plan> make_reduce_plan(PlanContext context);
 
 }  // namespace shoal::collectives

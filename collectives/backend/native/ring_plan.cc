@@ -7,8 +7,8 @@
 
 #include "shoal/collectives/algorithm/ring.h"
 #include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/local_reduction.h"
 #include "shoal/collectives/backend/native/plan.h"
-#include "shoal/collectives/backend/partial_sums.h"
 
 namespace shoal::collectives {
 namespace {
@@ -52,10 +52,7 @@ class RingPlan final : public Plan {
     if (n <= 0) return;
     switch (action.action) {
       case RingAction::send:
-        if (wide_)
-          widen(c_.call.dtype, send, reinterpret_cast<float*>(outbox), n);
-        else
-          copy(outbox, send, n);
+        put_own(send, outbox, n);
         bounced_ += n * c_.element();
         return;
       case RingAction::reduce_and_send:
@@ -79,23 +76,34 @@ class RingPlan final : public Plan {
   void copy(std::byte* to, const std::byte* from, std::int64_t n) const {
     std::memcpy(to, from, static_cast<std::size_t>(n * c_.element()));
   }
+  DType partial_dtype() const { return wide_ ? DType::f32 : c_.call.dtype; }
+  bool scaled() const { return c_.call.op == ReduceOp::premultiplied_sum && c_.call.factor != 1; }
+  // Own elements as a partial sum of one.
+  void put_own(const std::byte* own, void* out, std::int64_t n) const {
+    if (wide_)
+      widen(c_.call.dtype, own, static_cast<float*>(out), n);
+    else
+      copy(static_cast<std::byte*>(out), own, n);
+    if (scaled()) c_.reduction.scale(partial_dtype(), out, c_.call.factor, n, Stream{});
+  }
   // partial (as it travels) and own elements -> partial.
   void fold(const std::byte* partial, const std::byte* own, std::byte* out, std::int64_t n) const {
     const kernels::Reduce operation = kernel_operation(c_.call.op);
-    if (!wide_) {
+    if (!wide_ && !scaled()) {
       const std::array<const void*, 2> sources{partial, own};
       c_.reduction.reduce(operation, c_.call.dtype, sources, out, n, Stream{});
       return;
     }
+    const auto travels = static_cast<std::int64_t>(size_of(partial_dtype()));
     constexpr std::int64_t kTile = 2048;
-    alignas(64) std::array<float, kTile> tile;
+    alignas(64) std::array<double, kTile> tile;
     const Slices tiles{n, kTile};
     for (std::int64_t t = 0; t < tiles.number(); ++t) {
       const Range range = tiles.at(t);
-      widen(c_.call.dtype, own + range.begin * c_.element(), tile.data(), range.size());
-      const std::array<const void*, 2> sources{partial + range.begin * 4, tile.data()};
-      c_.reduction.reduce(operation, DType::f32, sources, out + range.begin * 4, range.size(),
-                          Stream{});
+      put_own(own + range.begin * c_.element(), tile.data(), range.size());
+      const std::array<const void*, 2> sources{partial + range.begin * travels, tile.data()};
+      c_.reduction.reduce(operation, partial_dtype(), sources, out + range.begin * travels,
+                          range.size(), Stream{});
     }
   }
   // The last fold: rounded and averaged into `recv`, which may be `own`.
@@ -105,9 +113,11 @@ class RingPlan final : public Plan {
     } else {
       scratch_.resize(static_cast<std::size_t>(n));
       fold(partial, own, reinterpret_cast<std::byte*>(scratch_.data()), n);
+      if (c_.call.op == ReduceOp::avg)
+        c_.reduction.scale(DType::f32, scratch_.data(), 1.0 / c_.size(), n, Stream{});
       narrow(c_.call.dtype, scratch_.data(), recv, n);
     }
-    if (c_.call.op == ReduceOp::avg)
+    if (c_.call.op == ReduceOp::avg && !wide_)
       c_.reduction.scale(c_.call.dtype, recv, 1.0 / c_.size(), n, Stream{});
   }
 

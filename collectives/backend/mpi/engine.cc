@@ -1,0 +1,323 @@
+#include "shoal/collectives/backend/mpi/engine.h"
+
+#include <algorithm>
+#include <climits>
+
+#include <fmt/ranges.h>
+#include <sched.h>
+
+#include "shoal/collectives/backend/local_reduction.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr auto kTakeOverAfter = std::chrono::microseconds(300);
+constexpr auto kNap = std::chrono::microseconds(500);
+constexpr auto kLookEvery = std::chrono::milliseconds(250);  // at the store, for an abort
+
+std::string named(const MpiOperation& o) {
+  return fmt::format("{} (#{})", describe(o.call), o.sequence);
+}
+
+std::int64_t count_for(const std::vector<std::int64_t>& counts, int peer) {
+  return counts.empty() ? 0 : counts[static_cast<std::size_t>(peer)];
+}
+
+}  // namespace
+
+bool all_done(std::vector<MPI_Request>& requests) {
+  int done = 0;
+  check_mpi(
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+      "MPI_Testall");
+  return done != 0;
+}
+
+MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix, double deadline_seconds)
+    : store_(store),
+      prefix_(std::move(prefix)),
+      deadline_seconds_(deadline_seconds),
+      runtime_(MpiRuntime::instance()),
+      reduction_(make_local_reduction()) {
+  const std::lock_guard lock(runtime_.mutex);
+  MPI_Comm_rank(parent, &rank_);
+  MPI_Comm_size(parent, &size_);
+  for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) {
+    check_mpi(MPI_Comm_dup(parent, comm), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  thread_ = std::thread([this] { progress_loop(); });
+}
+
+template <typename Body>
+void MpiEngine::guarded(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (!failure_) failure_ = error;
+    runtime_.failed = true;
+    // MPI may still write into the buffers of requests that are out: they stay in memory.
+    for (auto& operation : queue_) abandoned_.push_back(std::move(operation));
+    for (auto& operation : messages_) abandoned_.push_back(std::move(operation));
+    queue_.clear();
+    messages_.clear();
+    if (error.code() != ErrorCode::aborted) try {
+        abort(error.what());    // who does not see what is wrong need not wait for its deadline
+      } catch (const Error&) {  // the store is gone too
+      }
+    throw Error(*failure_);
+  }
+}
+
+std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
+  constexpr std::int64_t kMost = INT_MAX;
+  if (std::max(call.send_bytes(rank_, size_), call.recv_bytes(rank_, size_)) >
+      kMost * static_cast<std::int64_t>(size_of(call.dtype)))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("mpi: {} is more than {} elements", describe(call), kMost),
+                "split the call, or use --backend native");
+  auto operation = std::make_shared<MpiOperation>();
+  operation->call = std::move(call);
+  const std::lock_guard lock(runtime_.mutex);
+  throw_if_failed();
+  touch();
+  if (is_message(operation->call.operation)) {
+    messages_.push_back(operation);
+    guarded([&] { post_message(*operation); });
+  } else {
+    operation->sequence = next_sequence_++;
+    queue_.push_back(operation);
+  }
+  guarded([&] { advance(); });
+  return operation;
+}
+
+bool MpiEngine::test(MpiOperation& operation) {
+  if (operation.finished) return true;
+  const std::lock_guard lock(runtime_.mutex);
+  if (operation.finished) return true;
+  throw_if_failed();
+  touch();
+  guarded([&] { advance(); });
+  return operation.finished;
+}
+
+void MpiEngine::wait(MpiOperation& operation, Deadline deadline) {
+  const auto start = Clock::now();
+  auto next_look = start + kLookEvery;
+  waiters_.fetch_add(1);
+  struct Leave {
+    std::atomic<int>& waiters;
+    ~Leave() { waiters.fetch_sub(1); }
+  } const leave{waiters_};
+  while (!operation.finished) {
+    {
+      const std::lock_guard lock(runtime_.mutex);
+      if (operation.finished) break;
+      throw_if_failed();
+      touch();
+      bool moved = false;
+      guarded([&] { moved = advance(); });
+      if (moved) continue;
+      if (deadline.passed()) guarded([&] { throw_timeout(operation, seconds_since(start)); });
+    }
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      next_look = now + kLookEvery;
+      throw_if_aborted(operation);
+    }
+    sched_yield();
+  }
+}
+
+// Takes the lock itself: the store may be slow.
+void MpiEngine::throw_if_aborted(const MpiOperation& operation) {
+  const auto text = store_.try_get(prefix_ + "/abort");
+  if (!text) return;
+  const std::lock_guard lock(runtime_.mutex);
+  guarded([&] {
+    throw Error(ErrorCode::aborted, *text).at_rank(rank_).in_operation(describe(operation.call));
+  });
+}
+
+void MpiEngine::abort(std::string_view reason) {
+  store_.compare_set(prefix_ + "/abort", std::nullopt,
+                     fmt::format("rank {} aborted: {}", rank_, reason));
+}
+
+void MpiEngine::stop() {
+  if (stopping_.exchange(true)) return;
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(runtime_.mutex);
+  if (queue_.empty() && messages_.empty() && !failure_) {
+    for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) MPI_Comm_free(comm);
+  } else {
+    runtime_.failed = true;  // requests are still out: MPI_Finalize would wait for them
+  }
+  if (!failure_)
+    failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(rank_);
+  queue_.clear();
+  messages_.clear();
+}
+
+CommunicatorStatistics MpiEngine::statistics() const {
+  const std::lock_guard lock(runtime_.mutex);
+  return statistics_;
+}
+
+MPI_Comm MpiEngine::split(int color, int rank) {
+  const std::lock_guard lock(runtime_.mutex);
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(data_, color < 0 ? MPI_UNDEFINED : color, rank, &part),
+            "MPI_Comm_split");
+  return part;
+}
+
+void MpiEngine::throw_if_failed() const {
+  if (failure_) throw Error(*failure_);
+}
+
+// The head collective by one stage, if it can, and every message; true when something moved.
+bool MpiEngine::advance() {
+  const bool message = advance_messages();
+  return advance_head() || message;
+}
+
+bool MpiEngine::advance_head() {
+  if (queue_.empty()) return false;
+  MpiOperation& head = *queue_.front();
+  switch (head.stage) {
+    case MpiOperation::Stage::queued:
+      post_cards(head);
+      head.stage = MpiOperation::Stage::cards;
+      return true;
+    case MpiOperation::Stage::cards:
+      if (!all_done(head.card_requests)) return false;
+      check_cards(head);
+      start_data(head);
+      return true;
+    case MpiOperation::Stage::exchange:
+      if (!all_done(head.requests)) return false;
+      finish_exchange(head);
+      return true;
+    case MpiOperation::Stage::gather:
+      if (!all_done(head.requests)) return false;
+      finish(head);
+      return true;
+    case MpiOperation::Stage::done:
+      break;
+  }
+  return false;
+}
+
+void MpiEngine::post_cards(MpiOperation& o) {
+  constexpr int kTag = 1;
+  for (int peer = 0; peer < size_; ++peer) {
+    o.own_cards.push_back({o.sequence, signature_of(o.call), o.call.factor, 0, 0});
+    if (o.call.operation != Operation::all_to_all_v) continue;
+    o.own_cards.back().sends = count_for(o.call.counts, peer);
+    o.own_cards.back().expects = count_for(o.call.recv_counts, peer);
+  }
+  o.cards = o.own_cards;
+  for (int pass = 0; pass < 2; ++pass)
+    for (int peer = 0; peer < size_; ++peer) {
+      const auto p = static_cast<std::size_t>(peer);
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_ && pass == 0)
+        check_mpi(MPI_Irecv(&o.cards[p], sizeof(MpiCard), MPI_BYTE, peer, kTag, control_, &request),
+                  "MPI_Irecv");
+      if (peer != rank_ && pass == 1)
+        check_mpi(
+            MPI_Isend(&o.own_cards[p], sizeof(MpiCard), MPI_BYTE, peer, kTag, control_, &request),
+            "MPI_Isend");
+      o.card_requests.push_back(request);
+    }
+}
+
+void MpiEngine::check_cards(const MpiOperation& o) const {
+  const auto fail = [&](int peer, const std::string& text, const char* remedy) {
+    throw Error(ErrorCode::mismatch, text, remedy)
+        .at_rank(rank_)
+        .with_peer(peer)
+        .in_operation(named(o));
+  };
+  for (int peer = 0; peer < size_; ++peer) {
+    const MpiCard& own = o.own_cards[static_cast<std::size_t>(peer)];
+    const MpiCard& theirs = o.cards[static_cast<std::size_t>(peer)];
+    if (theirs.sequence != own.sequence || theirs.signature != own.signature) {
+      std::string text =
+          fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
+                      rank_, describe(own.signature), peer, describe(theirs.signature));
+      if (describe(own.signature) == describe(theirs.signature)) text += " with other counts";
+      fail(peer, text, "call the same operations in the same order on every rank");
+    }
+    if (theirs.sends != own.expects && o.call.operation == Operation::all_to_all_v)
+      fail(peer,
+           fmt::format("rank {} sends {} elements to rank {}, which expects {}", peer, theirs.sends,
+                       rank_, own.expects),
+           "let what a rank sends be what its peer receives");
+    if (own.sends != theirs.expects && o.call.operation == Operation::all_to_all_v)
+      fail(peer,
+           fmt::format("rank {} sends {} elements to rank {}, which expects {}", rank_, own.sends,
+                       peer, theirs.expects),
+           "let what a rank sends be what its peer receives");
+  }
+}
+
+void MpiEngine::finish(MpiOperation& o) {
+  const Call& c = o.call;
+  const bool has_result = c.operation != Operation::reduce || rank_ == c.root;
+  if (c.op == ReduceOp::avg && reduced_by_mpi(c) && has_result && c.count > 0)
+    reduction_->scale(c.dtype, c.recv, 1.0 / size_, c.count, Stream{});
+  o.stage = MpiOperation::Stage::done;
+  ++statistics_.operations;
+  statistics_.by_progress_thread += background_;
+  o.finished = true;
+  if (!is_message(c.operation)) queue_.pop_front();
+}
+
+void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {
+  if (is_message(waited_for.call.operation))
+    throw Error(ErrorCode::timeout, message_timeout(waited_for, waited),
+                "see what that rank does, or raise SHOAL_DEADLINE_S")
+        .at_rank(rank_)
+        .with_peer(waited_for.call.root)
+        .in_operation(describe(waited_for.call));
+  MpiOperation& head = *queue_.front();
+  std::vector<int> missing;
+  for (int peer = 0; head.stage == MpiOperation::Stage::cards && peer < size_; ++peer) {
+    int done = 1;
+    MPI_Test(&head.card_requests[static_cast<std::size_t>(peer)], &done, MPI_STATUS_IGNORE);
+    if (!done) missing.push_back(peer);
+  }
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("{} did not finish within {:.1f} s; {}", named(head), waited,
+                  missing.empty() ? std::string("every rank called it, the data did not arrive")
+                                  : fmt::format("missing: rank(s) {}", fmt::join(missing, ", "))),
+      "see what those ranks do, or raise SHOAL_DEADLINE_S")
+      .at_rank(rank_)
+      .with_peer(missing.empty() ? -1 : missing.front())
+      .in_operation(describe(waited_for.call));
+}
+
+void MpiEngine::progress_loop() {
+  while (!stopping_) {
+    std::this_thread::sleep_for(kNap);
+    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
+    if (waiters_ > 0 || undriven < kTakeOverAfter) continue;
+    const std::unique_lock lock(runtime_.mutex, std::try_to_lock);
+    if (!lock || (queue_.empty() && messages_.empty()) || failure_) continue;
+    background_ = true;
+    try {
+      guarded([&] {
+        while (waiters_ == 0 && advance()) {
+        }
+      });
+    } catch (const Error&) {  // kept in failure_
+    }
+    background_ = false;
+  }
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,32 @@
+// MPI itself: one per process, MPI_THREAD_SERIALIZED behind one lock (decision 3).
+#pragma once
+
+#include <mpi.h>
+// After mpi.h, which defines macros of its own.
+#include <atomic>
+#include <mutex>
+
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::collectives {
+
+// Throws io with MPI's own text.
+void check_mpi(int code, const char* what);
+
+// Started once a process, ended at its exit if nothing failed (a failed group would hang in
+// MPI_Finalize).
+class MpiRuntime {
+ public:
+  static MpiRuntime& instance();
+  std::mutex mutex;  // around every MPI call
+  std::atomic<bool> failed{false};
+
+ private:
+  MpiRuntime();
+  ~MpiRuntime();
+  bool ours_ = false;
+};
+
+MPI_Datatype mpi_type(DType dtype);
+
+}  // namespace shoal::collectives

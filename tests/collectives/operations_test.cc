@@ -1,0 +1,202 @@
+// What the matrix does not see: groups, sub-groups, unequal counts that do not agree, arguments
+// that are refused. With the native backend; mpirun_test.cc repeats some under mpi.
+#include <numeric>
+#include <thread>
+
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Numbers = std::vector<std::int64_t>;
+
+CommunicatorOptions options(double deadline = 30) {
+  CommunicatorOptions o;
+  o.deadline_seconds = deadline;
+  return o;
+}
+
+std::string text_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(UnequalCounts, ThatDifferAreNamedOnEveryRank) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    Numbers counts{4, 0, 6};
+    if (world.rank == 1) counts = {4, 1, 5};  // the same sum
+    std::vector<float> send(10), recv(10);
+    communicator->all_gather_v(send.data(), recv.data(), counts, DType::f32)->wait();
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("ranks called different operations"),
+                               HasSubstr("rank 0 gives rank 1 a count of 0, rank 1 gives it 1")));
+  EXPECT_THAT(errors[1], HasSubstr("rank 1 gives rank 1 a count of 1, rank 0 gives it 0"));
+  EXPECT_THAT(errors[2], HasSubstr("rank 2 gives rank 1 a count of 0, rank 1 gives it 1"));
+}
+
+TEST(UnequalCounts, WhatIsSentMustBeWhatIsExpected) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    Numbers sent{4, 4, 4}, expected{4, 4, 4};
+    if (world.rank == 1) sent[0] = 5;
+    std::vector<float> send(13), recv(12);
+    communicator->all_to_all_v(send.data(), sent, recv.data(), expected, DType::f32)->wait();
+  });
+  // Rank 2 too, which has no part in it, before data moves.
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 sends 5 elements to rank 0, which expects 4")));
+}
+
+TEST(UnequalCounts, OneLargeAmongSmallOnesLeavesTheControlMessage) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    // Only rank 2 sends much: its peers must not take its data for inline.
+    const auto count = [](int from, int to) { return from == 2 && to == 0 ? 50000 : 1; };
+    Numbers sent, expected;
+    for (int peer = 0; peer < 3; ++peer) {
+      sent.push_back(count(world.rank, peer));
+      expected.push_back(count(peer, world.rank));
+    }
+    std::vector<std::int32_t> send(
+        static_cast<std::size_t>(std::accumulate(sent.begin(), sent.end(), std::int64_t{0})),
+        world.rank);
+    std::vector<std::int32_t> recv(static_cast<std::size_t>(
+        std::accumulate(expected.begin(), expected.end(), std::int64_t{0})));
+    communicator->all_to_all_v(send.data(), sent, recv.data(), expected, DType::i32)->wait();
+    EXPECT_EQ(recv[0], 0);
+    EXPECT_EQ(recv[1], 1);
+    EXPECT_EQ(recv[2], 2);
+    EXPECT_EQ(recv.back(), 2);
+  });
+}
+
+TEST(Arguments, OfTheNewOperationsAreChecked) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    std::vector<float> x(100), y(100);
+    const Numbers three{1, 1, 1}, negative{1, -1}, two{2, 2};
+    EXPECT_THAT(text_of([&] { c->all_gather_v(x.data(), y.data(), three, DType::f32); }),
+                HasSubstr("all_gather_v: 3 counts for a group of 2"));
+    EXPECT_THAT(text_of([&] {
+                  c->reduce_scatter_v(x.data(), y.data(), negative, DType::f32, ReduceOp::sum);
+                }),
+                HasSubstr("reduce_scatter_v: count -1 of rank 1"));
+    EXPECT_THAT(text_of([&] { c->all_to_all_v(x.data(), two, y.data(), three, DType::f32); }),
+                HasSubstr("all_to_all_v: 3 receive counts"));
+    EXPECT_THAT(text_of([&] { c->all_to_all(x.data(), x.data(), 4, DType::f32); }),
+                HasSubstr("overlap"));
+    EXPECT_THAT(text_of([&] { c->gather(x.data(), y.data(), 1, DType::f32, 2); }),
+                HasSubstr("gather: root 2 in a group of 2"));
+    EXPECT_THAT(text_of([&] { c->reduce(nullptr, y.data(), 1, DType::f32, ReduceOp::sum, 0); }),
+                HasSubstr("null pointer"));
+    EXPECT_THAT(text_of([&] {
+                  c->all_reduce(x.data(), y.data(), 1, DType::i32, Reduction::premultiplied_sum(2));
+                }),
+                HasSubstr("premultiplied_sum of i32"));
+    EXPECT_THAT(text_of([&] { c->send(x.data(), 1, DType::f32, world.rank); }),
+                HasSubstr("to itself"));
+    EXPECT_THAT(text_of([&] { c->recv(x.data(), 1, DType::f32, 5); }), HasSubstr("rank 5"));
+    EXPECT_THAT(text_of([&] { c->end_group(); }), HasSubstr("without begin_group"));
+    c->barrier()->wait();  // nothing above counted as a call
+  });
+}
+
+// 3 * 21845 is 65535, beyond f16's 65504: only the mean fits.
+TEST(Averages, OfSixteenBitFloatsDoNotOverflowOnTheWay) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    for (const std::int64_t count : {5, 9000}) {
+      std::vector<float16> x(static_cast<std::size_t>(count), float16(30000.0f));
+      communicator->all_reduce(x.data(), x.data(), count, DType::f16, ReduceOp::avg)->wait();
+      EXPECT_EQ(static_cast<float>(x[4]), static_cast<float>(float16(30000.0f)));
+    }
+  });
+}
+
+TEST(Groups, NothingMovesBeforeTheEndAndOneWorkIsForAll) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    std::vector<float> a(10, 1.0f), b(20000, 2.0f), gathered(6);
+    communicator->begin_group();
+    EXPECT_EQ(communicator->all_reduce(a.data(), a.data(), 10, DType::f32, ReduceOp::sum), nullptr);
+    communicator->begin_group();
+    EXPECT_EQ(communicator->all_reduce(b.data(), b.data(), 20000, DType::f32, ReduceOp::max),
+              nullptr);
+    EXPECT_EQ(communicator->end_group(), nullptr);
+    EXPECT_EQ(communicator->all_gather(b.data(), gathered.data(), 2, DType::f32), nullptr);
+    EXPECT_EQ(a[0], 1.0f);
+    EXPECT_EQ(communicator->statistics().operations, 0);
+    const WorkPtr work = communicator->end_group();
+    work->wait();
+    EXPECT_TRUE(work->test());
+    EXPECT_EQ(a[9], 3.0f);
+    EXPECT_EQ(b[19999], 2.0f);
+    EXPECT_EQ(gathered[5], 2.0f);
+    communicator->begin_group();
+    communicator->end_group()->wait();  // empty
+  });
+}
+
+TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {
+  shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
+    auto parent = make_communicator(world, store, options());
+    // Even and odd ranks, each in reverse order; rank 4 is nobody's.
+    const auto part = parent->split(world.rank == 4 ? -1 : world.rank % 2, -world.rank);
+    const auto again = parent->split(0, 0);
+    parent.reset();
+    ASSERT_EQ(again->size(), 5);
+    EXPECT_EQ(again->rank(), world.rank);
+    if (world.rank == 4) {
+      EXPECT_EQ(part, nullptr);
+      return;
+    }
+    ASSERT_EQ(part->size(), 2);
+    EXPECT_EQ(part->rank(), world.rank < 2 ? 1 : 0);
+    Buffer buffer(part->memory_resource(), 40000, MemoryTag::gradients);
+    auto* values = static_cast<std::int32_t*>(buffer.data());
+    std::fill_n(values, 10000, world.rank);
+    part->all_reduce(values, values, 10000, DType::i32, ReduceOp::sum)->wait();
+    EXPECT_EQ(values[9999], world.rank % 2 == 0 ? 2 : 4);
+    EXPECT_EQ(part->statistics().zero_copy, 1);
+    const auto alone = part->split(part->rank(), 0);
+    ASSERT_EQ(alone->size(), 1);
+    alone->barrier()->wait();
+  });
+}
+
+TEST(Split, NamesTheRankThatDoesNotCallIt) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options(0.5));
+    if (world.rank != 2) communicator->split(0, 0);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("split"), HasSubstr("missing: rank 2 (it has not called")));
+  EXPECT_EQ(errors[2].find("split"), std::string::npos);
+}
+
+TEST(Split, NamesARankThatCallsSomethingElse) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    if (world.rank == 0)
+      communicator->split(0, 0);
+    else
+      communicator->barrier()->wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 0 called split, rank 1 called barrier"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
