@@ -20,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Safetensors : public ::testing::Test {
  protected:
