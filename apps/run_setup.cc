@@ -15,6 +15,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/trainer/trainer.h"
 
 namespace shoal::app {
 namespace {
@@ -176,7 +177,7 @@ void check_is_possible(const RunArguments& a) {
   SHOAL_CHECK(held_out || !a.training.eval_on_start,
               "eval_on_start asks for evaluation, but there is no validation set; give "
               "validation_file or validation_split_percentage");
-  if (a.training.do_train) return;
+  if (a.training.do_train) return check_output_directory(a.training);
   SHOAL_CHECK(held_out && a.training.do_eval,
               "there is nothing to do: do_train is false, and there is {}",
               a.training.do_eval ? "no validation_file" : "no do_eval either");

@@ -209,6 +209,13 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   };
   EXPECT_NEAR(loss(out()), loss(mine_ / "two"), 2e-5 * loss(out()));
 
+  // What every rank finds wrong is said once, before anything is built.
+  const auto again = test::run_programs(words, {environment("0"), environment("1")});
+  EXPECT_GT(again[0].status, 0);
+  EXPECT_TRUE(is_one_line(again[0].err + again[1].err)) << again[0].err << again[1].err;
+  EXPECT_THAT(again[0].err, HasSubstr("holds 2 checkpoints already"));
+  EXPECT_EQ(again[0].out, "");
+
   // A signal to one rank stops both, with a checkpoint, and both exit as signalled programs do.
   ProgramOptions stop;
   stop.signal_when_out_has = "'loss'";

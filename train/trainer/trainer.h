@@ -54,6 +54,10 @@ struct TrainResult {
   std::string last_checkpoint;  // written by this run or resumed from; empty: none
 };
 
+// invalid_argument where output_dir holds checkpoints and `arguments` do not say what becomes of
+// them. train() does this too; a program may ask before it builds anything.
+void check_output_directory(const TrainingArguments& arguments);
+
 class Trainer {
  public:
   // Materialises the parameters, and buckets for their gradients. Collective.

@@ -29,6 +29,12 @@ struct Snapshot {
   }
 };
 
+// What --resume_from_checkpoint may say instead of a path or "true".
+bool begins_anew(const std::string& resume_from_checkpoint) {
+  const std::string& asked = resume_from_checkpoint;
+  return asked.empty() || asked == "false" || asked == "False" || asked == "0";
+}
+
 void copy_tensor(const Tensor& from, const Tensor& to) {
   std::memcpy(to.view().data, from.const_view().data, from.bytes());
 }
@@ -62,6 +68,17 @@ void write_checkpoint(const Task& task, const Snapshot& snapshot, const std::str
 }
 
 }  // namespace
+
+void check_output_directory(const TrainingArguments& arguments) {
+  if (arguments.overwrite_output_dir || !begins_anew(arguments.resume_from_checkpoint)) return;
+  const auto all = list_checkpoints(arguments.output_dir);
+  if (all.empty()) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} holds {} checkpoint{} already", arguments.output_dir, all.size(),
+                  all.size() == 1 ? "" : "s"),
+      "--resume_from_checkpoint true continues the run, --overwrite_output_dir replaces it");
+}
 
 void Trainer::Impl::save_checkpoint() {
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
@@ -114,15 +131,9 @@ void Trainer::Impl::save_model(const std::string& directory) {
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   const std::string& asked = args.resume_from_checkpoint;
   const bool newest = asked == "true" || asked == "True" || asked == "1";
-  if (asked.empty() || asked == "false" || asked == "False" || asked == "0") {
-    const auto all = list_checkpoints(args.output_dir);
-    if (all.empty()) return std::nullopt;
-    if (args.overwrite_output_dir) return std::nullopt;
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{} holds {} checkpoint{} already", args.output_dir, all.size(),
-                    all.size() == 1 ? "" : "s"),
-        "--resume_from_checkpoint true continues the run, --overwrite_output_dir replaces it");
+  if (begins_anew(asked)) {
+    check_output_directory(args);
+    return std::nullopt;
   }
   if (!newest) {
     if (const auto problem = checkpoint_problem(asked, true))
