@@ -1,0 +1,37 @@
+// A Program with its dependencies turned round, so that a finished instruction finds what it sets
+// free. Shared by all operations of one shape.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shoal/collectives/algorithm/program.h"
+
+namespace shoal::collectives {
+
+class CompiledProgram {
+ public:
+  // Throws internal when an instruction waits for one that does not come before it.
+  explicit CompiledProgram(Program program);
+
+  const Program& program() const { return program_; }
+  int size() const { return static_cast<int>(program_.instructions.size()); }
+  const Instruction& at(int index) const {
+    return program_.instructions[static_cast<std::size_t>(index)];
+  }
+  // How many instructions must finish before it may start.
+  const std::vector<int>& predecessors() const { return predecessors_; }
+  std::span<const int> successors(int index) const {
+    const auto i = static_cast<std::size_t>(index);
+    return std::span(successors_)
+        .subspan(static_cast<std::size_t>(first_[i]),
+                 static_cast<std::size_t>(first_[i + 1] - first_[i]));
+  }
+
+ private:
+  Program program_;
+  std::vector<int> predecessors_, first_, successors_;
+};
+
+}  // namespace shoal::collectives

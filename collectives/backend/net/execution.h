@@ -1,0 +1,82 @@
+// One operation being carried out: a program, its buffers and how far it is. Kept and used again
+// by the engine, so that a steady state allocates nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/backend/net/compiled_program.h"
+#include "shoal/collectives/transport/endpoint.h"
+#include "shoal/kernels/reduction.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/memory/memory_resource.h"
+
+namespace shoal::collectives {
+
+// What executions work with; all outlive them.
+struct ExecutionContext {
+  Endpoint& endpoint;
+  kernels::ReductionKernels& reduction;
+  MemoryResource& scratch;
+};
+
+// Not thread-safe: the engine's lock covers it.
+class Execution {
+ public:
+  // `members`: the endpoint's rank of each rank of the group. The buffers of `call` and `members`
+  // must outlive the execution.
+  void start(const ExecutionContext& context, std::shared_ptr<const CompiledProgram> program,
+             const Call& call, OperationKey key, const std::vector<int>& members);
+  // Notes the messages that are finished; true when there were any.
+  bool reap();
+  // Starts what may start: messages at once, local work until `budget` bytes are used up. True
+  // when something was started.
+  bool run(const ExecutionContext& context, std::int64_t& budget);
+  bool finished() const { return unfinished_ == 0; }
+  // Gives the scratch back.
+  void finish();
+
+  // For messages: "receive of 512 bytes from rank 3 (instruction 7, for 10.0 s)", at most a few;
+  // `peers` gets the endpoint's ranks of all that are waited for.
+  std::string missing(std::vector<int>& peers) const;
+
+ private:
+  struct State {
+    int waits_for = 0;  // unfinished predecessors
+    Completion completion;
+    Clock::time_point started;
+  };
+
+  void scale_input(const ExecutionContext& context);
+  void complete(int index);
+  void post(const ExecutionContext& context, int index);
+  std::int64_t compute(const ExecutionContext& context, const Instruction& instruction);
+  void reduce(const ExecutionContext& context, const Instruction& instruction);
+  void fold_as_f32(const ExecutionContext& context, const Instruction& instruction);
+  void copy(const ExecutionContext& context, const Instruction& instruction);
+  bool finishes_with_scale(const Instruction& instruction) const {
+    return instruction.finish && call_->op == ReduceOp::avg;
+  }
+  std::int64_t element(Space space) const {
+    return space == Space::partial ? partial_element_ : element_;
+  }
+  bool wide(Space space) const { return space == Space::partial && partial_element_ != element_; }
+  std::byte* at(const Piece& piece) const;
+
+  std::shared_ptr<const CompiledProgram> program_;
+  const Call* call_ = nullptr;
+  OperationKey key_;
+  const std::vector<int>* members_ = nullptr;
+  std::int64_t element_ = 1, partial_element_ = 1;
+  const std::byte* input_ = nullptr;
+  Buffer scratch_, partial_, scaled_;
+  std::vector<State> states_;
+  std::vector<int> ready_;   // a heap, smallest instruction first
+  std::vector<int> posted_;  // messages in flight
+  std::vector<const void*> sources_;
+  int unfinished_ = 0;
+};
+
+}  // namespace shoal::collectives

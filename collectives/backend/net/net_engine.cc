@@ -1,0 +1,510 @@
+#include "shoal/collectives/backend/net/net_engine.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/transport/doorbell.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// As in the node's engine: a caller who waits at once never meets the progress thread.
+constexpr auto kTakeOverAfter = microseconds(300);
+constexpr auto kNap = microseconds(500);
+constexpr auto kParkAfter = milliseconds(20);
+constexpr auto kCheckEvery = milliseconds(5);
+constexpr std::uint32_t kYields = 20;
+constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50;
+// Local work between two looks at the network.
+constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
+// Of one channel; more would not fill the wire better and lets a slow rank fall further behind.
+constexpr std::size_t kMostRunning = 16;
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+// How long a rank that is done stays for the others' sake, and how long one that left is waited
+// for: what it sent may still be on the way.
+constexpr double kLingerSeconds = 5;
+constexpr double kCauseSeconds = 1;
+constexpr auto kLeftGrace = milliseconds(500);
+
+}  // namespace
+
+std::string NetOperation::name() const { return fmt::format("{} (#{})", describe(call), number); }
+
+std::string NetOperation::missing(std::vector<int>& peers) const {
+  return execution ? execution->missing(peers) : "it has not started";
+}
+
+NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
+                     const Options& options)
+    : options_(options),
+      spins_(suitable_spins(options.ranks_on_host)),
+      rank_(endpoint->rank()),
+      endpoint_name_(endpoint->name()),
+      host_(make_host_memory()),
+      pool_(std::make_unique<PoolMemory>(*host_)),
+      reduction_(make_local_reduction()),
+      control_(std::move(control)),
+      endpoint_(std::move(endpoint)),
+      thread_([this] { progress_loop(); }) {}
+
+NetEngine::~NetEngine() { stop(); }
+
+std::unique_lock<std::mutex> NetEngine::enter() {
+  entering_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  entering_.fetch_sub(1);
+  return lock;
+}
+
+// `name` costs a few allocations: only made where there is news.
+template <typename Name>
+void NetEngine::fail_on_news(Name&& name) {
+  if (control_ && control_->has_news())
+    fail(with_cause(Error(ErrorCode::peer_lost, "a rank is gone").in_operation(name())));
+}
+
+void NetEngine::submit(const std::shared_ptr<Channel>& channel,
+                       std::shared_ptr<NetOperation> operation) {
+  {
+    const auto lock = enter();
+    submit_locked(channel, std::move(operation));
+  }
+  wake_thread();
+}
+
+void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
+                              std::shared_ptr<NetOperation> operation) {
+  throw_if_failed();
+  fail_on_news([&] { return operation->name(); });
+  channel->waiting.push_back(std::move(operation));
+  in_flight_.fetch_add(1);
+  last_driven_ = Clock::now().time_since_epoch().count();
+  if (!channel->active) {
+    channel->active = true;
+    active_.push_back(channel);
+  }
+  try {
+    start_waiting(*channel);
+  } catch (const Error& error) {
+    fail(with_cause(error));
+  }
+}
+
+void NetEngine::submit(std::shared_ptr<Task> task) {
+  {
+    const auto lock = enter();
+    throw_if_failed();
+    fail_on_news([&] { return task->name(); });
+    in_flight_.fetch_add(1);
+    last_driven_ = Clock::now().time_since_epoch().count();
+    tasks_.push_back(std::move(task));
+  }
+  wake_thread();
+}
+
+bool NetEngine::test(InFlight& what) {
+  if (what.done()) return true;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;  // somebody is at it
+  if (what.done()) return true;
+  throw_if_failed();
+  last_driven_ = Clock::now().time_since_epoch().count();
+  bool moved = true;
+  // A bounded visit: the caller has something better to do.
+  for (int steps = 0; steps < 4 && moved && !what.done(); ++steps) moved = advance();
+  if (!moved) check_news();
+  return what.done();
+}
+
+void NetEngine::wait(InFlight& what, Deadline deadline) {
+  if (what.done()) return;
+  const auto start = Clock::now();
+  waiters_.fetch_add(1);
+  struct Leave {
+    NetEngine& engine;
+    ~Leave() {
+      engine.last_driven_ = Clock::now().time_since_epoch().count();
+      engine.waiters_.fetch_sub(1);
+    }
+  } const leave{*this};
+  auto lock = enter();
+  for (std::uint32_t idle = 0; !what.done();) {
+    throw_if_failed();
+    if (entering_.load() > 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock = enter();
+      continue;
+    }
+    if (advance()) {
+      idle = 0;
+      continue;
+    }
+    ++idle;
+    const bool sleeps = idle > spins_ + kYields;
+    if (sleeps || idle % 64 == 0) {
+      check_news();
+      const auto now = Clock::now();
+      if (now >= deadline.time())
+        fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
+    }
+    if (sleeps)
+      endpoint_->sleep(sleep_microseconds());
+    else if (idle > spins_)
+      std::this_thread::yield();
+  }
+}
+
+int NetEngine::sleep_microseconds() const {
+  const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
+  return poll ? kPollMicroseconds : kSleepMicroseconds;
+}
+
+void NetEngine::abort(std::string_view reason) {
+  if (control_) control_->tell(ControlNews::Kind::aborted, reason);
+  const auto lock = enter();
+  if (!failure_)
+    close(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", rank_, reason))
+              .at_rank(rank_)
+              .with_peer(rank_));
+}
+
+void NetEngine::leave() {
+  if (users_.fetch_sub(1) == 1) stop();
+}
+
+void NetEngine::stop() {
+  if (stopping_.exchange(true)) return;
+  {
+    const std::lock_guard lock(park_mutex_);
+    parked_ = false;
+    unpark_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+  auto lock = enter();
+  linger();
+  if (!failure_) close(Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(rank_));
+  control_.reset();
+}
+
+// The others may still want what this rank has sent: the end of its endpoint could take it away.
+void NetEngine::linger() {
+  if (!control_ || failure_) return;
+  control_->leave();
+  if (in_flight_.load() > 0) return;
+  const auto until = Deadline::in_seconds(std::min(kLingerSeconds, options_.deadline_seconds));
+  try {
+    while (!control_->everybody_left() && !control_->news() && !until.passed())
+      if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
+  } catch (const Error&) {
+    // Somebody was faster; this rank has all it wanted.
+  }
+}
+
+std::unique_ptr<Registration> NetEngine::register_memory(void* data, std::int64_t bytes) {
+  class Kept final : public Registration {
+   public:
+    Kept(std::weak_ptr<NetEngine> engine, std::uint64_t number)
+        : engine_(std::move(engine)), number_(number) {}
+    ~Kept() override {
+      const auto engine = engine_.lock();
+      if (!engine) return;
+      const auto lock = engine->enter();
+      engine->regions_.erase(number_);
+    }
+
+   private:
+    std::weak_ptr<NetEngine> engine_;
+    std::uint64_t number_;
+  };
+  const auto lock = enter();
+  if (!endpoint_) return std::make_unique<Registration>();
+  auto region = endpoint_->register_memory(data, bytes);
+  regions_[++next_region_] = std::move(region);
+  return std::make_unique<Kept>(weak_from_this(), next_region_);
+}
+
+EndpointStatistics NetEngine::endpoint_statistics() const {
+  const std::lock_guard lock(mutex_);
+  return endpoint_ ? endpoint_->statistics() : last_statistics_;
+}
+
+std::uint32_t NetEngine::next_group() const {
+  const std::lock_guard lock(mutex_);
+  return next_group_;
+}
+
+void NetEngine::set_next_group(std::uint32_t next) {
+  const auto lock = enter();
+  next_group_ = std::max(next_group_, next);
+}
+
+bool NetEngine::advance() {
+  if (!endpoint_) return false;
+  try {
+    bool moved = endpoint_->progress();
+    std::int64_t budget = kBudgetBytes;
+    for (std::size_t i = 0; i < active_.size();) {
+      const std::shared_ptr<Channel> channel = active_[i];
+      moved = run_channel(*channel, budget) || moved;
+      if (channel->waiting.empty() && channel->running.empty()) {
+        channel->active = false;
+        active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+    for (std::size_t i = 0; i < tasks_.size();) {
+      moved = tasks_[i]->advance() || moved;
+      if (tasks_[i]->done()) {
+        tasks_.erase(tasks_.begin() + static_cast<std::ptrdiff_t>(i));
+        in_flight_.fetch_sub(1);
+      } else {
+        ++i;
+      }
+    }
+    if (moved) peer_left_since_ = {};
+    return moved;
+  } catch (const Error& error) {
+    if (failure_) throw;
+    fail(with_cause(error));
+  }
+}
+
+bool NetEngine::run_channel(Channel& channel, std::int64_t& budget) {
+  bool moved = false;
+  const ExecutionContext context{*endpoint_, *reduction_, *pool_};
+  for (std::size_t i = 0; i < channel.running.size();) {
+    const std::shared_ptr<NetOperation> operation = channel.running[i];
+    Execution& execution = *operation->execution;
+    moved = execution.reap() || moved;
+    moved = execution.run(context, budget) || moved;
+    if (!execution.finished()) {
+      ++i;
+      continue;
+    }
+    channel.running.erase(channel.running.begin() + static_cast<std::ptrdiff_t>(i));
+    finish(channel, *operation);
+    moved = true;
+  }
+  return start_waiting(channel) || moved;
+}
+
+bool NetEngine::start_waiting(Channel& channel) {
+  bool started = false;
+  while (!channel.waiting.empty()) {
+    const std::shared_ptr<NetOperation> next = channel.waiting.front();
+    if (!channel.running.empty() &&
+        (channel.running.size() >= kMostRunning ||
+         channel.bytes_running + next->bytes > kMostBytes ||
+         next->number - channel.running.front()->number >= channel.reach))
+      break;
+    channel.waiting.pop_front();
+    start(channel, next);
+    started = true;
+  }
+  return started;
+}
+
+void NetEngine::start(Channel& channel, const std::shared_ptr<NetOperation>& operation) {
+  if (idle_.empty()) idle_.push_back(std::make_unique<Execution>());
+  operation->execution = std::move(idle_.back());
+  idle_.pop_back();
+  channel.running.push_back(operation);
+  channel.bytes_running += operation->bytes;
+  endpoint_->begin(operation->key, operation->signature);
+  const ExecutionContext context{*endpoint_, *reduction_, *pool_};
+  operation->execution->start(context, operation->program, operation->call, operation->key,
+                              *operation->members);
+  std::int64_t messages_only = 0;
+  operation->execution->run(context, messages_only);
+}
+
+void NetEngine::finish(Channel& channel, NetOperation& operation) {
+  endpoint_->end(operation.key);
+  operation.execution->finish();
+  idle_.push_back(std::move(operation.execution));
+  operation.program.reset();
+  channel.bytes_running -= operation.bytes;
+  if (!operation.internal) {
+    channel.completed.fetch_add(1);
+    if (background_) channel.by_progress_thread.fetch_add(1);
+  }
+  in_flight_.fetch_sub(1);
+  operation.finish();
+}
+
+void NetEngine::throw_if_failed() const {
+  if (failure_) throw Error(*failure_);
+}
+
+void NetEngine::fail(Error error) {
+  if (!failure_) {
+    if (error.rank() < 0) error.at_rank(rank_);
+    if (control_ && error.code() != ErrorCode::aborted)
+      control_->tell(ControlNews::Kind::failed, error.what(),
+                     static_cast<std::uint32_t>(error.code()));
+    close(error);
+  }
+  throw Error(*failure_);
+}
+
+void NetEngine::close(const Error& error) {
+  failure_ = error;
+  if (endpoint_) last_statistics_ = endpoint_->statistics();
+  // First of all: from here on no buffer is touched.
+  regions_.clear();
+  endpoint_.reset();
+  for (const auto& channel : active_) {
+    channel->waiting.clear();
+    channel->running.clear();
+    channel->bytes_running = 0;
+    channel->active = false;
+  }
+  active_.clear();
+  tasks_.clear();
+  in_flight_ = 0;
+}
+
+void NetEngine::check_news() {
+  const auto now = Clock::now();
+  if (!control_ || now < next_check_) return;
+  next_check_ = now + kCheckEvery;
+  fail_on_news([] { return std::string(); });
+
+  std::vector<int> peers;
+  std::string name;
+  for (const auto& channel : active_)
+    for (const auto& operation : channel->running) {
+      (void)operation->missing(peers);
+      if (name.empty()) name = operation->name();
+    }
+  const auto gone = std::ranges::find_if(peers, [this](int peer) { return control_->left(peer); });
+  if (gone == peers.end()) {
+    peer_left_since_ = {};
+    return;
+  }
+  if (peer_left_since_ == Clock::time_point{}) peer_left_since_ = now;
+  if (now - peer_left_since_ < kLeftGrace) return;
+  fail(Error(ErrorCode::peer_lost, fmt::format("rank {} left the group", *gone),
+             "look at that rank's own output for the cause")
+           .at_rank(rank_)
+           .with_peer(*gone)
+           .in_operation(name));
+}
+
+// A lost connection is often the end of a rank that was told of somebody else's fault: what the
+// control links say comes first.
+Error NetEngine::with_cause(const Error& error) {
+  if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io))
+    return error;
+  const auto until = Deadline::in_seconds(kCauseSeconds);
+  while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
+  const auto news = control_->news();
+  if (!news) return error;
+  std::string name = error.operation();
+  for (const auto& channel : active_)
+    if (name.empty() && !channel->running.empty()) name = channel->running.front()->name();
+  for (const auto& task : tasks_) name = task->name();
+  ErrorCode code = ErrorCode::peer_lost;
+  std::string text;
+  switch (news->kind) {
+    case ControlNews::Kind::died:
+      text = fmt::format("rank {} died", news->rank);
+      break;
+    case ControlNews::Kind::silent:
+      text = fmt::format("rank {} has not been heard of for {} s", news->rank,
+                         ControlLinks::kSilentSeconds);
+      break;
+    case ControlNews::Kind::failed:
+      code = static_cast<ErrorCode>(news->code);
+      text = fmt::format("rank {} failed (its last words: {})", news->rank, news->text);
+      break;
+    case ControlNews::Kind::aborted:
+      code = ErrorCode::aborted;
+      text = fmt::format("rank {} aborted: {}", news->rank, news->text);
+      break;
+  }
+  return Error(code, text,
+               code == ErrorCode::aborted ? "" : "look at that rank's own output for the cause")
+      .at_rank(rank_)
+      .with_peer(news->rank)
+      .in_operation(name);
+}
+
+Error NetEngine::timeout_error(const InFlight& what, double waited) const {
+  // What holds it up may be an operation before it.
+  std::vector<int> peers;
+  std::string missing = what.missing(peers), name = what.name();
+  for (const auto& channel : active_)
+    if (peers.empty() && !channel->running.empty()) {
+      name = channel->running.front()->name();
+      missing = channel->running.front()->missing(peers);
+    }
+  std::ranges::sort(peers);
+  Error error(ErrorCode::timeout,
+              fmt::format("{} did not finish within {:.1f} s; missing: rank(s) {}: {}", name,
+                          waited, fmt::join(peers, ", "), missing),
+              "see what those ranks do, or raise SHOAL_DEADLINE_S");
+  error.at_rank(rank_).in_operation(what.name());
+  if (!peers.empty()) error.with_peer(peers.front());
+  return error;
+}
+
+void NetEngine::wake_thread() {
+  if (!parked_.load()) return;
+  const std::lock_guard lock(park_mutex_);
+  parked_ = false;
+  unpark_.notify_one();
+}
+
+void NetEngine::progress_loop() {
+  while (!stopping_.load()) {
+    if (in_flight_.load() == 0) {
+      const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
+      if (idle < kParkAfter) {
+        std::this_thread::sleep_for(kNap);
+        continue;
+      }
+      std::unique_lock lock(park_mutex_);
+      parked_.store(true);
+      // Either submit() sees us parked, or we see what it submitted.
+      if (in_flight_.load() == 0 && !stopping_.load())
+        unpark_.wait(lock, [this] { return !parked_.load(); });
+      parked_.store(false);
+      continue;
+    }
+    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
+    if (waiters_.load() > 0 || undriven < kTakeOverAfter) {
+      std::this_thread::sleep_for(kNap);
+      continue;
+    }
+    drive_in_background();
+  }
+}
+
+void NetEngine::drive_in_background() {
+  while (waiters_.load() == 0 && entering_.load() == 0 && in_flight_.load() > 0 &&
+         !stopping_.load()) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || !endpoint_) break;
+    background_ = true;
+    try {
+      if (!advance()) {
+        check_news();
+        endpoint_->sleep(sleep_microseconds());
+      }
+    } catch (const Error&) {
+      // Kept in failure_: the next call on any thread throws it.
+    }
+    background_ = false;
+  }
+}
+
+}  // namespace shoal::collectives

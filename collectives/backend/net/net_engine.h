@@ -1,0 +1,180 @@
+// Runs the operations of all groups of one process over one Endpoint.
+//
+// Operations of a channel (the collectives of a group, or the messages of one rank to another)
+// start in the order of submission; several are in flight at once. Whoever submits, tests or waits
+// drives all of them; the progress thread takes over when something is in flight and nobody has
+// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3).
+//
+// A failure ends the engine, and so every group on it: the Endpoint is closed, so that no buffer
+// is touched any more, the other ranks are told why, and every wait and later call throws it.
+//
+// Lock order: this engine, then whatever a Task drives (a node's engine), never the other way.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "shoal/collectives/backend/net/execution.h"
+#include "shoal/collectives/transport/control_links.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+
+// What somebody may wait for.
+class InFlight {
+ public:
+  virtual ~InFlight() = default;
+  bool done() const { return done_.load(); }
+  virtual std::string name() const = 0;  // "all_reduce of 8 f32, sum (#3)"
+  // Under the engine's lock, when the deadline has passed: what it waits for, and for whom (ranks
+  // of the endpoint).
+  virtual std::string missing(std::vector<int>& peers) const = 0;
+
+ protected:
+  void set_done() { done_.store(true); }
+
+ private:
+  std::atomic<bool> done_{false};
+};
+
+// Something that advances by other means than a program, driven with the engine's operations.
+class Task : public InFlight {
+ public:
+  // With the engine's lock held; true when something moved. Calls set_done() at the end.
+  virtual bool advance() = 0;
+  // It waits for something whose arrival does not wake the Endpoint.
+  virtual bool must_poll() const = 0;
+};
+
+struct NetOperation final : InFlight {
+  Call call;
+  std::shared_ptr<const CompiledProgram> program;
+  std::shared_ptr<const std::vector<int>> members;
+  OperationKey key;
+  Signature signature;
+  std::uint32_t number = 0;              // in its channel; wraps
+  std::int64_t bytes = 0;                // of the larger buffer
+  bool internal = false;                 // nobody asked for it: it bounds how far ranks are apart
+  std::unique_ptr<Execution> execution;  // while it runs
+
+  std::string name() const override;
+  std::string missing(std::vector<int>& peers) const override;
+  void finish() { set_done(); }
+};
+
+// Operations that start in order.
+struct Channel {
+  explicit Channel(std::uint32_t how_far) : reach(how_far) {}
+  // How far a rank may be ahead of its oldest unfinished operation. Every `reach` operations one
+  // needs all ranks (or the receiver), so no rank buries another one in messages.
+  const std::uint32_t reach;
+  std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
+  // The engine's, with its lock:
+  std::deque<std::shared_ptr<NetOperation>> waiting, running;
+  std::int64_t bytes_running = 0;
+  bool active = false;
+};
+
+class NetEngine : public std::enable_shared_from_this<NetEngine> {
+ public:
+  struct Options {
+    double deadline_seconds = 600;
+    int ranks_on_host = 1;  // whether a waiter may spin
+  };
+  // `control` may be null: then nobody is told of failures, and none is heard of.
+  NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
+            const Options& options);
+  ~NetEngine();
+
+  int rank() const { return rank_; }
+  double deadline_seconds() const { return options_.deadline_seconds; }
+
+  // Everything but the operation's execution is set. Does not block.
+  void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
+  void submit(std::shared_ptr<Task> task);
+  // The same, from inside Task::advance().
+  void submit_locked(const std::shared_ptr<Channel>& channel,
+                     std::shared_ptr<NetOperation> operation);
+
+  bool test(InFlight& what);
+  void wait(InFlight& what, Deadline deadline);
+  void abort(std::string_view reason);
+  // Communicators that use this engine. The last one to leave lets the other ranks finish, then
+  // ends the thread and the Endpoint; what is in flight fails with `aborted`.
+  void join() { users_.fetch_add(1); }
+  void leave();
+
+  // Keeps the range registered until the returned object ends, or the engine does.
+  std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes);
+  std::string endpoint_name() const { return endpoint_name_; }
+  EndpointStatistics endpoint_statistics() const;
+
+  // Group ids are given out in order, each once on every process: the ranks that form a group
+  // agree on the largest next_group() of theirs and take theirs from there.
+  std::uint32_t next_group() const;
+  void set_next_group(std::uint32_t next);
+
+ private:
+  // All below: with mutex_ held.
+  bool advance();
+  bool run_channel(Channel& channel, std::int64_t& budget);
+  bool start_waiting(Channel& channel);
+  void start(Channel& channel, const std::shared_ptr<NetOperation>& operation);
+  void finish(Channel& channel, NetOperation& operation);
+  void throw_if_failed() const;
+  [[noreturn]] void fail(Error error);
+  void close(const Error& error);
+  // Fails on news from the control links. Looks at most every few milliseconds.
+  void check_news();
+  template <typename Name>
+  void fail_on_news(Name&& name);
+  Error with_cause(const Error& error);
+  Error timeout_error(const InFlight& what, double waited) const;
+  int sleep_microseconds() const;
+
+  void stop();
+  void linger();
+  void wake_thread();
+  void progress_loop();
+  void drive_in_background();
+  std::unique_lock<std::mutex> enter();
+
+  const Options options_;
+  const std::uint32_t spins_;
+  int rank_;
+  std::string endpoint_name_;
+  std::unique_ptr<MemoryResource> host_;
+  std::unique_ptr<MemoryResource> pool_;
+  std::unique_ptr<kernels::ReductionKernels> reduction_;
+  std::unique_ptr<ControlLinks> control_;
+
+  mutable std::mutex mutex_;
+  std::atomic<int> entering_{0};  // threads that want mutex_ while somebody waits with it
+  std::vector<std::shared_ptr<Channel>> active_;  // channels with something in flight
+  std::vector<std::shared_ptr<Task>> tasks_;
+  std::vector<std::unique_ptr<Execution>> idle_;
+  std::unique_ptr<Endpoint> endpoint_;                              // null after a failure
+  std::map<std::uint64_t, std::unique_ptr<MemoryRegion>> regions_;  // of endpoint_
+  std::uint64_t next_region_ = 0;
+  std::optional<Error> failure_;
+  EndpointStatistics last_statistics_;
+  std::uint32_t next_group_ = 1;
+  Clock::time_point next_check_{};
+  Clock::time_point peer_left_since_{};
+  bool background_ = false;
+
+  std::atomic<int> users_{0}, in_flight_{0}, waiters_{0};
+  std::atomic<Clock::rep> last_driven_{0};
+  std::atomic<bool> stopping_{false}, parked_{false};
+  std::mutex park_mutex_;  // never taken together with mutex_
+  std::condition_variable unpark_;
+  std::thread thread_;
+};
+
+}  // namespace shoal::collectives

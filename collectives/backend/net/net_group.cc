@@ -1,0 +1,106 @@
+#include "shoal/collectives/backend/net/net_group.h"
+
+#include <algorithm>
+
+namespace shoal::collectives {
+namespace {
+
+constexpr std::uint32_t kMessageBits = 16;
+
+// The message's signature is the sender's on both sides, so that they compare.
+Signature message_signature(const Call& call, int rank) {
+  Signature signature = signature_of(call);
+  if (call.operation == Operation::recv) {
+    signature.operation = Operation::send;
+    signature.root = rank;
+  }
+  return signature;
+}
+
+}  // namespace
+
+NetGroup::NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members,
+                   int rank, const CommunicatorOptions& options, std::uint32_t first)
+    : engine_(std::move(engine)),
+      id_(id),
+      members_(std::make_shared<const std::vector<int>>(std::move(members))),
+      rank_(rank),
+      next_(first),
+      channel_(std::make_shared<Channel>(kCollectiveReach)),
+      programs_(rank, static_cast<int>(members_->size()), options) {
+  SHOAL_CHECK(members_->size() < (std::size_t{1} << (32 - kMessageBits)),
+              "a group of {} ranks; at most {}", members_->size(), (1 << (32 - kMessageBits)) - 1);
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit(Call call) {
+  return submit_with(&NetEngine::submit, std::move(call));
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit_locked(Call call) {
+  return submit_with(&NetEngine::submit_locked, std::move(call));
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit_with(Put put, Call call) {
+  if (is_message(call.operation)) {
+    Lane& lane = lanes_[{call.root, call.operation == Operation::send}];
+    if (!lane.channel) lane.channel = std::make_shared<Channel>(kMessageReach);
+    auto operation = message(std::move(call), lane);
+    ((*engine_).*put)(lane.channel, operation);
+    return operation;
+  }
+  if (next_ % kCollectiveReach == 0) {
+    auto together = collective(Call{});
+    together->internal = true;
+    ((*engine_).*put)(channel_, std::move(together));
+  }
+  auto operation = collective(std::move(call));
+  ((*engine_).*put)(channel_, operation);
+  return operation;
+}
+
+std::shared_ptr<NetOperation> NetGroup::prepared(Call call, bool acknowledged) {
+  auto operation = std::make_shared<NetOperation>();
+  operation->program = programs_.get(call, acknowledged);
+  operation->members = members_;
+  operation->bytes = std::max(call.send_bytes(rank_, size()), call.recv_bytes(rank_, size()));
+  operation->call = std::move(call);
+  return operation;
+}
+
+std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
+  auto operation = prepared(std::move(call), false);
+  operation->signature = signature_of(operation->call);
+  operation->signature.algorithm = programs_.forced();
+  operation->number = next_;
+  operation->key = {id_, next_};
+  ++next_;
+  return operation;
+}
+
+// The k-th message from a to b is operation (b, k mod 2^16) of the group id that is a's. At most
+// kMessageReach of them are in flight, because the receiver acknowledges each of that number.
+std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
+  const bool sends = call.operation == Operation::send;
+  const int sender = sends ? rank_ : call.root, receiver = sends ? call.root : rank_;
+  auto operation = prepared(std::move(call), lane.next % kMessageReach == kMessageReach - 1);
+  operation->signature = message_signature(operation->call, rank_);
+  operation->number = lane.next;
+  operation->key = {id_ + 1 + static_cast<std::uint32_t>(sender),
+                    static_cast<std::uint32_t>(receiver) << kMessageBits |
+                        (lane.next & ((1u << kMessageBits) - 1))};
+  ++lane.next;
+  return operation;
+}
+
+CommunicatorStatistics NetGroup::statistics() const {
+  CommunicatorStatistics sum;
+  const auto add = [&](const Channel& channel) {
+    sum.operations += channel.completed.load();
+    sum.by_progress_thread += channel.by_progress_thread.load();
+  };
+  add(*channel_);
+  for (const auto& [peer, lane] : lanes_) add(*lane.channel);
+  return sum;
+}
+
+}  // namespace shoal::collectives

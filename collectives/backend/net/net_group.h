@@ -1,0 +1,61 @@
+// One group of ranks on an engine: numbers its operations, chooses and keeps their programs.
+//
+// One thread at a time; a group is used either by its Communicator's caller or by Tasks (inside
+// the engine's lock), not by both.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "shoal/collectives/backend/net/net_engine.h"
+#include "shoal/collectives/backend/net/program_cache.h"
+
+namespace shoal::collectives {
+
+// Group ids that a group of `size` takes: one for its collectives, one for each sender of messages.
+constexpr std::uint32_t group_ids(int size) { return static_cast<std::uint32_t>(size) + 1; }
+
+class NetGroup {
+ public:
+  // Every so many operations of a channel one keeps its ranks together (a power of two, so that
+  // the numbers may wrap).
+  static constexpr std::uint32_t kCollectiveReach = 256, kMessageReach = 64;
+
+  // `members`: the endpoint's ranks in the order of the group; `id` the first of group_ids(size).
+  // `first`: the number of the first operation; tests start just before the wrap.
+  NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members, int rank,
+           const CommunicatorOptions& options, std::uint32_t first = 1);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_->size()); }
+  const std::vector<int>& members() const { return *members_; }
+  const std::shared_ptr<NetEngine>& engine() const { return engine_; }
+
+  // A checked call. The second: from inside Task::advance().
+  std::shared_ptr<NetOperation> submit(Call call);
+  std::shared_ptr<NetOperation> submit_locked(Call call);
+  CommunicatorStatistics statistics() const;
+
+ private:
+  struct Lane {  // messages from one rank to another
+    std::shared_ptr<Channel> channel;
+    std::uint32_t next = 0;
+  };
+  using Put = void (NetEngine::*)(const std::shared_ptr<Channel>&, std::shared_ptr<NetOperation>);
+  std::shared_ptr<NetOperation> submit_with(Put put, Call call);
+  std::shared_ptr<NetOperation> collective(Call call);
+  std::shared_ptr<NetOperation> message(Call call, Lane& lane);
+  std::shared_ptr<NetOperation> prepared(Call call, bool acknowledged);
+
+  const std::shared_ptr<NetEngine> engine_;
+  const std::uint32_t id_;
+  const std::shared_ptr<const std::vector<int>> members_;
+  const int rank_;
+  std::uint32_t next_;
+  std::shared_ptr<Channel> channel_;
+  std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: from this rank
+  ProgramCache programs_;
+};
+
+}  // namespace shoal::collectives

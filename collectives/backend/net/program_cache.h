@@ -1,0 +1,45 @@
+// The program of each call: chosen once a shape, then used again.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+
+#include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/backend/net/compiled_program.h"
+
+namespace shoal::collectives {
+
+// Not thread-safe.
+class ProgramCache {
+ public:
+  ProgramCache(int rank, int size, const CommunicatorOptions& options);
+
+  // `acknowledged`: of a message; its receiver answers.
+  std::shared_ptr<const CompiledProgram> get(const Call& call, bool acknowledged);
+  // What the options force, for the signature; 0: nothing.
+  std::uint8_t forced() const { return static_cast<std::uint8_t>(forced_); }
+
+ private:
+  struct Shape {
+    Operation operation = Operation::barrier;
+    bool acknowledged = false;
+    std::int64_t element = 1;
+    bool wide = false;  // partial results are wider than elements
+    std::int64_t count = 0;
+    int root = -1;
+    std::vector<std::int64_t> counts, recv_counts;
+    friend bool operator==(const Shape&, const Shape&) = default;
+  };
+  bool matches(const Shape& shape, const Call& call, bool acknowledged) const;
+  Program generate(const Call& call, bool acknowledged) const;
+
+  int rank_, size_;
+  Algorithm forced_;
+  bool fixed_order_;
+  std::list<std::pair<Shape, std::shared_ptr<const CompiledProgram>>> entries_;  // latest first
+  std::int64_t instructions_ = 0;                                                // of all entries
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,464 @@
+#include "shoal/collectives/transport/control_links.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <deque>
+#include <iterator>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shoal/collectives/transport/shared_segment.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+enum class Kind : std::uint32_t { hello, welcome, heartbeat, left, died, silent, failed, aborted };
+
+struct Header {
+  std::uint32_t magic = 0x53484f41;  // both ends run the same build on the same kind of machine
+  Kind kind = Kind::heartbeat;
+  std::int32_t rank = -1;
+  std::uint32_t code = 0;
+  std::uint32_t length = 0;  // of the text that follows
+};
+
+constexpr std::size_t kMostText = 2000;
+
+struct Message {
+  Kind kind = Kind::heartbeat;
+  int rank = -1;
+  std::string text;
+  std::uint32_t code = 0;
+
+  std::string bytes() const {
+    Header header;
+    header.kind = kind;
+    header.rank = rank;
+    header.code = code;
+    header.length = static_cast<std::uint32_t>(std::min(text.size(), kMostText));
+    std::string out(reinterpret_cast<const char*>(&header), sizeof header);
+    return out.append(text, 0, header.length);
+  }
+};
+
+struct Connection {
+  FileDescriptor fd;
+  std::string in, out;
+  Clock::time_point heard = Clock::now();
+
+  // Writes what the socket takes; the rest waits for the next time.
+  void flush() {
+    while (fd && !out.empty()) {
+      const ssize_t n = ::send(fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return;
+      out.erase(0, static_cast<std::size_t>(n));
+    }
+  }
+  // False at the end of the connection, or when it carries something else than our messages.
+  bool receive(std::deque<Message>& messages) {
+    std::array<char, 4096> chunk;
+    for (;;) {
+      const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      if (n <= 0) return false;
+      in.append(chunk.data(), static_cast<std::size_t>(n));
+      heard = Clock::now();
+      Header header;
+      while (in.size() >= sizeof header) {
+        std::memcpy(&header, in.data(), sizeof header);
+        if (header.magic != Header{}.magic || header.length > kMostText) return false;
+        if (in.size() < sizeof header + header.length) break;
+        messages.push_back(
+            {header.kind, header.rank, in.substr(sizeof header, header.length), header.code});
+        in.erase(0, sizeof header + header.length);
+      }
+    }
+  }
+};
+
+// One message, for the handshake.
+bool await(Connection& connection, Message& message, Deadline deadline) {
+  std::deque<Message> messages;
+  for (;;) {
+    const bool alive = connection.receive(messages);
+    if (!messages.empty()) {
+      message = messages.front();
+      return true;
+    }
+    if (!alive || deadline.passed()) return false;
+    pollfd entry{connection.fd.get(), POLLIN, 0};
+    (void)poll(&entry, 1, static_cast<int>(std::clamp(deadline.seconds_left() * 1000, 1.0, 100.0)));
+  }
+}
+
+void prepare(int fd) {
+  const int on = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Where rank 0 can be reached, the loopback last.
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) == 0) {
+    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+      if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_INET ||
+          !(entry->ifa_flags & IFF_UP) || (entry->ifa_flags & IFF_LOOPBACK))
+        continue;
+      sockaddr_in address{};
+      std::memcpy(&address, entry->ifa_addr, sizeof address);
+      std::array<char, INET_ADDRSTRLEN> text{};
+      if (inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()))
+        addresses.emplace_back(text.data());
+    }
+    freeifaddrs(list);
+  }
+  addresses.emplace_back("127.0.0.1");
+  return addresses;
+}
+
+FileDescriptor connect_to(const std::string& host, int port, Deadline deadline) {
+  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (!fd || inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return {};
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    if (errno != EINPROGRESS) return {};
+    pollfd entry{fd.get(), POLLOUT, 0};
+    const double seconds = std::min(2.0, deadline.seconds_left());
+    if (poll(&entry, 1, static_cast<int>(std::max(seconds, 0.0) * 1000)) <= 0) return {};
+    int problem = 0;
+    socklen_t length = sizeof problem;
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &length) != 0 || problem != 0)
+      return {};
+  }
+  prepare(fd.get());
+  return fd;
+}
+
+Error missing_ranks(int rank, const std::vector<int>& missing) {
+  return Error(ErrorCode::timeout,
+               fmt::format("rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
+               "see whether they started and why they stopped")
+      .at_rank(rank)
+      .with_peer(missing.front())
+      .in_operation("make_communicator");
+}
+
+}  // namespace
+
+class ControlLinks::Impl {
+ public:
+  Impl(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+      : rank_(rank),
+        size_(size),
+        left_(static_cast<std::size_t>(size)),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_) throw_error(ErrorCode::io, "eventfd: {}", std::strerror(errno));
+    peers_.resize(rank == 0 ? static_cast<std::size_t>(size) : 1);
+    if (rank == 0)
+      form_hub(store, prefix, deadline);
+    else
+      join_hub(store, prefix, deadline);
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Impl() {
+    stopping_.store(true);
+    ring();
+    thread_.join();
+  }
+
+  bool has_news() const { return has_news_.load(); }
+  std::optional<ControlNews> news() const {
+    if (!has_news_.load()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    return news_;
+  }
+
+  void tell(Kind kind, std::string_view text, std::uint32_t code) {
+    {
+      const std::lock_guard lock(mutex_);
+      outgoing_.push_back({kind, rank_, std::string(text.substr(0, kMostText)), code});
+    }
+    ring();
+  }
+
+  bool left(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return left_[static_cast<std::size_t>(rank)];
+  }
+  bool everybody_left() const {
+    const std::lock_guard lock(mutex_);
+    return hub_gone_ ||
+           std::ranges::count(left_, true) >= size_ - !left_[static_cast<std::size_t>(rank_)];
+  }
+
+ private:
+  void ring() {
+    const std::uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof one);
+  }
+
+  void form_hub(Store& store, const std::string& prefix, Deadline deadline) {
+    FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    socklen_t length = sizeof address;
+    if (!listener ||
+        bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        listen(listener.get(), size_) != 0 ||
+        getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+      throw_error(ErrorCode::io, "cannot listen for control connections: {}", std::strerror(errno));
+    std::random_device random;
+    const std::string secret = fmt::format("{:08x}{:08x}", random(), random());
+    store.set(prefix + "/hub", fmt::format("{} {} {} {}", host_name(), ntohs(address.sin_port),
+                                           secret, fmt::join(own_addresses(), " ")));
+    for (int arrived = 1; arrived < size_;) {
+      pollfd entry{listener.get(), POLLIN, 0};
+      (void)poll(&entry, 1,
+                 static_cast<int>(std::clamp(deadline.seconds_left() * 1000, 0.0, 100.0)));
+      Connection connection;
+      connection.fd =
+          FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Message hello;
+      const auto patience =
+          Deadline::in_seconds(std::min(2.0, std::max(0.1, deadline.seconds_left())));
+      if (connection.fd && await(connection, hello, patience) && hello.kind == Kind::hello &&
+          hello.text == secret && hello.rank > 0 && hello.rank < size_ && !peer(hello.rank).fd) {
+        prepare(connection.fd.get());
+        peer(hello.rank) = std::move(connection);
+        ++arrived;
+      } else if (deadline.passed()) {
+        std::vector<int> missing;
+        for (int other = 1; other < size_; ++other)
+          if (!peer(other).fd) missing.push_back(other);
+        throw missing_ranks(rank_, missing);
+      }
+    }
+    for (int other = 1; other < size_; ++other) send(peer(other), {Kind::welcome, 0, "", 0});
+  }
+
+  void join_hub(Store& store, const std::string& prefix, Deadline deadline) {
+    std::istringstream card(store.get(prefix + "/hub", deadline));
+    std::string host, secret;
+    int port = 0;
+    card >> host >> port >> secret;
+    std::vector<std::string> addresses{std::istream_iterator<std::string>(card), {}};
+    if (addresses.empty())
+      throw_error(ErrorCode::corrupt_data, "the control card of rank 0 is unreadable");
+    // 127.0.0.1 of another machine is not rank 0.
+    if (host == host_name())
+      std::ranges::rotate(addresses, addresses.end() - 1);
+    else
+      addresses.pop_back();
+    Connection& hub = peers_.front();
+    Message welcome;
+    for (std::size_t i = 0; !hub.fd; ++i) {
+      hub = Connection{};
+      hub.fd = connect_to(addresses[i % addresses.size()], port, deadline);
+      if (hub.fd) break;
+      if (deadline.passed())
+        throw Error(ErrorCode::timeout,
+                    fmt::format("rank 0 on '{}' could not be reached at {}, port {}", host,
+                                fmt::join(addresses, ", "), port),
+                    "let the hosts reach each other over TCP")
+            .at_rank(rank_)
+            .with_peer(0)
+            .in_operation("make_communicator");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    send(hub, {Kind::hello, rank_, secret, 0});
+    if (!await(hub, welcome, deadline) || welcome.kind != Kind::welcome)
+      throw Error(ErrorCode::timeout, "rank 0 did not hear of all ranks in time",
+                  "look at rank 0's output for which are missing")
+          .at_rank(rank_)
+          .with_peer(0)
+          .in_operation("make_communicator");
+  }
+
+  Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  int rank_of(std::size_t connection) const {
+    return rank_ == 0 ? static_cast<int>(connection) : 0;
+  }
+
+  static void send(Connection& connection, const Message& message) {
+    if (!connection.fd) return;
+    connection.out += message.bytes();
+    connection.flush();
+  }
+  // To all others, by way of rank 0.
+  void spread(const Message& message) {
+    for (std::size_t i = 0; i < peers_.size(); ++i)
+      if (rank_of(i) != message.rank) send(peers_[i], message);
+  }
+
+  void run() {
+    std::vector<pollfd> entries;
+    auto next_beat = Clock::now();
+    while (!stopping_.load() || pending_output()) {
+      if (stopping_.load() && flush_by_ == Clock::time_point{})
+        flush_by_ = Clock::now() + std::chrono::milliseconds(500);
+      if (stopping_.load() && Clock::now() >= flush_by_) break;
+      send_outgoing();
+      if (Clock::now() >= next_beat) {
+        next_beat =
+            Clock::now() + std::chrono::milliseconds(static_cast<int>(kHeartbeatSeconds * 1000));
+        for (Connection& c : peers_) send(c, {Kind::heartbeat, rank_, "", 0});
+        look_for_silence();
+      }
+      entries.assign(1, {wake_.get(), POLLIN, 0});
+      for (const Connection& c : peers_)
+        entries.push_back({c.fd ? c.fd.get() : -1,
+                           static_cast<short>(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      const double left = std::chrono::duration<double>(next_beat - Clock::now()).count();
+      (void)poll(entries.data(), entries.size(),
+                 stopping_.load() ? 10 : static_cast<int>(std::clamp(left, 0.0, 1.0) * 1000) + 1);
+      std::uint64_t rung = 0;
+      (void)!read(wake_.get(), &rung, sizeof rung);
+      for (std::size_t i = 0; i < peers_.size(); ++i)
+        if (peers_[i].fd && entries[i + 1].revents != 0) serve(i);
+    }
+    send_outgoing();
+  }
+
+  bool pending_output() {
+    const std::lock_guard lock(mutex_);
+    return !outgoing_.empty() ||
+           std::ranges::any_of(peers_, [](const Connection& c) { return c.fd && !c.out.empty(); });
+  }
+
+  void send_outgoing() {
+    std::deque<Message> messages;
+    {
+      const std::lock_guard lock(mutex_);
+      messages.swap(outgoing_);
+      for (const Message& message : messages)
+        if (message.kind == Kind::left) left_[static_cast<std::size_t>(rank_)] = true;
+    }
+    for (const Message& message : messages) spread(message);
+  }
+
+  void serve(std::size_t index) {
+    Connection& connection = peers_[index];
+    connection.flush();
+    std::deque<Message> messages;
+    const bool alive = connection.receive(messages);
+    for (const Message& message : messages) note(message);
+    if (alive) return;
+    connection.fd.reset();
+    const int gone = rank_of(index);
+    if (rank_ != 0) {
+      const std::lock_guard lock(mutex_);
+      hub_gone_ = true;
+    }
+    if (!left(gone)) note({Kind::died, gone, "", 0});
+  }
+
+  // Keeps it and, at the hub, passes it on.
+  void note(const Message& message) {
+    if (message.rank < 0 || message.rank >= size_ || message.rank == rank_) return;
+    if (message.kind == Kind::heartbeat || message.kind == Kind::hello ||
+        message.kind == Kind::welcome)
+      return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (message.kind == Kind::left) {
+        left_[static_cast<std::size_t>(message.rank)] = true;
+      } else if (!news_) {
+        news_ = ControlNews{kind_of(message.kind), message.rank, message.text, message.code};
+        has_news_.store(true);
+      }
+    }
+    if (rank_ == 0) spread(message);
+  }
+
+  static ControlNews::Kind kind_of(Kind kind) {
+    switch (kind) {
+      case Kind::silent:
+        return ControlNews::Kind::silent;
+      case Kind::failed:
+        return ControlNews::Kind::failed;
+      case Kind::aborted:
+        return ControlNews::Kind::aborted;
+      default:
+        return ControlNews::Kind::died;
+    }
+  }
+
+  void look_for_silence() {
+    for (std::size_t i = 0; i < peers_.size(); ++i)
+      if (peers_[i].fd && !left(rank_of(i)) && seconds_since(peers_[i].heard) > kSilentSeconds)
+        note({Kind::silent, rank_of(i), "", 0});
+  }
+
+  const int rank_, size_;
+  mutable std::mutex mutex_;  // held for bookkeeping only
+  std::optional<ControlNews> news_;
+  std::vector<bool> left_;
+  bool hub_gone_ = false;
+  std::deque<Message> outgoing_;
+  std::atomic<bool> has_news_{false}, stopping_{false};
+  FileDescriptor wake_;
+  std::vector<Connection> peers_;  // rank 0: by rank; others: rank 0's. The thread's own.
+  Clock::time_point flush_by_{};
+  std::thread thread_;
+};
+
+ControlLinks::ControlLinks(int rank, int size, Store& store, const std::string& prefix,
+                           Deadline deadline) {
+  store.set(fmt::format("{}/came/{}", prefix, rank), "1");
+  std::vector<int> missing;
+  for (int peer = 0; peer < size; ++peer) {
+    try {
+      // Once the deadline has passed the rest is only looked up, to name all that are missing.
+      (void)store.get(fmt::format("{}/came/{}", prefix, peer), deadline);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(peer);
+    }
+  }
+  if (!missing.empty()) throw missing_ranks(rank, missing);
+  impl_ = std::make_unique<Impl>(rank, size, store, prefix, deadline);
+}
+
+ControlLinks::~ControlLinks() = default;
+
+std::optional<ControlNews> ControlLinks::news() const { return impl_->news(); }
+bool ControlLinks::has_news() const { return impl_->has_news(); }
+void ControlLinks::tell(ControlNews::Kind what, std::string_view text, std::uint32_t code) {
+  impl_->tell(what == ControlNews::Kind::aborted ? Kind::aborted : Kind::failed, text, code);
+}
+void ControlLinks::leave() { impl_->tell(Kind::left, "", 0); }
+bool ControlLinks::left(int rank) const { return impl_->left(rank); }
+bool ControlLinks::everybody_left() const { return impl_->everybody_left(); }
+
+}  // namespace shoal::collectives

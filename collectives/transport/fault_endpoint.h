@@ -1,0 +1,38 @@
+// An Endpoint that misbehaves as networks do, for tests: it holds messages back, lets later ones
+// overtake, cuts them into pieces that travel on their own, and loses a peer on command. All ranks
+// must use the same seed and pieces.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "shoal/collectives/transport/endpoint.h"
+
+namespace shoal::collectives {
+
+struct FaultOptions {
+  std::uint64_t seed = 1;
+  double held_back = 0.5;         // share of the messages
+  int longest_delay_us = 500;     // of those
+  std::uint32_t most_pieces = 4;  // a message becomes 1 to this many (at most 16)
+};
+
+// Commands from the test's thread.
+class FaultControl {
+ public:
+  // From now on nothing to or from that rank completes (EFA after a death).
+  void lose_silently(int rank) { silent_.store(rank); }
+  // The next progress() throws peer_lost (a TCP reset).
+  void lose_loudly(int rank) { loud_.store(rank); }
+  int silent() const { return silent_.load(); }
+  int loud() const { return loud_.load(); }
+
+ private:
+  std::atomic<int> silent_{-1}, loud_{-1};
+};
+
+std::unique_ptr<Endpoint> make_fault_endpoint(std::unique_ptr<Endpoint> inner,
+                                              const FaultOptions& options,
+                                              std::shared_ptr<FaultControl> control);
+
+}  // namespace shoal::collectives

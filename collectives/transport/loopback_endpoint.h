@@ -1,0 +1,38 @@
+// Endpoints between the threads of one process, with the protocol of the real ones: small messages
+// travel eagerly, larger ones are written into the receiver's buffer once it has said where that
+// is. Nothing of it is fast; it is what the engine and every algorithm are tested on.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shoal/collectives/transport/endpoint.h"
+
+namespace shoal::collectives {
+
+struct LoopbackOptions {
+  std::int64_t eager_bytes = 4096;
+};
+
+// The wires: made once, handed to all threads.
+class LoopbackFabric {
+ public:
+  explicit LoopbackFabric(int size, LoopbackOptions options = {});
+  ~LoopbackFabric();
+  LoopbackFabric(const LoopbackFabric&) = delete;
+  LoopbackFabric& operator=(const LoopbackFabric&) = delete;
+
+  struct Mailbox;
+  int size() const { return static_cast<int>(mailboxes_.size()); }
+  const LoopbackOptions& options() const { return options_; }
+  Mailbox& mailbox(int rank) const { return *mailboxes_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  LoopbackOptions options_;
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;
+};
+
+// One for each rank. What is sent to an endpoint that is gone vanishes.
+std::unique_ptr<Endpoint> make_loopback_endpoint(std::shared_ptr<LoopbackFabric> fabric, int rank);
+
+}  // namespace shoal::collectives

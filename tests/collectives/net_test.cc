@@ -1,0 +1,410 @@
+// The engine over an Endpoint: ranks as threads over the loopback, in order and shuffled, delayed
+// and cut to pieces.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "loopback_ranks.h"
+#include "predictable.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using test::LoopbackRanks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CommunicatorOptions with_deadline(double seconds) {
+  CommunicatorOptions options;
+  options.deadline_seconds = seconds;
+  return options;
+}
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+void sum(Communicator& c, std::vector<float>& values) {
+  c.all_reduce(values.data(), values.data(), static_cast<std::int64_t>(values.size()), DType::f32,
+               ReduceOp::sum)
+      ->wait();
+}
+
+// (ranks, faults)
+class NetResults : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(NetResults, AreExact) {
+  const auto& [size, faults] = GetParam();
+  const LoopbackRanks loopback(size, 1024);
+  const FaultOptions shuffled{static_cast<std::uint64_t>(size), 0.3, 200, 4};
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+    const auto communicator =
+        loopback.communicator(world, store, with_deadline(60), faults ? &shuffled : nullptr);
+    const std::vector<std::int64_t> counts =
+        faults ? std::vector<std::int64_t>{3, 2055} : std::vector<std::int64_t>{0, 1, 129, 2055};
+    const auto own = test::check_everything(*communicator, counts);
+    const std::lock_guard lock(mutex);
+    wrong.insert(wrong.end(), own.begin(), own.end());
+  });
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(InOrder, NetResults,
+                         ::testing::Combine(::testing::Range(2, 10), ::testing::Values(false)));
+INSTANTIATE_TEST_SUITE_P(Shuffled, NetResults,
+                         ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(true)));
+
+TEST(Net, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
+  constexpr std::int64_t kCount = 30001;
+  std::vector<std::vector<float>> results;
+  std::mutex mutex;
+  for (std::uint64_t run = 0; run < 3; ++run) {
+    const LoopbackRanks loopback(5);
+    const FaultOptions shuffled{run, 0.5, 300, 3};
+    shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {
+      const auto communicator = loopback.communicator(world, store, with_deadline(30), &shuffled);
+      std::mt19937 random(static_cast<unsigned>(world.rank));
+      std::normal_distribution<float> normal;
+      std::vector<float> values(kCount);
+      for (float& value : values) value = normal(random);
+      sum(*communicator, values);
+      const std::lock_guard lock(mutex);
+      results.push_back(values);
+    });
+  }
+  for (const auto& result : results)
+    ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
+}
+
+TEST(Net, ManyOperationsOfManySizesAreInFlightAtOnce) {
+  const LoopbackRanks loopback(4, 512);
+  const FaultOptions shuffled{7, 0.4, 300, 3};
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(60), &shuffled);
+    std::vector<std::vector<std::int32_t>> buffers;
+    for (std::size_t i = 0; i < 200; ++i) buffers.emplace_back(1 + i * 37 % 3000, world.rank);
+    std::vector<WorkPtr> works;
+    for (auto& b : buffers)
+      works.push_back(c->all_reduce(b.data(), b.data(), static_cast<std::int64_t>(b.size()),
+                                    DType::i32, ReduceOp::sum));
+    while (!works[50]->test()) std::this_thread::yield();
+    for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
+    for (const auto& b : buffers) ASSERT_EQ(b.back(), 6);
+    EXPECT_EQ(c->statistics().operations, 200);
+  });
+}
+
+TEST(Net, CompletesWithoutAnybodyWaiting) {
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(20));
+    std::vector<float> a(1 << 16, 1.0f), b(4, 2.0f);
+    auto first = c->all_reduce(a.data(), a.data(), 1 << 16, DType::f32, ReduceOp::sum);
+    c->all_reduce(b.data(), b.data(), 4, DType::f32, ReduceOp::sum).reset();
+    const auto began = Clock::now();
+    while (c->statistics().operations < 2 && seconds_since(began) < 10) sleep_seconds(0.001);
+    EXPECT_EQ(c->statistics().operations, 2);
+    EXPECT_GT(c->statistics().by_progress_thread, 0);
+    EXPECT_TRUE(first->test());
+    EXPECT_EQ(a.back(), 2.0f);
+    EXPECT_EQ(b.back(), 4.0f);
+  });
+}
+
+TEST(Net, WaitingCostsNoCore) {
+  const LoopbackRanks loopback(4);
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(20));
+    c->barrier()->wait();
+    const std::clock_t before = std::clock();  // of the process: all ranks
+    if (world.rank == 3) sleep_seconds(0.5);
+    c->barrier()->wait();
+    EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.25);
+  });
+}
+
+TEST(Net, MessagesMeetInOrderWhateverElseRuns) {
+  const LoopbackRanks loopback(3, 256);
+  const FaultOptions shuffled{3, 0.5, 200, 2};
+  shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(60), &shuffled);
+    constexpr std::size_t kMessages = 200;  // beyond the reach of a lane
+    const int right = (world.rank + 1) % 3, left = (world.rank + 2) % 3;
+    std::vector<std::vector<std::int64_t>> out, in;
+    std::vector<WorkPtr> works;
+    std::int64_t together = 1;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      out.emplace_back(1 + i % 100, world.rank * 1000 + static_cast<int>(i));
+      in.emplace_back(1 + i % 100, -1);
+    }
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      const auto count = static_cast<std::int64_t>(out[i].size());
+      works.push_back(c->send(out[i].data(), count, DType::i64, right));
+      if (i == 70) c->all_reduce(&together, &together, 1, DType::i64, ReduceOp::sum)->wait();
+      works.push_back(c->recv(in[i].data(), count, DType::i64, left));
+    }
+    for (auto& work : works) work->wait();
+    EXPECT_EQ(together, 3);
+    for (std::size_t i = 0; i < kMessages; ++i)
+      ASSERT_EQ(in[i].back(), left * 1000 + static_cast<int>(i));
+  });
+}
+
+TEST(Net, SplitsAreIndependentAndNest) {
+  const LoopbackRanks loopback(6);
+  shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
+    auto c = loopback.communicator(world, store, with_deadline(30));
+    const auto half = c->split(world.rank % 2, -world.rank);
+    const auto none = c->split(world.rank == 0 ? -1 : 0, 0);
+    ASSERT_NE(half, nullptr);
+    EXPECT_EQ(half->size(), 3);
+    EXPECT_EQ(half->rank(), (5 - world.rank) / 2);
+    EXPECT_EQ(none == nullptr, world.rank == 0);
+    const auto pair = half->split(half->rank() == 2 ? 7 : 3, 0);
+    EXPECT_EQ(pair->size(), half->rank() == 2 ? 1 : 2);
+    c.reset();  // the others live on
+    std::int64_t a = 1 << world.rank, b = 1;
+    auto first = half->all_reduce(&a, &a, 1, DType::i64, ReduceOp::sum);
+    if (none) none->all_reduce(&b, &b, 1, DType::i64, ReduceOp::sum)->wait();
+    first->wait();
+    EXPECT_EQ(a, world.rank % 2 ? 2 + 8 + 32 : 1 + 4 + 16);
+    EXPECT_EQ(b, world.rank == 0 ? 1 : 5);
+  });
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * 4096;
+}
+
+// Numbers of operations and messages wrap; memory stays flat.
+TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kOperations = 3000;
+#else
+  constexpr int kOperations = 30000;
+#endif
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto c =
+        loopback.communicator(world, store, with_deadline(60), nullptr, 0xffffffffu - 500);
+    std::int64_t base = 0;
+    std::vector<std::int32_t> values(8);
+    for (int i = 0; i < kOperations; ++i) {
+      std::fill(values.begin(), values.end(), world.rank + i);
+      c->all_reduce(values.data(), values.data(), 8, DType::i32, ReduceOp::sum)->wait();
+      ASSERT_EQ(values[7], 2 * i + 1);
+      // Nobody waits for anybody: only the reach keeps the receiver from drowning.
+      auto work = world.rank == 0 ? c->send(values.data(), 8, DType::i32, 1)
+                                  : c->recv(values.data(), 8, DType::i32, 0);
+      work->wait();
+      if (i == kOperations / 10) base = resident_bytes();
+    }
+    EXPECT_LT(resident_bytes() - base, 2 << 20);
+  });
+}
+
+TEST(Net, AFastRootCannotBuryASlowRank) {
+  const LoopbackRanks loopback(2);
+  std::atomic<int> ahead{0};
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(60));
+    if (world.rank == 1) {
+      sleep_seconds(0.3);
+      EXPECT_GT(ahead.load(), 100);
+      EXPECT_LT(ahead.load(), 2 * static_cast<int>(NetGroup::kCollectiveReach));
+    }
+    std::int32_t value = 0;
+    for (int i = 0; i < 5000; ++i) {
+      value = world.rank == 0 ? i : -1;
+      c->broadcast(&value, 1, DType::i32, 0)->wait();
+      ASSERT_EQ(value, i);
+      if (world.rank == 0) ahead.store(i);
+    }
+  });
+}
+
+TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
+  const LoopbackRanks loopback(3);
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10));
+    std::vector<float> values(world.rank == 1 ? 99 : 100);
+    try {
+      sum(*c, values);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THROW(c->barrier(), Error);  // the failure stays
+      throw;
+    }
+  });
+  for (const auto& error : errors)
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1 called all_reduce of 99 f32, sum"),
+                             HasSubstr("called all_reduce of 100 f32, sum")));
+}
+
+TEST(NetFaults, AStalledRankIsNamedWithTheMessageThatIsMissing) {
+  const LoopbackRanks loopback(3);
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(1));
+    c->barrier()->wait();
+    if (world.rank == 1) sleep_seconds(2);
+    std::vector<float> values(5000);
+    sum(*c, values);
+  });
+  EXPECT_LT(seconds_since(start), 4);
+  for (const int rank : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("all_reduce of 5000 f32, sum (#2)"), HasSubstr("within 1."),
+                      HasSubstr("missing: rank(s) 1: "), HasSubstr("from rank 1 (instruction")));
+}
+
+TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
+  const LoopbackRanks loopback(3);
+  const FaultOptions faults{1, 0, 0, 1};
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(1), &faults);
+    c->barrier()->wait();
+    if (world.rank == 2) loopback.control->lose_silently(2);
+    std::vector<float> values(5000);
+    for (int i = 0; i < 1000; ++i) sum(*c, values);
+  });
+  for (const int rank : {0, 1})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("missing: rank(s)"));
+  EXPECT_THAT(errors[0] + errors[1], HasSubstr("from rank 2 ("));
+}
+
+TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
+  const LoopbackRanks loopback(2);
+  const FaultOptions faults{1, 0, 0, 1};
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10), &faults);
+    c->barrier()->wait();
+    std::vector<float> a(5000), b(5000);
+    if (world.rank == 1) {
+      sleep_seconds(0.2);
+      loopback.control->lose_loudly(1);
+      sleep_seconds(1.5);
+      return;
+    }
+    auto first = c->all_reduce(a.data(), a.data(), 5000, DType::f32, ReduceOp::sum);
+    auto second = c->all_reduce(b.data(), b.data(), 5000, DType::f32, ReduceOp::sum);
+    EXPECT_THROW(second->wait(), Error);
+    first->wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
+}
+
+TEST(NetFaults, ARankThatLeavesIsNamed) {
+  const LoopbackRanks loopback(2);
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10));
+    std::vector<float> values(8);
+    sum(*c, values);
+    if (world.rank == 1) return;
+    sum(*c, values);
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 left the group"), HasSubstr("all_reduce of 8")));
+  EXPECT_LT(seconds_since(start), 4);
+}
+
+TEST(NetFaults, AbortEndsWaitsOnAllRanksAndSaysWhy) {
+  const LoopbackRanks loopback(3);
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(30));
+    c->barrier()->wait();
+    const auto start = Clock::now();
+    if (world.rank == 2) {
+      sleep_seconds(0.1);
+      c->abort("loss is NaN");
+    }
+    try {
+      c->barrier()->wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::aborted);
+      EXPECT_EQ(error.peer(), 2);
+      EXPECT_LT(seconds_since(start), 1.5);
+      throw;
+    }
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 2 aborted: loss is NaN"));
+}
+
+TEST(NetFaults, AbortFromAnotherThreadEndsTheOwnWait) {
+  const LoopbackRanks loopback(2);
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(30));
+    c->barrier()->wait();
+    std::jthread watcher;
+    if (world.rank == 0)
+      watcher = std::jthread([&] {
+        sleep_seconds(0.1);
+        c->abort("watchdog");
+      });
+    else
+      sleep_seconds(0.3);
+    c->barrier()->wait();
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 aborted: watchdog"));
+}
+
+TEST(NetFaults, AWorkOutlivesItsCommunicatorWithAnError) {
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    auto c = loopback.communicator(world, store, with_deadline(20));
+    c->barrier()->wait();
+    if (world.rank == 1) return;
+    std::vector<float> values(100);
+    const auto work = c->all_reduce(values.data(), values.data(), 100, DType::f32, ReduceOp::sum);
+    c.reset();
+    EXPECT_THROW(work->wait(), Error);
+  });
+}
+
+// Processes, so that one can be killed; nothing but control connections between them.
+TEST(ControlLinks, TellOfADeathWithinASecond) {
+  shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {
+    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(20));
+    shoal::test::ProcessRanks::say_ready(store);
+    const auto until = Deadline::in_seconds(8);
+    while (!links.news() && !until.passed()) sleep_seconds(0.002);
+    const auto news = links.news();
+    throw Error(ErrorCode::internal, news ? fmt::format("lost {}", news->rank) : "nothing");
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, 4));
+  const auto killed = Clock::now();
+  ranks.send_signal(2, SIGKILL);
+  const auto outcomes = ranks.wait(10);
+  EXPECT_LT(seconds_since(killed), 1.5);
+  for (const int rank : {0, 1, 3})
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].error, HasSubstr("lost "));
+  EXPECT_THAT(outcomes[1].error, HasSubstr("lost 2"));
+}
+
+TEST(ControlLinks, NameTheRanksThatDidNotCome) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    if (world.rank == 1) return;
+    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(0.5));
+  });
+  for (const int rank : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                HasSubstr("rank(s) 1 did not join the group in time"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
