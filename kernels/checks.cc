@@ -1,5 +1,7 @@
 #include "shoal/kernels/checks.h"
 
+#include <algorithm>
+
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels::check {
@@ -223,11 +225,13 @@ void sum_of_squares(const ConstView& x, const ConstView& out) {
               to_string(out.shape));
 }
 
-void reduce(std::span<const void* const> sources, const void* destination, std::int64_t count) {
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
+            std::int64_t count) {
   SHOAL_CHECK(!sources.empty(), "reduce: there is no source");
   SHOAL_CHECK(count >= 0, "reduce: {} elements", count);
   if (count == 0) return;
-  SHOAL_CHECK(destination != nullptr, "reduce: there is no destination");
+  SHOAL_CHECK(!destinations.empty() && std::ranges::count(destinations, nullptr) == 0,
+              "reduce: there is no destination");
   for (std::size_t s = 0; s < sources.size(); ++s)
     SHOAL_CHECK(sources[s] != nullptr, "reduce: source {} of {} is null", s, sources.size());
 }

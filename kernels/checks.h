@@ -38,7 +38,8 @@ void sgd(const SgdArgs& args);
 void lamb(const LambArgs& args);
 void sum_of_squares(const ConstView& x, const ConstView& out);
 
-void reduce(std::span<const void* const> sources, const void* destination, std::int64_t count);
+void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
+            std::int64_t count);
 void scale(DType dtype, std::int64_t count);
 
 }  // namespace shoal::kernels::check

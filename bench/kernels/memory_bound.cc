@@ -201,6 +201,11 @@ void add_reductions(Bench& bench, DType dtype) {
     const std::array<const void*, 4> sources{a.data, b.data, c.data, d.data};
     k.reduce(Reduce::sum, dtype, sources, d.data, shape[0], {});
   });
+  bench.add_row(row_of("reduce_into_all_2", dtype, shape, 4), Bound::copy, [=, &k] {
+    const std::array<const void*, 2> sources{a.data, b.data};
+    const std::array<void*, 2> destinations{a.data, b.data};
+    k.reduce_into_all(Reduce::min, dtype, sources, destinations, shape[0], false, {});
+  });
   bench.add_row(row_of("reduce_scale", dtype, shape, 2), Bound::copy,
                 [=, &k] { k.scale(dtype, d.data, 1.0, shape[0], {}); });
   bench.add_row(row_of("reduce_max_2", dtype, shape, 3), Bound::copy, [=, &k] {

@@ -25,6 +25,5 @@ std::unique_ptr<LossKernels> make_cpu_loss(const CpuRoom& room, ElementwiseKerne
                                            std::int64_t slice_bytes = 0);
 std::unique_ptr<EmbeddingKernels> make_cpu_embedding(const CpuRoom& room);
 std::unique_ptr<OptimizerKernels> make_cpu_optimizer(const CpuRoom& room);
-std::unique_ptr<ReductionKernels> make_cpu_reduction(const CpuRoom& room);
 
 }  // namespace shoal::kernels

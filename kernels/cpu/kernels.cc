@@ -56,7 +56,7 @@ class CpuKernels final : public Kernels {
     return *optimizer_;
   }
   ReductionKernels& reduction() override {
-    if (!reduction_) reduction_ = make_cpu_reduction(room_);
+    if (!reduction_) reduction_ = make_cpu_reduction();
     return *reduction_;
   }
   Device device() const override { return Device::cpu(); }

@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/reduction.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include <algorithm>
@@ -82,95 +83,190 @@ struct Extreme {
   }
 };
 
+// Vectors that are folded before any is stored: loads and stores of one line then do not wait for
+// each other, which a rank's buffers, equally placed in their pages, would otherwise bring about.
+constexpr std::size_t kGroup = 4;
+
+// Pointers in registers where there are `kCount` of them, as between two ranks; 0: any number.
+template <class Byte, std::size_t kCount>
+struct Rows {
+  template <class Pointer>
+  explicit Rows(std::span<Pointer const> rows) {
+    for (std::size_t r = 0; r < kCount; ++r) row[r] = static_cast<Byte*>(rows[r]);
+  }
+  std::size_t size() const { return kCount; }
+  Byte* operator[](std::size_t r) const { return row[r]; }
+  Byte* row[kCount];
+};
+template <class Byte>
+struct Rows<Byte, 0> {
+  template <class Pointer>
+  explicit Rows(std::span<Pointer const> rows) : row(rows.data()), count(rows.size()) {}
+  std::size_t size() const { return count; }
+  Byte* operator[](std::size_t r) const { return static_cast<Byte*>(row[r]); }
+  std::conditional_t<std::is_const_v<Byte>, const void*, void*> const* row;
+  std::size_t count;
+};
+
 // One vector of the result: the sources folded in order.
-template <class T, class Op>
-HWY_INLINE typename Lanes<T>::V fold(std::span<const void* const> sources, std::int64_t offset) {
+template <class T, class Op, class Sources>
+HWY_INLINE typename Lanes<T>::V fold(const Sources& sources, std::int64_t offset) {
   using L = Lanes<T>;
-  auto value = L::load(static_cast<const std::byte*>(sources[0]) + offset);
+  auto value = L::load(sources[0] + offset);
   for (std::size_t s = 1; s < sources.size(); ++s)
-    value = Op::apply(typename L::Tag(), value,
-                      L::load(static_cast<const std::byte*>(sources[s]) + offset));
+    value = Op::apply(typename L::Tag(), value, L::load(sources[s] + offset));
   return value;
 }
 
-template <class T, class Op>
-HWY_INLINE void reduce_typed(std::span<const void* const> sources, std::byte* destination,
-                             std::int64_t count) {
+// The same for a piece shorter than a vector.
+template <class T, class Op, class Sources, class Destinations>
+HWY_INLINE void reduce_rest(const Sources& sources, const Destinations& destinations,
+                            std::int64_t offset, std::int64_t bytes) {
   using L = Lanes<T>;
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  const auto rest = static_cast<std::size_t>(bytes);
+  HWY_ALIGN std::byte lanes[HWY_MAX_BYTES] = {};
+  const auto load_rest = [&](std::size_t s) HWY_ATTR {
+    std::memcpy(lanes, sources[s] + offset, rest);
+    return L::load(lanes);
+  };
+  auto value = load_rest(0);
+  for (std::size_t s = 1; s < sources.size(); ++s)
+    value = Op::apply(typename L::Tag(), value, load_rest(s));
+  L::store(value, lanes);
+  for (std::size_t d = 0; d < destinations.size(); ++d)
+    std::memcpy(destinations[d] + offset, lanes, rest);
+}
+
+// Stores kGroup vectors' worth of bytes past the caches; `to` is aligned to a vector.
+HWY_INLINE void stream_group(const std::byte* group, std::int64_t bytes, std::byte* to) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const auto step = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t at = 0; at + step <= bytes; at += step)
+    hn::Stream(hn::Load(d, reinterpret_cast<const std::uint8_t*>(group + at)), d,
+               reinterpret_cast<std::uint8_t*>(to + at));
+}
+
+// Bytes before `row` is aligned to a cache line, or -1 where its elements never are.
+template <class T>
+std::int64_t bytes_to_line(const std::byte* row) {
+  const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % 64);
+  const std::int64_t head = (64 - past) % 64;
+  return head % static_cast<std::int64_t>(sizeof(T)) == 0 ? head : -1;
+}
+
+// All whole groups of [0, bytes), stored past the caches where every destination lets itself be
+// aligned alike; returns where it stopped.
+template <class T, class Op, class Sources, class Destinations>
+HWY_INLINE std::int64_t reduce_streaming(const Sources& sources, const Destinations& destinations,
+                                         std::int64_t bytes) {
+  using L = Lanes<T>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(typename L::Tag()));
-  const std::int64_t step = lanes * kSize, bytes = count * kSize;
+  const std::int64_t step = lanes * static_cast<std::int64_t>(sizeof(T));
+  constexpr auto kVectors = static_cast<std::int64_t>(kGroup);
+  const std::int64_t head = bytes_to_line<T>(destinations[0]);
+  for (std::size_t d = 1; d < destinations.size(); ++d)
+    if (bytes_to_line<T>(destinations[d]) != head) return 0;
+  if (head < 0 || bytes < head + kVectors * step) return 0;
   std::int64_t at = 0;
-  if (sources.size() == 2) {  // what a ring does: worth its own loop
-    const auto* a = static_cast<const std::byte*>(sources[0]);
-    const auto* b = static_cast<const std::byte*>(sources[1]);
-    const auto pair = [&](std::int64_t offset) HWY_ATTR {
-      return Op::apply(typename L::Tag(), L::load(a + offset), L::load(b + offset));
-    };
-    for (; at + 2 * step <= bytes; at += 2 * step) {
-      const auto v0 = pair(at), v1 = pair(at + step);
-      L::store(v0, destination + at);
-      L::store(v1, destination + at + step);
-    }
+  for (; at + step <= head; at += step) {
+    const auto value = fold<T, Op>(sources, at);
+    for (std::size_t d = 0; d < destinations.size(); ++d) L::store(value, destinations[d] + at);
   }
+  if (at < head) reduce_rest<T, Op>(sources, destinations, at, head - at);
+  HWY_ALIGN std::byte group[kGroup * HWY_MAX_BYTES];
+  for (at = head; at + kVectors * step <= bytes; at += kVectors * step) {
+    for (std::int64_t v = 0; v < kVectors; ++v)
+      L::store(fold<T, Op>(sources, at + v * step), group + v * step);
+    for (std::size_t d = 0; d < destinations.size(); ++d)
+      stream_group(group, kVectors * step, destinations[d] + at);
+  }
+  hwy::FlushStream();
+  return at;
+}
+
+template <class T, class Op, class Sources, class Destinations>
+HWY_INLINE void reduce_rows(const Sources& sources, const Destinations& destinations,
+                            std::int64_t bytes, bool past_caches) {
+  using L = Lanes<T>;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(typename L::Tag()));
+  const std::int64_t step = lanes * static_cast<std::int64_t>(sizeof(T));
+  std::int64_t at = past_caches ? reduce_streaming<T, Op>(sources, destinations, bytes) : 0;
   for (; at + 4 * step <= bytes; at += 4 * step) {
+    static_assert(kGroup == 4);
     const auto v0 = fold<T, Op>(sources, at), v1 = fold<T, Op>(sources, at + step);
     const auto v2 = fold<T, Op>(sources, at + 2 * step), v3 = fold<T, Op>(sources, at + 3 * step);
-    L::store(v0, destination + at);
-    L::store(v1, destination + at + step);
-    L::store(v2, destination + at + 2 * step);
-    L::store(v3, destination + at + 3 * step);
+    for (std::size_t d = 0; d < destinations.size(); ++d) {
+      std::byte* to = destinations[d] + at;
+      L::store(v0, to);
+      L::store(v1, to + step);
+      L::store(v2, to + 2 * step);
+      L::store(v3, to + 3 * step);
+    }
   }
-  for (; at + step <= bytes; at += step) L::store(fold<T, Op>(sources, at), destination + at);
-  if (at == bytes) return;
-  HWY_ALIGN std::byte lane_bytes[2][HWY_MAX_BYTES] = {};
-  const auto rest = static_cast<std::size_t>(bytes - at);
-  const auto load_rest = [&](const void* source) HWY_ATTR {
-    std::memcpy(lane_bytes[0], static_cast<const std::byte*>(source) + at, rest);
-    return L::load(lane_bytes[0]);
+  for (; at + step <= bytes; at += step) {
+    const auto value = fold<T, Op>(sources, at);
+    for (std::size_t d = 0; d < destinations.size(); ++d) L::store(value, destinations[d] + at);
+  }
+  if (at < bytes) reduce_rest<T, Op>(sources, destinations, at, bytes - at);
+}
+
+struct Job {
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+  std::int64_t count;
+  bool past_caches;
+};
+
+template <class T, class Op>
+HWY_INLINE void reduce_typed(const Job& job) {
+  const std::int64_t bytes = job.count * static_cast<std::int64_t>(sizeof(T));
+  const auto run = [&]<std::size_t kSources, std::size_t kDestinations>() HWY_ATTR {
+    reduce_rows<T, Op>(Rows<const std::byte, kSources>(job.sources),
+                       Rows<std::byte, kDestinations>(job.destinations), bytes, job.past_caches);
   };
-  auto value = load_rest(sources[0]);
-  for (std::size_t s = 1; s < sources.size(); ++s)
-    value = Op::apply(typename L::Tag(), value, load_rest(sources[s]));
-  L::store(value, lane_bytes[1]);
-  std::memcpy(destination + at, lane_bytes[1], rest);
+  // What a ring and two ranks do: worth their own loops.
+  if (job.sources.size() == 2 && job.destinations.size() == 1)
+    run.template operator()<2, 1>();
+  else if (job.sources.size() == 2 && job.destinations.size() == 2)
+    run.template operator()<2, 2>();
+  else
+    run.template operator()<0, 0>();
 }
 
 template <class T>
-HWY_INLINE void reduce_operation(Reduce operation, std::span<const void* const> sources,
-                                 std::byte* destination, std::int64_t count) {
+HWY_INLINE void reduce_operation(Reduce operation, const Job& job) {
   switch (operation) {
     case Reduce::sum:
-      return reduce_typed<T, Sum>(sources, destination, count);
+      return reduce_typed<T, Sum>(job);
     case Reduce::prod:
-      return reduce_typed<T, Product>(sources, destination, count);
+      return reduce_typed<T, Product>(job);
     case Reduce::min:
-      return reduce_typed<T, Extreme<true>>(sources, destination, count);
+      return reduce_typed<T, Extreme<true>>(job);
     case Reduce::max:
-      return reduce_typed<T, Extreme<false>>(sources, destination, count);
+      return reduce_typed<T, Extreme<false>>(job);
   }
 }
 
 void ReduceAll(Reduce operation, DType dtype, std::span<const void* const> sources,
-               void* destination, std::int64_t count) {
-  auto* to = static_cast<std::byte*>(destination);
+               std::span<void* const> destinations, std::int64_t count, bool past_caches) {
+  const Job job{sources, destinations, count, past_caches};
   switch (dtype) {
     case DType::f32:
-      return reduce_operation<float>(operation, sources, to, count);
+      return reduce_operation<float>(operation, job);
     case DType::bf16:
-      return reduce_operation<bfloat16>(operation, sources, to, count);
+      return reduce_operation<bfloat16>(operation, job);
     case DType::f16:
-      return reduce_operation<float16>(operation, sources, to, count);
+      return reduce_operation<float16>(operation, job);
     case DType::f64:
-      return reduce_operation<double>(operation, sources, to, count);
+      return reduce_operation<double>(operation, job);
     case DType::i64:
-      return reduce_operation<std::int64_t>(operation, sources, to, count);
+      return reduce_operation<std::int64_t>(operation, job);
     case DType::i32:
-      return reduce_operation<std::int32_t>(operation, sources, to, count);
+      return reduce_operation<std::int32_t>(operation, job);
     case DType::u8:
-      return reduce_operation<std::uint8_t>(operation, sources, to, count);
+      return reduce_operation<std::uint8_t>(operation, job);
     case DType::i8:
-      return reduce_operation<std::int8_t>(operation, sources, to, count);
+      return reduce_operation<std::int8_t>(operation, job);
   }
 }
 
@@ -217,8 +313,14 @@ class CpuReduction final : public ReductionKernels {
  public:
   void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
               void* destination, std::int64_t count, Stream) override {
-    check::reduce(sources, destination, count);
-    if (count > 0) HWY_DYNAMIC_DISPATCH(ReduceAll)(operation, dtype, sources, destination, count);
+    reduce_into_all(operation, dtype, sources, {&destination, 1}, count, false, Stream{});
+  }
+  void reduce_into_all(Reduce operation, DType dtype, std::span<const void* const> sources,
+                       std::span<void* const> destinations, std::int64_t count, bool past_caches,
+                       Stream) override {
+    check::reduce(sources, destinations, count);
+    if (count > 0) HWY_DYNAMIC_DISPATCH(ReduceAll)
+    (operation, dtype, sources, destinations, count, past_caches);
   }
   void scale(DType dtype, void* x, double factor, std::int64_t count, Stream) override {
     check::scale(dtype, count);
@@ -228,9 +330,7 @@ class CpuReduction final : public ReductionKernels {
 
 }  // namespace
 
-std::unique_ptr<ReductionKernels> make_cpu_reduction(const CpuRoom&) {
-  return std::make_unique<CpuReduction>();
-}
+std::unique_ptr<ReductionKernels> make_cpu_reduction() { return std::make_unique<CpuReduction>(); }
 
 }  // namespace shoal::kernels
 #endif

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/reference/families.h"
@@ -76,10 +77,21 @@ class ReferenceReduction final : public ReductionKernels {
  public:
   void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
               void* destination, std::int64_t count, Stream) override {
-    check::reduce(sources, destination, count);
+    check::reduce(sources, {&destination, 1}, count);
     with_type(dtype, [&](auto type) {
       reduce_typed<decltype(type)>(operation, sources, destination, count);
     });
+  }
+
+  void reduce_into_all(Reduce operation, DType dtype, std::span<const void* const> sources,
+                       std::span<void* const> destinations, std::int64_t count, bool,
+                       Stream stream) override {
+    check::reduce(sources, destinations, count);
+    if (count == 0) return;
+    const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
+    std::vector<std::byte> result(bytes);
+    reduce(operation, dtype, sources, result.data(), count, stream);
+    for (void* destination : destinations) std::memcpy(destination, result.data(), bytes);
   }
 
   void scale(DType dtype, void* x, double factor, std::int64_t count, Stream) override {

@@ -67,6 +67,47 @@ TEST_P(Reduction, EveryDTypeOperationAndNumberOfSources) {
         }
 }
 
+// Every destination, two of them in place of sources, whatever the alignment and the way of
+// storing; nothing beside the destinations.
+TEST_P(Reduction, IntoAll) {
+  const auto reference = make_reference_kernels(), cpu = make_cpu_kernels();
+  for (const DType dtype : kAllDTypes)
+    for (const std::size_t ranks : {2u, 3u})
+      for (const bool past_caches : {false, true})
+        for (const std::int64_t count : {0, 1, 63, 1001})
+          for (const std::size_t shift : {std::size_t{0}, size_of(dtype), std::size_t{1}}) {
+            const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
+            std::vector<std::vector<std::byte>> rows;
+            std::vector<const void*> sources;
+            std::vector<void*> destinations;
+            for (std::size_t r = 0; r < ranks + 1; ++r)
+              rows.emplace_back(bytes + 192, std::byte{7});
+            // The last row is a destination only; `shift` bytes past a cache line.
+            std::vector<std::size_t> begins;
+            for (std::size_t r = 0; r < rows.size(); ++r) {
+              const auto past = reinterpret_cast<std::uintptr_t>(rows[r].data()) % 64;
+              begins.push_back(64 + (64 - past) % 64 + shift);
+              std::byte* row = rows[r].data() + begins[r];
+              const Host values = wide_range(count, dtype, static_cast<unsigned>(r) + 1);
+              if (r < ranks && bytes > 0) std::memcpy(row, values.data(), bytes);
+              if (r < ranks) sources.push_back(row);
+              if (r > 0) destinations.push_back(row);
+            }
+            Host expected(Shape{count}, dtype), actual(Shape{count}, dtype);
+            reference->reduction().reduce(Reduce::sum, dtype, sources, expected.data(), count, {});
+            cpu->reduction().reduce_into_all(Reduce::sum, dtype, sources, destinations, count,
+                                             past_caches, {});
+            for (std::size_t r = 1; r < rows.size(); ++r) {
+              if (bytes) std::memcpy(actual.data(), rows[r].data() + begins[r], bytes);
+              ASSERT_TRUE(close(actual, expected, kExact))
+                  << to_string(dtype) << ", " << count << " of " << ranks << " into row " << r
+                  << (past_caches ? " past the caches" : "") << ", shifted by " << shift;
+              ASSERT_EQ(rows[r][begins[r] - 1], std::byte{7});
+              ASSERT_EQ(rows[r][begins[r] + bytes], std::byte{7});
+            }
+          }
+}
+
 TEST_P(Reduction, RoundsSixteenBitsOnce) {
   // 256 + 1 + 1: rounded after each addition bf16 stays at 256.
   Host a = Host::filled(Shape{9}, DType::bf16, 256), b = Host::filled(Shape{9}, DType::bf16, 1);
