@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/backend/partial_sums.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {

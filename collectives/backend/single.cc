@@ -3,7 +3,6 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
-#include "shoal/collectives/backend/local_reduction.h"
 #include "shoal/collectives/backend/scaled_reduction.h"
 #include "shoal/runtime/base/error.h"
 
@@ -48,7 +47,7 @@ class SingleCommunicator final : public CallCommunicator {
   SingleCommunicator(std::string name, const CommunicatorOptions& options)
       : name_(std::move(name)),
         options_(options),
-        reduction_(make_local_reduction()),
+        reduction_(kernels::make_cpu_reduction()),
         memory_(make_counted_host_memory(options.counted_by)) {}
 
   int rank() const override { return 0; }

@@ -60,13 +60,41 @@ void FileDescriptor::reset() noexcept {
   fd_ = -1;
 }
 
+namespace {
+
+// Maps the file where addresses suit. Whole huge pages, so that they can be used; and each file
+// another number of huge pages into its place: AMD's first-level cache finds its way by a hash of
+// address bits 12 to 27, and equal buffers of two ranks, mapped a multiple of 256 MiB apart, would
+// throw each other out of it (measured: 13 GB/s instead of 100).
+std::byte* map_well(int fd, std::size_t bytes) {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  const std::size_t shift = status_of(fd).st_ino % 64 * kHuge, room = shift + kHuge + bytes;
+  void* reserved =
+      mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const std::size_t head =
+      (kHuge - reinterpret_cast<std::uintptr_t>(begin) % kHuge) % kHuge + shift;
+  void* mapped = mmap(begin + head, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int reason = errno;
+    munmap(begin, room);
+    errno = reason;
+    return nullptr;
+  }
+  const std::size_t end = (head + bytes + 4095) / 4096 * 4096, last = (room + 4095) / 4096 * 4096;
+  if (head > 0) munmap(begin, head);
+  if (end < last) munmap(begin + end, last - end);
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
 SharedSegment::SharedSegment(FileDescriptor fd, std::size_t bytes)
-    : fd_(std::move(fd)), bytes_(bytes) {
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (mapped == MAP_FAILED)
+    : fd_(std::move(fd)), bytes_(bytes), data_(map_well(fd_.get(), bytes)) {
+  if (!data_)
     throw_error(ErrorCode::out_of_memory, "cannot map {} bytes of shared memory: {}", bytes,
                 std::strerror(errno));
-  data_ = static_cast<std::byte*>(mapped);
   // Best effort: only where shmem_enabled is "advise" or "always".
   madvise(data_, bytes, MADV_HUGEPAGE);
 }

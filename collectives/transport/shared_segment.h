@@ -46,7 +46,7 @@ class SharedSegment {
 
   FileDescriptor fd_;
   std::size_t bytes_;
-  std::byte* data_ = nullptr;
+  std::byte* data_;
 };
 
 }  // namespace shoal::collectives

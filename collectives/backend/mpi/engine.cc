@@ -6,8 +6,6 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
-#include "shoal/collectives/backend/local_reduction.h"
-
 namespace shoal::collectives {
 namespace {
 
@@ -38,7 +36,7 @@ MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix, double d
       prefix_(std::move(prefix)),
       deadline_seconds_(deadline_seconds),
       runtime_(MpiRuntime::instance()),
-      reduction_(make_local_reduction()) {
+      reduction_(kernels::make_cpu_reduction()) {
   const std::lock_guard lock(runtime_.mutex);
   MPI_Comm_rank(parent, &rank_);
   MPI_Comm_size(parent, &size_);

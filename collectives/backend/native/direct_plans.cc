@@ -4,7 +4,6 @@
 // that every rank's buffers are ready) and one last step that waits until every rank has done its
 // blocks, after which no rank touches another's buffers. All ranks have equally many steps.
 #include <algorithm>
-#include <cstring>
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"
@@ -13,8 +12,8 @@
 namespace shoal::collectives {
 namespace {
 
-// A step's bytes: some tens of microseconds. Within it, a tile is reduced and handed out while it
-// is still in the nearest cache.
+// A step's bytes: some tens of microseconds. Where a tile must be touched twice (avg,
+// premultiplied_sum), it is handed out while it is still in the nearest cache.
 constexpr std::int64_t kBlockBytes = 256 << 10;
 constexpr std::int64_t kTileBytes = 32 << 10;
 constexpr std::int64_t kShardGranuleBytes = 256;
@@ -47,30 +46,55 @@ class DirectAllReduce final : public DirectPlan {
     const Range largest = shard(c_.call.count, c_.size(), 0, granule);
     blocks_ =
         static_cast<std::uint32_t>(Slices{largest.size(), kBlockBytes / c_.element()}.number());
+    sources_.resize(at(c_.size()));
+    destinations_.resize(at(c_.size()));
+    plain_ = c_.call.op != ReduceOp::avg && c_.call.op != ReduceOp::premultiplied_sum;
+    // In place the lines to be stored have just been loaded.
+    past_caches_ = c_.call.send != c_.call.recv &&
+                   c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
     const Range range = Slices{mine_.size(), kBlockBytes / c_.element()}.at(block);
+    if (plain_) return reduce_everywhere(mine_.begin + range.begin, range);
     const Slices tiles{range.size(), kTileBytes / c_.element()};
-    std::vector<const void*> sources(at(c_.size()));
     for (std::int64_t t = 0; t < tiles.number(); ++t) {
       const Range tile = tiles.at(t);
-      const std::int64_t offset = (mine_.begin + range.begin + tile.begin) * c_.element();
-      for (int peer = 0; peer < c_.size(); ++peer) sources[at(peer)] = c_.send[at(peer)] + offset;
-      std::byte* own = c_.recv[at(c_.rank())] + offset;
-      c_.reduce(sources, own, tile.size());
-      for (int hop = 1; hop < c_.size(); ++hop)
-        std::memcpy(c_.recv[at((c_.rank() + hop) % c_.size())] + offset, own,
-                    static_cast<std::size_t>(tile.size() * c_.element()));
+      scale_everywhere(mine_.begin + range.begin + tile.begin, tile);
+    }
+  }
+  // One pass: every element is loaded once from each rank and stored once to each rank.
+  void reduce_everywhere(std::int64_t begin, Range range) {
+    point_at(begin);
+    if (!range.empty())
+      c_.reduction.reduce_into_all(kernel_operation(c_.call.op), c_.call.dtype, sources_,
+                                   destinations_, range.size(), past_caches_, Stream{});
+  }
+  // avg and premultiplied_sum.
+  void scale_everywhere(std::int64_t begin, Range range) {
+    point_at(begin);
+    void* own = destinations_[at(c_.rank())];
+    c_.reduce(sources_, own, range.size());
+    for (int hop = 1; hop < c_.size(); ++hop)
+      c_.copy(destinations_[at((c_.rank() + hop) % c_.size())], own, range.size());
+  }
+  void point_at(std::int64_t element) {
+    for (std::size_t peer = 0; peer < at(c_.size()); ++peer) {
+      sources_[peer] = c_.send[peer] + element * c_.element();
+      destinations_[peer] = c_.recv[peer] + element * c_.element();
     }
   }
   Range mine_;
+  bool plain_, past_caches_;
+  std::vector<const void*> sources_;
+  std::vector<void*> destinations_;
 };
 
 class DirectReduceScatter final : public DirectPlan {
  public:
-  explicit DirectReduceScatter(PlanContext context) : DirectPlan(std::move(context)) {
+  explicit DirectReduceScatter(PlanContext context)
+      : DirectPlan(std::move(context)), sources_(at(c_.size())) {
     slices_ = {c_.call.count, kBlockBytes / c_.element()};
     blocks_ = static_cast<std::uint32_t>(slices_.number());
   }
@@ -79,12 +103,13 @@ class DirectReduceScatter final : public DirectPlan {
   void run_block(std::uint32_t block) override {
     const Range range = slices_.at(block);
     const std::int64_t offset = (c_.rank() * c_.call.count + range.begin) * c_.element();
-    std::vector<const void*> sources;
-    for (int peer = 0; peer < c_.size(); ++peer) sources.push_back(c_.send[at(peer)] + offset);
-    c_.reduce(sources, static_cast<std::byte*>(c_.call.recv) + range.begin * c_.element(),
+    for (std::size_t peer = 0; peer < at(c_.size()); ++peer)
+      sources_[peer] = c_.send[peer] + offset;
+    c_.reduce(sources_, static_cast<std::byte*>(c_.call.recv) + range.begin * c_.element(),
               range.size());
   }
   Slices slices_;
+  std::vector<const void*> sources_;
 };
 
 // Pulls every peer's part where send buffers are symmetric, else pushes the own part everywhere.
@@ -93,6 +118,7 @@ class DirectAllGather final : public DirectPlan {
   explicit DirectAllGather(PlanContext context) : DirectPlan(std::move(context)) {
     slices_ = {c_.call.count, kBlockBytes / c_.element()};
     blocks_ = static_cast<std::uint32_t>(slices_.number() * c_.size());
+    past_caches_ = c_.exceeds_caches(2 * c_.size() * c_.call.recv_bytes(c_.rank(), c_.size()));
   }
 
  private:
@@ -107,27 +133,42 @@ class DirectAllGather final : public DirectPlan {
     const std::byte* from = (pull ? c_.send[at(peer)] : c_.send[at(c_.rank())]) + begin;
     std::byte* to = pull ? c_.recv[at(c_.rank())] + peer * part + begin
                          : c_.recv[at(peer)] + c_.rank() * part + begin;
-    if (from != to) std::memcpy(to, from, static_cast<std::size_t>(range.size() * c_.element()));
+    if (from != to) c_.copy(to, from, range.size(), past_caches_);
   }
   Slices slices_;
+  bool past_caches_;
 };
 
+// Where every buffer is symmetric each rank hands a shard of the root's data to all others: the
+// root works too. Else every rank but the root pulls all of it.
 class DirectBroadcast final : public DirectPlan {
  public:
-  explicit DirectBroadcast(PlanContext context) : DirectPlan(std::move(context)) {
-    slices_ = {c_.call.count, kBlockBytes / c_.element()};
-    blocks_ = static_cast<std::uint32_t>(slices_.number());
+  explicit DirectBroadcast(PlanContext context)
+      : DirectPlan(std::move(context)), shared_(c_.all_recv_symmetric) {
+    const std::int64_t granule = kShardGranuleBytes / c_.element();
+    const auto part = [&](int rank) {
+      return shared_ ? shard(c_.call.count, c_.size(), rank, granule) : Range{0, c_.call.count};
+    };
+    mine_ = part(c_.rank());
+    blocks_ =
+        static_cast<std::uint32_t>(Slices{part(0).size(), kBlockBytes / c_.element()}.number());
+    past_caches_ = c_.exceeds_caches(c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
-    if (c_.rank() == c_.call.root) return;
-    const Range range = slices_.at(block);
-    const std::int64_t begin = range.begin * c_.element();
-    std::memcpy(c_.recv[at(c_.rank())] + begin, c_.send[at(c_.call.root)] + begin,
-                static_cast<std::size_t>(range.size() * c_.element()));
+    const Range range = Slices{mine_.size(), kBlockBytes / c_.element()}.at(block);
+    if (range.empty() || (!shared_ && c_.rank() == c_.call.root)) return;
+    const std::int64_t begin = (mine_.begin + range.begin) * c_.element();
+    const std::byte* from = c_.send[at(c_.call.root)] + begin;
+    for (int hop = 0; hop < c_.size(); ++hop) {
+      const int peer = (c_.rank() + hop) % c_.size();
+      if (peer != c_.call.root && (shared_ || peer == c_.rank()))
+        c_.copy(c_.recv[at(peer)] + begin, from, range.size(), past_caches_);
+    }
   }
-  Slices slices_;
+  Range mine_;
+  bool shared_, past_caches_;
 };
 
 }  // namespace

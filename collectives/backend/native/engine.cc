@@ -5,7 +5,6 @@
 
 #include <fmt/ranges.h>
 
-#include "shoal/collectives/backend/local_reduction.h"
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/runtime/base/log.h"
 
@@ -40,7 +39,7 @@ Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_s
       forced_(forced),
       deadline_seconds_(deadline_seconds),
       spins_(suitable_spins(group_->size())),
-      reduction_(make_local_reduction()),
+      reduction_(kernels::make_cpu_reduction()),
       next_sequence_(first_sequence),
       thread_([this] { progress_loop(); }) {}
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/error.h"
@@ -19,10 +20,20 @@ constexpr std::size_t kControlBytes = kPageBytes + static_cast<std::size_t>(kBou
 
 std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 
+std::int64_t size_of_last_cache() {
+  for (const int level : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE})
+    if (const long bytes = sysconf(level); bytes > 0) return bytes;
+  return std::int64_t{32} << 20;  // not every C library knows
+}
+
 }  // namespace
 
 Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
-    : rank_(rank), size_(size), control_(index(size)), segments_(index(size)) {
+    : rank_(rank),
+      size_(size),
+      last_cache_bytes_(size_of_last_cache()),
+      control_(index(size)),
+      segments_(index(size)) {
   control_[index(rank)] = SharedSegment::create("shoal-control", kControlBytes);
   new (control_[index(rank)]->data()) RankPage;
   links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);

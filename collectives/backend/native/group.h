@@ -29,6 +29,9 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  // Of the last cache, shared by all ranks.
+  std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
+
   RankPage& page(int peer) const;
   RankPage& own_page() const { return page(rank_); }
   std::byte* bounce(int peer) const;
@@ -63,6 +66,7 @@ class Group {
   void poll_links_locked();
 
   int rank_, size_;
+  std::int64_t last_cache_bytes_;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerLinks> links_;                                   // null once closed
   std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank

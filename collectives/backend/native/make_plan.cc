@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/scaled_reduction.h"
 #include "shoal/runtime/base/error.h"
@@ -37,6 +39,16 @@ void PlanContext::reduce(std::span<const void* const> sources, void* destination
   reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
   if (call.op == ReduceOp::avg)
     reduction.scale(call.dtype, destination, 1.0 / size(), count, Stream{});
+}
+
+void PlanContext::copy(void* to, const void* from, std::int64_t count, bool past_caches) const {
+  if (count <= 0) return;
+  if (!past_caches) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * element()));
+    return;
+  }
+  reduction.reduce_into_all(kernels::Reduce::sum, DType::u8, {&from, 1}, {&to, 1},
+                            count * element(), true, Stream{});
 }
 
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {

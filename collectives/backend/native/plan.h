@@ -51,6 +51,11 @@ struct PlanContext {
   ControlSlot& slot(int peer) const { return group.page(peer).slots[sequence % 2]; }
   // One source for each rank, in rank order: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
+  // `count` elements between buffers that do not overlap; `past_caches`: ReductionKernels says
+  // when.
+  void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
+  // Whether so many bytes of all ranks together cannot stay in the last cache.
+  bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
 
 // True when the call's data fits the control message; decided alike on all ranks.

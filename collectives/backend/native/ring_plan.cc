@@ -7,8 +7,8 @@
 
 #include "shoal/collectives/algorithm/ring.h"
 #include "shoal/collectives/algorithm/shard.h"
-#include "shoal/collectives/backend/local_reduction.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/partial_sums.h"
 
 namespace shoal::collectives {
 namespace {

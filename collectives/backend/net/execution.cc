@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "shoal/collectives/backend/local_reduction.h"
+#include "shoal/collectives/backend/partial_sums.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {

@@ -4,7 +4,6 @@
 
 #include <fmt/ranges.h>
 
-#include "shoal/collectives/backend/local_reduction.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/log.h"
 
@@ -48,7 +47,7 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       endpoint_name_(endpoint->name()),
       host_(make_host_memory()),
       pool_(std::make_unique<PoolMemory>(*host_)),
-      reduction_(make_local_reduction()),
+      reduction_(kernels::make_cpu_reduction()),
       control_(std::move(control)),
       endpoint_(std::move(endpoint)),
       thread_([this] { progress_loop(); }) {}

@@ -1,0 +1,15 @@
+// Conversions of partial sums that travel between ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::collectives {
+
+// Elements between a 16-bit float and f32, for partial sums that travel as f32. Nothing need be
+// aligned to its element but `float`.
+void widen(DType dtype, const void* source, float* destination, std::int64_t count);
+void narrow(DType dtype, const float* source, void* destination, std::int64_t count);
+
+}  // namespace shoal::collectives
