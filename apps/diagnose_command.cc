@@ -1,0 +1,71 @@
+// shoal diagnose DUMPS...: reads what the ranks' flight recorders wrote and says what happened.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "commands.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/collectives/diagnosis/diagnose.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::app {
+namespace {
+
+// Directories stand for the dumps in them.
+std::vector<std::string> dump_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    if (!std::filesystem::is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const auto before = files.size();
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("flight-") && name.ends_with(".json")) files.push_back(entry.path());
+    }
+    if (files.size() == before)
+      throw Error(ErrorCode::not_found, fmt::format("no flight-*.json in {}", path),
+                  "set SHOAL_FLIGHT_DIR on every rank, so that failures are written down there");
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+int diagnose(const std::vector<std::string>& paths, bool json) {
+  std::vector<collectives::FlightDump> dumps;
+  for (const std::string& file : dump_files(paths))
+    dumps.push_back(collectives::read_flight_dump(file));
+  const auto found = collectives::diagnose(dumps);
+  if (json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const auto& group : found) all.push_back(collectives::to_json(group));
+    fmt::print("{}\n", all.dump(1));
+    return 0;
+  }
+  for (const auto& group : found) {
+    fmt::print("group {}: {}: {}\n", group.group, to_string(group.verdict), group.summary);
+    for (const std::string& line : group.details) fmt::print("  {}\n", line);
+    if (!group.without_dump.empty())
+      fmt::print("  no dump of {} {}\n", group.without_dump.size() == 1 ? "rank" : "ranks",
+                 fmt::join(group.without_dump, ", "));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_diagnose(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "diagnose", "Say what happened from the dumps of the ranks' flight recorders");
+  auto paths = std::make_shared<std::vector<std::string>>();
+  auto json = std::make_shared<bool>(false);
+  command->add_option("dumps", *paths, "flight-*.json files, or directories of them")->required();
+  command->add_flag("--json", *json, "for programs");
+  command->callback(
+      [&action, paths, json] { action = [paths, json] { return diagnose(*paths, *json); }; });
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,108 @@
+#include "shoal/collectives/diagnosis/flight_recorder.h"
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace shoal::collectives {
+namespace {
+
+// Milliseconds are enough to see who waited for whom, and this clock is several times cheaper than
+// the exact one.
+std::int64_t coarse_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string file_name(std::string group, int rank) {
+  for (char& c : group)
+    if (c == '/' || c == ' ') c = '-';
+  return fmt::format("flight-{}-rank{}.json", group, rank);
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> members)
+    : group_(std::move(group)), rank_(rank), members_(std::move(members)), entries_(kCapacity) {}
+
+void FlightRecorder::submitted(std::uint32_t sequence, const Signature& signature) {
+  at(sequence) = {sequence, true, false, coarse_ns(), 0, signature};
+  newest_ = sequence;
+}
+
+void FlightRecorder::matched(std::uint32_t sequence) {
+  Entry& entry = at(sequence);
+  if (entry.used && entry.sequence == sequence) entry.matched = true;
+}
+
+void FlightRecorder::finished(std::uint32_t sequence) {
+  Entry& entry = at(sequence);
+  if (!entry.used || entry.sequence != sequence) return;
+  entry.matched = true;
+  entry.finished_ns = coarse_ns();
+}
+
+void FlightRecorder::failed(std::string_view what) {
+  if (failure_.empty()) failure_ = what;
+}
+
+nlohmann::ordered_json FlightRecorder::to_json() const {
+  const std::int64_t now = coarse_ns();
+  const auto ago = [now](std::int64_t then) { return static_cast<double>(now - then) * 1e-9; };
+  nlohmann::ordered_json operations = nlohmann::ordered_json::array();
+  for (std::size_t back = kCapacity; back-- > 0;) {
+    const auto sequence = newest_ - static_cast<std::uint32_t>(back);
+    const Entry& entry = entries_[sequence % kCapacity];
+    if (!entry.used || entry.sequence != sequence) continue;
+    operations.push_back(
+        {{"sequence", entry.sequence},
+         {"operation", to_string(entry.signature.operation)},
+         {"text", describe(entry.signature)},
+         {"submitted_s_ago", ago(entry.submitted_ns)},
+         {"matched", entry.matched},
+         {"finished_s_ago", entry.finished_ns == 0
+                                ? nlohmann::ordered_json(nullptr)
+                                : nlohmann::ordered_json(ago(entry.finished_ns))}});
+  }
+  const auto unix_time =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch());
+  return {{"format", "shoal-flight-1"},
+          {"group", group_},
+          {"rank", rank_},
+          {"members", members_},
+          {"host", host_name()},
+          {"process", static_cast<std::int64_t>(getpid())},
+          {"written_at", unix_time.count()},
+          {"failure",
+           failure_.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(failure_)},
+          {"operations", std::move(operations)}};
+}
+
+std::string FlightRecorder::dump(const std::string& directory) const noexcept {
+  try {
+    std::filesystem::create_directories(directory);
+    const std::string path = directory + "/" + file_name(group_, rank_);
+    std::ofstream file(path + ".part");
+    file << to_json().dump(1) << '\n';
+    file.close();
+    if (!file) return {};
+    std::filesystem::rename(path + ".part", path);
+    return path;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,57 @@
+// The last operations of one group as one rank saw them (the idea of PyTorch's flight recorder):
+// written down when a collective fails, read by `shoal diagnose`.
+//
+// Recording costs a few nanoseconds and never allocates. Not thread-safe: whoever owns it holds a
+// lock around all calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shoal/collectives/transport/operation.h"
+
+namespace shoal::collectives {
+
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kCapacity = 512;  // operations remembered; a power of two
+
+  // `members`: the group's ranks as the job numbers them; `rank`: this one's place among them.
+  FlightRecorder(std::string group, int rank, std::vector<int> members);
+
+  // Sequences grow by one from call to call and may wrap.
+  void submitted(std::uint32_t sequence, const Signature& signature);
+  void matched(std::uint32_t sequence);  // every rank this one needs has called the same
+  void finished(std::uint32_t sequence);
+  void failed(std::string_view what);  // the first is kept
+
+  // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
+  // seconds), "failure" (text or null), "operations": [{"sequence", "operation", "text",
+  // "submitted_s_ago", "matched", "finished_s_ago" (null: not)}, oldest first]}
+  nlohmann::ordered_json to_json() const;
+  // Writes it into `directory`, made if need be, as flight-GROUP-rankR.json; the path. Never
+  // throws: a failure must not hide the one it describes. Empty when it could not be written.
+  std::string dump(const std::string& directory) const noexcept;
+
+ private:
+  struct Entry {
+    std::uint32_t sequence = 0;
+    bool used = false, matched = false;
+    std::int64_t submitted_ns = 0, finished_ns = 0;  // coarse clock; 0: not yet
+    Signature signature;
+  };
+  Entry& at(std::uint32_t sequence) { return entries_[sequence % kCapacity]; }
+
+  std::string group_;
+  int rank_;
+  std::vector<int> members_;
+  std::string failure_;
+  std::uint32_t newest_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace shoal::collectives
