@@ -3,6 +3,8 @@
 //
 // Rounding is to nearest, ties to even, NaN kept: exactly shoal::bfloat16 and shoal::float16.
 // (Highway 1.0.3's own demotion to bfloat16 truncates.)
+#include <cstring>
+
 #include "hwy/highway.h"
 
 #include "shoal/runtime/tensor/dtype.h"
@@ -79,10 +81,13 @@ HWY_INLINE void StoreFloats(FloatVec value, float16* to) {
   const hn::Rebind<hwy::float16_t, FloatTag> dh;
   hn::StoreU(hn::DemoteTo(dh, value), dh, reinterpret_cast<hwy::float16_t*>(to));
 #else
-  // Without F16C Highway's emulation truncates.
+  // Without F16C Highway's emulation truncates. Copied as bytes: `to` may have any alignment.
   HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
   hn::Store(value, kFloat, lanes);
-  for (std::int64_t i = 0; i < FloatLanes(); ++i) to[i] = float16(lanes[i]);
+  HWY_ALIGN float16 halves[HWY_MAX_BYTES / sizeof(float)];
+  for (std::int64_t i = 0; i < FloatLanes(); ++i) halves[i] = float16(lanes[i]);
+  std::memcpy(static_cast<void*>(to), halves,
+              static_cast<std::size_t>(FloatLanes()) * sizeof(float16));
 #endif
 }
 
