@@ -33,6 +33,15 @@ function(shoal_library name)
     FILES_MATCHING PATTERN "*.h")
 endfunction()
 
+# shoal_keep_libraries(PROGRAM): under AddressSanitizer, PROGRAM unloads no library, so that
+# tools/lsan.supp can name the one that leaks. For programs that start MPI or libfabric.
+function(shoal_keep_libraries target)
+  if(SHOAL_SANITIZE STREQUAL "address")
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/keep_libraries.cc)
+    target_link_options(${target} PRIVATE -Wl,--export-dynamic-symbol=dlclose)
+  endif()
+endfunction()
+
 # shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s])
 # One GoogleTest program a room. Multi-rank tests spawn their own threads or processes
 # (tests/support), so that killing and failing ranks can be tested too.
