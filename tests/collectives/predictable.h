@@ -30,7 +30,7 @@ inline constexpr Operation kOperations[] = {
     Operation::all_reduce,   Operation::reduce_scatter, Operation::all_gather,
     Operation::broadcast,    Operation::reduce,         Operation::gather,
     Operation::scatter,      Operation::all_to_all,     Operation::reduce_scatter_v,
-    Operation::all_gather_v, Operation::all_to_all_v};
+    Operation::all_gather_v, Operation::all_to_all_v,   Operation::send};
 inline constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
                                     DType::i64, DType::i32,  DType::u8,  DType::i8};
 inline constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min,

@@ -46,9 +46,6 @@ class NativeCommunicator final : public CallCommunicator {
 
  private:
   WorkPtr submit(Call call) override {
-    if (is_message(call.operation))
-      throw_error(ErrorCode::unavailable, "native does not offer {} yet",
-                  to_string(call.operation));
     return std::make_unique<NativeWork>(engine_, engine_->submit(call));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }

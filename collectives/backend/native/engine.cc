@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/native/counts.h"
+#include "shoal/collectives/backend/native/messages.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -40,10 +41,20 @@ Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_s
       deadline_seconds_(deadline_seconds),
       spins_(suitable_spins(group_->size())),
       reduction_(kernels::make_cpu_reduction()),
+      messages_(std::make_unique<Messages>(group_)),
       next_sequence_(first_sequence),
       thread_([this] { progress_loop(); }) {}
 
 Engine::~Engine() { stop(); }
+
+template <typename Body>
+void Engine::guarded(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
 
 std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
   auto operation = std::make_shared<QueuedOperation>();
@@ -53,11 +64,16 @@ std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
     throw_if_failed();
     operation->sequence = next_sequence_;
     check_aborted(*operation);
-    ++next_sequence_;
-    queue_.push_back(operation);
     in_flight_.fetch_add(1);
     last_driven_ = Clock::now().time_since_epoch().count();
-    if (queue_.size() == 1) advance();
+    if (is_message(call.operation)) {
+      guarded([&] { messages_->post(operation); });
+      drive_messages();
+    } else {
+      ++next_sequence_;
+      queue_.push_back(operation);
+      if (queue_.size() == 1) advance();
+    }
   }
   if (parked_.load()) {
     const std::lock_guard lock(park_mutex_);
@@ -140,7 +156,27 @@ CommunicatorStatistics Engine::statistics() const {
 }
 
 Engine::Progress Engine::advance() {
-  if (queue_.empty() || failure_) return Progress::none;
+  if (failure_) return Progress::none;
+  const bool moved = drive_messages();
+  const Progress progress = queue_.empty() ? Progress::none : advance_head();
+  return moved && progress == Progress::none ? Progress::step : progress;
+}
+
+bool Engine::drive_messages() {
+  if (messages_->idle()) return false;
+  bool moved = false;
+  std::vector<std::shared_ptr<QueuedOperation>> finished;
+  guarded([&] { moved = messages_->progress(finished); });
+  for (const auto& message : finished) {
+    ++statistics_.operations;
+    statistics_.by_progress_thread += background_;
+    in_flight_.fetch_sub(1);
+    message->done.store(true);
+  }
+  return moved;
+}
+
+Engine::Progress Engine::advance_head() {
   QueuedOperation& head = *queue_.front();
   if (!head.published) {
     publish_descriptor(head);
@@ -269,8 +305,9 @@ int Engine::blocking_peer(const QueuedOperation& operation) const {
 }
 
 bool Engine::may_progress() const {
-  return queue_.empty() || group_->aborted_by() || stopping_.load() || !queue_.front()->published ||
-         blocking_peer(*queue_.front()) < 0;
+  if (group_->aborted_by() || stopping_.load() || messages_->ready()) return true;
+  if (queue_.empty()) return messages_->idle();
+  return !queue_.front()->published || blocking_peer(*queue_.front()) < 0;
 }
 
 void Engine::finish_head() {
@@ -304,6 +341,7 @@ void Engine::fail(Error error) {
     if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
     for (const auto& operation : queue_) operation->plan.reset();
     queue_.clear();
+    messages_->clear();
     in_flight_ = 0;
   }
   throw Error(*failure_);
@@ -360,6 +398,7 @@ std::string Engine::whereabouts(int peer) const {
 }
 
 Error Engine::timeout_error(const QueuedOperation& operation, double waited) const {
+  if (is_message(operation.call.operation)) return message_timeout(operation, waited);
   const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
   std::vector<std::string> missing;
   int first = -1;
@@ -383,6 +422,20 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
   error.at_rank(group_->rank()).in_operation(named(operation));
   if (first >= 0) error.with_peer(first);
   return error;
+}
+
+Error Engine::message_timeout(const QueuedOperation& operation, double waited) const {
+  const int peer = operation.call.root;
+  const std::string name = message_name(operation, group_->rank());
+  return Error(ErrorCode::timeout,
+               fmt::format("{} did not finish within {:.1f} s; rank {} has not {} it ({})", name,
+                           waited, peer,
+                           operation.call.operation == Operation::send ? "received" : "sent",
+                           whereabouts(peer)),
+               "see what that rank does, or raise SHOAL_DEADLINE_S")
+      .at_rank(group_->rank())
+      .with_peer(peer)
+      .in_operation(name);
 }
 
 void Engine::progress_loop() {
@@ -415,12 +468,12 @@ void Engine::drive_in_background() {
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
     {
       const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock || queue_.empty()) break;
+      if (!lock || (queue_.empty() && messages_->idle())) break;
       background_ = true;
       bool stuck = false;
       try {
         stuck = advance() == Progress::none;
-        if (stuck) check_group(*queue_.front());
+        if (stuck) check_group(queue_.empty() ? messages_->first() : *queue_.front());
       } catch (const Error&) {
         stuck = false;  // kept in failure_: the next call on any thread throws it
       }

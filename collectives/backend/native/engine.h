@@ -1,6 +1,7 @@
 // The queue of operations of one native Communicator, and who drives it.
 //
-// Operations run strictly in the order of submission, one at a time. Whoever submits, tests or
+// Collectives run strictly in the order of submission, one at a time; messages beside them. Whoever
+// submits, tests or
 // waits drives the head operation; the progress thread takes over when something is in flight and
 // nobody has driven it for kTakeOverAfter, one step at a time, and sleeps instead of spinning
 // (decision 3).
@@ -30,6 +31,8 @@ struct QueuedOperation {
   std::atomic<bool> done{false};
 };
 
+class Messages;
+
 class Engine {
  public:
   // `first_sequence`: the same on all ranks; tests start just before the wrap.
@@ -50,7 +53,11 @@ class Engine {
  private:
   // All below: with mutex_ held.
   enum class Progress { none, step, finished };
-  Progress advance();  // the head operation by at most one step
+  Progress advance();  // messages, and the head operation by at most one step
+  Progress advance_head();
+  bool drive_messages();  // true when something moved
+  template <typename Body>
+  void guarded(Body&& body);  // an Error fails everything
   void publish_descriptor(QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
   void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
@@ -68,6 +75,7 @@ class Engine {
   int blocking_peer(const QueuedOperation& operation) const;
   std::string whereabouts(int peer) const;
   Error timeout_error(const QueuedOperation& operation, double waited) const;
+  Error message_timeout(const QueuedOperation& operation, double waited) const;
 
   void progress_loop();
   void drive_in_background();
@@ -79,6 +87,7 @@ class Engine {
   std::unique_ptr<kernels::ReductionKernels> reduction_;
 
   mutable std::mutex mutex_;
+  std::unique_ptr<Messages> messages_;
   std::deque<std::shared_ptr<QueuedOperation>> queue_;
   std::uint32_t next_sequence_;
   std::optional<Error> failure_;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/transport/doorbell.h"
+#include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kControlSegment = -1;
 constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
-constexpr std::size_t kControlBytes = kPageBytes + static_cast<std::size_t>(kBounceBytes);
+constexpr std::size_t kMailboxOffset = kPageBytes + static_cast<std::size_t>(kBounceBytes);
 
 std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 
@@ -34,7 +35,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
       last_cache_bytes_(size_of_last_cache()),
       control_(index(size)),
       segments_(index(size)) {
-  control_[index(rank)] = SharedSegment::create("shoal-control", kControlBytes);
+  control_[index(rank)] = SharedSegment::create("shoal-control", control_bytes());
   new (control_[index(rank)]->data()) RankPage;
   links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
   links_->send_segment(kControlSegment, *control_[index(rank)], deadline);
@@ -65,6 +66,12 @@ Group::~Group() = default;
 
 RankPage& Group::page(int peer) const {
   return *std::launder(reinterpret_cast<RankPage*>(control_[index(peer)]->data()));
+}
+
+std::size_t Group::control_bytes() const { return kMailboxOffset + shm_mailbox_bytes(size_); }
+
+std::byte* Group::mailboxes(int peer) const {
+  return control_[index(peer)]->data() + kMailboxOffset;
 }
 
 std::byte* Group::bounce(int peer) const { return control_[index(peer)]->data() + kPageBytes; }
@@ -122,11 +129,11 @@ std::byte* Group::resolve(int peer, const Location& location) {
 void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd) {
   auto segment = SharedSegment::map(std::move(fd), bytes);
   if (number == kControlSegment) {
-    if (bytes != kControlBytes)
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("rank {} has a control page of {} bytes, not {}", peer, bytes, kControlBytes),
-          "run the same version of Shoal on every rank");
+    if (bytes != control_bytes())
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("rank {} has a control page of {} bytes, not {}", peer, bytes,
+                              control_bytes()),
+                  "run the same version of Shoal on every rank");
     control_[index(peer)] = std::move(segment);
     return;
   }

@@ -35,6 +35,7 @@ class Group {
   RankPage& page(int peer) const;
   RankPage& own_page() const { return page(rank_); }
   std::byte* bounce(int peer) const;
+  std::byte* mailboxes(int peer) const;  // of its messages to each rank
 
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
@@ -62,6 +63,7 @@ class Group {
   std::optional<int> aborted_by() const;
 
  private:
+  std::size_t control_bytes() const;
   void accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd);
   void poll_links_locked();
 

@@ -1,0 +1,110 @@
+#include "shoal/collectives/backend/native/messages.h"
+
+#include <algorithm>
+
+namespace shoal::collectives {
+namespace {
+
+// Keys of messages lie apart from those of collectives that may share an endpoint.
+constexpr std::uint32_t kMessageGroup = 0x80000000;
+
+class GroupHost final : public ShmHost {
+ public:
+  explicit GroupHost(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  RankPage& page(int peer) const override { return group_->page(peer); }
+  std::byte* mailboxes(int peer) const override { return group_->mailboxes(peer); }
+  Location locate(const void* data, std::int64_t bytes) const override {
+    return group_->locate(data, bytes);
+  }
+  std::byte* resolve(int peer, const Location& location) const override {
+    return group_->resolve(peer, location);
+  }
+  std::string fate(int peer) const override {
+    group_->poll_links();
+    const LinkState state = group_->link_state(peer);
+    if (state == LinkState::open) return {};
+    const std::string words = group_->last_words(peer);
+    return fmt::format("{}{}", state == LinkState::lost ? "died" : "left the group",
+                       words.empty() ? "" : " (its last words: " + words + ")");
+  }
+
+ private:
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace
+
+std::string message_name(const QueuedOperation& operation, int rank) {
+  const bool sends = operation.call.operation == Operation::send;
+  return fmt::format("{} (message {} from rank {})", describe(operation.call),
+                     std::uint64_t{operation.sequence} + 1, sends ? rank : operation.call.root);
+}
+
+Messages::Messages(std::shared_ptr<Group> group)
+    : group_(std::move(group)),
+      endpoint_(make_shm_endpoint(std::make_unique<GroupHost>(group_))),
+      sent_(static_cast<std::size_t>(group_->size())),
+      received_(static_cast<std::size_t>(group_->size())) {}
+
+void Messages::post(std::shared_ptr<QueuedOperation> operation) {
+  const Call& call = operation->call;
+  const bool sends = call.operation == Operation::send;
+  const int from = sends ? group_->rank() : call.root, to = sends ? call.root : group_->rank();
+  operation->sequence = (sends ? sent_ : received_)[static_cast<std::size_t>(call.root)]++;
+
+  auto posted = std::make_unique<InFlight>();
+  posted->operation = std::move(operation);
+  posted->key = {kMessageGroup + static_cast<std::uint32_t>(from * group_->size() + to),
+                 posted->operation->sequence};
+  InFlight& p = *posted;
+  in_flight_.push_back(std::move(posted));
+  // The same on both sides.
+  Signature signature = signature_of(call);
+  signature.operation = Operation::send;
+  signature.root = to;
+  try {
+    endpoint_->begin(p.key, signature);
+    if (sends)
+      endpoint_->post_send(to, {p.key, 0}, call.send, call.send_bytes(from, group_->size()),
+                           p.completion);
+    else
+      endpoint_->post_receive(from, {p.key, 0}, call.recv, call.recv_bytes(to, group_->size()),
+                              p.completion);
+  } catch (const Error& error) {
+    rethrow(error);
+  }
+}
+
+bool Messages::progress(std::vector<std::shared_ptr<QueuedOperation>>& finished) {
+  bool moved = false;
+  try {
+    moved = endpoint_->progress();
+  } catch (const Error& error) {
+    rethrow(error);
+  }
+  // What was eager is finished since it was posted.
+  const auto done = std::ranges::stable_partition(
+      in_flight_, [](const auto& p) { return !p->completion.done(); });
+  for (const auto& p : done) {
+    endpoint_->end(p->key);
+    finished.push_back(std::move(p->operation));
+  }
+  moved = moved || !done.empty();
+  in_flight_.erase(done.begin(), done.end());
+  return moved;
+}
+
+// Says which call met it.
+void Messages::rethrow(const Error& error) const {
+  Error named(error);
+  for (const auto& p : in_flight_)
+    if (p->operation->call.root == error.peer()) {
+      named.in_operation(message_name(*p->operation, group_->rank()));
+      break;
+    }
+  throw named;
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,48 @@
+// send and recv of a native Communicator: messages over the endpoint in its ranks' memory, apart
+// from the queue of collectives.
+//
+// Not thread-safe: the engine's lock covers it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/backend/native/engine.h"
+#include "shoal/collectives/transport/shm_endpoint.h"
+
+namespace shoal::collectives {
+
+class Messages {
+ public:
+  explicit Messages(std::shared_ptr<Group> group);
+
+  // A send or recv; numbers it among those from its sender to its receiver.
+  void post(std::shared_ptr<QueuedOperation> operation);
+  // Moves what can be moved; hands out what is finished. Throws mismatch and peer_lost.
+  bool progress(std::vector<std::shared_ptr<QueuedOperation>>& finished);
+  bool idle() const { return in_flight_.empty(); }
+  // progress() would move something now.
+  bool ready() const { return !idle() && endpoint_->ready(); }
+  const QueuedOperation& first() const { return *in_flight_.front()->operation; }
+  // Forgets everything in flight, after a failure; nothing may be posted any more.
+  void clear() { in_flight_.clear(); }
+
+ private:
+  struct InFlight {
+    std::shared_ptr<QueuedOperation> operation;
+    OperationKey key;
+    Completion completion;
+  };
+  [[noreturn]] void rethrow(const Error& error) const;
+
+  std::shared_ptr<Group> group_;
+  std::unique_ptr<ShmEndpoint> endpoint_;
+  std::vector<std::uint32_t> sent_, received_;  // by peer
+  std::vector<std::unique_ptr<InFlight>> in_flight_;
+};
+
+// "send of 5 f32 to rank 1 (message 3 from rank 0)"
+std::string message_name(const QueuedOperation& operation, int rank);
+
+}  // namespace shoal::collectives

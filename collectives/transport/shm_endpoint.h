@@ -1,0 +1,51 @@
+// The Endpoint between ranks of one host: a ring of packets for each ordered pair of ranks, in
+// memory that both map.
+//
+// Small messages travel eagerly, as one packet. Larger ones are offered first; then the receiver
+// loads straight from the sender's buffer where it maps that (symmetric memory), or the sender
+// stores straight into the receiver's where it maps that, or the message is streamed through the
+// ring in packets. Receivers always empty their rings: what comes unexpected is kept aside, so no
+// message holds up another.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "shoal/collectives/transport/control.h"
+#include "shoal/collectives/transport/endpoint.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/rendezvous/store.h"
+
+namespace shoal::collectives {
+
+// What the endpoint works on.
+class ShmHost {
+ public:
+  virtual ~ShmHost() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual RankPage& page(int peer) const = 0;  // its doorbell
+  // shm_mailbox_bytes(size()) of that rank's, zero at first, aligned to a page.
+  virtual std::byte* mailboxes(int peer) const = 0;
+  virtual Location locate(const void* data, std::int64_t bytes) const = 0;
+  // Null while the announcement of its segment is on its way.
+  virtual std::byte* resolve(int peer, const Location& location) const = 0;
+  // How it went: "died", "left the group"; empty while it is there.
+  virtual std::string fate(int peer) const = 0;
+};
+
+std::size_t shm_mailbox_bytes(int size);
+
+class ShmEndpoint : public Endpoint {
+ public:
+  // progress() would move something now.
+  virtual bool ready() const = 0;
+};
+std::unique_ptr<ShmEndpoint> make_shm_endpoint(std::unique_ptr<ShmHost> host);
+
+// An endpoint with memory and links of its own, for ranks of one host; collective. `prefix` must
+// be new in `store` for each group. Throws timeout naming the ranks that did not come.
+std::unique_ptr<Endpoint> connect_shm_endpoint(int rank, int size, Store& store,
+                                               const std::string& prefix, Deadline deadline);
+
+}  // namespace shoal::collectives

@@ -1,0 +1,298 @@
+// send and recv of native, and the shared-memory endpoint beneath.
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/transport/shm_endpoint.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::ProcessRanks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+CommunicatorOptions options(double deadline = 30) {
+  CommunicatorOptions o;
+  o.deadline_seconds = deadline;
+  return o;
+}
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+TEST(Messages, TheKthSendMeetsTheKthRecvWhateverElseRuns) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    // Lengths on both sides of eager, empty ones among them.
+    const std::vector<std::int64_t> counts{1, 0, 5000, 3, 100000, 2};
+    std::vector<std::vector<std::int32_t>> data;
+    std::vector<WorkPtr> works;
+    for (const std::int64_t count : counts) {
+      data.emplace_back(static_cast<std::size_t>(count) + 1,
+                        world.rank == 0 ? static_cast<std::int32_t>(count) : -1);
+      works.push_back(world.rank == 0 ? c->send(data.back().data(), count, DType::i32, 1)
+                                      : c->recv(data.back().data(), count, DType::i32, 0));
+      std::int64_t one = 1;
+      c->all_reduce(&one, &one, 1, DType::i64, ReduceOp::sum)->wait();
+      EXPECT_EQ(one, 2);
+    }
+    // Waited for in another order.
+    for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      for (std::int64_t k = 0; k < counts[i]; ++k)
+        ASSERT_EQ(data[i][static_cast<std::size_t>(k)], counts[i]);
+    for (std::size_t i = 0; i < counts.size() && world.rank == 1; ++i)
+      EXPECT_EQ(data[i].back(), -1);  // not beyond
+  });
+}
+
+TEST(Messages, TravelFromAndToSymmetricMemory) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    constexpr std::int64_t kCount = 1 << 20;
+    for (const bool from_symmetric : {false, true})
+      for (const bool to_symmetric : {false, true}) {
+        const bool here = world.rank == 0 ? from_symmetric : to_symmetric;
+        std::vector<float> plain(kCount, 0.0f);
+        Buffer buffer(c->memory_resource(), kCount * 4, MemoryTag::workspace);
+        auto* values = here ? static_cast<float*>(buffer.data()) : plain.data();
+        std::fill_n(values, kCount, world.rank == 0 ? 7.0f : 0.0f);
+        (world.rank == 0 ? c->send(values, kCount, DType::f32, 1)
+                         : c->recv(values, kCount, DType::f32, 0))
+            ->wait();
+        EXPECT_EQ(values[0], 7.0f);
+        EXPECT_EQ(values[kCount - 1], 7.0f);
+      }
+  });
+}
+
+// More than the ring holds, and nobody takes any before all are posted.
+TEST(Messages, ManyMayBeInFlight) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    constexpr int kMany = 300;
+    const int to = (world.rank + 1) % 3, from = (world.rank + 2) % 3;
+    std::vector<std::int64_t> sent(kMany), got(kMany, -1);
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < kMany; ++i) {
+      sent[static_cast<std::size_t>(i)] = 1000 * world.rank + i;
+      works.push_back(c->send(&sent[static_cast<std::size_t>(i)], 1, DType::i64, to));
+    }
+    c->barrier()->wait();
+    for (int i = 0; i < kMany; ++i)
+      works.push_back(c->recv(&got[static_cast<std::size_t>(i)], 1, DType::i64, from));
+    for (const auto& work : works) work->wait();
+    for (int i = 0; i < kMany; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], 1000 * from + i);
+  });
+}
+
+TEST(Messages, LargeOnesCrossInBothDirections) {
+  shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    constexpr std::int64_t kCount = 300007;
+    std::vector<std::vector<std::int32_t>> in(4), out(4);
+    c->begin_group();
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == world.rank) continue;
+      auto& o = out[static_cast<std::size_t>(peer)];
+      auto& i = in[static_cast<std::size_t>(peer)];
+      o.assign(kCount, 10 * world.rank + peer);
+      i.assign(kCount, -1);
+      c->send(o.data(), kCount, DType::i32, peer);
+      c->recv(i.data(), kCount, DType::i32, peer);
+    }
+    c->end_group()->wait();
+    for (int peer = 0; peer < 4; ++peer)
+      for (const std::int32_t value : in[static_cast<std::size_t>(peer)])  // none of its own
+        ASSERT_EQ(value, 10 * peer + world.rank);
+  });
+}
+
+TEST(Messages, AreFinishedByTheProgressThread) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options());
+    std::vector<float> x(200000, static_cast<float>(world.rank));
+    WorkPtr work = world.rank == 0 ? c->send(x.data(), 200000, DType::f32, 1)
+                                   : c->recv(x.data(), 200000, DType::f32, 0);
+    const auto start = Clock::now();
+    while (c->statistics().operations == 0 && seconds_since(start) < 10) sleep_seconds(0.001);
+    EXPECT_EQ(c->statistics().by_progress_thread, 1);
+    work->wait();
+    EXPECT_EQ(x.back(), 0.0f);
+  });
+}
+
+TEST(Messages, NameAMismatch) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options(2));
+    std::vector<float> x(10);
+    if (world.rank == 0) c->send(x.data(), 5, DType::f32, 1)->wait();
+    if (world.rank == 1) c->recv(x.data(), 4, DType::f32, 0)->wait();
+  });
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1 called recv of 4 f32 from rank 0, rank 0 called "
+                                         "send of 5 f32 to rank 1"),
+                               HasSubstr("message 1 from rank 0")));
+}
+
+TEST(Messages, NameWhoDoesNotComeWhenTheDeadlinePasses) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options(0.3));
+    std::vector<float> x(100000);
+    c->barrier()->wait();
+    if (world.rank == 0) c->recv(x.data(), 7, DType::f32, 1)->wait();
+    sleep_seconds(1);
+  });
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("recv of 7 f32 from rank 1 (message 1 from rank 1) did not "
+                              "finish within 0.3 s"),
+                    HasSubstr("rank 1 has not sent it (it last called barrier (#1))")));
+}
+
+TEST(Messages, AnAbortEndsTheWait) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options(20));
+    float x = 0;
+    if (world.rank == 0) c->recv(&x, 1, DType::f32, 1)->wait();
+    sleep_seconds(0.1);
+    c->abort("no more");
+    sleep_seconds(0.5);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 aborted: no more"));
+}
+
+TEST(Messages, NameAKilledPeerWithinASecond) {
+  for (const std::int64_t count : {1, 1000000}) {
+    ProcessRanks ranks(2, [count](const World& world, Store& store) {
+      const auto c = make_communicator(world, store, options(60));
+      std::vector<float> x(1000000);
+      ProcessRanks::say_ready(store);
+      for (;;) {
+        if (world.rank == 0) c->recv(x.data(), count, DType::f32, 1)->wait();
+        if (world.rank == 1) c->send(x.data(), count, DType::f32, 0)->wait();
+      }
+    });
+    ASSERT_TRUE(ranks.wait_until_ready(20, 2));
+    sleep_seconds(0.05);
+    const auto killed = Clock::now();
+    ranks.send_signal(1, SIGKILL);
+    const auto outcomes = ranks.wait(10);
+    EXPECT_LT(seconds_since(killed), 2.0);
+    EXPECT_THAT(outcomes[0].error,
+                AllOf(HasSubstr("rank 1 died"), HasSubstr(fmt::format("recv of {} f32", count))));
+  }
+}
+
+// What was sent before the sender left still arrives.
+TEST(Messages, OutliveTheirSendersCommunicator) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    auto c = make_communicator(world, store, options());
+    std::int64_t x = world.rank == 0 ? 42 : 0;
+    if (world.rank == 0) {
+      c->send(&x, 1, DType::i64, 1)->wait();
+      c.reset();
+    }
+    barrier(store, "left", 2, Deadline::in_seconds(20));
+    if (world.rank == 1) c->recv(&x, 1, DType::i64, 0)->wait();
+    EXPECT_EQ(x, 42);
+  });
+}
+
+// The endpoint alone.
+
+constexpr OperationKey kKey{7, 1};
+const Signature kSignature{Operation::all_reduce, DType::u8, 0, 0, -1, 10, 0};
+
+std::unique_ptr<Endpoint> connected(const World& world, Store& store) {
+  return connect_shm_endpoint(world.rank, world.size, store, "endpoint", Deadline::in_seconds(20));
+}
+
+void drive(Endpoint& endpoint, const Completion& completion) {
+  const auto start = Clock::now();
+  while (!completion.done()) {
+    if (!endpoint.progress()) endpoint.sleep(100);
+    if (seconds_since(start) > 20) throw Error(ErrorCode::timeout, "the test hangs");
+  }
+}
+
+TEST(ShmEndpoint, MatchesMessagesByTagInAnyOrder) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto endpoint = connected(world, store);
+    constexpr int kMessages = 40;
+    std::vector<std::vector<std::uint8_t>> in, out;
+    Completion completion;
+    for (int i = 0; i < kMessages; ++i) {
+      const auto bytes = static_cast<std::size_t>(i % 4 == 3 ? 50000 + i : i);
+      out.emplace_back(bytes, static_cast<std::uint8_t>(world.rank * 64 + i));
+      in.emplace_back(bytes, std::uint8_t{255});
+    }
+    if (world.rank == 2) sleep_seconds(0.02);  // messages come before their operation has begun
+    endpoint->begin(kKey, kSignature);
+    const int to = (world.rank + 1) % 3, from = (world.rank + 2) % 3;
+    for (std::uint32_t i = 0; i < kMessages; ++i)
+      endpoint->post_send(to, {kKey, i}, out[i].data(), static_cast<std::int64_t>(out[i].size()),
+                          completion);
+    for (std::uint32_t i = kMessages; i-- > 0;)
+      endpoint->post_receive(from, {kKey, i}, in[i].data(), static_cast<std::int64_t>(in[i].size()),
+                             completion);
+    drive(*endpoint, completion);
+    endpoint->end(kKey);
+    for (int i = 0; i < kMessages; ++i)
+      for (const std::uint8_t byte : in[static_cast<std::size_t>(i)])
+        ASSERT_EQ(byte, static_cast<std::uint8_t>(from * 64 + i));
+    const EndpointStatistics s = endpoint->statistics();
+    EXPECT_EQ(s.eager_messages, 30);
+    EXPECT_EQ(s.rendezvous_messages, 10);
+    EXPECT_EQ(s.bytes_sent, s.bytes_received);
+    EXPECT_EQ(s.staged_bytes, 10 * 50000 + 3 * 10 + 4 * 45);
+    barrier(store, "done", 3, Deadline::in_seconds(20));
+  });
+}
+
+TEST(ShmEndpoint, NamesOtherOperationsAndOtherLengths) {
+  for (const bool other_length : {false, true}) {
+    const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+      const auto endpoint = connected(world, store);
+      Signature signature = kSignature;
+      if (world.rank == 1 && !other_length) signature.count = 11;
+      endpoint->begin(kKey, signature);
+      std::uint8_t bytes[2] = {};
+      Completion completion;
+      if (world.rank == 1)
+        endpoint->post_send(0, {kKey, 0}, bytes, 1, completion);
+      else
+        endpoint->post_receive(1, {kKey, 0}, bytes, other_length ? 2 : 1, completion);
+      drive(*endpoint, completion);
+      barrier(store, "done", 2, Deadline::in_seconds(1));
+    });
+    EXPECT_THAT(
+        errors[0],
+        other_length
+            ? HasSubstr("rank 1 sent a message of 1 bytes, rank 0 expects 2")
+            : HasSubstr("rank 0 called all_reduce of 10 u8, sum, rank 1 called all_reduce of "
+                        "11 u8, sum"));
+  }
+}
+
+TEST(ShmEndpoint, NamesAPeerThatLeaves) {
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto endpoint = connected(world, store);
+    if (world.rank == 1) return;
+    endpoint->begin(kKey, kSignature);
+    std::uint8_t byte = 0;
+    Completion completion;
+    endpoint->post_receive(1, {kKey, 0}, &byte, 1, completion);
+    drive(*endpoint, completion);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
