@@ -50,12 +50,38 @@ void check_overlap(Communicator& communicator) {
   expect(a.back() == static_cast<float>(communicator.size()), "overlapped all_reduce");
 }
 
+void check_groups(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  const auto part = communicator.split(rank % 2, -rank);
+  expect(part->size() == (size + 1 - rank % 2) / 2, "size of a part");
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(part->size()));
+  const std::int64_t own = rank;
+  part->begin_group();
+  part->all_gather(&own, ranks.data(), 1, DType::i64);
+  part->barrier();
+  part->end_group()->wait();
+  for (std::size_t i = 1; i < ranks.size(); ++i)
+    expect(ranks[i] == ranks[i - 1] - 2, "order of a part");
+  expect(communicator.split(-1, 0) == nullptr, "a part of nobody");
+
+  // Received in another order than sent, while collectives run.
+  std::vector<std::int32_t> first(50000, rank), second(3, rank), got(50000, -1), more(3, -1);
+  const int to = (rank + 1) % size, from = (rank + size - 1) % size;
+  auto a = communicator.send(first.data(), 50000, DType::i32, to);
+  auto b = communicator.send(second.data(), 3, DType::i32, to);
+  communicator.barrier()->wait();
+  auto c = communicator.recv(got.data(), 50000, DType::i32, from);
+  auto d = communicator.recv(more.data(), 3, DType::i32, from);
+  for (Work* work : {d.get(), c.get(), b.get(), a.get()}) work->wait();
+  expect(got.back() == from && more.back() == from, "messages");
+}
+
 int run(const std::string& what, const std::string& backend) {
   World world = discover_world();
   const auto store = make_store(world, Deadline::in_seconds(30));
   CommunicatorOptions options;
   options.backend = backend;
-  options.deadline_seconds = what == "stall" ? 1 : 60;
+  options.deadline_seconds = what == "stall" || what == "silent" ? 1 : 60;
   const auto communicator = make_communicator(world, *store, options);
   std::vector<float> values(100, 1.0f);
   const auto sum = [&](std::int64_t count) {
@@ -66,7 +92,22 @@ int run(const std::string& what, const std::string& backend) {
     check_results(*communicator);
     check_bits(*communicator);
     check_overlap(*communicator);
+    check_groups(*communicator);
   }
+  if (what == "pair") {
+    const std::vector<std::int64_t> two{2, 2}, other{3, 2};
+    std::vector<float> recv(4);
+    communicator
+        ->all_to_all_v(values.data(), world.rank == 1 ? other : two, recv.data(), two, DType::f32)
+        ->wait();
+  }
+  if (what == "message") {
+    if (world.rank == 0) communicator->send(values.data(), 5, DType::f32, 1)->wait();
+    if (world.rank == 1) communicator->recv(values.data(), 4, DType::f32, 0)->wait();
+    communicator->barrier()->wait();
+  }
+  if (what == "silent" && world.rank == 0)
+    communicator->recv(values.data(), 4, DType::f32, 1)->wait();
   if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);
   if (what == "stall") {
     sum(100);

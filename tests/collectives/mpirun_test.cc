@@ -58,6 +58,16 @@ TEST_F(Mpirun, MpiNamesAMismatch) {
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 called all_reduce of 100 f32, sum"));
 }
 
+TEST_F(Mpirun, MpiNamesUnequalCountsAndMessages) {
+  EXPECT_THAT(mpirun(2, "pair", "mpi").output,
+              HasSubstr("rank 1 sends 3 elements to rank 0, which expects 2"));
+  EXPECT_THAT(mpirun(2, "message", "mpi").output,
+              HasSubstr("rank 0 called send of 5 f32 to rank 1, rank 1 called recv of 4 f32 from "
+                        "rank 0"));
+  EXPECT_THAT(mpirun(2, "silent", "mpi").output,
+              HasSubstr("recv of 4 f32 from rank 1 (message 1 between the two) did not finish"));
+}
+
 TEST_F(Mpirun, MpiNamesTheStalledRank) {
   const Outcome outcome = mpirun(2, "stall", "mpi");
   EXPECT_NE(outcome.status, 0);
