@@ -199,10 +199,9 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
   for (int peer = 0; peer < size; ++peer)
     if (cards[static_cast<std::size_t>(peer)].host != own.host)
       throw Error(ErrorCode::unavailable,
-                  fmt::format("native is single-host in this version, but rank {} is on '{}' and "
-                              "rank {} on '{}'",
+                  fmt::format("rank {} is on '{}' and rank {} on '{}': they cannot share memory",
                               rank, own.host, peer, cards[static_cast<std::size_t>(peer)].host),
-                  "use --backend mpi")
+                  "let SHOAL_HOST_NAME be one name on each machine, or unset it")
           .at_rank(rank);
 
   for (int peer = 0; peer < rank; ++peer) {  // the higher rank connects

@@ -15,7 +15,7 @@ namespace shoal::env {
 namespace {
 
 constexpr std::array kVariables{kLog,      kThreads,   kDeadline,       kBackend,
-                                kStoreDir, kStorePort, kFabricProvider, kFabricInterfaces};
+                                kStoreDir, kStorePort, kFabricProvider, kFabricInterfaces, kHostName};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,

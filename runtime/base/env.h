@@ -41,6 +41,11 @@ inline constexpr Variable kFabricInterfaces{
     "SHOAL_FABRIC_INTERFACES", Kind::string, "",
     "network interfaces (or networks) between hosts: eth0,eth1 or ^lo,docker0 (all but these)"};
 
+inline constexpr Variable kHostName{
+    "SHOAL_HOST_NAME", Kind::string, "",
+    "this host's name, by which ranks find who shares memory with them; default: the system's. "
+    "Several names on one machine make it look like several hosts"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

@@ -358,6 +358,7 @@ World discover_world(const EnvironmentReader& environment, const DiscoveryPaths&
     world.job_id = fmt::format("single-{}", ::getpid());
   }
   world.store_dir = variables.text(env::kStoreDir.name).value_or("");
+  world.host = variables.text(env::kHostName.name).value_or(world.host);
   if (const int port = variables.integer(env::kStorePort.name).value_or(0); port != 0)
     world.master_port = variables.port(env::kStorePort.name, port);
   return world;

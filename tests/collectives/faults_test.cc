@@ -277,17 +277,27 @@ TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
   for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 aborted: watchdog"));
 }
 
-TEST(Hosts, MoreThanOneAreRefusedByNative) {
-  // A card as a rank of another host would leave it.
+TEST(Hosts, MoreThanOneCannotShareMemory) {
+  // A card as a rank of another machine under the same name would leave it.
   const auto store = make_hash_store();
-  store->set("shoal/native/1/card/1", "another-host\n1\nsocket");
+  store->set("p/card/1", "another-host\n1\nsocket");
   try {
-    make_communicator(test::local_world(0, 2), *store, with_deadline(5));
+    const PeerLinks links(0, 2, *store, "p", Deadline::in_seconds(5));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("native is single-host in this version"),
-                                    HasSubstr("use --backend mpi")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1 on 'another-host': they cannot share memory"),
+                                    HasSubstr("SHOAL_HOST_NAME")));
   }
+}
+
+TEST(Hosts, ShmAmongSeveralIsRefused) {
+  const auto errors = test::thread_rank_errors(2, [](World world, Store& store) {
+    world.host = world.rank == 0 ? "a" : "b";
+    CommunicatorOptions options = with_deadline(5);
+    options.transport = "shm";
+    make_communicator(world, store, options);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("transport shm, but the 2 ranks are on 2 hosts"));
 }
 
 // Sequence numbers and places wrap; nothing may hang or mismatch there.

@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/hierarchical/hierarchical_communicator.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
 #include "shoal/collectives/transport/fault_endpoint.h"
 #include "shoal/collectives/transport/loopback_endpoint.h"
@@ -28,6 +30,28 @@ struct LoopbackRanks {
         std::make_unique<ControlLinks>(world.rank, world.size, store, "test/control",
                                        Deadline::in_seconds(options.deadline_seconds)),
         world.local_size, options, first);
+  }
+
+  // Ranks on emulated hosts: shared memory inside, the loopback between.
+  std::unique_ptr<Communicator> hierarchical(const World& world, Store& store,
+                                             const std::vector<std::string>& hosts,
+                                             const CommunicatorOptions& options,
+                                             const FaultOptions* faults = nullptr) const {
+    const auto engine = make_net_engine(
+        endpoint(world.rank, faults),
+        std::make_unique<ControlLinks>(world.rank, world.size, store, "test/control",
+                                       Deadline::in_seconds(options.deadline_seconds)),
+        world.local_size, options);
+    HierarchicalCommunicator::Plan plan;
+    plan.first_id = engine->next_group();
+    plan.flat = make_world_group(engine, world.size, options);
+    plan.hosts = hosts;
+    plan.prefix = "test/hierarchical";
+    plan.make_node = [&store](int rank, int size, const std::string& prefix,
+                              const CommunicatorOptions& of) {
+      return make_node_communicator(rank, size, store, prefix, of);
+    };
+    return std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
   }
 
   std::shared_ptr<LoopbackFabric> fabric;

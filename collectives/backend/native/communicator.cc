@@ -7,10 +7,6 @@
 namespace shoal::collectives {
 namespace {
 
-// Collective: the group of the ranks that give this prefix, which is theirs alone.
-std::unique_ptr<Communicator> join(int rank, int size, Store& store, const std::string& prefix,
-                                   const CommunicatorOptions& options);
-
 class NativeWork final : public Work {
  public:
   NativeWork(std::shared_ptr<Engine> engine, std::shared_ptr<QueuedOperation> operation)
@@ -51,8 +47,9 @@ class NativeCommunicator final : public CallCommunicator {
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
     if (plan.ranks.empty()) return nullptr;
-    return join(plan.rank, static_cast<int>(plan.ranks.size()), store_,
-                fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color), options_);
+    return make_node_communicator(plan.rank, static_cast<int>(plan.ranks.size()), store_,
+                                  fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color),
+                                  options_);
   }
 
   std::shared_ptr<Group> group_;
@@ -63,21 +60,15 @@ class NativeCommunicator final : public CallCommunicator {
   std::shared_ptr<Engine> engine_;
 };
 
-std::unique_ptr<Communicator> join(int rank, int size, Store& store, const std::string& prefix,
-                                   const CommunicatorOptions& options) {
+}  // namespace
+
+std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
+                                                     const std::string& prefix,
+                                                     const CommunicatorOptions& options) {
   if (size == 1) return make_single_communicator("native", options);
   auto group = std::make_shared<Group>(rank, size, store, prefix,
                                        Deadline::in_seconds(options.deadline_seconds));
   return std::make_unique<NativeCommunicator>(std::move(group), store, prefix, options);
-}
-
-}  // namespace
-
-std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
-                                                       const CommunicatorOptions& options) {
-  // Each rank counts its own communicators; all make them in the same order, so the counts agree.
-  const auto generation = store.add(fmt::format("shoal/native/generation/{}", world.rank), 1);
-  return join(world.rank, world.size, store, fmt::format("shoal/native/{}", generation), options);
 }
 
 }  // namespace shoal::collectives

@@ -154,15 +154,17 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
         fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
     }
     if (sleeps)
-      endpoint_->sleep(sleep_microseconds());
+      endpoint_->sleep(sleep_microseconds(idle - spins_ - kYields));
     else if (idle > spins_)
       std::this_thread::yield();
   }
 }
 
-int NetEngine::sleep_microseconds() const {
+int NetEngine::sleep_microseconds(std::uint32_t idle) const {
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
-  return poll ? kPollMicroseconds : kSleepMicroseconds;
+  if (!poll) return kSleepMicroseconds;
+  // A node that does not come soon comes late.
+  return std::min(kSleepMicroseconds, kPollMicroseconds << std::min(idle / 16, 5u));
 }
 
 void NetEngine::abort(std::string_view reason) {
@@ -260,7 +262,7 @@ bool NetEngine::advance() {
       }
     }
     for (std::size_t i = 0; i < tasks_.size();) {
-      moved = tasks_[i]->advance() || moved;
+      moved = tasks_[i]->advance(background_) || moved;
       if (tasks_[i]->done()) {
         tasks_.erase(tasks_.begin() + static_cast<std::ptrdiff_t>(i));
         in_flight_.fetch_sub(1);
@@ -367,6 +369,7 @@ void NetEngine::close(const Error& error) {
     channel->active = false;
   }
   active_.clear();
+  for (const auto& task : tasks_) task->cancel(error.message());
   tasks_.clear();
   in_flight_ = 0;
 }
@@ -401,7 +404,8 @@ void NetEngine::check_news() {
 // A lost connection is often the end of a rank that was told of somebody else's fault: what the
 // control links say comes first.
 Error NetEngine::with_cause(const Error& error) {
-  if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io))
+  if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io &&
+                    error.code() != ErrorCode::aborted))
     return error;
   const auto until = Deadline::in_seconds(kCauseSeconds);
   while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
@@ -446,6 +450,11 @@ Error NetEngine::timeout_error(const InFlight& what, double waited) const {
       name = channel->running.front()->name();
       missing = channel->running.front()->missing(peers);
     }
+  for (const auto& task : tasks_)
+    if (peers.empty() && !task->done()) {
+      name = task->name();
+      missing = task->missing(peers);
+    }
   std::ranges::sort(peers);
   Error error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; missing: rank(s) {}: {}", name,
@@ -489,15 +498,17 @@ void NetEngine::progress_loop() {
 }
 
 void NetEngine::drive_in_background() {
+  std::uint32_t idle = 0;
   while (waiters_.load() == 0 && entering_.load() == 0 && in_flight_.load() > 0 &&
          !stopping_.load()) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !endpoint_) break;
     background_ = true;
     try {
-      if (!advance()) {
+      idle = advance() ? 0 : idle + 1;
+      if (idle > 0) {
         check_news();
-        endpoint_->sleep(sleep_microseconds());
+        endpoint_->sleep(sleep_microseconds(idle));
       }
     } catch (const Error&) {
       // Kept in failure_: the next call on any thread throws it.

@@ -47,7 +47,9 @@ class InFlight {
 class Task : public InFlight {
  public:
   // With the engine's lock held; true when something moved. Calls set_done() at the end.
-  virtual bool advance() = 0;
+  virtual bool advance(bool by_progress_thread) = 0;
+  // The engine failed: nothing may touch a buffer any more, here or through other ranks.
+  virtual void cancel(std::string_view reason) = 0;
   // It waits for something whose arrival does not wake the Endpoint.
   virtual bool must_poll() const = 0;
 };
@@ -136,7 +138,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void fail_on_news(Name&& name);
   Error with_cause(const Error& error);
   Error timeout_error(const InFlight& what, double waited) const;
-  int sleep_microseconds() const;
+  // `idle`: looks in a row that moved nothing.
+  int sleep_microseconds(std::uint32_t idle) const;
 
   void stop();
   void linger();

@@ -1,0 +1,187 @@
+// reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node; slice
+// by slice, so that the phases of neighbouring slices overlap.
+#include <algorithm>
+
+#include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/hierarchical/node_task.h"
+#include "shoal/collectives/backend/partial_sums.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr std::int64_t kGranule = 32;             // elements
+constexpr std::int64_t kOneRailBytes = 16 << 10;  // less goes over one rail alone
+constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // bytes
+constexpr std::int64_t kWantedSlices = 8;
+constexpr int kAhead = 3;  // slices that are reduced in the node before the first is gathered
+
+Slices cut(std::int64_t count, std::int64_t element) {
+  const std::int64_t bytes =
+      std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
+  return {count, std::max<std::int64_t>(1, bytes / element)};
+}
+
+class AllReduceTask final : public NodeTask {
+ public:
+  AllReduceTask(std::shared_ptr<Levels> levels, Call call)
+      : NodeTask(std::move(levels), std::move(call)),
+        element_(static_cast<std::int64_t>(size_of(call_.dtype))),
+        wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
+        slices_(cut(call_.count, wide_ ? 4 : element_)),
+        parts_(static_cast<std::size_t>(slices_.number())) {
+    const int total = static_cast<int>(slices_.number()), ahead = std::min(kAhead, total);
+    // All ranks of the node walk this list, whatever finishes first.
+    for (int s = 0; s < total + ahead; ++s) {
+      if (s < total) order_.push_back({s, true});
+      if (s >= ahead) order_.push_back({s - ahead, false});
+    }
+  }
+
+ private:
+  struct Step {
+    int slice = 0;
+    bool reduces = false;  // reduce_scatter; else all_gather
+  };
+  struct Part {
+    std::vector<std::int64_t> counts;  // shards by local rank
+    std::int64_t begin = 0, own = 0;   // own shard's offset in the slice and length
+    Buffer wide;                       // the slice in f32
+    std::shared_ptr<NetOperation> rail;
+    bool reduced = false, summed = false;
+  };
+
+  int node_steps() const override { return static_cast<int>(order_.size()); }
+
+  bool may_start(int step) const override {
+    const Step& s = order_[static_cast<std::size_t>(step)];
+    return s.reduces || parts_[static_cast<std::size_t>(s.slice)].summed;
+  }
+
+  WorkPtr start(int step) override {
+    const Step& s = order_[static_cast<std::size_t>(step)];
+    Part& part = parts_[static_cast<std::size_t>(s.slice)];
+    if (!s.reduces)
+      return levels_->node->all_gather_v(recv(s.slice, part.begin), recv(s.slice, 0), part.counts,
+                                         call_.dtype, Stream{});
+    share(part, slices_.at(s.slice).size());
+    const Reduction op = node_reduction();
+    if (!wide_)
+      return levels_->node->reduce_scatter_v(send(s.slice), recv(s.slice, part.begin), part.counts,
+                                             call_.dtype, op, Stream{});
+    float* const slice = widened(part, s.slice);
+    return levels_->node->reduce_scatter_v(slice, slice + part.begin, part.counts, DType::f32, op,
+                                           Stream{});
+  }
+
+  void ended(int step) override {
+    const Step& s = order_[static_cast<std::size_t>(step)];
+    Part& part = parts_[static_cast<std::size_t>(s.slice)];
+    if (!s.reduces) {
+      part.wide.reset();
+      return;
+    }
+    part.reduced = true;
+    if (part.own == 0) {
+      part.summed = true;
+      return;
+    }
+    Call call;
+    call.operation = Operation::all_reduce;
+    call.recv = wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
+                      : recv(s.slice, part.begin);
+    call.send = call.recv;
+    call.count = part.own;
+    call.dtype = wide_ ? DType::f32 : call_.dtype;
+    call.op = rail_reduction();
+    part.rail = levels_->rail->submit_locked(std::move(call));
+  }
+
+  bool advance_rail() override {
+    bool moved = false;
+    for (std::size_t i = first_unsummed_; i < parts_.size() && parts_[i].reduced; ++i) {
+      Part& part = parts_[i];
+      if (part.rail && part.rail->done()) {
+        complete(static_cast<int>(i), part);
+        moved = true;
+      }
+      if (i == first_unsummed_ && part.summed) ++first_unsummed_;
+    }
+    return moved;
+  }
+  bool rail_over() const override { return first_unsummed_ == parts_.size(); }
+  const NetOperation* awaited() const override {
+    for (std::size_t i = first_unsummed_; i < parts_.size(); ++i)
+      if (parts_[i].rail) return parts_[i].rail.get();
+    return nullptr;
+  }
+
+  // The sum over all ranks has arrived: average it, round it.
+  void complete(int slice, Part& part) {
+    const DType dtype = wide_ ? DType::f32 : call_.dtype;
+    void* const sum = wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
+                            : recv(slice, part.begin);
+    if (call_.op == ReduceOp::avg)
+      levels_->reduction->scale(dtype, sum, 1.0 / levels_->size(), part.own, Stream{});
+    if (wide_)
+      narrow(call_.dtype, static_cast<const float*>(sum), recv(slice, part.begin), part.own);
+    part.rail.reset();
+    part.summed = true;
+  }
+
+  void share(Part& part, std::int64_t count) const {
+    const int rails =
+        count * (wide_ ? 4 : element_) <= kOneRailBytes ? 1 : levels_->placement.rails();
+    part.counts.assign(static_cast<std::size_t>(levels_->local_size()), 0);
+    for (int i = 0; i < rails; ++i) {
+      const Range range = shard(count, rails, i, kGranule);
+      part.counts[static_cast<std::size_t>(i)] = range.size();
+      if (i == levels_->local_rank()) part.begin = range.begin;
+    }
+    if (levels_->local_rank() >= rails) part.begin = count;
+    part.own = part.counts[static_cast<std::size_t>(levels_->local_rank())];
+  }
+
+  // 16-bit floats are summed in f32 over all levels.
+  float* widened(Part& part, int slice) {
+    const std::int64_t count = slices_.at(slice).size();
+    part.wide = Buffer(levels_->node->memory_resource(), static_cast<std::size_t>(count) * 4,
+                       MemoryTag::communication);
+    auto* const values = static_cast<float*>(part.wide.data());
+    widen(call_.dtype, send(slice), values, count);
+    if (call_.op == ReduceOp::premultiplied_sum)
+      levels_->reduction->scale(DType::f32, values, call_.factor, count, Stream{});
+    return values;
+  }
+
+  Reduction node_reduction() const {
+    if (call_.op == ReduceOp::avg) return ReduceOp::sum;
+    if (call_.op != ReduceOp::premultiplied_sum) return call_.op;
+    return wide_ ? Reduction(ReduceOp::sum) : Reduction::premultiplied_sum(call_.factor);
+  }
+  ReduceOp rail_reduction() const {
+    return call_.op == ReduceOp::avg || call_.op == ReduceOp::premultiplied_sum ? ReduceOp::sum
+                                                                                : call_.op;
+  }
+
+  const std::byte* send(int slice) const {
+    return static_cast<const std::byte*>(call_.send) + slices_.at(slice).begin * element_;
+  }
+  std::byte* recv(int slice, std::int64_t offset) const {
+    return static_cast<std::byte*>(call_.recv) + (slices_.at(slice).begin + offset) * element_;
+  }
+
+  const std::int64_t element_;
+  const bool wide_;
+  const Slices slices_;
+  std::vector<Part> parts_;  // by slice
+  std::vector<Step> order_;
+  std::size_t first_unsummed_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call) {
+  return std::make_shared<AllReduceTask>(std::move(levels), std::move(call));
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,113 @@
+#include "shoal/collectives/backend/hierarchical/hierarchical_communicator.h"
+
+#include <algorithm>
+
+#include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/net/net_communicator.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id,
+                                    const std::vector<std::string>& hosts,
+                                    const std::string& prefix, const MakeNode& make_node,
+                                    const CommunicatorOptions& options) {
+  auto levels = std::make_shared<Levels>(Placement(hosts));
+  const Placement& where = levels->placement;
+  levels->rank = flat.rank();
+  levels->reduction = kernels::make_cpu_reduction();
+  CommunicatorOptions inner = options;
+  if (inner.algorithm == "hierarchical") inner.algorithm.clear();
+  const int node = levels->node_number(), local = levels->local_rank();
+  levels->node =
+      levels->local_size() == 1
+          ? make_single_communicator("native", inner)
+          : make_node(local, levels->local_size(), fmt::format("{}/node/{}", prefix, node), inner);
+  if (local >= where.rails()) return levels;
+  std::vector<int> members;
+  for (const int rank : where.rail(local))
+    members.push_back(flat.members()[static_cast<std::size_t>(rank)]);
+  const std::uint32_t id = first_id + group_ids(where.size()) +
+                           static_cast<std::uint32_t>(local) * group_ids(where.nodes());
+  levels->rail = std::make_unique<NetGroup>(flat.engine(), id, std::move(members), node, inner);
+  return levels;
+}
+
+}  // namespace
+
+HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const CommunicatorOptions& options)
+    : EngineCommunicator(std::move(plan.flat), options),
+      hosts_(std::move(plan.hosts)),
+      prefix_(std::move(plan.prefix)),
+      make_node_(std::move(plan.make_node)),
+      levels_(make_levels(*flat_, plan.first_id, hosts_, prefix_, make_node_, options)),
+      memory_(engine_, levels_->node->memory_resource()) {
+  if (options.fixed_order)
+    log::once(log::Level::info, "fixed-order-hosts",
+              fmt::format("fixed_order: reductions over {} hosts go from rank to rank, which sends "
+                          "{:.1f}x the bytes of the hierarchical way",
+                          levels_->placement.nodes(),
+                          static_cast<double>(size() - 1) / (levels_->placement.nodes() - 1) *
+                              levels_->placement.nodes() / size() * levels_->placement.rails()));
+}
+
+WorkPtr HierarchicalCommunicator::submit(Call call) {
+  if (auto task = task_of(call)) {
+    engine_->submit(task);
+    return std::make_unique<NetWork>(engine_, std::move(task));
+  }
+  return EngineCommunicator::submit(std::move(call));
+}
+
+std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
+  if (options_.fixed_order || (!options_.algorithm.empty() && options_.algorithm != "hierarchical"))
+    return nullptr;
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return make_all_reduce_task(levels_, call);
+    default:
+      return nullptr;
+  }
+}
+
+CommunicatorStatistics HierarchicalCommunicator::statistics() const {
+  CommunicatorStatistics sum = flat_->statistics();
+  const CommunicatorStatistics node = levels_->node->statistics();
+  sum.operations += levels_->completed.load();
+  sum.by_progress_thread += levels_->by_progress_thread.load();
+  sum.zero_copy = node.zero_copy;
+  sum.bounced = node.bounced;
+  sum.bounced_bytes = node.bounced_bytes;
+  return sum;
+}
+
+void HierarchicalCommunicator::abort(std::string_view reason) {
+  engine_->abort(reason);
+  levels_->node->abort(reason);
+}
+
+std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPlan& plan) {
+  if (plan.ranks.empty()) return nullptr;
+  const int ranks = static_cast<int>(plan.ranks.size());
+  if (ranks == 1) return make_single_communicator(backend(), options_);
+  const std::string prefix = fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color);
+  Plan inner;
+  std::vector<int> members;
+  for (const int peer : plan.ranks) {
+    inner.hosts.push_back(hosts_[static_cast<std::size_t>(peer)]);
+    members.push_back(flat_->members()[static_cast<std::size_t>(peer)]);
+  }
+  if (Placement(inner.hosts).nodes() == 1) return make_node_(plan.rank, ranks, prefix, options_);
+  inner.first_id = split_ids_.at(plan.color);
+  inner.flat =
+      std::make_unique<NetGroup>(engine_, inner.first_id, std::move(members), plan.rank, options_);
+  if (Placement(inner.hosts).nodes() == ranks)
+    return std::make_unique<NetCommunicator>(std::move(inner.flat), options_);
+  inner.prefix = prefix;
+  inner.make_node = make_node_;
+  return std::make_unique<HierarchicalCommunicator>(std::move(inner), options_);
+}
+
+}  // namespace shoal::collectives

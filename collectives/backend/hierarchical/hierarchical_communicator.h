@@ -1,0 +1,43 @@
+// Ranks on several hosts: reduce_scatter inside the host through shared memory, all_reduce of each
+// shard on that rank's rail, all_gather inside the host (Herring's balanced fusion buffers with
+// the workers as servers). What gains nothing from levels goes from rank to rank directly.
+#pragma once
+
+#include "shoal/collectives/backend/hierarchical/node_task.h"
+#include "shoal/collectives/backend/net/engine_communicator.h"
+
+namespace shoal::collectives {
+
+// Where groups of one host come from. `prefix` is theirs alone; collective among them.
+using MakeNode = std::function<std::unique_ptr<Communicator>(
+    int rank, int size, const std::string& prefix, const CommunicatorOptions& options)>;
+
+class HierarchicalCommunicator final : public EngineCommunicator {
+ public:
+  struct Plan {
+    std::unique_ptr<NetGroup> flat;
+    std::uint32_t first_id = 0;      // of EngineCommunicator::ids_of(size)
+    std::vector<std::string> hosts;  // by rank
+    std::string prefix;              // of keys in the store
+    MakeNode make_node;
+  };
+  // Collective: the ranks of each host form their node.
+  HierarchicalCommunicator(Plan plan, const CommunicatorOptions& options);
+
+  MemoryResource& memory_resource() override { return memory_; }
+  CommunicatorStatistics statistics() const override;
+  void abort(std::string_view reason) override;
+
+ private:
+  WorkPtr submit(Call call) override;
+  std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
+  std::shared_ptr<Task> task_of(const Call& call);
+
+  const std::vector<std::string> hosts_;
+  const std::string prefix_;
+  const MakeNode make_node_;
+  std::shared_ptr<Levels> levels_;
+  RegisteredMemory memory_;
+};
+
+}  // namespace shoal::collectives

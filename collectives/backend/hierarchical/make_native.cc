@@ -1,0 +1,94 @@
+// What `native` is for a job: shared memory on one host, hierarchical on several, the network alone
+// where every rank has a host to itself or a transport is asked for.
+#include <array>
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/hierarchical/hierarchical_communicator.h"
+#include "shoal/collectives/backend/net/net_communicator.h"
+#include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+std::string host_of(const World& world) {
+  if (!world.host.empty()) return world.host;
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// By rank; a deadline that passes names all that did not come.
+std::vector<std::string> exchange_hosts(const World& world, Store& store, const std::string& prefix,
+                                        Deadline deadline) {
+  const auto key = [&](int rank) { return fmt::format("{}/host/{}", prefix, rank); };
+  store.set(key(world.rank), host_of(world));
+  std::vector<std::string> hosts;
+  std::vector<int> missing;
+  for (int rank = 0; rank < world.size; ++rank) {
+    try {
+      hosts.push_back(store.get(key(rank), deadline));
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(rank);
+    }
+  }
+  if (!missing.empty())
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("native: rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
+        "see whether they started and why they stopped")
+        .at_rank(world.rank)
+        .with_peer(missing.front())
+        .in_operation("make_communicator");
+  return hosts;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
+                                                       const CommunicatorOptions& options) {
+  // Each rank counts its own communicators; all make them in the same order, so the counts agree.
+  const auto generation = store.add(fmt::format("shoal/native/generation/{}", world.rank), 1);
+  const std::string prefix = fmt::format("shoal/native/{}", generation);
+  const auto deadline = Deadline::in_seconds(options.deadline_seconds);
+  const auto hosts = exchange_hosts(world, store, prefix, deadline);
+  const Placement where(hosts);
+  const bool named = !options.transport.empty() && options.transport != "shm";
+  if (where.nodes() == 1 && !named)
+    return make_node_communicator(world.rank, world.size, store, prefix, options);
+  if (options.transport == "shm")
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("transport shm, but the {} ranks are on {} hosts", world.size, where.nodes()),
+        "name a network transport, or none")
+        .at_rank(world.rank);
+
+  const int local = where.local_rank(world.rank),
+            local_size = where.local_size(where.node_of(world.rank));
+  auto endpoint = make_fabric_endpoint(fabric_options(options.transport), world.rank, world.size,
+                                       local, local_size, store, prefix + "/fabric", deadline);
+  auto control =
+      std::make_unique<ControlLinks>(world.rank, world.size, store, prefix + "/control", deadline);
+  if (world.rank == 0)
+    log::debug("native: {} ranks on {} hosts over {}", world.size, where.nodes(), endpoint->name());
+  const auto engine = make_net_engine(std::move(endpoint), std::move(control), local_size, options);
+  HierarchicalCommunicator::Plan plan;
+  plan.first_id = engine->next_group();
+  plan.flat = make_world_group(engine, world.size, options);
+  if (where.nodes() == 1 || where.nodes() == world.size)
+    return std::make_unique<NetCommunicator>(std::move(plan.flat), options);
+  plan.hosts = hosts;
+  plan.prefix = prefix;
+  plan.make_node = [&store](int rank, int size, const std::string& inner,
+                            const CommunicatorOptions& of) {
+    return make_node_communicator(rank, size, store, inner, of);
+  };
+  return std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,72 @@
+// What the Communicators on a NetEngine share: the group of all their ranks, splitting, failing.
+//
+// Groups that come from one engine share its fate: a failure or abort of one ends all of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/net/net_group.h"
+
+namespace shoal::collectives {
+
+class NetWork final : public Work {
+ public:
+  NetWork(std::shared_ptr<NetEngine> engine, std::shared_ptr<InFlight> what)
+      : engine_(std::move(engine)), what_(std::move(what)) {}
+  bool test() override { return engine_->test(*what_); }
+  void wait(Deadline deadline) override { engine_->wait(*what_, deadline); }
+  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
+
+ private:
+  std::shared_ptr<NetEngine> engine_;  // outlives the Communicator, so that a late wait can throw
+  std::shared_ptr<InFlight> what_;
+};
+
+// Memory of `upstream` whose larger allocations are registered with the engine's Endpoint.
+class RegisteredMemory final : public MemoryResource {
+ public:
+  RegisteredMemory(std::shared_ptr<NetEngine> engine, MemoryResource& upstream)
+      : engine_(std::move(engine)), upstream_(upstream) {}
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
+  Device device() const override { return upstream_.device(); }
+  std::string name() const override;
+
+ private:
+  std::shared_ptr<NetEngine> engine_;
+  MemoryResource& upstream_;
+  std::mutex mutex_;  // taken before the engine's
+  std::map<void*, std::unique_ptr<Registration>> registrations_;
+};
+
+class EngineCommunicator : public CallCommunicator {
+ public:
+  // How many group ids a Communicator of `size` ranks takes: its own group's and, where it is
+  // hierarchical, its rails' (at most `size` of them, with at most 2 * size members and ids).
+  static constexpr std::uint32_t ids_of(int size) {
+    return group_ids(size) + 2 * static_cast<std::uint32_t>(size);
+  }
+
+  EngineCommunicator(std::unique_ptr<NetGroup> flat, const CommunicatorOptions& options);
+  ~EngineCommunicator() override;
+
+  int rank() const final { return flat_->rank(); }
+  int size() const final { return flat_->size(); }
+  std::string backend() const final { return "native"; }
+  std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
+
+ protected:
+  WorkPtr submit(Call call) override;
+  double deadline_seconds() const final { return engine_->deadline_seconds(); }
+  std::vector<Place> exchange_places(Place own) final;
+
+  const std::shared_ptr<NetEngine> engine_;
+  const std::unique_ptr<NetGroup> flat_;
+  const CommunicatorOptions options_;
+  std::map<std::int64_t, std::uint32_t> split_ids_;  // by color, of the split under way
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,242 @@
+// Ranks on emulated hosts: threads that share memory with those of one host name only and reach
+// the others over the loopback.
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "loopback_ranks.h"
+#include "predictable.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using test::LoopbackRanks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CommunicatorOptions with_deadline(double seconds) {
+  CommunicatorOptions options;
+  options.deadline_seconds = seconds;
+  return options;
+}
+
+// "aab": ranks 0 and 1 on host a, rank 2 on host b.
+std::vector<std::string> hosts_of(const std::string& letters) {
+  std::vector<std::string> hosts;
+  for (const char letter : letters) hosts.emplace_back(1, letter);
+  return hosts;
+}
+
+TEST(Placement, NumbersNodesByTheirLowestRank) {
+  const Placement where(hosts_of("babab"));
+  EXPECT_EQ(where.nodes(), 2);
+  EXPECT_EQ(where.members(0), (std::vector<int>{0, 2, 4}));
+  EXPECT_EQ(where.members(1), (std::vector<int>{1, 3}));
+  EXPECT_EQ(where.local_rank(4), 2);
+  EXPECT_EQ(where.rails(), 2);
+  EXPECT_EQ(where.rail(1), (std::vector<int>{2, 3}));
+  EXPECT_FALSE(where.contiguous());
+  EXPECT_TRUE(Placement(hosts_of("aabbb")).contiguous());
+}
+
+class HierarchicalResults : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HierarchicalResults, AreExact) {
+  const auto hosts = hosts_of(GetParam());
+  const int size = static_cast<int>(hosts.size());
+  const LoopbackRanks loopback(size, 1024);
+  const FaultOptions shuffled{5, 0.2, 200, 3};
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts, with_deadline(60),
+                                         size == 5 ? &shuffled : nullptr);
+    const auto own = test::check_everything(*c, {0, 1, 129, 2055});
+    const std::lock_guard lock(mutex);
+    wrong.insert(wrong.end(), own.begin(), own.end());
+  });
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+TEST_P(HierarchicalResults, AreExactInManySlices) {
+  const auto hosts = hosts_of(GetParam());
+  const int size = static_cast<int>(hosts.size());
+  const LoopbackRanks loopback(size);
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts, with_deadline(60));
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool in_place : {true, false})
+        for (const Operation operation :
+             {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter}) {
+          test::Case one;
+          one.operation = operation;
+          one.dtype = dtype;
+          one.op = ReduceOp::avg;
+          one.count = operation == Operation::all_reduce ? 1200003 : 300001;
+          one.in_place = in_place;
+          one.memory = in_place ? test::Memory::symmetric : test::Memory::plain;
+          const std::string own = test::check(*c, one);
+          const std::lock_guard lock(mutex);
+          if (!own.empty()) wrong.push_back(own);
+        }
+  });
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalResults,
+                         ::testing::Values("aabb", "aaabb", "abab", "aab", "aabbcc", "aaaabbbb",
+                                           "abbb", "aabbccdd"));
+
+TEST(Hierarchical, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
+  constexpr std::int64_t kCount = 700001;
+  const auto hosts = hosts_of("aabb");
+  std::vector<std::vector<float>> results;
+  std::mutex mutex;
+  for (std::uint64_t run = 0; run < 2; ++run) {
+    const LoopbackRanks loopback(4);
+    const FaultOptions shuffled{run, 0.5, 300, 3};
+    shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+      const auto c = loopback.hierarchical(world, store, hosts, with_deadline(30), &shuffled);
+      std::mt19937 random(static_cast<unsigned>(world.rank));
+      std::normal_distribution<float> normal;
+      std::vector<float> values(kCount);
+      for (float& value : values) value = normal(random);
+      c->all_reduce(values.data(), values.data(), kCount, DType::f32, ReduceOp::sum)->wait();
+      const std::lock_guard lock(mutex);
+      results.push_back(values);
+    });
+  }
+  for (const auto& result : results)
+    ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
+}
+
+TEST(Hierarchical, SixteenBitFloatsAccumulateInSinglePrecisionOverAllLevels) {
+  const LoopbackRanks loopback(5);
+  shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aaabb"), with_deadline(30));
+    for (const std::int64_t count : {64, 90000}) {
+      std::vector<bfloat16> values(static_cast<std::size_t>(count),
+                                   bfloat16(world.rank == 0 ? 256.0f : 1.0f));
+      c->all_reduce(values.data(), values.data(), count, DType::bf16, ReduceOp::sum)->wait();
+      EXPECT_EQ(static_cast<float>(values[7]), 260.0f) << count;
+    }
+  });
+}
+
+TEST(Hierarchical, KeepsManyOperationsInFlightAndFinishesThemUnattended) {
+  const LoopbackRanks loopback(6, 512);
+  shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabbcc"), with_deadline(60));
+    std::vector<std::vector<std::int32_t>> buffers;
+    for (std::size_t i = 0; i < 60; ++i) buffers.emplace_back(1 + i * 997 % 30000, world.rank);
+    std::vector<WorkPtr> works;
+    std::int64_t flat = 0;
+    for (auto& b : buffers) {
+      works.push_back(c->all_reduce(b.data(), b.data(), static_cast<std::int64_t>(b.size()),
+                                    DType::i32, ReduceOp::sum));
+      if (works.size() % 20 == 0) {
+        flat = world.rank;
+        c->broadcast(&flat, 1, DType::i64, 3)->wait();
+        EXPECT_EQ(flat, 3);
+      }
+    }
+    const auto began = Clock::now();
+    while (c->statistics().operations < 63 && seconds_since(began) < 30)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_EQ(c->statistics().operations, 63);
+    for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
+    for (const auto& b : buffers) ASSERT_EQ(b.back(), 15);
+  });
+}
+
+TEST(Hierarchical, SplitsAreWhatTheirRanksHostsMakeThem) {
+  const LoopbackRanks loopback(6);
+  shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aaabbb"), with_deadline(30));
+    const auto check = [](Communicator& group, std::int64_t want) {
+      std::vector<std::int64_t> ones(5000, 1);
+      group.all_reduce(ones.data(), ones.data(), 5000, DType::i64, ReduceOp::sum)->wait();
+      EXPECT_EQ(ones.back(), want);
+    };
+    const auto within = c->split(world.rank / 3, 0), across = c->split(world.rank % 3, 0);
+    const auto four = c->split(world.rank % 3 == 2 ? -1 : 0, -world.rank);
+    EXPECT_EQ(within->size(), 3);
+    EXPECT_EQ(across->size(), 2);
+    check(*within, 3);
+    check(*across, 2);
+    if (four) {
+      EXPECT_EQ(four->size(), 4);
+      check(*four, 4);
+      const auto again = four->split(four->rank() % 2, 0);
+      check(*again, 2);
+    }
+    check(*c, 6);
+  });
+}
+
+TEST(Hierarchical, AMismatchIsNamedOnEveryRank) {
+  const LoopbackRanks loopback(4);
+  const auto errors = shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(10));
+    std::vector<float> values(5000);
+    const std::int64_t count = world.rank == 1 ? 4999 : 5000;
+    try {
+      c->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum)->wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      throw;
+    }
+  });
+  for (const auto& error : errors)
+    EXPECT_THAT(error, AllOf(HasSubstr("ranks called different operations"), HasSubstr("4999")));
+}
+
+TEST(Hierarchical, AStalledRankIsNamed) {
+  for (const std::string hosts : {"aabb", "abbb"}) {
+    const LoopbackRanks loopback(4);
+    const auto start = Clock::now();
+    const auto errors = shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
+      const auto c = loopback.hierarchical(world, store, hosts_of(hosts), with_deadline(1));
+      c->barrier()->wait();
+      if (world.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      std::vector<float> values(5000);
+      c->all_reduce(values.data(), values.data(), 5000, DType::f32, ReduceOp::sum)->wait();
+    });
+    EXPECT_LT(seconds_since(start), 5);
+    std::string all;
+    for (const auto& error : errors) {
+      EXPECT_THAT(error, HasSubstr("all_reduce of 5000 f32, sum")) << hosts;
+      all += error + "\n";
+    }
+    // Whoever noticed first; the others may have waited for its host only.
+    EXPECT_THAT(all, HasSubstr("did not finish within 1.")) << hosts;
+  }
+}
+
+TEST(Hierarchical, AbortEndsWaitsOnAllRanks) {
+  const LoopbackRanks loopback(4);
+  const auto errors = shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(30));
+    c->barrier()->wait();
+    if (world.rank == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      c->abort("loss is NaN");
+    }
+    std::vector<float> values(5000);
+    c->all_reduce(values.data(), values.data(), 5000, DType::f32, ReduceOp::sum)->wait();
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("loss is NaN"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
