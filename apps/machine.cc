@@ -166,8 +166,9 @@ Finding mpi_finding() {
 Finding fabric_finding() {
   const Library fabric({"libfabric.so.1"});
   if (fabric.handle == nullptr)
-    return {"libfabric", "not found", false,
-            "needed for the fabric transport, which is not built yet"};
+    return {
+        "libfabric", "not found", false,
+        "needed between hosts (transport efa, tcp, udp): install libfabric-dev and libhwloc-dev"};
   const auto version = fabric.symbol<std::uint32_t (*)()>("fi_version");
   std::string value = "found";
   if (version != nullptr) value = fmt::format("{}.{}", version() >> 16U, version() & 0xFFFFU);
@@ -181,9 +182,8 @@ Finding fabric_finding() {
   }
   if (!providers.empty()) value += fmt::format(" ({})", fmt::join(providers, ", "));
   return {"libfabric", value, true,
-          providers.empty() ? "install libfabric-bin to see its providers; its transport is not "
-                              "built yet"
-                            : "its transport is not built yet"};
+          providers.empty() ? "transport between hosts; install libfabric-bin to see its providers"
+                            : "transport between hosts"};
 }
 
 }  // namespace

@@ -1,0 +1,369 @@
+// How the endpoints of a job find each other: two rounds through the store. In the first every rank
+// says what rails its host has, in the second what it opened and at which addresses.
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "shoal/collectives/transport/fabric/fabric_endpoint.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;  // of one rail
+
+std::string to_hex(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::string from_hex(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+struct Who {
+  int rank, size;
+  Store& store;
+  const std::string& prefix;
+  Deadline deadline;
+};
+
+std::vector<json> exchange_cards(const Who& who, const char* round, const json& card) {
+  const auto key = [&](int rank) { return fmt::format("{}/{}/{}", who.prefix, round, rank); };
+  who.store.set(key(who.rank), card.dump());
+  std::vector<json> cards;
+  try {
+    for (int rank = 0; rank < who.size; ++rank)
+      cards.push_back(json::parse(who.store.get(key(rank), who.deadline)));
+    return cards;
+  } catch (const json::exception& problem) {
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("fabric: the card of rank {} is unreadable: {}", cards.size(), problem.what()))
+        .at_rank(who.rank);
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::timeout) throw;
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < who.size; ++rank)
+    if (!who.store.try_get(key(rank))) missing.push_back(rank);
+  throw Error(ErrorCode::timeout,
+              fmt::format("fabric: rank(s) {} did not join in time", fmt::join(missing, ", ")),
+              "see whether they started and why they stopped")
+      .at_rank(who.rank);
+}
+
+// What every rank says of its host.
+struct Survey {
+  std::string provider, host;
+  int local_rank = 0, local_size = 1;
+  std::vector<RailSite> sites;
+};
+
+Survey parse_survey(const json& card) {
+  Survey survey{
+      card.at("provider"), card.at("host"), card.at("local_rank"), card.at("local_size"), {}};
+  for (const json& site : card.at("sites"))
+    survey.sites.push_back({site.at("name"), site.at("network"), site.at("distance")});
+  return survey;
+}
+
+std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& found, int local_rank,
+                                int local_size) {
+  json sites = json::array();
+  for (const FoundRail& rail : found)
+    sites.push_back({{"name", rail.site.name},
+                     {"network", rail.site.network},
+                     {"distance", rail.site.distance}});
+  std::vector<Survey> surveys;
+  for (const json& card : exchange_cards(who, "survey",
+                                         {{"provider", found[0].info->fabric_attr->prov_name},
+                                          {"host", host_name()},
+                                          {"local_rank", local_rank},
+                                          {"local_size", local_size},
+                                          {"sites", sites}}))
+    surveys.push_back(parse_survey(card));
+  for (std::size_t rank = 0; rank < surveys.size(); ++rank)
+    if (surveys[rank].provider != surveys[0].provider)
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("fabric: rank 0 on {} uses {}, rank {} on {} uses {}", surveys[0].host,
+                      surveys[0].provider, rank, surveys[rank].host, surveys[rank].provider),
+          "name one that all hosts have with SHOAL_FABRIC_PROVIDER")
+          .at_rank(who.rank);
+  return surveys;
+}
+
+// Which of the found rails this rank opens, and which of these it sends through.
+struct Plan {
+  std::vector<int> open;       // indices into what was found
+  std::vector<int> preferred;  // indices into `open`
+  bool by_index = false;
+};
+
+Plan plan_rails(int rank, const std::vector<Survey>& surveys) {
+  std::vector<std::vector<RailSite>> sites;
+  for (const Survey& survey : surveys) sites.push_back(survey.sites);
+  const CommonRails common = find_common_rails(sites);
+  const Survey& own = surveys[static_cast<std::size_t>(rank)];
+  const auto& usable = common.sites[static_cast<std::size_t>(rank)];
+  // The ranks of this host, by local rank, and how far its rails are from each.
+  std::vector<std::vector<int>> distances(static_cast<std::size_t>(std::max(1, own.local_size)));
+  for (std::size_t other = 0; other < surveys.size(); ++other) {
+    const Survey& survey = surveys[other];
+    if (survey.host != own.host || survey.sites.size() != own.sites.size()) continue;
+    const auto local = static_cast<std::size_t>(survey.local_rank);
+    if (local >= distances.size()) continue;
+    distances[local].clear();
+    for (const int site : common.sites[other])
+      distances[local].push_back(survey.sites[static_cast<std::size_t>(site)].distance);
+  }
+  for (auto& distance : distances) distance.resize(usable.size(), 0);
+  const auto shares = share_rails(distances);
+  const auto& share = shares[static_cast<std::size_t>(own.local_rank)];
+  // Rails of one network reach each other, so the others' ranks come to ours. Where each rail is a
+  // network of its own a peer may come on any, and all are opened.
+  bool one_network = true;
+  for (const int site : usable)
+    one_network = one_network && own.sites[static_cast<std::size_t>(site)].network ==
+                                     own.sites[static_cast<std::size_t>(usable[0])].network;
+  Plan plan{{}, {}, common.by_index};
+  if (one_network && !common.by_index) {
+    for (const int rail : share) {
+      plan.preferred.push_back(static_cast<int>(plan.open.size()));
+      plan.open.push_back(usable[static_cast<std::size_t>(rail)]);
+    }
+  } else {
+    plan.open = usable;
+    plan.preferred = share;
+  }
+  return plan;
+}
+
+// What every rank opened.
+struct Opened {
+  std::vector<std::string> networks, addresses;  // by rail
+  std::vector<int> preferred;
+  std::int64_t largest_message = 0, largest_write = 0, eager = 0, stripe = 0;
+  int receives = 0;
+  int credits = 0, unmatched = 0;
+  bool writes = false;
+  std::uint32_t magic = 0;
+};
+
+json to_card(const Opened& own) {
+  std::vector<std::string> addresses;
+  for (const std::string& address : own.addresses) addresses.push_back(to_hex(address));
+  return {{"networks", own.networks},
+          {"addresses", addresses},
+          {"preferred", own.preferred},
+          {"largest_message", own.largest_message},
+          {"largest_write", own.largest_write},
+          {"eager", own.eager},
+          {"stripe", own.stripe},
+          {"receives", own.receives},
+          {"credits", own.credits},
+          {"unmatched", own.unmatched},
+          {"writes", own.writes},
+          {"magic", own.magic}};
+}
+
+Opened parse_opened(const json& card) {
+  Opened opened{card.at("networks"),        card.at("addresses"),     card.at("preferred"),
+                card.at("largest_message"), card.at("largest_write"), card.at("eager"),
+                card.at("stripe"),          card.at("receives"),      card.at("credits"),
+                card.at("unmatched"),       card.at("writes"),        card.at("magic")};
+  for (std::string& address : opened.addresses) address = from_hex(address);
+  return opened;
+}
+
+Opened describe_own(const FabricOptions& options, const Plan& plan,
+                    const std::vector<std::unique_ptr<Rail>>& rails) {
+  Opened own;
+  own.preferred = plan.preferred;
+  own.largest_message = own.largest_write = std::numeric_limits<std::int64_t>::max();
+  own.receives = std::numeric_limits<int>::max();
+  own.writes = options.remote_writes;
+  for (std::size_t i = 0; i < rails.size(); ++i) {
+    const Rail& rail = *rails[i];
+    own.networks.push_back(plan.by_index ? fmt::format("#{}", i) : rail.site().network);
+    own.addresses.push_back(rail.address());
+    own.largest_message = std::min(own.largest_message, rail.largest_message());
+    own.largest_write = std::min(own.largest_write, rail.largest_write());
+    own.receives = std::min(own.receives, rail.receive_queue());
+    own.writes = own.writes && rail.can_write();
+  }
+  own.eager = options.eager_bytes;
+  own.stripe = options.stripe_bytes;
+  own.credits = options.credits;
+  own.unmatched = options.unmatched;
+  own.magic = std::random_device{}();
+  return own;
+}
+
+// How `from` reaches `to`: (own rail, the other's rail), over what it prefers, or over all it has
+// where none of that leads there.
+std::vector<std::pair<int, int>> routes_between(const Opened& from, const Opened& to) {
+  const auto pairs = pair_rails(from.networks, to.networks);
+  std::vector<std::pair<int, int>> routes, all;
+  for (std::size_t rail = 0; rail < pairs.size(); ++rail) {
+    if (pairs[rail] < 0) continue;
+    const std::pair route(static_cast<int>(rail), pairs[rail]);
+    all.push_back(route);
+    if (std::ranges::find(from.preferred, route.first) != from.preferred.end())
+      routes.push_back(route);
+  }
+  return routes.empty() ? all : routes;
+}
+
+// Limits that both ends of every message compute with, from what all ranks said.
+void agree(FabricSetup& setup, const std::vector<Opened>& opened) {
+  std::int64_t largest_message = std::numeric_limits<std::int64_t>::max();
+  int receives = std::numeric_limits<int>::max();
+  setup.largest_write = setup.eager_bytes = setup.stripe_bytes = largest_message;
+  setup.credits = setup.unmatched = 0;
+  for (const Opened& rank : opened) {
+    largest_message = std::min(largest_message, rank.largest_message);
+    setup.largest_write = std::min(setup.largest_write, rank.largest_write);
+    setup.eager_bytes = std::min(setup.eager_bytes, rank.eager);
+    setup.stripe_bytes = std::min(setup.stripe_bytes, rank.stripe);
+    receives = std::min(receives, rank.receives);
+    setup.credits = std::max(setup.credits, rank.credits);
+    setup.unmatched = std::max(setup.unmatched, rank.unmatched);
+  }
+  constexpr auto kHeader = static_cast<std::int64_t>(sizeof(MessageHeader));
+  const auto grant = static_cast<std::int64_t>((1 + kMostRails) * sizeof(std::uint64_t));
+  if (largest_message < kHeader + grant)
+    throw_error(ErrorCode::unavailable, "{}: its largest message is {} bytes, {} are needed",
+                setup.name, largest_message, kHeader + grant);
+  setup.eager_bytes = std::clamp(setup.eager_bytes, std::int64_t{0}, largest_message - kHeader);
+  const int peers = std::max(1, setup.size - 1);
+  constexpr int kFewest = 4;  // fewer cannot return credits while others wait for them
+  if (setup.credits == 0) setup.credits = std::clamp(512 / peers, 8, 64);
+  setup.credits = std::max(kFewest, std::min(setup.credits, receives / peers));
+  if (setup.unmatched == 0) setup.unmatched = std::clamp(4096 / peers, 32, 512);
+  setup.unmatched = std::max(2, setup.unmatched);
+}
+
+void connect_peers(FabricSetup& setup, const std::vector<Opened>& opened) {
+  const Opened& own = opened[static_cast<std::size_t>(setup.rank)];
+  setup.peers.resize(opened.size());
+  for (int rank = 0; rank < setup.size; ++rank) {
+    if (rank == setup.rank) continue;
+    const Opened& other = opened[static_cast<std::size_t>(rank)];
+    PeerSetup& peer = setup.peers[static_cast<std::size_t>(rank)];
+    peer.peer_rails = static_cast<int>(other.networks.size());
+    peer.writes = own.writes && other.writes;
+    for (const auto& [rail, theirs] : routes_between(own, other))
+      peer.routes.push_back({rail, theirs,
+                             setup.rails[static_cast<std::size_t>(rail)]->insert(
+                                 other.addresses.at(static_cast<std::size_t>(theirs)))});
+    for (const auto& [theirs, rail] : routes_between(other, own)) peer.arrives_on.push_back(rail);
+    if (peer.routes.empty() || peer.arrives_on.empty())
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("{}: no network is common to ranks {} and {}", setup.name, setup.rank, rank),
+          "choose interfaces that reach each other with SHOAL_FABRIC_INTERFACES");
+    if (!peer.writes)
+      log::once(log::Level::warn, "fabric-no-writes",
+                fmt::format("{}: no remote writes with completion data; large messages travel in "
+                            "pieces of {} bytes",
+                            setup.name, setup.eager_bytes));
+  }
+}
+
+void start_rails(FabricSetup& setup) {
+  std::vector<int> senders(setup.rails.size(), 0);
+  for (const PeerSetup& peer : setup.peers) {
+    std::vector<int> rails = peer.arrives_on;  // several routes to one rail share its credits
+    std::ranges::sort(rails);
+    rails.erase(std::unique(rails.begin(), rails.end()), rails.end());
+    for (const int rail : rails) ++senders[static_cast<std::size_t>(rail)];
+  }
+  const auto grant = (1 + setup.rails.size()) * sizeof(std::uint64_t);
+  for (std::size_t at = 0; at < setup.rails.size(); ++at) {
+    Rail& rail = *setup.rails[at];
+    const int wanted = senders[at] * setup.credits;
+    const int receives = std::min(wanted, rail.receive_queue());
+    if (receives < wanted && !rail.manages_resources())
+      throw_error(ErrorCode::unavailable,
+                  "{}: {} peers need {} receive buffers, its queue holds {} and overruns",
+                  setup.name, senders[at], wanted, receives);
+    if (receives < wanted)
+      log::once(log::Level::warn, "fabric-receives",
+                fmt::format("{}: {} receive buffers for {} peers; the provider holds back the rest",
+                            setup.name, receives, senders[at]));
+    const int half = std::max(1, rail.transmit_queue() / 2);
+    rail.start(
+        {sizeof(MessageHeader) + std::max(static_cast<std::size_t>(setup.eager_bytes), grant),
+         receives, std::min(half, kMessagesInFlight), std::min(half, kWritesInFlight)});
+  }
+}
+
+std::string name_of(const std::vector<std::unique_ptr<Rail>>& rails) {
+  std::vector<std::string> names;
+  for (const auto& rail : rails) names.push_back(rail->site().name);
+  return fmt::format("{} over {}", rails[0]->provider(), fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int rank, int size,
+                                               int local_rank, int local_size, Store& store,
+                                               const std::string& prefix, Deadline deadline) {
+  SHOAL_CHECK(rank >= 0 && rank < size && local_rank >= 0 && local_rank < local_size,
+              "fabric: rank {} of {}, local rank {} of {}", rank, size, local_rank, local_size);
+  const Who who{rank, size, store, prefix, deadline};
+  std::vector<FoundRail> found = find_rails(options, local_size == size);
+  try {
+    const auto surveys = take_survey(who, found, local_rank, local_size);
+    const Plan plan = plan_rails(rank, surveys);
+    if (plan.open.empty() || plan.open.size() > kMostRails)
+      throw_error(ErrorCode::unavailable, "fabric: {} rails are common to all ranks (1 to {} work)",
+                  plan.open.size(), kMostRails);
+    FabricSetup setup;
+    setup.rank = rank;
+    setup.size = size;
+    setup.first_receive_id = options.first_receive_id;
+    for (const int rail : plan.open)
+      setup.rails.push_back(
+          std::make_unique<Rail>(std::move(found[static_cast<std::size_t>(rail)])));
+    setup.name = name_of(setup.rails);
+    setup.idle_registrations = options.idle_registrations >= 0
+                                   ? static_cast<std::size_t>(options.idle_registrations)
+                                   : (setup.rails[0]->pins() ? 0 : 256);
+    std::vector<Opened> opened;
+    for (const json& card :
+         exchange_cards(who, "opened", to_card(describe_own(options, plan, setup.rails))))
+      opened.push_back(parse_opened(card));
+    setup.magic = opened[0].magic;
+    agree(setup, opened);
+    connect_peers(setup, opened);
+    start_rails(setup);
+    // Nobody sends before everybody has posted its receives.
+    exchange_cards(who, "ready", json::object());
+    return std::make_unique<FabricEndpoint>(std::move(setup));
+  } catch (const json::exception& problem) {
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("fabric: a rank's card is unreadable: {}", problem.what()))
+        .at_rank(rank);
+  }
+}
+
+}  // namespace shoal::collectives

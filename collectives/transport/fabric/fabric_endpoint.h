@@ -1,0 +1,216 @@
+// The protocol over a set of rails (fabric.h says what it is for).
+//
+//   eager       header and payload in one send, into a posted receive of the peer's
+//   rendezvous  the receiver grants (address, keys, id) once its receive is posted; the sender
+//               writes segments straight into it, each with the id as its data; the receiver counts
+//               them, since they come in any order
+//
+// Two limits keep a slow receiver safe. Credits: a sender never has more messages on the way to a
+// rail than that rail keeps buffers for it; the last credit of a rail is kept for returning
+// credits, so two ranks that have spent all can still tell each other what is free. Unmatched: of
+// the eager messages that found no receive (they are copied aside) only so many may pile up; past
+// that small messages are announced and wait for a grant as large ones do.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/collectives/transport/fabric/registration.h"
+#include "shoal/collectives/transport/fabric/striping.h"
+#include "shoal/collectives/transport/fabric/wire.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+
+struct Route {  // to a peer
+  int rail = 0, peer_rail = 0;
+  fi_addr_t address = FI_ADDR_UNSPEC;
+};
+
+struct PeerSetup {
+  std::vector<Route> routes;    // of what we send
+  int peer_rails = 0;           // that peer's
+  std::vector<int> arrives_on;  // our rails that its routes lead to
+  bool writes = false;          // remote writes work in both directions
+};
+
+struct FabricSetup {
+  int rank = 0, size = 1;
+  std::uint32_t magic = 0;
+  std::string name;
+  std::vector<std::unique_ptr<Rail>> rails;
+  std::vector<PeerSetup> peers;    // by rank
+  std::int64_t eager_bytes = 0;    // agreed by all
+  std::int64_t largest_write = 0;  // agreed by all
+  std::int64_t stripe_bytes = 0;   // agreed by all
+  int credits = 0, unmatched = 0;  // agreed by all
+  std::size_t idle_registrations = 0;
+  std::uint32_t first_receive_id = 0;
+};
+
+struct MatchKey {
+  int peer = -1;
+  MessageTag tag;
+  friend bool operator==(const MatchKey&, const MatchKey&) = default;
+};
+struct KeyHash {
+  static std::size_t mix(std::size_t hash, std::uint64_t value) {
+    return (hash ^ value) * 0x9e3779b97f4a7c15u + (hash >> 29);
+  }
+  std::size_t operator()(const OperationKey& key) const {
+    return mix(mix(0, key.group), key.sequence);
+  }
+  std::size_t operator()(const MatchKey& key) const {
+    return mix(mix((*this)(key.tag.operation), key.tag.ordinal),
+               static_cast<std::uint64_t>(key.peer));
+  }
+};
+
+class FabricEndpoint final : public Endpoint {
+ public:
+  explicit FabricEndpoint(FabricSetup setup);
+  ~FabricEndpoint() override;
+
+  int rank() const override { return setup_.rank; }
+  int size() const override { return setup_.size; }
+  std::string name() const override { return setup_.name; }
+  int rails() const override { return static_cast<int>(setup_.rails.size()); }
+  std::int64_t eager_bytes() const override { return setup_.eager_bytes; }
+  void begin(OperationKey key, const Signature& signature) override;
+  void end(OperationKey key) override;
+  void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
+                 Completion& completion) override;
+  void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
+                    Completion& completion) override;
+  bool progress() override;
+  void sleep(int microseconds) override;
+  std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
+  EndpointStatistics statistics() const override;
+
+ private:
+  struct Outgoing {  // by rendezvous
+    int peer = -1;
+    MessageTag tag;
+    const std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+    Completion* completion = nullptr;
+    std::int64_t outstanding = 0;  // segments
+    bool started = false, announced = false;
+    Clock::time_point posted;
+    RegistrationCache::Use use;
+  };
+  struct Incoming {
+    int peer = -1;
+    MessageTag tag;
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+    Completion* completion = nullptr;
+    std::uint32_t id = 0;
+    std::int64_t segments = 0, remaining = 0;  // once granted
+    bool granted = false;
+    RegistrationCache::Use use;
+  };
+  struct Grant {
+    MessageHeader header;
+    std::vector<std::uint64_t> words;  // address, keys
+  };
+  struct Message {  // waits for a credit and a buffer; its payload is one of these
+    MessageHeader header;
+    std::vector<std::uint64_t> words;
+    const std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+    Completion* completion = nullptr;  // eager: counted down once the payload is copied
+    Outgoing* part_of = nullptr;       // segment
+  };
+  struct Write {
+    Outgoing* message = nullptr;
+    std::int64_t offset = 0, bytes = 0;
+    const Route* route = nullptr;
+    std::uint64_t address = 0, key = 0;
+    std::uint32_t id = 0;
+  };
+  struct Peer {
+    std::vector<int> credits;  // by its rail
+    std::vector<int> owed;     // by our rail: buffers free again that it does not know of
+    int unmatched_left = 0;    // eager messages we may send ahead of its receives
+    int matched_owed = 0;
+    int posts = 0;  // unfinished
+    unsigned next_route = 0, next_stripe = 0;
+    bool lost = false, owing = false, waits = false;
+    std::string why_lost;
+    std::deque<Message> waiting;
+  };
+  struct Unexpected {
+    Signature signature;
+    std::vector<std::byte> payload;
+  };
+
+  Peer& peer_at(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  const PeerSetup& setup_of(int rank) const { return setup_.peers[static_cast<std::size_t>(rank)]; }
+  Rail& rail_at(int rail) { return *setup_.rails[static_cast<std::size_t>(rail)]; }
+  StripingRule rule_towards(std::size_t routes) const;
+  MessageHeader header_of(MessageKind kind, MessageTag tag) const;
+  const Signature& signature_of(OperationKey key) const;
+
+  // endpoint.cc: matching
+  bool refuse_lost(int peer);
+  void finish(Incoming& incoming);
+  void finish(Outgoing& outgoing);
+  bool lengths_agree(int peer, const Signature& signature, std::int64_t theirs, std::int64_t ours);
+  bool same_operation(const MessageHeader& header);
+  void take_eager(const MessageHeader& header, const std::byte* payload);
+  void take_grant(const MessageHeader& header, const std::byte* payload, std::size_t bytes);
+  void take_announce(const MessageHeader& header);
+  void take_segment(const MessageHeader& header, const std::byte* payload, std::size_t bytes);
+  void take_write(std::uint32_t id, int rail, Transfer* receive);
+  void grant(Incoming& incoming);
+  void start(Outgoing& outgoing, const Grant& grant);
+  void announce(Outgoing& outgoing);
+
+  // flow.cc: credits, queues, completions
+  void submit(int peer, Message message);
+  bool dispatch(int peer, Message& message);
+  void copied(Peer& to, const Message& message);
+  void handle(int rail, RailEvent& event);
+  void take_message(int rail, const std::byte* data, std::size_t bytes);
+  void take_failure(int rail, const RailEvent& event);
+  void lose(int peer, bool data_lost, const std::string& why);
+  void note_owing(int peer);
+  bool flush_owing();
+  bool flush_waiting();
+  bool flush_writes();
+  void flush_grants();
+  void announce_stalled();
+  void fail(Error error) { failures_.push_back(std::move(error)); }
+
+  FabricSetup setup_;
+  RegistrationCache cache_;
+  std::vector<Peer> peers_;
+  std::vector<RailEvent> events_;
+  std::vector<std::deque<Write>> writes_;  // by rail
+  std::vector<int> waiting_peers_, owing_peers_;
+  std::deque<Error> failures_;
+
+  std::unordered_map<OperationKey, Signature, KeyHash> begun_;
+  std::unordered_map<OperationKey, std::vector<std::pair<int, Signature>>, KeyHash> early_;
+  std::deque<OperationKey> ended_;  // the last ones: late announcements of theirs mean nothing
+  std::unordered_map<MatchKey, Outgoing, KeyHash> outgoing_;
+  std::unordered_map<MatchKey, Incoming, KeyHash> incoming_;
+  std::unordered_map<std::uint32_t, Incoming*> granted_;
+  std::unordered_map<MatchKey, Unexpected, KeyHash> unexpected_;
+  std::unordered_map<MatchKey, Grant, KeyHash> early_grants_;
+  std::unordered_map<MatchKey, std::int64_t, KeyHash> announced_;  // small ones: bytes
+  std::deque<MatchKey> waiting_grants_;
+  std::int64_t granted_segments_ = 0;
+  std::uint32_t next_receive_id_;
+  bool can_poll_ = false;
+  Clock::time_point last_stall_check_;
+  EndpointStatistics statistics_;
+};
+
+}  // namespace shoal::collectives

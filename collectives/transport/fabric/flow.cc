@@ -1,0 +1,374 @@
+// Moving: credits, queues, completions, waiting.
+#include <algorithm>
+#include <cstring>
+
+#include <poll.h>
+#include <time.h>
+
+#include "shoal/collectives/transport/fabric/fabric_endpoint.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr double kFlushSeconds = 1;       // what a closing endpoint gives to what is in flight
+constexpr double kAnnounceSeconds = 0.2;  // an ungranted send tells its receiver what it is
+constexpr int kNapMicroseconds = 50;      // where the provider has nothing to wait on
+constexpr int kTimerMicroseconds = 1000;  // providers that resend only when they are polled
+
+constexpr std::uint16_t kMostReturned = 0xffff;
+
+void nap(int microseconds) {
+  const timespec time{microseconds / 1'000'000, (microseconds % 1'000'000) * 1000L};
+  nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+FabricEndpoint::FabricEndpoint(FabricSetup setup)
+    : setup_(std::move(setup)),
+      cache_(
+          [this] {
+            std::vector<Rail*> rails;
+            for (const auto& rail : setup_.rails) rails.push_back(rail.get());
+            return rails;
+          }(),
+          setup_.idle_registrations),
+      writes_(setup_.rails.size()),
+      next_receive_id_(setup_.first_receive_id),
+      last_stall_check_(Clock::now()) {
+  for (const PeerSetup& peer : setup_.peers) {
+    Peer state;
+    state.credits.assign(static_cast<std::size_t>(peer.peer_rails), setup_.credits);
+    state.owed.assign(setup_.rails.size(), 0);
+    state.unmatched_left = setup_.unmatched;
+    // Ranks of one host should not all begin with the same rail.
+    state.next_route = state.next_stripe = static_cast<unsigned>(setup_.rank);
+    peers_.push_back(std::move(state));
+  }
+  can_poll_ = std::ranges::all_of(setup_.rails,
+                                  [](const auto& rail) { return rail->wait_descriptor() >= 0; });
+}
+
+// What was handed to the provider still goes out (the last message of a barrier, say); what was
+// not, is dropped, since its buffers may go away with us.
+FabricEndpoint::~FabricEndpoint() {
+  for (Peer& peer : peers_) peer.waiting.clear();
+  for (auto& queue : writes_) queue.clear();
+  const auto busy = [&] {
+    return std::ranges::any_of(setup_.rails,
+                               [](const auto& rail) { return rail->in_flight() > 0; });
+  };
+  const Deadline deadline = Deadline::in_seconds(kFlushSeconds);
+  try {
+    while (busy() && !deadline.passed()) {
+      for (const auto& rail : setup_.rails) {
+        events_.clear();
+        rail->poll(events_);
+      }
+      if (events_.empty()) nap(kNapMicroseconds);
+    }
+  } catch (const Error&) {
+    // The provider failed while we leave: nobody is left to tell.
+  }
+}
+
+void FabricEndpoint::submit(int peer, Message message) {
+  Peer& to = peer_at(peer);
+  if (to.lost) return;
+  if (to.waiting.empty() && dispatch(peer, message)) return;
+  to.waiting.push_back(std::move(message));
+  if (!to.waits) {
+    to.waits = true;
+    waiting_peers_.push_back(peer);
+  }
+}
+
+// True when the message is on its way (or lost with its peer), its payload copied.
+bool FabricEndpoint::dispatch(int peer, Message& message) {
+  Peer& to = peer_at(peer);
+  const auto& routes = setup_of(peer).routes;
+  const bool only_returns = message.header.kind == MessageKind::credit;
+  const int reserve = only_returns ? 0 : 1;
+  for (std::size_t tried = 0; tried < routes.size(); ++tried) {
+    const Route& route = routes[to.next_route++ % routes.size()];
+    int& credits = to.credits[static_cast<std::size_t>(route.peer_rail)];
+    if (credits <= reserve) continue;
+    Rail& rail = rail_at(route.rail);
+    Transfer* transfer = rail.take_message();
+    if (!transfer) continue;
+    // Every header returns what it can.
+    const auto owed = std::ranges::max_element(to.owed);
+    message.header.credit_rail = static_cast<std::uint8_t>(owed - to.owed.begin());
+    message.header.credits = static_cast<std::uint16_t>(std::min<int>(*owed, kMostReturned));
+    message.header.matched =
+        static_cast<std::uint16_t>(std::min<int>(to.matched_owed, kMostReturned));
+    std::memcpy(transfer->slot, &message.header, sizeof message.header);
+    std::size_t length = sizeof message.header;
+    if (!message.words.empty()) {
+      std::memcpy(transfer->slot + length, message.words.data(),
+                  message.words.size() * sizeof(std::uint64_t));
+      length += message.words.size() * sizeof(std::uint64_t);
+    } else if (message.bytes > 0) {
+      std::memcpy(transfer->slot + length, message.data, static_cast<std::size_t>(message.bytes));
+      length += static_cast<std::size_t>(message.bytes);
+    }
+    transfer->peer = peer;
+    transfer->carries_data =
+        message.header.kind == MessageKind::eager || message.header.kind == MessageKind::segment;
+    const PostResult result = rail.send(transfer, route.address, length);
+    if (result == PostResult::again) {
+      rail.give_back(transfer);
+      continue;
+    }
+    if (result == PostResult::failed) {
+      rail.give_back(transfer);
+      lose(peer, transfer->carries_data, fi_strerror(rail.last_error()));
+      return true;
+    }
+    --credits;
+    *owed -= message.header.credits;
+    to.matched_owed -= message.header.matched;
+    copied(to, message);
+    return true;
+  }
+  return false;
+}
+
+// The payload has been copied into a buffer of the rail's.
+void FabricEndpoint::copied(Peer& to, const Message& message) {
+  if (message.completion) {
+    --message.completion->pending;
+    --to.posts;
+  }
+  if (message.part_of && --message.part_of->outstanding == 0) finish(*message.part_of);
+}
+
+bool FabricEndpoint::progress() {
+  bool moved = false;
+  for (std::size_t rail = 0; rail < setup_.rails.size(); ++rail) {
+    events_.clear();
+    setup_.rails[rail]->poll(events_);
+    for (RailEvent& event : events_) handle(static_cast<int>(rail), event);
+    moved = moved || !events_.empty();
+  }
+  flush_grants();
+  moved = flush_waiting() || moved;
+  moved = flush_writes() || moved;
+  moved = flush_owing() || moved;
+  if (!failures_.empty()) {
+    const Error error = std::move(failures_.front());
+    failures_.pop_front();
+    throw error;
+  }
+  return moved;
+}
+
+void FabricEndpoint::handle(int rail, RailEvent& event) {
+  switch (event.kind) {
+    case RailEvent::Kind::received:
+      take_message(rail, event.transfer->slot, event.bytes);
+      rail_at(rail).repost(event.transfer);
+      return;
+    case RailEvent::Kind::sent:
+      rail_at(rail).give_back(event.transfer);
+      return;
+    case RailEvent::Kind::written: {
+      auto& outgoing = *static_cast<Outgoing*>(event.transfer->owner);
+      rail_at(rail).give_back(event.transfer);
+      if (--outgoing.outstanding == 0) finish(outgoing);
+      return;
+    }
+    case RailEvent::Kind::peer_wrote:
+      take_write(static_cast<std::uint32_t>(event.data), rail, event.transfer);
+      return;
+    case RailEvent::Kind::failed:
+      take_failure(rail, event);
+      return;
+  }
+}
+
+void FabricEndpoint::take_message(int rail, const std::byte* data, std::size_t bytes) {
+  MessageHeader header;
+  if (bytes >= sizeof header) std::memcpy(&header, data, sizeof header);
+  const std::byte* payload = data + sizeof header;
+  const std::size_t length = bytes - sizeof header;
+  const int peer = static_cast<int>(header.source);
+  if (bytes < sizeof header || header.magic != setup_.magic || peer < 0 || peer >= setup_.size ||
+      peer == setup_.rank || header.bytes < 0 ||
+      header.credit_rail >= std::max(1, setup_of(peer).peer_rails) ||
+      (header.kind == MessageKind::eager && static_cast<std::int64_t>(length) != header.bytes)) {
+    log::once(log::Level::warn, "fabric-stranger",
+              fmt::format("{}: dropped a message that is not of this job", setup_.name));
+    return;
+  }
+  Peer& from = peer_at(peer);
+  ++from.owed[static_cast<std::size_t>(rail)];
+  from.credits[header.credit_rail] += header.credits;
+  from.unmatched_left += header.matched;
+  switch (header.kind) {
+    case MessageKind::eager:
+      take_eager(header, payload);
+      break;
+    case MessageKind::grant:
+      take_grant(header, payload, length);
+      break;
+    case MessageKind::announce:
+      take_announce(header);
+      break;
+    case MessageKind::segment:
+      take_segment(header, payload, length);
+      break;
+    case MessageKind::credit:
+      break;
+  }
+  note_owing(peer);
+}
+
+void FabricEndpoint::take_failure(int rail, const RailEvent& event) {
+  Transfer* transfer = event.transfer;
+  if (event.error == FI_ECANCELED) return;
+  if (transfer && transfer->kind != Transfer::Kind::receive) {
+    const int peer = transfer->peer;
+    const bool data = transfer->kind == Transfer::Kind::write || transfer->carries_data;
+    rail_at(rail).give_back(transfer);
+    return lose(peer, data, event.text);
+  }
+  if (transfer) rail_at(rail).repost(transfer);
+  if (transfer && event.error == FI_ETRUNC) {
+    log::once(log::Level::warn, "fabric-truncated",
+              fmt::format("{}: dropped a message longer than this job sends", setup_.name));
+    return;
+  }
+  fail(Error(ErrorCode::io, fmt::format("{}: {}", setup_.name, event.text)).at_rank(setup_.rank));
+}
+
+// A peer that has left after its last message is no error until somebody needs it.
+void FabricEndpoint::lose(int peer, bool data_lost, const std::string& why) {
+  Peer& gone = peer_at(peer);
+  if (gone.lost) return;
+  gone.lost = true;
+  gone.why_lost = why;
+  gone.waiting.clear();
+  for (auto& queue : writes_)
+    std::erase_if(queue, [&](const Write& write) { return write.message->peer == peer; });
+  if (data_lost || gone.posts > 0) refuse_lost(peer);
+}
+
+// Credits go back with the next message; alone only when half of them are due.
+void FabricEndpoint::note_owing(int peer) {
+  Peer& to = peer_at(peer);
+  if (to.owing || to.lost) return;
+  if (std::ranges::max(to.owed) < setup_.credits / 2 && to.matched_owed < setup_.unmatched / 2)
+    return;
+  to.owing = true;
+  owing_peers_.push_back(peer);
+}
+
+bool FabricEndpoint::flush_owing() {
+  if (owing_peers_.empty()) return false;
+  std::vector<int> due;
+  due.swap(owing_peers_);
+  bool moved = false;
+  for (const int peer : due) {
+    Peer& to = peer_at(peer);
+    to.owing = false;
+    while (!to.lost && (std::ranges::max(to.owed) >= setup_.credits / 2 ||
+                        to.matched_owed >= setup_.unmatched / 2)) {
+      Message message;
+      message.header = header_of(MessageKind::credit, {});
+      if (!dispatch(peer, message)) {
+        note_owing(peer);
+        break;
+      }
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool FabricEndpoint::flush_waiting() {
+  if (waiting_peers_.empty()) return false;
+  std::vector<int> waiting;
+  waiting.swap(waiting_peers_);
+  bool moved = false;
+  for (const int peer : waiting) {
+    Peer& to = peer_at(peer);
+    while (!to.waiting.empty() && dispatch(peer, to.waiting.front())) {
+      if (!to.waiting.empty()) to.waiting.pop_front();  // a lost peer's queue is gone
+      moved = true;
+    }
+    to.waits = !to.waiting.empty();
+    if (to.waits) waiting_peers_.push_back(peer);
+  }
+  return moved;
+}
+
+bool FabricEndpoint::flush_writes() {
+  bool moved = false;
+  for (std::size_t at = 0; at < writes_.size(); ++at) {
+    auto& queue = writes_[at];
+    Rail& rail = *setup_.rails[at];
+    while (!queue.empty()) {
+      const Write write = queue.front();
+      Outgoing& message = *write.message;
+      int& credits =
+          peer_at(message.peer).credits[static_cast<std::size_t>(write.route->peer_rail)];
+      if (rail.writes_take_receives() && credits <= 1) break;
+      Transfer* transfer = rail.take_write();
+      if (!transfer) break;
+      transfer->peer = message.peer;
+      transfer->owner = &message;
+      const PostResult result = rail.write(
+          transfer, {message.data + write.offset, static_cast<std::size_t>(write.bytes),
+                     message.use ? message.use.descriptor(static_cast<int>(at)) : nullptr,
+                     write.route->address, write.address, write.key, write.id});
+      if (result != PostResult::posted) rail.give_back(transfer);
+      if (result == PostResult::again) break;
+      if (result == PostResult::failed) {
+        lose(message.peer, true, fi_strerror(rail.last_error()));
+        continue;
+      }
+      if (rail.writes_take_receives()) --credits;
+      queue.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+void FabricEndpoint::flush_grants() {
+  for (std::size_t left = waiting_grants_.size(); left > 0; --left) {
+    const MatchKey key = waiting_grants_.front();
+    waiting_grants_.pop_front();
+    if (const auto found = incoming_.find(key); found != incoming_.end()) grant(found->second);
+  }
+}
+
+// A rank that waits for a grant in vain may have called something else than its peer: it says what,
+// so that the peer can compare.
+void FabricEndpoint::announce_stalled() {
+  const auto now = Clock::now();
+  if (std::chrono::duration<double>(now - last_stall_check_).count() < kAnnounceSeconds) return;
+  last_stall_check_ = now;
+  for (auto& [key, outgoing] : outgoing_)
+    if (!outgoing.started && !outgoing.announced &&
+        std::chrono::duration<double>(now - outgoing.posted).count() >= kAnnounceSeconds)
+      announce(outgoing);
+}
+
+void FabricEndpoint::sleep(int microseconds) {
+  announce_stalled();
+  if (microseconds <= 0) return;
+  if (!can_poll_) return nap(std::min(microseconds, kNapMicroseconds));
+  std::vector<pollfd> descriptors;
+  for (const auto& rail : setup_.rails) {
+    if (!rail->may_wait()) return;
+    descriptors.push_back({rail->wait_descriptor(), POLLIN, 0});
+    if (rail->needs_frequent_progress()) microseconds = std::min(microseconds, kTimerMicroseconds);
+  }
+  const timespec time{microseconds / 1'000'000, (microseconds % 1'000'000) * 1000L};
+  ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,129 @@
+// One rail: a libfabric domain with its endpoint, completion queue, addresses and buffers. It posts
+// and polls; what the bytes mean is the endpoint's business.
+//
+// Never posts more than its completion queue holds: receives, transfers (sends and writes) and
+// writes that peers were allowed are limited from the start (EFA's queue overruns silently).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/transport/fabric/discovery.h"
+
+namespace shoal::collectives {
+
+// What libfabric hands back with a completion.
+struct Transfer {
+  fi_context2 context{};  // first: libfabric's own while the transfer is in flight
+  enum class Kind : std::uint8_t { receive, message, write } kind = Kind::receive;
+  int peer = -1;
+  bool carries_data = false;  // message: of a post, not only control
+  std::byte* slot = nullptr;  // receive, message
+  void* owner = nullptr;      // write: what it is part of
+};
+
+struct RailLimits {
+  std::size_t slot_bytes = 0;  // of a message
+  int receives = 0;            // posted at all times
+  int messages = 0;            // in flight
+  int writes = 0;              // in flight
+};
+
+// Of peers, in flight towards one rail: the endpoint allows no more.
+inline constexpr int kRemoteWrites = 1024;
+
+struct RailEvent {
+  enum class Kind : std::uint8_t { received, sent, written, peer_wrote, failed } kind;
+  Transfer* transfer = nullptr;  // null for peer_wrote, unless the provider took a receive for it
+  std::size_t bytes = 0;         // received
+  std::uint64_t data = 0;        // peer_wrote
+  int error = 0;                 // failed: a positive libfabric error
+  std::string text;              // failed: in the provider's words
+};
+
+enum class PostResult : std::uint8_t { posted, again, failed };
+
+class Rail {
+ public:
+  explicit Rail(FoundRail found);
+  Rail(const Rail&) = delete;
+  Rail& operator=(const Rail&) = delete;
+
+  const RailSite& site() const { return site_; }
+  std::string provider() const { return info_->fabric_attr->prov_name; }
+  bool can_write() const;             // remote writes with four bytes of data
+  bool writes_take_receives() const;  // FI_RX_CQ_DATA
+  bool must_register_local() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
+  bool pins() const { return (info_->domain_attr->mr_mode & FI_MR_ALLOCATED) != 0; }
+  bool uses_virtual_addresses() const {
+    return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+  }
+  std::int64_t largest_message() const { return largest_message_; }
+  std::int64_t largest_write() const { return largest_write_; }
+  int receive_queue() const { return static_cast<int>(info_->rx_attr->size); }
+  int transmit_queue() const { return static_cast<int>(info_->tx_attr->size); }
+  bool manages_resources() const { return info_->domain_attr->resource_mgmt == FI_RM_ENABLED; }
+  bool needs_frequent_progress() const {
+    return info_->domain_attr->control_progress == FI_PROGRESS_MANUAL;
+  }
+
+  const std::string& address() const { return address_; }  // opaque bytes, for peers
+  fi_addr_t insert(const std::string& address);
+  // Makes buffers and posts all receives. Once, after addresses are known to nobody yet.
+  void start(const RailLimits& limits);
+
+  // Null when all are in flight.
+  Transfer* take_message();
+  Transfer* take_write();
+  void give_back(Transfer* transfer);  // message, write
+
+  PostResult send(Transfer* message, fi_addr_t to, std::size_t bytes);
+  struct RemoteWrite {
+    const void* data = nullptr;
+    std::size_t bytes = 0;
+    void* descriptor = nullptr;
+    fi_addr_t to = FI_ADDR_UNSPEC;
+    std::uint64_t address = 0, key = 0;
+    std::uint32_t id = 0;
+  };
+  PostResult write(Transfer* transfer, const RemoteWrite& target);
+  void repost(Transfer* receive);
+  int last_error() const { return last_error_; }  // of the post that failed, positive
+
+  // Appends what has happened.
+  void poll(std::vector<RailEvent>& events);
+  int in_flight() const { return in_flight_; }  // messages and writes
+
+  // The descriptor to poll(2), or -1 where the provider has none.
+  int wait_descriptor() const { return wait_fd_; }
+  bool may_wait();  // nothing is left in the queue (fi_trywait)
+
+  FiMemory register_memory(void* data, std::size_t bytes, bool remote);
+
+ private:
+  PostResult result_of(ssize_t status);
+  void post(Transfer* receive);
+  void poll_error(std::vector<RailEvent>& events);
+
+  FiInfo info_;
+  std::size_t queue_entries_ = 0;
+  RailSite site_;
+  std::int64_t largest_message_ = 0, largest_write_ = 0;
+  FiFabric fabric_;
+  FiDomain domain_;
+  FiQueue queue_;
+  FiAddresses addresses_;
+  std::vector<std::byte> memory_;  // of all slots
+  std::vector<Transfer> receives_, messages_, writes_;
+  std::vector<Transfer*> free_messages_, free_writes_, unposted_;
+  FiMemory slots_region_;  // where local memory must be registered
+  FiEndpoint endpoint_;
+  std::string address_;
+  RailLimits limits_;
+  std::uint64_t next_key_ = 1;
+  int in_flight_ = 0, wait_fd_ = -1, last_error_ = 0;
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,85 @@
+// Memory registered on every rail of an endpoint, and kept for the next message that uses it.
+//
+// An entry covers an interval and counts its uses. Unused entries are kept up to a limit; the one
+// unused longest goes first. Where registering pins pages that limit is 0 by default: memory that
+// the program frees and maps anew would otherwise be read and written through its old pages.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "shoal/collectives/transport/fabric/rail.h"
+
+namespace shoal::collectives {
+
+class RegistrationCache {
+ public:
+  RegistrationCache(std::vector<Rail*> rails, std::size_t idle_limit)
+      : rails_(std::move(rails)), idle_limit_(idle_limit) {}
+  RegistrationCache(const RegistrationCache&) = delete;
+  RegistrationCache& operator=(const RegistrationCache&) = delete;
+
+  struct Entry;
+
+  // One use of an entry; the cache must outlive it.
+  class Use {
+   public:
+    Use() = default;
+    Use(RegistrationCache* cache, Entry* entry) : cache_(cache), entry_(entry) {}
+    Use(Use&& other) noexcept : cache_(other.cache_), entry_(other.entry_) {
+      other.entry_ = nullptr;
+    }
+    Use& operator=(Use&& other) noexcept {
+      std::swap(cache_, other.cache_);
+      std::swap(entry_, other.entry_);
+      return *this;
+    }
+    ~Use() {
+      if (entry_) cache_->release(entry_);
+    }
+    explicit operator bool() const { return entry_ != nullptr; }
+    void* descriptor(int rail) const;
+    std::uint64_t key(int rail) const;
+    // What a peer names to write at `data`.
+    std::uint64_t address(int rail, const void* data) const;
+
+   private:
+    RegistrationCache* cache_ = nullptr;
+    Entry* entry_ = nullptr;
+  };
+
+  // `remote`: peers may write there.
+  Use acquire(const void* data, std::int64_t bytes, bool remote);
+  std::int64_t misses() const { return misses_; }
+  std::size_t idle() const { return idle_.size(); }
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  friend class Use;
+  using Entries = std::multimap<std::uintptr_t, std::unique_ptr<Entry>>;  // by begin
+
+  Entry* find(std::uintptr_t begin, std::uintptr_t end, bool remote);
+  void release(Entry* entry) noexcept;
+
+  std::vector<Rail*> rails_;
+  std::size_t idle_limit_;
+  Entries entries_;
+  std::list<Entry*> idle_;      // longest unused first
+  std::uintptr_t longest_ = 0;  // bytes of the longest entry there ever was: bounds the search
+  std::int64_t misses_ = 0;
+};
+
+struct RegistrationCache::Entry {  // of [begin, end)
+  std::uintptr_t begin = 0, end = 0;
+  bool remote = false;
+  int uses = 0;
+  std::vector<FiMemory> regions;  // by rail
+  Entries::iterator place;
+  std::list<Entry*>::iterator idle_place;  // while uses == 0
+};
+
+}  // namespace shoal::collectives

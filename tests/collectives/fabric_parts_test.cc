@@ -1,0 +1,132 @@
+// The pure parts of the fabric transport: striping, the choice of rails, interface lists.
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/transport/fabric/rail_choice.h"
+#include "shoal/collectives/transport/fabric/striping.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+TEST(Striping, CoversEveryByteOnceAndCountsAgree) {
+  for (int rails = 1; rails <= 8; ++rails)
+    for (const std::int64_t largest :
+         {std::numeric_limits<std::int64_t>::max(), 1L << 30, 300 * kKiB, 4096L, 100L})
+      for (const std::int64_t bytes : {0L, 1L, 127L, 128L, 129L, 128 * kKiB - 1, 128 * kKiB,
+                                       128 * kKiB + 1, 256 * kKiB + 1, kMiB + 3, 3 * kMiB - 5}) {
+        const StripingRule rule{128 * kKiB, largest, rails};
+        for (const std::uint32_t first : {0u, 1u, 0xffffffffu}) {
+          const auto segments = cut_into_segments(bytes, rule, first);
+          EXPECT_EQ(static_cast<std::int64_t>(segments.size()), count_segments(bytes, rule))
+              << bytes << " bytes, " << rails << " rails, at most " << largest;
+          std::int64_t next = 0;
+          for (const Segment& segment : segments) {
+            EXPECT_EQ(segment.offset, next);
+            EXPECT_GT(segment.bytes, 0);
+            EXPECT_LE(segment.bytes, largest);
+            EXPECT_GE(segment.rail, 0);
+            EXPECT_LT(segment.rail, rails);
+            EXPECT_TRUE(largest < kStripeAlignment || segment.offset % kStripeAlignment == 0);
+            next += segment.bytes;
+          }
+          EXPECT_EQ(next, bytes);
+        }
+      }
+}
+
+TEST(Striping, UsesAnotherRailForEach128KiB) {
+  const auto rails_used = [](std::int64_t bytes, int rails) {
+    std::vector<int> used;
+    for (const Segment& segment : cut_into_segments(bytes, {128 * kKiB, kMiB << 10, rails}, 1))
+      used.push_back(segment.rail);
+    return used;
+  };
+  EXPECT_THAT(rails_used(128 * kKiB, 4), ElementsAre(1));
+  EXPECT_THAT(rails_used(128 * kKiB + 1, 4), ElementsAre(1, 2));
+  EXPECT_THAT(rails_used(64 * kMiB + 3, 4), ElementsAre(1, 2, 3, 0));
+  EXPECT_THAT(rails_used(64 * kMiB + 3, 1), ElementsAre(0));
+  const auto even = cut_into_segments(64 * kMiB, {128 * kKiB, kMiB << 10, 4}, 0);
+  for (const Segment& segment : even) EXPECT_EQ(segment.bytes, 16 * kMiB);
+}
+
+TEST(Striping, RefusesNonsense) {
+  EXPECT_THROW(count_segments(-1, {}), Error);
+  EXPECT_THROW(count_segments(1, {128, 128, 0}), Error);
+}
+
+TEST(Interfaces, IncludeAndExcludeLists) {
+  const auto only = parse_interface_filter("eth0,10.0.0.0/16");
+  EXPECT_TRUE(only.admits({"eth0", "x"}));
+  EXPECT_TRUE(only.admits({"eth7", "10.0.0.0/16"}));
+  EXPECT_FALSE(only.admits({"eth1", "x"}));
+  const auto all_but = parse_interface_filter("^lo,docker0");
+  EXPECT_TRUE(all_but.admits({"eth0"}));
+  EXPECT_FALSE(all_but.admits({"docker0"}));
+  for (const char* wrong : {"", ",", "eth0,", "^", "eth0,^lo", "^^lo", "a b"}) {
+    try {
+      parse_interface_filter(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& problem) {
+      EXPECT_THAT(problem.what(), HasSubstr("^lo,docker0"));
+    }
+  }
+}
+
+TEST(Rails, OfWhichAllRanksHaveTheNetwork) {
+  const std::vector<RailSite> two{{"eth0", "10.0.0.0/24"}, {"eth1", "10.0.1.0/24"}};
+  const std::vector<RailSite> one{{"ens5", "10.0.1.0/24"}};
+  const auto common = find_common_rails({two, one, two});
+  EXPECT_FALSE(common.by_index);
+  EXPECT_THAT(common.sites, ElementsAre(ElementsAre(1), ElementsAre(0), ElementsAre(1)));
+  // Routed networks: nothing in common, so by place.
+  const auto routed = find_common_rails({two, {{"eth0", "10.9.0.0/24"}}});
+  EXPECT_TRUE(routed.by_index);
+  EXPECT_THAT(routed.sites, ElementsAre(ElementsAre(0), ElementsAre(0)));
+}
+
+TEST(Rails, AreSharedEvenlyNearOnesFirst) {
+  const auto equal = [](int ranks, int rails) {
+    return share_rails(std::vector(static_cast<std::size_t>(ranks),
+                                   std::vector<int>(static_cast<std::size_t>(rails), 0)));
+  };
+  EXPECT_THAT(equal(1, 4), ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(equal(2, 4), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_THAT(equal(4, 4),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+  EXPECT_THAT(equal(4, 1),
+              ElementsAre(ElementsAre(0), ElementsAre(0), ElementsAre(0), ElementsAre(0)));
+  // p4d: 8 accelerators, 4 cards; then a rank on the far socket.
+  for (int ranks = 1; ranks <= 17; ++ranks)
+    for (int rails = 1; rails <= 32; ++rails) {
+      std::vector<int> uses(static_cast<std::size_t>(rails), 0);
+      for (const auto& share : equal(ranks, rails)) {
+        EXPECT_FALSE(share.empty());
+        for (const int rail : share) ++uses[static_cast<std::size_t>(rail)];
+      }
+      const auto [least, most] = std::ranges::minmax(uses);
+      EXPECT_GE(least, 1) << ranks << " ranks, " << rails << " rails";
+      EXPECT_LE(most - least, 1) << ranks << " ranks, " << rails << " rails";
+    }
+  EXPECT_THAT(share_rails({{1, 1, 0, 0}, {0, 0, 1, 1}}),
+              ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
+}
+
+TEST(Rails, PairByNetworkAndThenByPlace) {
+  EXPECT_THAT(pair_rails({"a", "b"}, {"b", "a"}), ElementsAre(1, 0));
+  EXPECT_THAT(pair_rails({"efa", "efa"}, {"efa", "efa", "efa"}), ElementsAre(0, 1));
+  EXPECT_THAT(pair_rails({"efa", "efa", "efa"}, {"efa", "efa"}), ElementsAre(0, 1, 0));
+  EXPECT_THAT(pair_rails({"a", "c"}, {"a"}), ElementsAre(0, -1));
+  EXPECT_TRUE(is_virtual_interface("docker0"));
+  EXPECT_FALSE(is_virtual_interface("eth0"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives

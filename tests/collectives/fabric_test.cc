@@ -1,0 +1,385 @@
+// Endpoints over libfabric's tcp and udp providers: ranks as threads and as processes.
+#include "shoal/collectives/transport/fabric/fabric.h"
+
+#include <csignal>
+#include <thread>
+
+#include "fabric_traffic.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::ProcessRanks;
+using shoal::test::run_thread_ranks;
+using shoal::test::thread_rank_errors;
+using test::drive;
+using test::run_traffic;
+using test::TrafficPlan;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr double kSeconds = 60;
+
+std::unique_ptr<Endpoint> connect(const World& world, Store& store, const FabricOptions& options,
+                                  double seconds = kSeconds) {
+  return make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size, store,
+                              "fabric", Deadline::in_seconds(seconds));
+}
+
+FabricOptions over(const std::string& provider) {
+  FabricOptions options;
+  options.provider = provider;
+  return options;
+}
+
+// Two rails on one machine: two loopback addresses.
+FabricOptions two_rails(const std::string& provider) {
+  FabricOptions options = over(provider);
+  options.interfaces = "127.0.0.1,127.0.0.2";
+  options.stripe_bytes = 16 << 10;
+  return options;
+}
+
+#define SHOAL_PROVIDER_OR_SKIP() \
+  if (fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric"
+
+// All ranks stay until everybody is done, as groups do.
+void leave_together(Store& store, int size) {
+  barrier(store, "leave", size, Deadline::in_seconds(kSeconds));
+}
+
+struct Case {
+  std::string name, provider;
+  int ranks = 2;
+  bool rails = false;  // two of them
+  bool writes = true;
+  std::int64_t eager = 8192;
+};
+std::string case_name(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
+
+class Traffic : public ::testing::TestWithParam<Case> {
+ protected:
+  FabricOptions options() const {
+    FabricOptions chosen =
+        GetParam().rails ? two_rails(GetParam().provider) : over(GetParam().provider);
+    chosen.remote_writes = GetParam().writes;
+    chosen.eager_bytes = GetParam().eager;
+    return chosen;
+  }
+};
+
+TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const std::int64_t eager = GetParam().eager;
+  run_thread_ranks(GetParam().ranks, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, options());
+    EXPECT_EQ(endpoint->eager_bytes(), eager);
+    EXPECT_EQ(endpoint->rails(), GetParam().rails ? 2 : 1);
+    TrafficPlan plan;
+    plan.rounds = 12;
+    plan.messages = 250;
+    plan.first_sequence = 0xfffffffau;  // wraps
+    plan.sizes = {0, 1, 3, 64, 1000, eager - 1, eager, eager + 1, 3 * eager, 70'001};
+    run_traffic(*endpoint, plan, kSeconds);
+    const EndpointStatistics statistics = endpoint->statistics();
+    EXPECT_GT(statistics.eager_messages, 0);
+    EXPECT_GT(statistics.rendezvous_messages, 0);
+    leave_together(store, world.size);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Traffic,
+                         ::testing::Values(Case{"Tcp2", "tcp", 2}, Case{"Tcp5", "tcp", 5},
+                                           Case{"Udp3", "udp", 3},
+                                           Case{"TcpTwoRails3", "tcp", 3, true},
+                                           Case{"UdpTwoRails2", "udp", 2, true},
+                                           Case{"TcpWithoutWrites3", "tcp", 3, false, false},
+                                           Case{"TcpSmallEager4", "tcp", 4, false, true, 128}),
+                         case_name);
+
+TEST(Fabric, ReceiveIdsWrap) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(3, [&](const World& world, Store& store) {
+    FabricOptions options = over("tcp");
+    options.first_receive_id = 0xfffffff0u;
+    const auto endpoint = connect(world, store, options);
+    TrafficPlan plan;
+    plan.sizes = {20'000, 9000};
+    run_traffic(*endpoint, plan, kSeconds);
+    leave_together(store, world.size);
+  });
+}
+
+TEST(Fabric, FewCreditsAreEnough) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(3, [&](const World& world, Store& store) {
+    FabricOptions options = two_rails("tcp");
+    options.credits = 4;
+    options.unmatched = 2;
+    const auto endpoint = connect(world, store, options);
+    TrafficPlan plan;
+    plan.messages = 600;
+    plan.sizes = {0, 10, 8192, 8193, 100'000};
+    run_traffic(*endpoint, plan, kSeconds);
+    leave_together(store, world.size);
+  });
+}
+
+TEST(Fabric, LargeMessagesBothWaysAtOnce) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, two_rails("tcp"));
+    constexpr std::size_t kBytes = (std::size_t{64} << 20) + 3;
+    std::vector<std::uint8_t> out(kBytes), in(kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i)
+      out[i] =
+          test::expected_byte(static_cast<std::uint32_t>(world.rank), static_cast<std::int64_t>(i));
+    Completion completion;
+    endpoint->begin({1, 1}, {});
+    endpoint->post_receive(1 - world.rank, {{1, 1}, 0}, in.data(), kBytes, completion);
+    endpoint->post_send(1 - world.rank, {{1, 1}, 0}, out.data(), kBytes, completion);
+    drive(*endpoint, completion, kSeconds);
+    endpoint->end({1, 1});
+    for (std::size_t i = 0; i < kBytes; ++i)
+      ASSERT_EQ(in[i], test::expected_byte(static_cast<std::uint32_t>(1 - world.rank),
+                                           static_cast<std::int64_t>(i)))
+          << "byte " << i;
+    leave_together(store, 2);
+  });
+}
+
+// A sender that runs far ahead of its receiver is held, not buffered without end.
+TEST(Fabric, UnmatchedMessagesAreBounded) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [&](const World& world, Store& store) {
+    FabricOptions options = over("tcp");
+    options.unmatched = 32;
+    const auto endpoint = connect(world, store, options);
+    constexpr std::uint32_t kMessages = 1000;
+    Completion completion;
+    std::vector<std::uint32_t> values(kMessages);
+    endpoint->begin({1, 1}, {});
+    if (world.rank == 0) {
+      for (std::uint32_t i = 0; i < kMessages; ++i) {
+        values[i] = i;
+        endpoint->post_send(1, {{1, 1}, i}, &values[i], 4, completion);
+      }
+      for (int i = 0; i < 200; ++i) {
+        endpoint->progress();
+        endpoint->sleep(100);
+      }
+      EXPECT_GE(completion.pending, static_cast<int>(kMessages) - 32);
+      barrier(store, "ahead", 2, Deadline::in_seconds(kSeconds));
+    } else {
+      const Deadline ahead = Deadline::in_seconds(0.2);
+      while (!ahead.passed())
+        if (!endpoint->progress()) endpoint->sleep(100);
+      EXPECT_LE(endpoint->statistics().unexpected, 32);
+      barrier(store, "ahead", 2, Deadline::in_seconds(kSeconds));
+      for (std::uint32_t i = kMessages; i-- > 0;)
+        endpoint->post_receive(0, {{1, 1}, i}, &values[i], 4, completion);
+    }
+    drive(*endpoint, completion, kSeconds);
+    for (std::uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(values[i], i);
+    leave_together(store, 2);
+  });
+}
+
+TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
+  SHOAL_PROVIDER_OR_SKIP();
+  for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{100'000}}) {
+    const auto errors = thread_rank_errors(2, [&](const World& world, Store& store) {
+      const auto endpoint = connect(world, store, over("tcp"));
+      Signature signature;
+      signature.operation = world.rank == 0 ? Operation::all_reduce : Operation::all_gather;
+      signature.dtype = DType::f32;
+      signature.count = 25;
+      std::vector<std::byte> data(static_cast<std::size_t>(bytes)), in(data.size());
+      Completion completion;
+      endpoint->begin({1, 1}, signature);
+      // Both only send, so nobody grants anything: a stalled send must still say what it is.
+      endpoint->post_send(1 - world.rank, {{1, 1}, 0}, data.data(), bytes, completion);
+      endpoint->post_receive(1 - world.rank, {{1, 1}, 99}, in.data(), 1, completion);
+      try {
+        drive(*endpoint, completion, 10);
+      } catch (const Error& problem) {
+        EXPECT_EQ(problem.code(), ErrorCode::mismatch);
+        EXPECT_EQ(problem.peer(), 1 - world.rank);
+        // What this rank still has to say goes out, so that the other sees it too.
+        const Deadline others = Deadline::in_seconds(0.5);
+        while (!others.passed()) try {
+            endpoint->progress();
+            endpoint->sleep(1000);
+          } catch (const Error& again) {
+            EXPECT_EQ(again.code(), ErrorCode::mismatch);
+          }
+        leave_together(store, 2);
+        throw;
+      }
+    });
+    EXPECT_THAT(errors,
+                Each(AllOf(HasSubstr("all_reduce of 25 f32"), HasSubstr("all_gather of 25 f32"))));
+  }
+}
+
+TEST(Fabric, LengthsThatDisagreeAreNamed) {
+  SHOAL_PROVIDER_OR_SKIP();
+  for (const auto& [sent, received] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {100, 104}, {100, 90'000}, {90'000, 80'000}}) {
+    std::atomic<int> noticed{0};
+    thread_rank_errors(2, [&, sent = sent, received = received](const World& world, Store& store) {
+      const auto endpoint = connect(world, store, over("tcp"));
+      std::vector<std::byte> data(90'000);
+      Completion completion;
+      endpoint->begin({1, 1}, {});
+      if (world.rank == 0)
+        endpoint->post_send(1, {{1, 1}, 0}, data.data(), sent, completion);
+      else
+        endpoint->post_receive(0, {{1, 1}, 0}, data.data(), received, completion);
+      try {
+        drive(*endpoint, completion, 1);
+      } catch (const Error& problem) {
+        if (problem.code() == ErrorCode::mismatch) {
+          ++noticed;
+          EXPECT_THAT(problem.what(),
+                      AllOf(HasSubstr(std::to_string(sent)), HasSubstr(std::to_string(received))));
+        }
+      }
+      leave_together(store, 2);
+    });
+    EXPECT_GE(noticed, 1) << sent << " sent, " << received << " expected";
+  }
+}
+
+class KilledPeer : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KilledPeer, NeverHangsItsPeers) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const std::string provider = GetParam();
+  ProcessRanks ranks(2, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over(provider));
+    std::vector<std::byte> data(1 << 20), in(1 << 20);
+    ProcessRanks::say_ready(store);
+    const double seconds = 3;
+    for (std::uint32_t sequence = 0;; ++sequence) {
+      const OperationKey key{1, sequence};
+      Completion completion;
+      endpoint->begin(key, {});
+      endpoint->post_receive(1 - world.rank, {key, 0}, in.data(), 1 << 20, completion);
+      endpoint->post_send(1 - world.rank, {key, 0}, data.data(), 1 << 20, completion);
+      drive(*endpoint, completion, seconds);
+      endpoint->end(key);
+    }
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, 2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ranks.send_signal(1, SIGKILL);
+  const auto outcomes = ranks.wait(15);
+  EXPECT_FALSE(outcomes[0].running);
+  EXPECT_FALSE(outcomes[0].error.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KilledPeer, ::testing::Values("tcp", "udp"),
+                         [](const auto& named) { return named.param; });
+
+// The last message of a rank that leaves at once still arrives, large and small.
+TEST(Fabric, LastWordsArrive) {
+  SHOAL_PROVIDER_OR_SKIP();
+  for (const char* provider : {"tcp", "udp"}) {
+    ProcessRanks ranks(2, [&](const World& world, Store& store) {
+      auto endpoint = connect(world, store, over(provider));
+      std::vector<std::uint8_t> data(5000, 42);
+      Completion completion;
+      endpoint->begin({1, 1}, {});
+      for (std::uint32_t i = 0; i < 20; ++i)
+        if (world.rank == 0) endpoint->post_send(1, {{1, 1}, i}, data.data(), 5000, completion);
+      if (world.rank == 0) {
+        drive(*endpoint, completion, 5);
+        endpoint.reset();
+        barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
+        return;
+      }
+      // The acknowledgements of reliable datagrams are ours to send.
+      const Deadline polling = Deadline::in_seconds(2);
+      while (endpoint->statistics().unexpected < 20 && !polling.passed())
+        if (!endpoint->progress()) endpoint->sleep(100);
+      barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
+      for (std::uint32_t i = 0; i < 20; ++i) {
+        std::vector<std::uint8_t> in(5000);
+        Completion received;
+        endpoint->post_receive(0, {{1, 1}, i}, in.data(), 5000, received);
+        drive(*endpoint, received, 5);
+        EXPECT_EQ(in, data);
+      }
+    });
+    for (const auto& outcome : ranks.wait(20)) EXPECT_EQ(outcome.error, "") << provider;
+  }
+}
+
+TEST(Fabric, RegistrationsAreKept) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("tcp"));
+    std::vector<std::byte> buffer(1 << 20);
+    const auto region = endpoint->register_memory(buffer.data(), 1 << 20);
+    for (std::uint32_t sequence = 0; sequence < 20; ++sequence) {
+      const OperationKey key{1, sequence};
+      Completion completion;
+      endpoint->begin(key, {});
+      const std::ptrdiff_t offset = 1000 * static_cast<std::ptrdiff_t>(sequence);
+      if (world.rank == 0)
+        endpoint->post_send(1, {key, 0}, buffer.data() + offset, 50'000, completion);
+      else
+        endpoint->post_receive(0, {key, 0}, buffer.data() + offset, 50'000, completion);
+      drive(*endpoint, completion, kSeconds);
+      endpoint->end(key);
+    }
+    EXPECT_EQ(endpoint->statistics().registrations, 1);
+    leave_together(store, 2);
+  });
+}
+
+TEST(Fabric, UnknownProviderNamesWhatThereIs) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const auto store = make_hash_store();
+  try {
+    make_fabric_endpoint(over("warp"), 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
+    FAIL();
+  } catch (const Error& problem) {
+    EXPECT_EQ(problem.code(), ErrorCode::unavailable);
+    EXPECT_THAT(problem.what(), AllOf(HasSubstr("warp"), HasSubstr("tcp;ofi_rxm")));
+  }
+}
+
+TEST(Fabric, MissingRanksAreNamed) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const auto store = make_hash_store();
+  try {
+    make_fabric_endpoint(over("tcp"), 0, 3, 0, 3, *store, "x", Deadline::in_seconds(0.1));
+    FAIL();
+  } catch (const Error& problem) {
+    EXPECT_EQ(problem.code(), ErrorCode::timeout);
+    EXPECT_THAT(problem.what(), HasSubstr("rank(s) 1, 2 did not join"));
+  }
+}
+
+TEST(Fabric, BuildsWithoutItSayWhichFlag) {
+  if (!fabric_providers().empty()) GTEST_SKIP() << "this build has libfabric";
+  const auto store = make_hash_store();
+  try {
+    make_fabric_endpoint({}, 0, 1, 0, 1, *store, "x", Deadline::in_seconds(1));
+    FAIL();
+  } catch (const Error& problem) {
+    EXPECT_THAT(problem.what(), HasSubstr("SHOAL_LIBFABRIC"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collectives

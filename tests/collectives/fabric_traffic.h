@@ -1,0 +1,28 @@
+// Random messages between ranks over an Endpoint, each checked to the byte.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shoal/collectives/transport/endpoint.h"
+
+namespace shoal::collectives::test {
+
+struct TrafficPlan {
+  std::uint32_t seed = 1;
+  int rounds = 4;      // operations, one after the other
+  int messages = 100;  // of each round, over all pairs
+  std::uint32_t first_sequence = 0;
+  std::vector<std::int64_t> sizes;  // chosen from
+};
+
+// Runs this rank's part; throws on an Error, a wrong byte or after `seconds`.
+void run_traffic(Endpoint& endpoint, const TrafficPlan& plan, double seconds);
+
+// Drives until done; throws timeout after `seconds`.
+void drive(Endpoint& endpoint, const Completion& completion, double seconds);
+
+// Bytes of a message are a function of this.
+std::uint8_t expected_byte(std::uint32_t seed, std::int64_t index);
+
+}  // namespace shoal::collectives::test
