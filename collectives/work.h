@@ -18,7 +18,7 @@ class Work {
   // Blocks and drives progress itself. Throws timeout (naming the missing ranks), peer_lost,
   // mismatch or aborted.
   virtual void wait(Deadline deadline) = 0;
-  void wait();  // with the Communicator's own deadline
+  virtual void wait();  // with the Communicator's own deadline
   virtual double default_deadline_seconds() const = 0;
   // Later work on `stream` waits for this one. On host streams the same as wait().
   virtual void block_stream(Stream stream);

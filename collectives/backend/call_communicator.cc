@@ -40,15 +40,15 @@ Call make_call(Operation operation, const void* send, void* recv, std::int64_t c
   return call;
 }
 
-Call reducing(Call call, Reduction op) {
+Call&& reducing(Call&& call, Reduction op) {
   call.op = op.op;
   call.factor = op.op == ReduceOp::premultiplied_sum ? op.factor : 1;
-  return call;
+  return std::move(call);
 }
 
-Call rooted(Call call, int root) {
+Call&& rooted(Call&& call, int root) {
   call.root = root;
-  return call;
+  return std::move(call);
 }
 
 // The count of a _v call; negative counts are refused by check_call.
@@ -59,10 +59,10 @@ std::int64_t total(Counts counts) {
   return sum;
 }
 
-Call with_counts(Call call, Counts counts) {
+Call&& with_counts(Call&& call, Counts counts) {
   call.counts.assign(counts.begin(), counts.end());
   call.count = total(counts);
-  return call;
+  return std::move(call);
 }
 
 }  // namespace
@@ -151,7 +151,7 @@ WorkPtr CallCommunicator::recv(void* data, std::int64_t count, DType dtype, int 
   return take(rooted(make_call(Operation::recv, nullptr, data, count, dtype, stream), peer));
 }
 
-WorkPtr CallCommunicator::take(Call call) {
+WorkPtr CallCommunicator::take(Call&& call) {
   check_call(call, rank(), size(), device_type());
   if (depth_ == 0) return submit(std::move(call));
   group_.push_back(std::move(call));

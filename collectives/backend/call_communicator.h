@@ -40,7 +40,7 @@ class CallCommunicator : public Communicator {
 
  protected:
   // A checked call, outside a group.
-  virtual WorkPtr submit(Call call) = 0;
+  virtual WorkPtr submit(Call&& call) = 0;
   // The calls of a group, in order, never none. As it is here: one after the other.
   virtual WorkPtr submit_group(std::vector<Call> calls);
   virtual double deadline_seconds() const = 0;
@@ -63,7 +63,7 @@ class CallCommunicator : public Communicator {
   virtual std::unique_ptr<Communicator> make_split(const SplitPlan& plan) = 0;
 
  private:
-  WorkPtr take(Call call);
+  WorkPtr take(Call&& call);
 
   int depth_ = 0;  // of begin_group
   std::vector<Call> group_;

@@ -58,7 +58,7 @@ class SingleCommunicator final : public CallCommunicator {
   void abort(std::string_view) override {}
 
  private:
-  WorkPtr submit(Call call) override {
+  WorkPtr submit(Call&& call) override {
     if (call.operation == Operation::all_to_all_v && call.counts != call.recv_counts)
       throw Error(ErrorCode::mismatch,
                   fmt::format("rank 0 sends {} elements to rank 0, which expects {}",

@@ -8,6 +8,7 @@
 // two descriptor slots, used by turns, are enough.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,7 @@ struct Location {
   std::int32_t segment = -1;
   std::int64_t offset = 0;
   bool symmetric() const { return segment >= 0; }
+  friend bool operator==(const Location&, const Location&) = default;
 };
 
 struct Descriptor : Signature {
@@ -32,8 +34,25 @@ struct Descriptor : Signature {
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
+// All that the peers of a small operation need, in the one cache line that they wait for. A rank
+// reads a slot once `place` is place_of(its sequence, 0), exactly: the slot's other sequences are
+// two away, so no count wraps here.
+struct alignas(64) FirstLine {
+  static constexpr std::size_t kPayloadBytes = 40;
+  std::atomic<std::uint64_t> place{0};
+  std::uint64_t kind = 0;  // the signature but its counts
+  std::int64_t count = 0;
+  std::byte payload[kPayloadBytes];  // of an inline exchange that fits; else it is the slot's
+};
+constexpr std::uint64_t kind_of(const Signature& s) {
+  return static_cast<std::uint64_t>(s.operation) | static_cast<std::uint64_t>(s.dtype) << 8 |
+         std::uint64_t{s.reduce} << 16 | std::uint64_t{s.algorithm} << 24 |
+         std::uint64_t{static_cast<std::uint32_t>(s.root)} << 32;
+}
+
 // The payload: counts of a _v operation, then the data of a call that travels inline.
 struct alignas(64) ControlSlot {
+  FirstLine first;
   Descriptor descriptor;
   alignas(64) std::byte payload[kInlineBytes];
 };
@@ -41,6 +60,9 @@ struct alignas(64) ControlSlot {
 struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint64_t> place{0};
   alignas(64) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
+  // This rank can fence all ranks (doorbell.h); written before anybody sees the page.
+  std::atomic<bool> can_fence{false};
+  std::array<std::uint64_t, 16> cores{};  // bit c: this rank may run on core c; likewise
   alignas(64) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
   // 0, or 1 + the rank that called abort; set by that rank in every page.
   alignas(64) std::atomic<std::uint32_t> aborted_by{0};

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +11,13 @@
 #include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::collectives {
+
+bool register_for_fences() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
+         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+void fence_all_ranks() { syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0); }
 
 void wake_always(RankPage& page) {
   page.doorbell.fetch_add(1);
@@ -40,6 +48,7 @@ void Backoff::relax(bool yield) {
 #endif
 }
 
-std::uint32_t suitable_spins(int ranks) { return ranks <= available_cores() ? 4000 : 0; }
+std::uint32_t suitable_spins(int ranks, int cores) { return ranks <= cores ? 4000 : 0; }
+std::uint32_t suitable_spins(int ranks) { return suitable_spins(ranks, available_cores()); }
 
 }  // namespace shoal::collectives

@@ -8,17 +8,25 @@
 
 namespace shoal::collectives {
 
-// Wakes the threads of that rank that sleep, if any do. Call after a sequentially consistent
-// store of what they wait for.
+// Publishing is frequent and sleeping is rare, so the fence that keeps a sleeper from missing what
+// was just published belongs to the sleeper: membarrier(2) makes every running thread of every
+// registered process pass a fence. True once this process is registered; false where the kernel or
+// a container's filter refuses, and then publishers fence themselves.
+bool register_for_fences();
+void fence_all_ranks();
+
+// Wakes the threads of that rank that sleep, if any do. Call after storing what they wait for, and
+// after a sequentially consistent fence unless sleepers fence all ranks.
 void wake(RankPage& page);
 void wake_always(RankPage& page);
 
 // How one thread waits; escalates from call to call. reset() after progress.
 class Backoff {
  public:
-  // `spins`: polls before yielding. A thread that must never burn a core passes `sleep_only`.
-  explicit Backoff(std::uint32_t spins, bool sleep_only = false)
-      : spins_(spins), sleep_only_(sleep_only) {}
+  // `spins`: polls before yielding. `fence_all`: publishers do not fence, so sleepers must. A
+  // thread that must never burn a core passes `sleep_only`.
+  Backoff(std::uint32_t spins, bool fence_all, bool sleep_only = false)
+      : spins_(spins), fence_all_(fence_all), sleep_only_(sleep_only) {}
   void reset() { round_ = 0; }
   bool sleeping() const { return sleep_only_ || round_ >= spins_ + kYields; }
 
@@ -33,6 +41,7 @@ class Backoff {
     // Announce the sleep, remember the bell, look once more: a word stored before the announcement
     // is seen by ready(), one stored after it rings, and futex_wait compares the bell.
     own.sleepers.fetch_add(1);
+    if (fence_all_) fence_all_ranks();
     const std::uint32_t bell = own.doorbell.load();
     if (!ready()) sleep(own, bell, milliseconds);
     own.sleepers.fetch_sub(1);
@@ -44,10 +53,11 @@ class Backoff {
   static void sleep(RankPage& own, std::uint32_t bell, int milliseconds);
 
   std::uint32_t spins_, round_ = 0;
-  bool sleep_only_;
+  bool fence_all_, sleep_only_;
 };
 
-// Spins that suit `ranks` on this host: none where they outnumber the cores.
-std::uint32_t suitable_spins(int ranks);
+// Spins that suit `ranks` that share `cores`: none where they outnumber them.
+std::uint32_t suitable_spins(int ranks, int cores);
+std::uint32_t suitable_spins(int ranks);  // on the cores that this rank may use
 
 }  // namespace shoal::collectives

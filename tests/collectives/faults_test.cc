@@ -320,7 +320,7 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
                   DType::f32,
                   ReduceOp::sum,
                   -1};
-        engine.wait(*engine.submit(call), deadline);
+        engine.wait(*engine.submit(std::move(call)), deadline);
         ASSERT_EQ(buffer->back(), 3.0f) << i;
       }
   });

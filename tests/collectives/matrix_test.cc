@@ -276,7 +276,7 @@ class Damaging final : public CallCommunicator {
   std::int64_t damaged_byte = 0;
 
  private:
-  WorkPtr submit(Call call) override {
+  WorkPtr submit(Call&& call) override {
     auto* recv = static_cast<std::byte*>(call.recv);
     std::copy_n(static_cast<const std::byte*>(call.send), call.send_bytes(0, 1), recv);
     if (call.operation == Operation::all_reduce) recv[damaged_byte] ^= std::byte{1};

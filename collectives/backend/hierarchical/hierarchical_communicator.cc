@@ -53,7 +53,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const Communicator
                               levels_->placement.nodes() / size() * levels_->placement.rails()));
 }
 
-WorkPtr HierarchicalCommunicator::submit(Call call) {
+WorkPtr HierarchicalCommunicator::submit(Call&& call) {
   if (auto task = task_of(call)) {
     engine_->submit(task);
     return std::make_unique<NetWork>(engine_, std::move(task));

@@ -29,7 +29,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   void abort(std::string_view reason) override;
 
  private:
-  WorkPtr submit(Call call) override;
+  WorkPtr submit(Call&& call) override;
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
   std::shared_ptr<Task> task_of(const Call& call);
 

@@ -35,7 +35,7 @@ class MpiCommunicator final : public CallCommunicator {
   void abort(std::string_view reason) override { engine_->abort(reason); }
 
  private:
-  WorkPtr submit(Call call) override {
+  WorkPtr submit(Call&& call) override {
     return std::make_unique<MpiWork>(engine_, engine_->submit(std::move(call)));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }

@@ -7,6 +7,7 @@
 // fill(k+1) overwrites the slot of slice k-1 and waits until all have taken that.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"

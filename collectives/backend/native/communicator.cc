@@ -13,6 +13,7 @@ class NativeWork final : public Work {
       : engine_(std::move(engine)), operation_(std::move(operation)) {}
   bool test() override { return engine_->test(*operation_); }
   void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
+  void wait() override { engine_->wait(*operation_); }
   double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
 
  private:
@@ -41,8 +42,8 @@ class NativeCommunicator final : public CallCommunicator {
   void abort(std::string_view reason) override { engine_->abort(reason); }
 
  private:
-  WorkPtr submit(Call call) override {
-    return std::make_unique<NativeWork>(engine_, engine_->submit(call));
+  WorkPtr submit(Call&& call) override {
+    return std::make_unique<NativeWork>(engine_, engine_->submit(std::move(call)));
   }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {

@@ -4,6 +4,7 @@
 // that every rank's buffers are ready) and one last step that waits until every rank has done its
 // blocks, after which no rank touches another's buffers. All ranks have equally many steps.
 #include <algorithm>
+#include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"

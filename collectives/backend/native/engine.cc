@@ -15,11 +15,10 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A caller who submits and then waits at once should never meet the progress thread.
-constexpr auto kTakeOverAfter = microseconds(300);
-constexpr auto kNap = microseconds(500);
-// The thread naps this long after the last operation before it parks for good.
-constexpr auto kParkAfter = milliseconds(20);
+// The progress thread takes over what nobody has driven between two of its naps: a caller who
+// submits and then waits at once never meets it, and drivers need not look at the clock.
+constexpr auto kNap = microseconds(400);
+constexpr int kNapsBeforeParking = 50;  // after the last operation
 constexpr int kSleepMilliseconds = 20;  // between looks at links, aborts and deadlines
 constexpr auto kCheckEvery = milliseconds(5);
 
@@ -39,8 +38,9 @@ Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_s
     : group_(std::move(group)),
       forced_(forced),
       deadline_seconds_(deadline_seconds),
-      spins_(suitable_spins(group_->size())),
+      spins_(suitable_spins(group_->size(), group_->cores())),
       reduction_(kernels::make_cpu_reduction()),
+      buffers_(static_cast<std::size_t>(group_->size())),
       messages_(std::make_unique<Messages>(group_)),
       next_sequence_(first_sequence),
       thread_([this] { progress_loop(); }) {}
@@ -56,17 +56,19 @@ void Engine::guarded(Body&& body) {
   }
 }
 
-std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
-  auto operation = std::make_shared<QueuedOperation>();
-  operation->call = call;
+std::shared_ptr<QueuedOperation> Engine::submit(Call&& call) {
+  std::shared_ptr<QueuedOperation> operation;
+  bool parked;
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
+    operation = new_operation();
+    operation->call = std::move(call);
     operation->sequence = next_sequence_;
     check_aborted(*operation);
-    in_flight_.fetch_add(1);
-    last_driven_ = Clock::now().time_since_epoch().count();
-    if (is_message(call.operation)) {
+    count_in_flight(1);
+    drive_begins();
+    if (is_message(operation->call.operation)) {
       guarded([&] { messages_->post(operation); });
       drive_messages();
     } else {
@@ -74,8 +76,9 @@ std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
       queue_.push_back(operation);
       if (queue_.size() == 1) advance();
     }
+    parked = parked_.load(std::memory_order_relaxed);
   }
-  if (parked_.load()) {
+  if (parked) {
     const std::lock_guard lock(park_mutex_);
     parked_ = false;
     unpark_.notify_one();
@@ -83,13 +86,22 @@ std::shared_ptr<QueuedOperation> Engine::submit(const Call& call) {
   return operation;
 }
 
+std::shared_ptr<QueuedOperation> Engine::new_operation() {
+  // The last one, where its Work is gone: a loop of small operations then allocates none.
+  if (!spare_ || spare_.use_count() > 1) return std::make_shared<QueuedOperation>();
+  spare_->published = spare_->exchanged_inline = false;
+  spare_->step = 0;
+  spare_->done.store(false, std::memory_order_relaxed);
+  return std::move(spare_);
+}
+
 bool Engine::test(QueuedOperation& operation) {
-  if (operation.done.load()) return true;
+  if (operation.done.load(std::memory_order_acquire)) return true;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;  // the progress thread is at it
   if (operation.done.load()) return true;
   throw_if_failed();
-  last_driven_ = Clock::now().time_since_epoch().count();
+  drive_begins();
   Progress progress = Progress::step;
   // A bounded visit: the caller has something better to do.
   for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
@@ -98,20 +110,20 @@ bool Engine::test(QueuedOperation& operation) {
   return operation.done.load();
 }
 
-void Engine::wait(QueuedOperation& operation, Deadline deadline) {
-  if (operation.done.load()) return;
-  const auto start = Clock::now();
-  waiters_.fetch_add(1);
+void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) {
+  if (operation.done.load(std::memory_order_acquire)) return;
+  waiters_.store(1, std::memory_order_relaxed);
   const std::unique_lock lock(mutex_);
   struct Leave {
     Engine& engine;
     ~Leave() {
-      engine.last_driven_ = Clock::now().time_since_epoch().count();
-      engine.waiters_.fetch_sub(1);
+      engine.drive_begins();
+      engine.waiters_.store(0, std::memory_order_relaxed);
     }
   } const leave{*this};
-  Backoff backoff(spins_);
-  for (std::uint32_t round = 0; !operation.done.load(); ++round) {
+  Backoff backoff(spins_, group_->sleepers_fence());
+  std::optional<Clock::time_point> start;
+  for (std::uint32_t round = 1; !operation.done.load(std::memory_order_relaxed); ++round) {
     throw_if_failed();
     if (advance() != Progress::none) {
       backoff.reset();
@@ -121,10 +133,12 @@ void Engine::wait(QueuedOperation& operation, Deadline deadline) {
     if (backoff.sleeping() || round % 64 == 0) {
       check_group(operation);
       const auto now = Clock::now();
-      if (now >= deadline.time())
-        fail(timeout_error(operation, std::chrono::duration<double>(now - start).count()));
+      if (!start) start = now;
+      if (!deadline) deadline = Deadline::in_seconds(deadline_seconds_);
+      if (now >= deadline->time())
+        fail(timeout_error(operation, std::chrono::duration<double>(now - *start).count()));
     }
-    const int limit = backoff.sleeping() ? sleep_milliseconds(deadline) : 0;
+    const int limit = backoff.sleeping() ? sleep_milliseconds(*deadline) : 0;
     backoff.pause(group_->own_page(), limit, [this] { return may_progress(); });
   }
 }
@@ -170,7 +184,7 @@ bool Engine::drive_messages() {
   for (const auto& message : finished) {
     ++statistics_.operations;
     statistics_.by_progress_thread += background_;
-    in_flight_.fetch_sub(1);
+    count_in_flight(-1);
     message->done.store(true);
   }
   return moved;
@@ -182,6 +196,11 @@ Engine::Progress Engine::advance_head() {
     publish_descriptor(head);
     return Progress::step;
   }
+  if (head.exchanged_inline) {
+    if (!exchange_when_matched(head)) return Progress::none;
+    finish_head(Route::inlined, 0);
+    return Progress::finished;
+  }
   if (!head.plan && !make_plan_when_matched(head)) return Progress::none;
   if (!step_ready(head)) return Progress::none;
   head.plan->run(head.step);
@@ -190,13 +209,14 @@ Engine::Progress Engine::advance_head() {
   if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
     group_->publish(place_of(head.sequence, head.step));
   if (head.step < head.plan->steps()) return Progress::step;
-  finish_head();
+  finish_head(head.plan->route(), head.plan->bounced_bytes());
   return Progress::finished;
 }
 
 void Engine::publish_descriptor(QueuedOperation& operation) {
   const Call& call = operation.call;
-  ControlSlot& slot = group_->own_page().slots[operation.sequence % 2];
+  const int rank = group_->rank(), size = group_->size();
+  ControlSlot& slot = group_->slot(rank, operation.sequence);
   Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
@@ -204,39 +224,60 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   d.factor = call.factor;
   d.send = d.recv = Location{};
   write_counts(call, slot);
-  const bool inlined = travels_inline(call, group_->size(), forced_);
-  if (inlined) write_inline_payload(call, group_->rank(), group_->size(), slot);
+  const bool inlined = travels_inline(call, size, forced_);
+  operation.exchanged_inline = inlined && is_inline_exchange(call, size, forced_);
   // Another rank may send more in an all_to_all_v than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
-    d.send = group_->locate(call.send, call.send_bytes(group_->rank(), group_->size()));
-    d.recv = group_->locate(call.recv, call.recv_bytes(group_->rank(), group_->size()));
+    const std::int64_t send_bytes = call.send_bytes(rank, size);
+    const std::int64_t recv_bytes = call.recv_bytes(rank, size);
+    d.send = group_->locate(call.send, send_bytes);
+    const bool same = call.send == call.recv && send_bytes == recv_bytes;
+    d.recv = same ? d.send : group_->locate(call.recv, recv_bytes);
   }
   operation.published = true;
+  // Last and at once: peers poll the first line, and would take it away between slow writes.
+  if (inlined) write_inline_payload(call, rank, size, slot);
+  slot.first.kind = kind_of(d);
+  slot.first.count = d.count;
   group_->publish(place_of(operation.sequence, 0));
 }
 
+bool Engine::exchange_when_matched(const QueuedOperation& operation) {
+  if (!group_->all_published(operation.sequence)) return false;
+  const FirstLine& own = group_->slot(group_->rank(), operation.sequence).first;
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const ControlSlot& slot = group_->slot(peer, operation.sequence);
+    if (slot.first.kind != own.kind || slot.first.count != own.count)
+      check_match(operation, peer, slot.descriptor);
+  }
+  run_inline_exchange(*group_, *reduction_, operation.call, operation.sequence);
+  return true;
+}
+
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
-  if (group_->first_behind(place_of(operation.sequence, 0)) >= 0) return false;
+  if (!group_->all_published(operation.sequence)) return false;
   const auto size = static_cast<std::size_t>(group_->size());
+  std::ranges::fill(buffers_.send, nullptr);
+  std::ranges::fill(buffers_.recv, nullptr);
   PlanContext context{*group_,
                       *reduction_,
                       operation.call,
                       operation.sequence,
-                      std::vector<std::byte*>(size, nullptr),
-                      std::vector<std::byte*>(size, nullptr),
+                      buffers_.send,
+                      buffers_.recv,
                       true,
                       true,
                       false,
-                      std::vector<bool>(size),
-                      std::vector<bool>(size),
-                      std::vector<double>(size)};
+                      {buffers_.send_symmetric.get(), size},
+                      {buffers_.recv_symmetric.get(), size},
+                      buffers_.factors};
   for (int peer = 0; peer < group_->size(); ++peer) {
-    const Descriptor& d = group_->page(peer).slots[operation.sequence % 2].descriptor;
+    const Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
     if (peer != group_->rank()) check_match(operation, peer, d);
     const auto p = static_cast<std::size_t>(peer);
-    context.send_symmetric[p] = d.send.symmetric();
-    context.recv_symmetric[p] = d.recv.symmetric();
-    context.factors[p] = d.factor;
+    buffers_.send_symmetric[p] = d.send.symmetric();
+    buffers_.recv_symmetric[p] = d.recv.symmetric();
+    buffers_.factors[p] = d.factor;
     context.all_send_symmetric = context.all_send_symmetric && d.send.symmetric();
     context.all_recv_symmetric = context.all_recv_symmetric && d.recv.symmetric();
     if (peer == operation.call.root) context.root_symmetric = d.send.symmetric();
@@ -245,12 +286,16 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
       pointer = group_->resolve(peer, location);
       return pointer != nullptr;
     };
-    if (!resolve(d.send, context.send[p]) || !resolve(d.recv, context.recv[p])) return false;
+    if (!resolve(d.send, buffers_.send[p])) return false;
+    if (d.recv == d.send)
+      buffers_.recv[p] = buffers_.send[p];
+    else if (!resolve(d.recv, buffers_.recv[p]))
+      return false;
   }
   if (operation.call.operation == Operation::all_to_all_v) check_pairs(operation);
   const auto own = static_cast<std::size_t>(group_->rank());
-  context.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
-  context.recv[own] = static_cast<std::byte*>(operation.call.recv);
+  buffers_.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
+  buffers_.recv[own] = static_cast<std::byte*>(operation.call.recv);
   operation.plan = make_plan(std::move(context), forced_);
   return true;
 }
@@ -310,15 +355,14 @@ bool Engine::may_progress() const {
   return !queue_.front()->published || blocking_peer(*queue_.front()) < 0;
 }
 
-void Engine::finish_head() {
-  const auto head = queue_.front();
-  const Route route = head->plan->route();
+void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
+  auto head = std::move(queue_.front());
   ++statistics_.operations;
   statistics_.inlined += route == Route::inlined;
   statistics_.zero_copy += route == Route::zero_copy;
   statistics_.bounced += route == Route::bounced;
   statistics_.ring += route == Route::ring;
-  statistics_.bounced_bytes += head->plan->bounced_bytes();
+  statistics_.bounced_bytes += bounced_bytes;
   statistics_.by_progress_thread += background_;
   if (route == Route::bounced && statistics_.bounced == 1 && group_->rank() == 0)
     log::once(log::Level::debug, "native-bounce",
@@ -327,8 +371,9 @@ void Engine::finish_head() {
                           describe(head->call)));
   head->plan.reset();
   queue_.pop_front();
-  in_flight_.fetch_sub(1);
-  head->done.store(true);
+  count_in_flight(-1);
+  head->done.store(true, std::memory_order_release);
+  spare_ = std::move(head);
 }
 
 void Engine::throw_if_failed() const {
@@ -439,32 +484,36 @@ Error Engine::message_timeout(const QueuedOperation& operation, double waited) c
 }
 
 void Engine::progress_loop() {
-  while (!stopping_.load()) {
-    if (in_flight_.load() == 0) {
-      const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-      if (idle < kParkAfter) {
-        std::this_thread::sleep_for(kNap);
-        continue;
-      }
-      std::unique_lock lock(park_mutex_);
-      parked_.store(true);
-      // Either submit() sees us parked, or we see what it submitted.
-      if (in_flight_.load() == 0 && !stopping_.load())
-        unpark_.wait(lock, [this] { return !parked_.load(); });
-      parked_.store(false);
-      continue;
-    }
-    const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-    if (waiters_.load() > 0 || undriven < kTakeOverAfter) {
+  std::uint64_t seen = 0;
+  for (int idle = 0; !stopping_.load();) {
+    const std::uint64_t driven = driven_.load();
+    const bool undriven = driven == seen;
+    seen = driven;
+    const bool in_flight = in_flight_.load() > 0;
+    idle = in_flight || !undriven ? 0 : idle + 1;
+    if (idle > kNapsBeforeParking)
+      park();
+    else if (in_flight && undriven && waiters_.load() == 0)
+      drive_in_background();
+    else
       std::this_thread::sleep_for(kNap);
-      continue;
-    }
-    drive_in_background();
   }
 }
 
+void Engine::park() {
+  {
+    // Either submit() sees us parked, or we see what it submitted.
+    const std::lock_guard lock(mutex_);
+    if (in_flight_.load() > 0) return;
+    parked_ = true;
+  }
+  std::unique_lock lock(park_mutex_);
+  unpark_.wait(lock, [this] { return !parked_.load() || stopping_.load(); });
+  parked_ = false;
+}
+
 void Engine::drive_in_background() {
-  Backoff backoff(0, true);
+  Backoff backoff(0, group_->sleepers_fence(), true);
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
     {
       const std::unique_lock lock(mutex_, std::try_to_lock);

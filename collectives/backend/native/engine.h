@@ -3,7 +3,7 @@
 // Collectives run strictly in the order of submission, one at a time; messages beside them. Whoever
 // submits, tests or
 // waits drives the head operation; the progress thread takes over when something is in flight and
-// nobody has driven it for kTakeOverAfter, one step at a time, and sleeps instead of spinning
+// nobody has driven it for a while (kNap), one step at a time, and sleeps instead of spinning
 // (decision 3).
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/transport/doorbell.h"
@@ -26,7 +27,8 @@ struct QueuedOperation {
   Call call;
   std::uint32_t sequence = 0;
   bool published = false;
-  std::unique_ptr<Plan> plan;  // once all descriptors match
+  bool exchanged_inline = false;  // and so without a plan
+  std::unique_ptr<Plan> plan;     // once all descriptors match
   std::uint32_t step = 0;
   std::atomic<bool> done{false};
 };
@@ -40,9 +42,10 @@ class Engine {
          std::uint32_t first_sequence = 1);
   ~Engine();
 
-  std::shared_ptr<QueuedOperation> submit(const Call& call);
+  std::shared_ptr<QueuedOperation> submit(Call&& call);
   bool test(QueuedOperation& operation);
-  void wait(QueuedOperation& operation, Deadline deadline);
+  // Without a deadline: deadline_seconds().
+  void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
   void abort(std::string_view reason);
   // Ends the thread and the links; what is in flight fails with `aborted`.
   void stop();
@@ -59,12 +62,20 @@ class Engine {
   template <typename Body>
   void guarded(Body&& body);  // an Error fails everything
   void publish_descriptor(QueuedOperation& operation);
+  bool exchange_when_matched(const QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
   void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
   void check_pairs(const QueuedOperation& operation);  // of an all_to_all_v
   bool step_ready(const QueuedOperation& operation) const;
   bool may_progress() const;
-  void finish_head();
+  std::shared_ptr<QueuedOperation> new_operation();
+  void finish_head(Route route, std::int64_t bounced_bytes);
+  void drive_begins() { add(driven_, std::uint64_t{1}); }
+  void count_in_flight(int change) { add(in_flight_, change); }
+  template <typename T>
+  static void add(std::atomic<T>& hint, T change) {
+    hint.store(hint.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
   void throw_if_failed() const;
   [[noreturn]] void fail(Error error);
   // Fails where something cannot come any more: somebody aborted, a peer is dead. Looks at most
@@ -78,6 +89,7 @@ class Engine {
   Error message_timeout(const QueuedOperation& operation, double waited) const;
 
   void progress_loop();
+  void park();
   void drive_in_background();
 
   const std::shared_ptr<Group> group_;
@@ -86,19 +98,35 @@ class Engine {
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
 
+  // What the head operation's plan sees of the ranks, by rank.
+  struct PeerBuffers {
+    explicit PeerBuffers(std::size_t size)
+        : send(size),
+          recv(size),
+          factors(size),
+          send_symmetric(new bool[size]),
+          recv_symmetric(new bool[size]) {}
+    std::vector<std::byte*> send, recv;
+    std::vector<double> factors;
+    std::unique_ptr<bool[]> send_symmetric, recv_symmetric;
+  } buffers_;
+
   mutable std::mutex mutex_;
   std::unique_ptr<Messages> messages_;
   std::deque<std::shared_ptr<QueuedOperation>> queue_;
+  std::shared_ptr<QueuedOperation> spare_;  // done
   std::uint32_t next_sequence_;
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
   bool background_ = false;  // the progress thread holds mutex_
   Clock::time_point next_check_{};
 
+  // Hints for the progress thread, which needs no more than to see them soon: written under mutex_
+  // with plain stores (`waiters_` just before).
   std::atomic<int> in_flight_{0}, waiters_{0};
-  std::atomic<Clock::rep> last_driven_{0};
+  std::atomic<std::uint64_t> driven_{0};  // counts submits, tests and waits
   std::atomic<bool> stopping_{false}, parked_{false};
-  std::mutex park_mutex_;  // never taken together with mutex_
+  std::mutex park_mutex_;  // never taken before mutex_
   std::condition_variable unpark_;
   std::thread thread_;
 };

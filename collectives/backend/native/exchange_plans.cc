@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "shoal/collectives/algorithm/exchange.h"
 #include "shoal/collectives/algorithm/shard.h"

@@ -1,11 +1,14 @@
 #include "shoal/collectives/backend/native/group.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <thread>
 
 #include <fmt/ranges.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "shoal/collectives/transport/doorbell.h"
@@ -34,9 +37,14 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
       size_(size),
       last_cache_bytes_(size_of_last_cache()),
       control_(index(size)),
+      pages_(index(size)),
       segments_(index(size)) {
   control_[index(rank)] = SharedSegment::create("shoal-control", control_bytes());
-  new (control_[index(rank)]->data()) RankPage;
+  pages_[index(rank)] = new (control_[index(rank)]->data()) RankPage;
+  own_page().can_fence.store(register_for_fences());
+  static_assert(sizeof(cpu_set_t) == sizeof RankPage::cores);
+  sched_getaffinity(0, sizeof RankPage::cores,
+                    reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
   links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
   links_->send_segment(kControlSegment, *control_[index(rank)], deadline);
   for (;;) {
@@ -51,7 +59,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
             .with_peer(peer)
             .in_operation("make_communicator");
     }
-    if (missing.empty()) return;
+    if (missing.empty()) break;
     if (deadline.passed())
       throw Error(ErrorCode::timeout, fmt::format("rank(s) {} did not share their memory in time",
                                                   fmt::join(missing, ", ")))
@@ -60,13 +68,17 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
           .in_operation("make_communicator");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  sleepers_fence_ = true;
+  decltype(RankPage::cores) cores{};
+  for (int peer = 0; peer < size; ++peer) {
+    sleepers_fence_ = sleepers_fence_ && page(peer).can_fence.load();
+    for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= page(peer).cores[i];
+  }
+  cores_ = 0;
+  for (const std::uint64_t word : cores) cores_ += std::popcount(word);
 }
 
 Group::~Group() = default;
-
-RankPage& Group::page(int peer) const {
-  return *std::launder(reinterpret_cast<RankPage*>(control_[index(peer)]->data()));
-}
 
 std::size_t Group::control_bytes() const { return kMailboxOffset + shm_mailbox_bytes(size_); }
 
@@ -77,9 +89,14 @@ std::byte* Group::mailboxes(int peer) const {
 std::byte* Group::bounce(int peer) const { return control_[index(peer)]->data() + kPageBytes; }
 
 void Group::publish(std::uint64_t place) {
-  // Sequentially consistent together with Backoff::pause: either the sleeper sees this place, or
-  // we see the sleeper.
-  own_page().place.exchange(place);
+  RankPage& own = own_page();
+  if (static_cast<std::uint32_t>(place) == 0)
+    own.slots[sequence_of(place) % 2].first.place.store(place, std::memory_order_release);
+  // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
+  if (sleepers_fence_)
+    own.place.store(place, std::memory_order_release);
+  else
+    own.place.exchange(place);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) wake(page(peer));
 }
@@ -88,6 +105,13 @@ int Group::first_behind(std::uint64_t target) const {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && !reached(page(peer).place.load(), target)) return peer;
   return -1;
+}
+
+bool Group::all_published(std::uint32_t sequence) const {
+  for (int peer = 0; peer < size_; ++peer)
+    if (slot(peer, sequence).first.place.load(std::memory_order_acquire) != place_of(sequence, 0))
+      return false;
+  return true;
 }
 
 std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
@@ -134,6 +158,7 @@ void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, Fil
                   fmt::format("rank {} has a control page of {} bytes, not {}", peer, bytes,
                               control_bytes()),
                   "run the same version of Shoal on every rank");
+    pages_[index(peer)] = std::launder(reinterpret_cast<RankPage*>(segment->data()));
     control_[index(peer)] = std::move(segment);
     return;
   }

@@ -31,15 +31,25 @@ class Group {
 
   // Of the last cache, shared by all ranks.
   std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
+  // That any of the ranks may run on: mpirun binds each to cores of its own.
+  int cores() const { return cores_; }
 
-  RankPage& page(int peer) const;
+  RankPage& page(int peer) const { return *pages_[static_cast<std::size_t>(peer)]; }
   RankPage& own_page() const { return page(rank_); }
   std::byte* bounce(int peer) const;
   std::byte* mailboxes(int peer) const;  // of its messages to each rank
 
+  ControlSlot& slot(int peer, std::uint32_t sequence) const {
+    return page(peer).slots[sequence % 2];
+  }
+
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
   void publish(std::uint64_t place);
+  // Whether all ranks have filled their slots for operation `sequence`: reads their first lines.
+  bool all_published(std::uint32_t sequence) const;
+  // Whether whoever sleeps must fence all ranks first (doorbell.h).
+  bool sleepers_fence() const { return sleepers_fence_; }
   // The first rank, this one aside, that has not reached `target`; -1 when all have.
   int first_behind(std::uint64_t target) const;
 
@@ -69,9 +79,12 @@ class Group {
 
   int rank_, size_;
   std::int64_t last_cache_bytes_;
+  bool sleepers_fence_ = false;
+  int cores_ = 1;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerLinks> links_;                                   // null once closed
   std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank
+  std::vector<RankPage*> pages_;                                       // in them
   std::vector<std::vector<std::shared_ptr<SharedSegment>>> segments_;  // by rank, number
 };
 

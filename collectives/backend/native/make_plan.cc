@@ -28,17 +28,23 @@ bool can_go_direct(const PlanContext& c) {
 
 }  // namespace
 
-void PlanContext::reduce(std::span<const void* const> sources, void* destination,
-                         std::int64_t count) const {
+void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
+                  std::span<const void* const> sources, std::span<const double> factors,
+                  void* destination, std::int64_t count) {
   if (count <= 0) return;
+  const double average = 1.0 / static_cast<double>(sources.size());
   const bool half = call.dtype == DType::f16 || call.dtype == DType::bf16;
   if (call.op == ReduceOp::premultiplied_sum)
     return reduce_scaled(reduction, call.dtype, sources, factors, 1, destination, count);
   if (call.op == ReduceOp::avg && half)  // the sum of what fits may not fit
-    return reduce_scaled(reduction, call.dtype, sources, {}, 1.0 / size(), destination, count);
+    return reduce_scaled(reduction, call.dtype, sources, {}, average, destination, count);
   reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
-  if (call.op == ReduceOp::avg)
-    reduction.scale(call.dtype, destination, 1.0 / size(), count, Stream{});
+  if (call.op == ReduceOp::avg) reduction.scale(call.dtype, destination, average, count, Stream{});
+}
+
+void PlanContext::reduce(std::span<const void* const> sources, void* destination,
+                         std::int64_t count) const {
+  reduce_ranks(reduction, call, sources, factors, destination, count);
 }
 
 void PlanContext::copy(void* to, const void* from, std::int64_t count, bool past_caches) const {
@@ -66,8 +72,6 @@ std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
     default:
       break;
   }
-  if (travels_inline(context.call, context.size(), forced))
-    return make_inline_plan(std::move(context));
   if (context.call.operation == Operation::all_reduce) {
     const AllReduceFacts facts{context.call.send_bytes(context.rank(), context.size()),
                                context.size(),

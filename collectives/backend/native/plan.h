@@ -2,7 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/arguments.h"
@@ -33,17 +33,18 @@ class Plan {
 };
 
 // What plans work with. Pointers by rank are this process's mappings of the peers' buffers; null
-// where that rank's buffer is not symmetric. Own buffers are always there.
+// where that rank's buffer is not symmetric. Own buffers are always there. The arrays are the
+// engine's and hold until the operation is done.
 struct PlanContext {
   Group& group;
   kernels::ReductionKernels& reduction;
   Call call;
   std::uint32_t sequence;
-  std::vector<std::byte*> send, recv;  // by rank
+  std::span<std::byte* const> send, recv;  // by rank
   // As the descriptors say, so that every rank decides alike.
   bool all_send_symmetric, all_recv_symmetric, root_symmetric;
-  std::vector<bool> send_symmetric, recv_symmetric;  // by rank
-  std::vector<double> factors;                       // by rank; of premultiplied_sum
+  std::span<const bool> send_symmetric, recv_symmetric;  // by rank
+  std::span<const double> factors;                       // by rank; of premultiplied_sum
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
@@ -58,15 +59,26 @@ struct PlanContext {
   bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
 
+// Reduces one source for each rank and finishes avg and premultiplied_sum (`factors`, by rank).
+void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
+                  std::span<const void* const> sources, std::span<const double> factors,
+                  void* destination, std::int64_t count);
+
 // True when the call's data fits the control message; decided alike on all ranks.
 bool travels_inline(const Call& call, int size, Algorithm forced);
 // Puts the bytes that others need beside the descriptor.
 void write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
 
+// The small-message path (inline_exchange.cc): operations that need no plan and no second look at
+// any rank.
+bool is_inline_exchange(const Call& call, int size, Algorithm forced);
+// Once every rank has published this call: this rank's result.
+void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, const Call& call,
+                         std::uint32_t sequence);
+
 // The plan for a call whose descriptors all match. `forced` applies to all_reduce.
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced);
 
-std::unique_ptr<Plan> make_inline_plan(PlanContext context);
 std::unique_ptr<Plan> make_direct_plan(PlanContext context);
 std::unique_ptr<Plan> make_bounce_plan(PlanContext context);
 std::unique_ptr<Plan> make_ring_plan(PlanContext context);

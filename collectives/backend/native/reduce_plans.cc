@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/counts.h"

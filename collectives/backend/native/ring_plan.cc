@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "shoal/collectives/algorithm/ring.h"
 #include "shoal/collectives/algorithm/shard.h"

@@ -55,7 +55,7 @@ std::unique_ptr<Registration> EngineCommunicator::register_buffer(void* data, st
   return engine_->register_memory(data, bytes);
 }
 
-WorkPtr EngineCommunicator::submit(Call call) {
+WorkPtr EngineCommunicator::submit(Call&& call) {
   return std::make_unique<NetWork>(engine_, flat_->submit(std::move(call)));
 }
 

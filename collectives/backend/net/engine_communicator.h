@@ -59,7 +59,7 @@ class EngineCommunicator : public CallCommunicator {
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
 
  protected:
-  WorkPtr submit(Call call) override;
+  WorkPtr submit(Call&& call) override;
   double deadline_seconds() const final { return engine_->deadline_seconds(); }
   std::vector<Place> exchange_places(Place own) final;
 
