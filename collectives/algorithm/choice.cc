@@ -1,32 +1,55 @@
 #include "shoal/collectives/algorithm/choice.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
 
 namespace shoal::collectives {
+namespace {
+
+constexpr std::array kAlgorithms{Algorithm::direct,
+                                 Algorithm::ring,
+                                 Algorithm::inlined,
+                                 Algorithm::halving_doubling,
+                                 Algorithm::recursive_doubling,
+                                 Algorithm::tree,
+                                 Algorithm::chain,
+                                 Algorithm::sharded,
+                                 Algorithm::bruck,
+                                 Algorithm::pairwise,
+                                 Algorithm::dissemination,
+                                 Algorithm::hierarchical};
+constexpr std::array<std::string_view, 13> kNames{
+    "automatic", "direct",  "ring",  "inline",   "halving_doubling", "recursive_doubling", "tree",
+    "chain",     "sharded", "bruck", "pairwise", "dissemination",    "hierarchical"};
+static_assert(kNames.size() == kAlgorithms.size() + 1);
+
+}  // namespace
 
 std::string_view to_string(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::automatic:
-      return "automatic";
-    case Algorithm::direct:
-      return "direct";
-    case Algorithm::ring:
-      return "ring";
-    case Algorithm::inlined:
-      return "inline";
-  }
-  return "?";
+  const auto number = static_cast<std::size_t>(algorithm);
+  return number < kNames.size() ? kNames[number] : "?";
 }
 
+std::span<const Algorithm> all_algorithms() { return kAlgorithms; }
+
 Algorithm parse_algorithm(std::string_view text) {
-  if (text.empty()) return Algorithm::automatic;
-  if (text == "direct") return Algorithm::direct;
-  if (text == "ring") return Algorithm::ring;
+  if (text.empty() || text == "auto" || text == "automatic") return Algorithm::automatic;
+  std::vector<std::string> names;
+  for (const Algorithm algorithm : kAlgorithms) {
+    if (text == to_string(algorithm)) return algorithm;
+    names.emplace_back(to_string(algorithm));
+  }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("'{}' is not an all_reduce algorithm of native", text),
-              "use direct, ring or nothing (chosen by size)");
+              fmt::format("'{}' is not an algorithm of collectives", text),
+              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
+                          fmt::join(names, ", ")));
 }
 
 Algorithm choose_all_reduce(const AllReduceFacts& facts, std::int64_t inline_capacity) {

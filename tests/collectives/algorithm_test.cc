@@ -116,8 +116,9 @@ TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "'rings' is not an all_reduce algorithm of native; use direct, ring or nothing "
-                 "(chosen by size)");
+                 "'rings' is not an algorithm of collectives; did you mean ring? There are direct, "
+                 "ring, inline, halving_doubling, recursive_doubling, tree, chain, sharded, bruck, "
+                 "pairwise, dissemination, hierarchical");
   }
 }
 
