@@ -210,8 +210,8 @@ TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
   options.backend = "gloo";
   EXPECT_EQ(text_of(options), "'gloo' is not a collective backend; use native, mpi or nccl");
   options.backend = "native";
-  options.algorithm = "tree";
-  EXPECT_THAT(text_of(options), HasSubstr("use direct, ring or nothing"));
+  options.algorithm = "trees";
+  EXPECT_THAT(text_of(options), HasSubstr("did you mean tree? There are direct, ring"));
 }
 
 TEST(MakeCommunicator, ASingleRankWorksWithEveryBackendName) {

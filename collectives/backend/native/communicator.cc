@@ -3,6 +3,7 @@
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -21,6 +22,19 @@ class NativeWork final : public Work {
   std::shared_ptr<QueuedOperation> operation_;
 };
 
+// What a job forces on messages between hosts cannot be done inside one.
+Algorithm shared_memory_algorithm(const CommunicatorOptions& options) {
+  const Algorithm forced = parse_algorithm(options.algorithm);
+  if (forced == Algorithm::automatic || forced == Algorithm::direct || forced == Algorithm::ring ||
+      forced == Algorithm::inlined)
+    return forced;
+  log::once(log::Level::warn, "shm-algorithm-" + options.algorithm,
+            fmt::format("algorithm {} is for messages between hosts; inside a host shared memory "
+                        "chooses by size (direct, ring and inline can be forced)",
+                        options.algorithm));
+  return Algorithm::automatic;
+}
+
 class NativeCommunicator final : public CallCommunicator {
  public:
   NativeCommunicator(std::shared_ptr<Group> group, Store& store, std::string prefix,
@@ -30,7 +44,7 @@ class NativeCommunicator final : public CallCommunicator {
         prefix_(std::move(prefix)),
         options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
-        engine_(std::make_shared<Engine>(group, parse_algorithm(options.algorithm),
+        engine_(std::make_shared<Engine>(group, shared_memory_algorithm(options),
                                          options.deadline_seconds)) {}
   ~NativeCommunicator() override { engine_->stop(); }
 
