@@ -13,6 +13,11 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
 if(SHOAL_CUDA)
   find_package(CUDAToolkit 12 REQUIRED)
+  find_package(NCCL)  # without it the nccl backend says so
+endif()
+set(SHOAL_HAVE_NCCL FALSE)
+if(NCCL_FOUND)
+  set(SHOAL_HAVE_NCCL TRUE)
 endif()
 
 if(NOT SHOAL_MPI STREQUAL "OFF")
@@ -34,4 +39,4 @@ if(NOT SHOAL_LIBFABRIC STREQUAL "OFF")
     message(FATAL_ERROR "SHOAL_LIBFABRIC=ON, but libfabric or hwloc is missing; install libfabric-dev and libhwloc-dev or set SHOAL_LIBFABRIC=OFF")
   endif()
 endif()
-message(STATUS "Shoal: CUDA ${SHOAL_CUDA}, MPI ${SHOAL_HAVE_MPI}, libfabric ${SHOAL_HAVE_LIBFABRIC}")
+message(STATUS "Shoal: CUDA ${SHOAL_CUDA}, NCCL ${SHOAL_HAVE_NCCL}, MPI ${SHOAL_HAVE_MPI}, libfabric ${SHOAL_HAVE_LIBFABRIC}")

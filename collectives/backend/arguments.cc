@@ -129,7 +129,7 @@ std::int64_t Call::recv_bytes(int rank, int size) const {
 
 void check_call(const Call& call, int rank, int size, DeviceType device) {
   const std::string_view name = to_string(call.operation);
-  SHOAL_CHECK(call.stream.device.type == device,
+  SHOAL_CHECK(call.stream.device.type == device || call.operation == Operation::barrier,
               "{}: this backend moves {} memory, the stream is on {}", name,
               device == DeviceType::cpu ? "host" : "device", shoal::to_string(call.stream.device));
   check_numbers(call, rank, size);

@@ -5,8 +5,8 @@ namespace shoal::collectives {
 
 std::unique_ptr<Communicator> make_nccl_communicator(const World&, Store&,
                                                      const CommunicatorOptions&) {
-  throw Error(ErrorCode::unavailable, "the nccl backend is not in this version",
-              "use --backend native (or mpi)");
+  throw Error(ErrorCode::unavailable, "this build has no nccl backend",
+              "build with SHOAL_CUDA=ON where nccl.h is, or use --backend native");
 }
 
 }  // namespace shoal::collectives

@@ -3,6 +3,7 @@
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/device.h"
 
 namespace shoal::collectives {
 namespace {
@@ -23,7 +24,9 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   parse_algorithm(options.algorithm);
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
-    if (world.size == 1) return make_single_communicator(options.backend, options);
+    // One rank with a GPU of its own keeps its data there.
+    const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
+    if (world.size == 1 && !on_device) return make_single_communicator(options.backend, options);
     return backend.make(world, store, options);
   }
   throw Error(ErrorCode::invalid_argument,

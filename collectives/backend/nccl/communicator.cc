@@ -1,0 +1,248 @@
+// Whole collectives from NCCL, on the caller's CUDA streams.
+#include <algorithm>
+#include <thread>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/nccl/launch.h"
+
+namespace shoal::collectives {
+namespace {
+
+class NcclWork final : public Work {
+ public:
+  // `events`: one for each stream that the calls were launched on.
+  NcclWork(std::shared_ptr<NcclComm> comm, std::vector<Event> events, std::string operation)
+      : comm_(std::move(comm)), events_(std::move(events)), operation_(std::move(operation)) {}
+  bool test() override {
+    comm_->check(operation_);
+    return std::ranges::all_of(events_, [](const Event& event) { return event.query(); });
+  }
+  void wait(Deadline deadline) override {
+    const auto start = Clock::now();
+    for (int round = 0; !test(); ++round) {
+      if (deadline.passed())
+        comm_->fail(Error(ErrorCode::timeout,
+                          fmt::format("{} did not finish within {:.1f} s", operation_,
+                                      seconds_since(start)),
+                          "see whether every rank called it, or raise SHOAL_DEADLINE_S")
+                        .at_rank(comm_->rank())
+                        .in_operation(operation_));
+      if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  double default_deadline_seconds() const override { return comm_->deadline_seconds(); }
+  void block_stream(Stream stream) override {
+    for (const Event& event : events_) event.block_stream(stream);
+  }
+
+ private:
+  std::shared_ptr<NcclComm> comm_;
+  std::vector<Event> events_;
+  std::string operation_;
+};
+
+// NCCL's own allocations can be mapped by the other GPUs of the node without registration.
+class NcclMemory final : public MemoryResource {
+ public:
+  NcclMemory(Device device, CountingMemory* counted_by)
+      : device_(device), counted_by_(counted_by) {}
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream) override {
+    const CurrentCudaDevice current(device_);
+    void* pointer = nullptr;
+    const ncclResult_t result = ncclMemAlloc(&pointer, bytes);
+    if (result != ncclSuccess)
+      throw_error(ErrorCode::out_of_memory, "ncclMemAlloc of {} bytes of {}: {}", bytes,
+                  to_string(tag), ncclGetErrorString(result));
+    if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    try {
+      const CurrentCudaDevice current(device_);
+      device_backend(DeviceType::cuda).synchronize({device_, stream.handle});  // not stream-ordered
+      ncclMemFree(pointer);
+    } catch (const Error&) {  // the device is lost, and its memory with it
+    }
+    if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
+  }
+  Device device() const override { return device_; }
+  std::string name() const override { return "NCCL memory of " + shoal::to_string(device_); }
+
+ private:
+  Device device_;
+  CountingMemory* counted_by_;
+};
+
+class NcclRegistration final : public Registration {
+ public:
+  NcclRegistration(std::shared_ptr<NcclComm> comm, void* data, std::int64_t bytes)
+      : comm_(std::move(comm)) {
+    comm_->run("ncclCommRegister", [&](ncclComm_t handle) {
+      return ncclCommRegister(handle, data, static_cast<std::size_t>(bytes), &handle_);
+    });
+  }
+  ~NcclRegistration() override {
+    try {
+      comm_->run("ncclCommDeregister",
+                 [&](ncclComm_t handle) { return ncclCommDeregister(handle, handle_); });
+    } catch (const Error&) {  // the communicator has failed, and its registrations with it
+    }
+  }
+
+ private:
+  std::shared_ptr<NcclComm> comm_;
+  void* handle_ = nullptr;
+};
+
+class NcclCommunicator final : public CallCommunicator {
+ public:
+  NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options)
+      : comm_(std::move(comm)),
+        options_(options),
+        memory_(comm_->device(), options.counted_by),
+        device_memory_(make_device_memory(comm_->device())),
+        word_(*device_memory_, 4, MemoryTag::communication) {
+    const Stream stream{comm_->device(), nullptr};
+    device_backend(DeviceType::cuda).fill(word_.data(), 0, 4, stream);
+    device_backend(DeviceType::cuda).synchronize(stream);
+  }
+
+  int rank() const override { return comm_->rank(); }
+  int size() const override { return comm_->size(); }
+  std::string backend() const override { return "nccl"; }
+  MemoryResource& memory_resource() override { return memory_; }
+  std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) override {
+    return std::make_unique<NcclRegistration>(comm_, data, bytes);
+  }
+  CommunicatorStatistics statistics() const override { return statistics_; }
+  void abort(std::string_view reason) override { comm_->abort(reason); }
+
+ private:
+  WorkPtr submit(Call call) override {
+    std::vector<Call> one;
+    one.push_back(std::move(call));
+    return submit_group(std::move(one));
+  }
+
+  WorkPtr submit_group(std::vector<Call> calls) override {
+    for (Call& call : calls)  // a barrier's, which may come without one
+      if (call.stream.device.is_cpu()) call.stream = {comm_->device(), nullptr};
+    const std::string operation = calls.size() == 1
+                                      ? describe(calls.front())
+                                      : fmt::format("a group of {} calls, the first {}",
+                                                    calls.size(), describe(calls.front()));
+    comm_->run(to_string(calls.front().operation).data(), [&](ncclComm_t handle) {
+      ncclResult_t result = ncclGroupStart();
+      for (const Call& call : calls) {
+        if (result != ncclSuccess) break;
+        result = launch(call, handle, rank(), size(), word_.data());
+        if (result == ncclInProgress) result = ncclSuccess;
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+    // Launched, that is: NCCL says of none when it is done; its events do.
+    statistics_.operations += static_cast<std::int64_t>(calls.size());
+    return std::make_unique<NcclWork>(comm_, record(calls), operation);
+  }
+
+  static std::vector<Event> record(const std::vector<Call>& calls) {
+    std::vector<Event> events;
+    std::vector<void*> streams;
+    for (const Call& call : calls) {
+      if (std::ranges::find(streams, call.stream.handle) != streams.end()) continue;
+      streams.push_back(call.stream.handle);
+      events.emplace_back(call.stream.device).record(call.stream);
+    }
+    return events;
+  }
+
+  double deadline_seconds() const override { return comm_->deadline_seconds(); }
+  DeviceType device_type() const override { return DeviceType::cuda; }
+
+  // Colors and keys are host values: they go through the store.
+  std::vector<Place> exchange_places(Place own) override {
+    const std::string prefix = fmt::format("{}/places/{}", comm_->prefix(), exchanges_++);
+    const auto key = [&](int peer) { return fmt::format("{}/{}", prefix, peer); };
+    comm_->store().set(key(rank()), fmt::format("{} {}", own.color, own.key));
+    const Deadline deadline = Deadline::in_seconds(deadline_seconds());
+    std::vector<Place> places;
+    std::vector<int> missing;
+    for (int peer = 0; peer < size(); ++peer) {
+      std::string text;
+      try {
+        text = comm_->store().get(key(peer), deadline);
+      } catch (const Error& problem) {
+        if (problem.code() != ErrorCode::timeout) throw;
+        missing.push_back(peer);
+        continue;
+      }
+      const std::size_t space = text.find(' ');
+      if (space == std::string::npos)
+        throw_error(ErrorCode::corrupt_data, "nccl: '{}' is no color and key", text);
+      places.push_back({std::stoll(text.substr(0, space)), std::stoll(text.substr(space + 1))});
+    }
+    if (!missing.empty())
+      comm_->fail(Error(ErrorCode::timeout,
+                        fmt::format("split did not finish within {} s; missing: rank(s) {}",
+                                    deadline_seconds(), fmt::join(missing, ", ")),
+                        "see what those ranks do, or raise SHOAL_DEADLINE_S")
+                      .at_rank(rank())
+                      .with_peer(missing.front())
+                      .in_operation("split"));
+    return places;
+  }
+
+  std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
+    ncclComm_t part = nullptr;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    comm_->run("ncclCommSplit", [&](ncclComm_t handle) {
+      return ncclCommSplit(handle, plan.ranks.empty() ? NCCL_SPLIT_NOCOLOR : plan.color, plan.rank,
+                           &part, &config);
+    });
+    if (!part) return nullptr;
+    const std::string prefix =
+        fmt::format("{}/split/{}/{}", comm_->prefix(), plan.ordinal, plan.color);
+    return std::make_unique<NcclCommunicator>(
+        std::make_shared<NcclComm>(*comm_, part, plan.rank, static_cast<int>(plan.ranks.size()),
+                                   prefix),
+        options_);
+  }
+
+  std::shared_ptr<NcclComm> comm_;
+  const CommunicatorOptions options_;
+  NcclMemory memory_;
+  std::unique_ptr<MemoryResource> device_memory_;
+  Buffer word_;
+  CommunicatorStatistics statistics_;
+  std::int64_t exchanges_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
+                                                     const CommunicatorOptions& options) {
+  if (!options.algorithm.empty())
+    throw_error(ErrorCode::invalid_argument,
+                "algorithm '{}' is native's; the nccl backend leaves the choice to NCCL",
+                options.algorithm);
+  const int devices = device_backend(DeviceType::cuda).count();
+  if (devices < world.local_size)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("nccl: {} ranks on {}, which has {} CUDA devices", world.local_size,
+                            world.host, devices),
+                "start one rank a device, or use --backend native");
+  const auto generation = store.add(fmt::format("shoal/nccl/generation/{}", world.rank), 1);
+  return std::make_unique<NcclCommunicator>(
+      std::make_shared<NcclComm>(world.rank, world.size, Device::cuda(world.local_rank), store,
+                                 fmt::format("shoal/nccl/{}", generation),
+                                 options.deadline_seconds),
+      options);
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,13 @@
+// One call as NCCL calls on its stream.
+#pragma once
+
+#include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/backend/nccl/comm.h"
+
+namespace shoal::collectives {
+
+// gather, scatter and the unequal forms are sends, receives and reductions in one NCCL group.
+// `word`: 4 bytes of device memory of the communicator's own, for barrier.
+ncclResult_t launch(const Call& call, ncclComm_t comm, int rank, int size, void* word);
+
+}  // namespace shoal::collectives
