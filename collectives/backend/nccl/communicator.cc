@@ -122,7 +122,7 @@ class NcclCommunicator final : public CallCommunicator {
   void abort(std::string_view reason) override { comm_->abort(reason); }
 
  private:
-  WorkPtr submit(Call call) override {
+  WorkPtr submit(Call&& call) override {
     std::vector<Call> one;
     one.push_back(std::move(call));
     return submit_group(std::move(one));
