@@ -1,5 +1,6 @@
 // What the matrix does not see: groups, sub-groups, unequal counts that do not agree, arguments
 // that are refused. With the native backend; mpirun_test.cc repeats some under mpi.
+#include <array>
 #include <numeric>
 #include <thread>
 
@@ -147,6 +148,45 @@ TEST(Groups, NothingMovesBeforeTheEndAndOneWorkIsForAll) {
     communicator->begin_group();
     communicator->end_group()->wait();  // empty
   });
+}
+
+TEST(Groups, SmallAllReducesOfOneKindBecomeOne) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    for (const std::int64_t count : {1, 700}) {  // inline, and zero-copy
+      const auto before = communicator->statistics().operations;
+      std::vector<std::vector<float>> sums, largest;
+      communicator->begin_group();
+      for (int i = 0; i < 20; ++i) {
+        sums.emplace_back(static_cast<std::size_t>(count), static_cast<float>(i + world.rank));
+        largest.emplace_back(static_cast<std::size_t>(count), static_cast<float>(i + world.rank));
+        communicator->all_reduce(sums.back().data(), sums.back().data(), count, DType::f32,
+                                 ReduceOp::sum);
+        communicator->all_reduce(largest.back().data(), largest.back().data(), count, DType::f32,
+                                 ReduceOp::max);
+      }
+      communicator->end_group()->wait();
+      for (int i = 0; i < 20; ++i) {
+        EXPECT_EQ(sums[static_cast<std::size_t>(i)].back(), static_cast<float>(3 * i + 3));
+        EXPECT_EQ(largest[static_cast<std::size_t>(i)].back(), static_cast<float>(i + 2));
+      }
+      EXPECT_EQ(communicator->statistics().operations - before, 2);
+    }
+  });
+}
+
+TEST(Groups, OtherPartsOfTheSameSumAreAMismatch) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    std::vector<float> a(5), b(3);
+    communicator->begin_group();
+    for (auto* values : world.rank == 0 ? std::array{&a, &b} : std::array{&b, &a})
+      communicator->all_reduce(values->data(), values->data(),
+                               static_cast<std::int64_t>(values->size()), DType::f32,
+                               ReduceOp::sum);
+    communicator->end_group()->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("all_reduce of 8 f32, sum, fused of other calls of a group")));
 }
 
 TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {

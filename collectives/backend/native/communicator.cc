@@ -59,6 +59,21 @@ class NativeCommunicator final : public CallCommunicator {
   WorkPtr submit(Call&& call) override {
     return std::make_unique<NativeWork>(engine_, engine_->submit(std::move(call)));
   }
+  // Small all_reduces of one kind as one.
+  WorkPtr submit_group(std::vector<Call> calls) override {
+    std::vector<WorkPtr> works;
+    for (std::vector<Call>& list : fusible(std::move(calls))) {
+      if (list.size() == 1) {
+        works.push_back(submit(std::move(list.front())));
+        continue;
+      }
+      auto fusion = std::make_unique<Fusion>(std::move(list), memory_);
+      Call call = fusion->call();
+      works.push_back(std::make_unique<NativeWork>(
+          engine_, engine_->submit(std::move(call), std::move(fusion))));
+    }
+    return make_group_work(std::move(works), deadline_seconds());
+  }
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
     if (plan.ranks.empty()) return nullptr;

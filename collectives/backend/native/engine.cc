@@ -56,7 +56,7 @@ void Engine::guarded(Body&& body) {
   }
 }
 
-std::shared_ptr<QueuedOperation> Engine::submit(Call&& call) {
+std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
   std::shared_ptr<QueuedOperation> operation;
   bool parked;
   {
@@ -64,6 +64,7 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call) {
     throw_if_failed();
     operation = new_operation();
     operation->call = std::move(call);
+    operation->fusion = std::move(fusion);
     operation->sequence = next_sequence_;
     check_aborted(*operation);
     count_in_flight(1);
@@ -160,7 +161,7 @@ void Engine::stop() {
   const std::lock_guard lock(mutex_);
   if (!failure_)
     failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(group_->rank());
-  queue_.clear();
+  drop_queue();
   group_->close_links();
 }
 
@@ -215,6 +216,7 @@ Engine::Progress Engine::advance_head() {
 
 void Engine::publish_descriptor(QueuedOperation& operation) {
   const Call& call = operation.call;
+  if (operation.fusion) operation.fusion->pack();
   const int rank = group_->rank(), size = group_->size();
   ControlSlot& slot = group_->slot(rank, operation.sequence);
   Descriptor& d = slot.descriptor;
@@ -225,7 +227,9 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   d.send = d.recv = Location{};
   write_counts(call, slot);
   const bool inlined = travels_inline(call, size, forced_);
-  operation.exchanged_inline = inlined && is_inline_exchange(call, size, forced_);
+  // A fused call has more to compare than the first line holds.
+  operation.exchanged_inline =
+      inlined && !operation.fusion && is_inline_exchange(call, size, forced_);
   // Another rank may send more in an all_to_all_v than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
@@ -313,7 +317,8 @@ void Engine::check_match(const QueuedOperation& operation, int peer, const Descr
         fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
                     to_string(static_cast<Algorithm>(theirs.algorithm)));
   if (theirs.operation == own.operation && theirs.counts != own.counts)
-    text += counts_difference(*group_, operation.sequence, peer);
+    text += has_counts(own.operation) ? counts_difference(*group_, operation.sequence, peer)
+                                      : ", fused of other calls of a group";
   fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
            .at_rank(group_->rank())
            .with_peer(peer)
@@ -370,6 +375,8 @@ void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
                           "Communicator::memory_resource()",
                           describe(head->call)));
   head->plan.reset();
+  if (head->fusion) head->fusion->unpack();
+  head->fusion.reset();
   queue_.pop_front();
   count_in_flight(-1);
   head->done.store(true, std::memory_order_release);
@@ -380,12 +387,20 @@ void Engine::throw_if_failed() const {
   if (failure_) throw Error(*failure_);
 }
 
+// A Work may outlive the Communicator, whose memory a fusion holds.
+void Engine::drop_queue() {
+  for (const auto& operation : queue_) {
+    operation->plan.reset();
+    operation->fusion.reset();
+  }
+  queue_.clear();
+}
+
 void Engine::fail(Error error) {
   if (!failure_) {
     failure_ = error;
     if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
-    for (const auto& operation : queue_) operation->plan.reset();
-    queue_.clear();
+    drop_queue();
     messages_->clear();
     in_flight_ = 0;
   }

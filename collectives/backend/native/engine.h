@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "shoal/collectives/backend/native/fusion.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/clock.h"
@@ -25,6 +26,7 @@ namespace shoal::collectives {
 
 struct QueuedOperation {
   Call call;
+  std::unique_ptr<Fusion> fusion;  // what it stands for, if several
   std::uint32_t sequence = 0;
   bool published = false;
   bool exchanged_inline = false;  // and so without a plan
@@ -42,7 +44,8 @@ class Engine {
          std::uint32_t first_sequence = 1);
   ~Engine();
 
-  std::shared_ptr<QueuedOperation> submit(Call&& call);
+  // `fusion`: what `call` was fused of, or null.
+  std::shared_ptr<QueuedOperation> submit(Call&& call, std::unique_ptr<Fusion> fusion = nullptr);
   bool test(QueuedOperation& operation);
   // Without a deadline: deadline_seconds().
   void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
@@ -78,6 +81,7 @@ class Engine {
   }
   void throw_if_failed() const;
   [[noreturn]] void fail(Error error);
+  void drop_queue();
   // Fails where something cannot come any more: somebody aborted, a peer is dead. Looks at most
   // every few milliseconds.
   void check_group(const QueuedOperation& operation);
