@@ -121,6 +121,8 @@ class Communicator {
 struct CommunicatorOptions {
   std::string backend = "native";  // native, mpi, nccl; an unknown name is refused, naming these
   std::string algorithm;           // forces one, as the selection table names it; empty: by table
+  // Rules of selection (select/algorithm_selector.h) after SHOAL_COLLECTIVES'; equal on all ranks.
+  std::string collectives;
   // native: shm, tcp, udp, efa, or a libfabric provider's name; empty: shared memory inside a host,
   // the best provider between hosts.
   std::string transport;

@@ -80,6 +80,16 @@ Program direct_all_gather(Member member, PartCounts counts, Slicing slicing) {
   return b.take();
 }
 
+// The root serves everything.
+Program direct_reduce(Member member, std::int64_t count, int root, Slicing slicing) {
+  ProgramBuilder b(member, 0);
+  std::vector<Range> parts;
+  for (int rank = 0; rank < member.size; ++rank)
+    parts.push_back({rank > root ? count : 0, rank >= root ? count : 0});
+  direct_reduce_scatter(b, parts, {Space::output, 0, member.rank == root ? count : 0}, slicing);
+  return b.take();
+}
+
 Program direct_gather(Member member, std::int64_t count, int root, Slicing slicing) {
   const bool at_root = member.rank == root;
   ProgramBuilder b(member, at_root ? std::optional(root * count) : std::nullopt);

@@ -39,6 +39,7 @@ Program tree_reduce(Member member, std::int64_t count, int root, Slicing slicing
 Program tree_gather(Member member, std::int64_t count, int root);
 Program tree_scatter(Member member, std::int64_t count, int root);
 Program direct_gather(Member member, std::int64_t count, int root, Slicing slicing);
+Program direct_reduce(Member member, std::int64_t count, int root, Slicing slicing);
 Program direct_scatter(Member member, std::int64_t count, int root, Slicing slicing);
 
 Program chain_broadcast(Member member, std::int64_t count, int root, Slicing slicing);

@@ -98,7 +98,8 @@ Program broadcast(Algorithm algorithm, Member member, std::int64_t count, int ro
 
 Program reduce(Algorithm algorithm, Member member, std::int64_t count, int root, Slicing slicing) {
   check(member, count, root, slicing);
-  constexpr std::array<Row<Rooted>, 3> kRows{{{Algorithm::tree, generators::tree_reduce},
+  constexpr std::array<Row<Rooted>, 4> kRows{{{Algorithm::tree, generators::tree_reduce},
+                                              {Algorithm::direct, generators::direct_reduce},
                                               {Algorithm::chain, generators::chain_reduce},
                                               {Algorithm::sharded, generators::sharded_reduce}}};
   return generate("reduce", kRows, algorithm, member, count, root, slicing);

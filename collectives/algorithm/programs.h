@@ -39,7 +39,8 @@ Program all_gather(Algorithm algorithm, Member member, PartCounts counts, Slicin
 // tree, chain, sharded (scatter, then all_gather). Only output is used.
 Program broadcast(Algorithm algorithm, Member member, std::int64_t count, int root,
                   Slicing slicing);
-// tree, chain, sharded (reduce_scatter, then gather). output is touched at the root only.
+// tree, chain, sharded (shards of all but the root, who adds its own), direct (the root takes all
+// and folds in rank order). output is touched at the root only.
 Program reduce(Algorithm algorithm, Member member, std::int64_t count, int root, Slicing slicing);
 // tree, direct. `count` elements of each rank.
 Program gather(Algorithm algorithm, Member member, std::int64_t count, int root, Slicing slicing);

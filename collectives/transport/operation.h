@@ -50,7 +50,7 @@ struct Signature {
   Operation operation = Operation::barrier;
   DType dtype = DType::u8;
   std::uint8_t reduce = 0;     // ReduceOp
-  std::uint8_t algorithm = 0;  // as forced by the options; 0: not
+  std::uint8_t algorithm = 0;  // that this rank chose, or the options force; 0: neither
   std::int32_t root = -1;      // or the receiver of a message
   // As passed to the call; the sum where there are many; 0 for all_to_all_v, whose counts differ
   // from rank to rank and are compared pair by pair.

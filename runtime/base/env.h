@@ -46,6 +46,10 @@ inline constexpr Variable kHostName{
     "this host's name, by which ranks find who shares memory with them; default: the system's. "
     "Several names on one machine make it look like several hosts"};
 
+inline constexpr Variable kCollectives{
+    "SHOAL_COLLECTIVES", Kind::string, "",
+    "rules that choose algorithms, such as all_reduce:0-64k:@ring#^tree, or @FILE that holds some"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

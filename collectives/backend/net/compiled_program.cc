@@ -4,7 +4,8 @@
 
 namespace shoal::collectives {
 
-CompiledProgram::CompiledProgram(Program program) : program_(std::move(program)) {
+CompiledProgram::CompiledProgram(Program program, Algorithm algorithm)
+    : program_(std::move(program)), algorithm_(algorithm) {
   const auto n = program_.instructions.size();
   predecessors_.resize(n);
   first_.assign(n + 1, 0);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/algorithm/program.h"
 
 namespace shoal::collectives {
@@ -13,9 +14,10 @@ namespace shoal::collectives {
 class CompiledProgram {
  public:
   // Throws internal when an instruction waits for one that does not come before it.
-  explicit CompiledProgram(Program program);
+  explicit CompiledProgram(Program program, Algorithm algorithm = Algorithm::automatic);
 
   const Program& program() const { return program_; }
+  Algorithm algorithm() const { return algorithm_; }  // that made it
   int size() const { return static_cast<int>(program_.instructions.size()); }
   const Instruction& at(int index) const {
     return program_.instructions[static_cast<std::size_t>(index)];
@@ -31,6 +33,7 @@ class CompiledProgram {
 
  private:
   Program program_;
+  Algorithm algorithm_;
   std::vector<int> predecessors_, first_, successors_;
 };
 

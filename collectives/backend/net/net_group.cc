@@ -70,7 +70,7 @@ std::shared_ptr<NetOperation> NetGroup::prepared(Call call, bool acknowledged) {
 std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
   auto operation = prepared(std::move(call), false);
   operation->signature = signature_of(operation->call);
-  operation->signature.algorithm = programs_.forced();
+  operation->signature.algorithm = static_cast<std::uint8_t>(operation->program->algorithm());
   operation->number = next_;
   operation->key = {id_, next_};
   ++next_;

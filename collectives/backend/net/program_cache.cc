@@ -1,12 +1,18 @@
 #include "shoal/collectives/backend/net/program_cache.h"
 
-#include "shoal/collectives/backend/net/direct_programs.h"
+#include <algorithm>
+
+#include "shoal/collectives/algorithm/programs.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
 
 constexpr std::size_t kMostEntries = 64;
 constexpr std::int64_t kMostInstructions = 1 << 16;
+constexpr std::int64_t kSliceBytes = 1 << 20;  // of a message, unless the table says otherwise
+constexpr std::int64_t kGranule = 32;          // elements
 
 bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
@@ -37,7 +43,8 @@ ProgramCache::ProgramCache(int rank, int size, const CommunicatorOptions& option
     : rank_(rank),
       size_(size),
       forced_(parse_algorithm(options.algorithm)),
-      fixed_order_(options.fixed_order) {}
+      fixed_order_(options.fixed_order),
+      selector_(make_selector(options.collectives)) {}
 
 bool ProgramCache::matches(const Shape& shape, const Call& call, bool acknowledged) const {
   return shape.operation == call.operation && shape.count == call.count &&
@@ -53,7 +60,11 @@ std::shared_ptr<const CompiledProgram> ProgramCache::get(const Call& call, bool 
       entries_.splice(entries_.begin(), entries_, entry);
       return entry->second;
     }
-  auto compiled = std::make_shared<const CompiledProgram>(generate(call, acknowledged));
+  const bool is_call = !is_message(call.operation);
+  const Selection selection = is_call ? select(call) : Selection{Algorithm::automatic, 0, ""};
+  auto compiled = std::make_shared<const CompiledProgram>(
+      is_call ? generate(call, selection) : message_program(call, acknowledged),
+      selection.algorithm);
   instructions_ += compiled->size();
   entries_.emplace_front(
       Shape{call.operation, acknowledged, static_cast<std::int64_t>(size_of(call.dtype)),
@@ -67,9 +78,67 @@ std::shared_ptr<const CompiledProgram> ProgramCache::get(const Call& call, bool 
   return compiled;
 }
 
-Program ProgramCache::generate(const Call& call, bool acknowledged) const {
-  if (is_message(call.operation)) return message_program(call, acknowledged);
-  return direct_program(call, rank_, size_);
+Selection ProgramCache::select(const Call& call) const {
+  if (call.operation == Operation::split) return {Algorithm::direct, 0, ""};
+  if (fixed_order_ && call.reduces()) return {Algorithm::direct, 0, "fixed_order"};
+  const auto offered = candidates(call.operation);
+  if (std::ranges::count(offered, forced_) > 0) return {forced_, 0, "forced"};
+  if (forced_ != Algorithm::automatic && call.operation != Operation::barrier)
+    log::once(log::Level::info,
+              fmt::format("forced-{}-{}", to_string(call.operation), to_string(forced_)),
+              fmt::format("{} between hosts has no algorithm {}; the table chooses",
+                          to_string(call.operation), to_string(forced_)));
+  SelectionFacts facts;
+  facts.operation = call.operation;
+  // Ranks know only their own counts of all_to_all_v, and must choose alike.
+  if (call.operation != Operation::all_to_all_v)
+    for (int rank = 0; rank < size_; ++rank)
+      facts.bytes =
+          std::max({facts.bytes, call.send_bytes(rank, size_), call.recv_bytes(rank, size_)});
+  facts.ranks = facts.nodes = size_;  // whatever hosts they are on, it all goes over the Endpoint
+  Selection selection = selector_.select(facts, offered);
+  log::debug("{} of {} bytes, {} ranks: {} ({})", to_string(call.operation), facts.bytes, size_,
+             to_string(selection.algorithm), selection.why);
+  return selection;
+}
+
+Program ProgramCache::generate(const Call& call, const Selection& selection) const {
+  const Member member{rank_, size_};
+  const Algorithm algorithm = selection.algorithm;
+  const std::int64_t bytes = selection.slice > 0 ? selection.slice : kSliceBytes;
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  const Slicing slicing{std::max<std::int64_t>(1, bytes / element), kGranule};
+  const std::vector<std::int64_t> equal(static_cast<std::size_t>(size_), call.count);
+  const auto& counts = has_counts(call.operation) ? call.counts : equal;
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return programs::all_reduce(algorithm, member, call.count, slicing);
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+      return programs::reduce_scatter(algorithm, member, counts, slicing);
+    case Operation::all_gather:
+    case Operation::all_gather_v:
+    case Operation::split:
+      return programs::all_gather(algorithm, member, counts, slicing);
+    case Operation::broadcast:
+      return programs::broadcast(algorithm, member, call.count, call.root, slicing);
+    case Operation::reduce:
+      return programs::reduce(algorithm, member, call.count, call.root, slicing);
+    case Operation::gather:
+      return programs::gather(algorithm, member, call.count, call.root, slicing);
+    case Operation::scatter:
+      return programs::scatter(algorithm, member, call.count, call.root, slicing);
+    case Operation::all_to_all:
+      return programs::all_to_all(algorithm, member, counts, counts, slicing);
+    case Operation::all_to_all_v:
+      return programs::all_to_all(algorithm, member, call.counts, call.recv_counts, slicing);
+    case Operation::barrier:
+      return programs::barrier(member);
+    case Operation::send:
+    case Operation::recv:
+      break;
+  }
+  throw_error(ErrorCode::internal, "a message is no collective");
 }
 
 }  // namespace shoal::collectives

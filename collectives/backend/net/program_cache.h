@@ -5,9 +5,9 @@
 #include <list>
 #include <memory>
 
-#include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/net/compiled_program.h"
+#include "shoal/collectives/select/algorithm_selector.h"
 
 namespace shoal::collectives {
 
@@ -18,8 +18,6 @@ class ProgramCache {
 
   // `acknowledged`: of a message; its receiver answers.
   std::shared_ptr<const CompiledProgram> get(const Call& call, bool acknowledged);
-  // What the options force, for the signature; 0: nothing.
-  std::uint8_t forced() const { return static_cast<std::uint8_t>(forced_); }
 
  private:
   struct Shape {
@@ -33,11 +31,14 @@ class ProgramCache {
     friend bool operator==(const Shape&, const Shape&) = default;
   };
   bool matches(const Shape& shape, const Call& call, bool acknowledged) const;
-  Program generate(const Call& call, bool acknowledged) const;
+  // What the options force, else what the table says. fixed_order: in rank order.
+  Selection select(const Call& call) const;
+  Program generate(const Call& call, const Selection& selection) const;
 
   int rank_, size_;
   Algorithm forced_;
   bool fixed_order_;
+  AlgorithmSelector selector_;
   std::list<std::pair<Shape, std::shared_ptr<const CompiledProgram>>> entries_;  // latest first
   std::int64_t instructions_ = 0;                                                // of all entries
 };

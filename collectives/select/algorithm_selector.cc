@@ -1,0 +1,147 @@
+#include "shoal/collectives/select/algorithm_selector.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+template <typename Value>
+bool fits(const std::vector<Value>& allowed, Value value) {
+  return allowed.empty() || std::ranges::count(allowed, value) > 0;
+}
+
+bool fits(const Rule& rule, const SelectionFacts& facts) {
+  return fits(rule.operations, base_operation(facts.operation)) &&
+         fits(rule.memory, facts.memory) && rule.bytes.holds(facts.bytes) &&
+         rule.ranks.holds(facts.ranks) && rule.nodes.holds(facts.nodes);
+}
+
+std::string read(const std::string& path, const std::string& source) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error(ErrorCode::not_found,
+                fmt::format("{}: cannot read the table of algorithms '{}'", source, path),
+                "shoal-collective-tune writes one");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+AlgorithmSelector::AlgorithmSelector() { add(default_table(), "built-in"); }
+
+void AlgorithmSelector::add(std::string_view rules, std::string source) {
+  std::string text(rules);
+  if (rules.starts_with('@') && !rules.starts_with("@^") &&
+      rules.find(':') == std::string_view::npos &&
+      rules.find_first_of("#\n") == std::string_view::npos &&
+      std::ranges::none_of(all_algorithms(), [&](Algorithm algorithm) {
+        const auto name = rules.substr(1, rules.find('/') - 1);
+        return name == to_string(algorithm);
+      })) {
+    const std::string path(rules.substr(1));
+    text = read(path, source);
+    source = path;
+  }
+  for (Rule& rule : parse_rules(text, source)) rules_.push_back({std::move(rule), source});
+}
+
+Selection AlgorithmSelector::select(const SelectionFacts& facts,
+                                    std::span<const Algorithm> offered) const {
+  const Sourced* best = nullptr;
+  Algorithm chosen = Algorithm::automatic;
+  std::vector<std::string> exclusions;
+  for (const Algorithm algorithm : offered) {
+    const auto last = std::find_if(rules_.rbegin(), rules_.rend(), [&](const Sourced& sourced) {
+      return (sourced.rule.algorithm == algorithm ||
+              sourced.rule.algorithm == Algorithm::automatic) &&
+             fits(sourced.rule, facts);
+    });
+    if (last == rules_.rend()) continue;
+    if (last->rule.score == 0) {
+      exclusions.push_back(fmt::format("{} ({})", to_string(last->rule), last->source));
+      continue;
+    }
+    // Later in the table, later in memory.
+    if (!best || last->rule.score > best->rule.score ||
+        (last->rule.score == best->rule.score && &*last > best)) {
+      best = &*last;
+      chosen = algorithm;
+    }
+  }
+  if (!best)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("no algorithm is left for {} of {} bytes, {} ranks, {} nodes: {}",
+                            table_name(facts.operation), facts.bytes, facts.ranks, facts.nodes,
+                            exclusions.empty() ? "no rule speaks of one"
+                                               : fmt::format("{}", fmt::join(exclusions, ", "))),
+                "allow one in SHOAL_COLLECTIVES");
+  return {chosen, best->rule.slice, fmt::format("{}: {}", best->source, to_string(best->rule))};
+}
+
+std::string AlgorithmSelector::print() const {
+  std::string text;
+  std::string_view source;
+  for (const Sourced& sourced : rules_) {
+    if (sourced.source != source) text += fmt::format("// {}\n", sourced.source);
+    source = sourced.source;
+    text += to_string(sourced.rule) + "\n";
+  }
+  return text;
+}
+
+AlgorithmSelector make_selector(std::string_view option) {
+  AlgorithmSelector selector;
+  const std::string environment = env::get_string(env::kCollectives);
+  if (!environment.empty()) selector.add(environment, "SHOAL_COLLECTIVES");
+  if (!option.empty()) selector.add(option, "option collectives");
+  return selector;
+}
+
+std::span<const Algorithm> candidates(Operation operation) {
+  static constexpr std::array kAllReduce{Algorithm::direct, Algorithm::ring,
+                                         Algorithm::halving_doubling, Algorithm::recursive_doubling,
+                                         Algorithm::tree};
+  static constexpr std::array kReduceScatter{Algorithm::direct, Algorithm::ring,
+                                             Algorithm::halving_doubling};
+  static constexpr std::array kAllGather{Algorithm::direct, Algorithm::ring,
+                                         Algorithm::halving_doubling, Algorithm::bruck};
+  static constexpr std::array kBroadcast{Algorithm::tree, Algorithm::chain, Algorithm::sharded};
+  static constexpr std::array kReduce{Algorithm::tree, Algorithm::chain, Algorithm::sharded,
+                                      Algorithm::direct};
+  static constexpr std::array kRooted{Algorithm::direct, Algorithm::tree};
+  static constexpr std::array kAllToAll{Algorithm::direct, Algorithm::pairwise};
+  static constexpr std::array kBarrier{Algorithm::dissemination};
+  switch (base_operation(operation)) {
+    case Operation::all_reduce:
+      return kAllReduce;
+    case Operation::reduce_scatter:
+      return kReduceScatter;
+    case Operation::all_gather:
+      return kAllGather;
+    case Operation::broadcast:
+      return kBroadcast;
+    case Operation::reduce:
+      return kReduce;
+    case Operation::gather:
+    case Operation::scatter:
+      return kRooted;
+    case Operation::all_to_all:
+      return kAllToAll;
+    case Operation::barrier:
+      return kBarrier;
+    default:
+      return {};
+  }
+}
+
+}  // namespace shoal::collectives

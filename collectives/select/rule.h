@@ -1,0 +1,44 @@
+// One rule of a selection table, and its text.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/collectives/algorithm/choice.h"
+#include "shoal/collectives/transport/operation.h"
+
+namespace shoal::collectives {
+
+enum class MemoryKind : std::uint8_t { host, symmetric, cuda };
+
+struct Span {  // low <= x < high; without end: infinite
+  static constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
+  std::int64_t low = 0, high = kEnd;
+  bool holds(std::int64_t x) const { return x >= low && (x < high || high == kEnd); }
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+inline constexpr double kAlways = std::numeric_limits<double>::infinity();
+
+struct Rule {
+  std::vector<Operation> operations;  // none: all; _v forms go with their equal ones
+  std::vector<MemoryKind> memory;     // none: all
+  Span bytes, ranks, nodes;
+  Algorithm algorithm = Algorithm::automatic;  // automatic: all of them
+  std::int64_t slice = 0;                      // bytes of a message; 0: as the executor likes
+  double score = kAlways;                      // 0: never
+  friend bool operator==(const Rule&, const Rule&) = default;
+};
+
+// Throws invalid_argument, naming `source`, the rule, the field and the nearest valid word.
+std::vector<Rule> parse_rules(std::string_view text, std::string_view source);
+std::string to_string(const Rule& rule);  // parse_rules takes it back
+
+// The operation without _v; the name a table uses for it.
+Operation base_operation(Operation operation);
+std::string_view table_name(Operation operation);
+
+}  // namespace shoal::collectives
