@@ -189,6 +189,24 @@ TEST(Groups, OtherPartsOfTheSameSumAreAMismatch) {
   EXPECT_THAT(errors, Each(HasSubstr("all_reduce of 8 f32, sum, fused of other calls of a group")));
 }
 
+TEST(Groups, AFusedCallIsNotASingleOneOfTheSameLength) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    std::vector<float> a(8);
+    const auto sum = [&](std::int64_t begin, std::int64_t count) {
+      return communicator->all_reduce(&a[static_cast<std::size_t>(begin)],
+                                      &a[static_cast<std::size_t>(begin)], count, DType::f32,
+                                      ReduceOp::sum);
+    };
+    if (world.rank == 1) return sum(0, 8)->wait();
+    communicator->begin_group();
+    sum(0, 5);
+    sum(5, 3);
+    communicator->end_group()->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("all_reduce of 8 f32, sum, fused of other calls of a group")));
+}
+
 TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {
   shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
     auto parent = make_communicator(world, store, options());

@@ -242,7 +242,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   // Last and at once: peers poll the first line, and would take it away between slow writes.
   if (inlined) write_inline_payload(call, rank, size, slot);
   slot.first.kind = kind_of(d);
-  slot.first.count = d.count;
+  slot.first.count = d.count ^ static_cast<std::int64_t>(d.counts);  // both only compared
   group_->publish(place_of(operation.sequence, 0));
 }
 
