@@ -13,10 +13,8 @@
 namespace shoal::collectives {
 namespace {
 
-// A step's bytes: some tens of microseconds. Where a tile must be touched twice (avg,
-// premultiplied_sum), it is handed out while it is still in the nearest cache.
+// A step's bytes: some tens of microseconds.
 constexpr std::int64_t kBlockBytes = 256 << 10;
-constexpr std::int64_t kTileBytes = 32 << 10;
 constexpr std::int64_t kShardGranuleBytes = 256;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -49,7 +47,6 @@ class DirectAllReduce final : public DirectPlan {
         static_cast<std::uint32_t>(Slices{largest.size(), kBlockBytes / c_.element()}.number());
     sources_.resize(at(c_.size()));
     destinations_.resize(at(c_.size()));
-    plain_ = c_.call.op != ReduceOp::avg && c_.call.op != ReduceOp::premultiplied_sum;
     // In place the lines to be stored have just been loaded.
     past_caches_ = c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
@@ -58,36 +55,16 @@ class DirectAllReduce final : public DirectPlan {
  private:
   void run_block(std::uint32_t block) override {
     const Range range = Slices{mine_.size(), kBlockBytes / c_.element()}.at(block);
-    if (plain_) return reduce_everywhere(mine_.begin + range.begin, range);
-    const Slices tiles{range.size(), kTileBytes / c_.element()};
-    for (std::int64_t t = 0; t < tiles.number(); ++t) {
-      const Range tile = tiles.at(t);
-      scale_everywhere(mine_.begin + range.begin + tile.begin, tile);
-    }
-  }
-  // One pass: every element is loaded once from each rank and stored once to each rank.
-  void reduce_everywhere(std::int64_t begin, Range range) {
-    point_at(begin);
-    if (!range.empty())
-      c_.reduction.reduce_into_all(kernel_operation(c_.call.op), c_.call.dtype, sources_,
-                                   destinations_, range.size(), past_caches_, Stream{});
-  }
-  // avg and premultiplied_sum.
-  void scale_everywhere(std::int64_t begin, Range range) {
-    point_at(begin);
-    void* own = destinations_[at(c_.rank())];
-    c_.reduce(sources_, own, range.size());
-    for (int hop = 1; hop < c_.size(); ++hop)
-      c_.copy(destinations_[at((c_.rank() + hop) % c_.size())], own, range.size());
-  }
-  void point_at(std::int64_t element) {
+    const std::int64_t offset = (mine_.begin + range.begin) * c_.element();
     for (std::size_t peer = 0; peer < at(c_.size()); ++peer) {
-      sources_[peer] = c_.send[peer] + element * c_.element();
-      destinations_[peer] = c_.recv[peer] + element * c_.element();
+      sources_[peer] = c_.send[peer] + offset;
+      destinations_[peer] = c_.recv[peer] + offset;
     }
+    // One pass: every element is loaded once from each rank and stored once to each rank.
+    c_.reduce_into_all(sources_, destinations_, range.size(), past_caches_);
   }
   Range mine_;
-  bool plain_, past_caches_;
+  bool past_caches_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
 };

@@ -1,5 +1,7 @@
 #include <cstring>
+#include <vector>
 
+#include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/scaled_reduction.h"
 #include "shoal/runtime/base/error.h"
@@ -45,6 +47,30 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
 void PlanContext::reduce(std::span<const void* const> sources, void* destination,
                          std::int64_t count) const {
   reduce_ranks(reduction, call, sources, factors, destination, count);
+}
+
+void PlanContext::reduce_into_all(std::span<const void* const> sources,
+                                  std::span<void* const> destinations, std::int64_t count,
+                                  bool past_caches) const {
+  if (count <= 0) return;
+  if (call.op != ReduceOp::avg && call.op != ReduceOp::premultiplied_sum)
+    return reduction.reduce_into_all(kernel_operation(call.op), call.dtype, sources, destinations,
+                                     count, past_caches, Stream{});
+  // Two passes, so in tiles that are handed out while they are in the nearest cache.
+  constexpr std::int64_t kTileBytes = 32 << 10;
+  const Slices tiles{count, kTileBytes / element()};
+  std::vector<const void*> from(sources.begin(), sources.end());
+  for (std::int64_t t = 0; t < tiles.number(); ++t) {
+    const Range tile = tiles.at(t);
+    const std::int64_t offset = tile.begin * element();
+    for (std::size_t s = 0; s < from.size(); ++s)
+      from[s] = static_cast<const std::byte*>(sources[s]) + offset;
+    const auto to = [&](std::size_t d) {
+      return static_cast<std::byte*>(destinations[d]) + offset;
+    };
+    reduce(from, to(0), tile.size());
+    for (std::size_t d = 1; d < destinations.size(); ++d) copy(to(d), to(0), tile.size());
+  }
 }
 
 void PlanContext::copy(void* to, const void* from, std::int64_t count, bool past_caches) const {

@@ -52,6 +52,9 @@ struct PlanContext {
   ControlSlot& slot(int peer) const { return group.page(peer).slots[sequence % 2]; }
   // One source for each rank, in rank order: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
+  // The same into every destination; `past_caches` as ReductionKernels says.
+  void reduce_into_all(std::span<const void* const> sources, std::span<void* const> destinations,
+                       std::int64_t count, bool past_caches) const;
   // `count` elements between buffers that do not overlap; `past_caches`: ReductionKernels says
   // when.
   void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
