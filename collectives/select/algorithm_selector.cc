@@ -29,7 +29,7 @@ std::string read(const std::string& path, const std::string& source) {
   if (!file)
     throw Error(ErrorCode::not_found,
                 fmt::format("{}: cannot read the table of algorithms '{}'", source, path),
-                "shoal-collective-tune writes one");
+                "@FILE needs a readable file; an algorithm is written @ring");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

@@ -19,7 +19,6 @@ gather,scatter:0-16k:[9-inf]:@tree:20
 all_to_all:@direct:10
 all_to_all:16m-inf:[17-inf]:@pairwise:20
 barrier:@dissemination:10
-{2-inf}:@hierarchical:30
 )";
 }
 
