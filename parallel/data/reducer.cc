@@ -11,37 +11,68 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+std::int64_t bytes_of(const GradientBucket& bucket) {
+  return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
+}
+
 }  // namespace
+
+double ReducerStatistics::hidden_share() const {
+  return reduced_bytes == 0
+             ? 1.0
+             : static_cast<double>(hidden_bytes) / static_cast<double>(reduced_bytes);
+}
+
+ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b) {
+  a.steps -= b.steps;
+  a.reduced_bytes -= b.reduced_bytes;
+  a.hidden_bytes -= b.hidden_bytes;
+  a.exposed_seconds -= b.exposed_seconds;
+  a.launched_in_backward -= b.launched_in_backward;
+  return a;
+}
 
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
-    : communicator_(communicator), tracer_(options.tracer) {
+    : communicator_(communicator), options_(options) {
+  SHOAL_CHECK(options.buckets_in_flight > 0, "{} gradient buckets in flight; at least 1 is needed",
+              options.buckets_in_flight);
   std::vector<std::int64_t> counts;
   for (nn::Parameter* parameter : parameters) {
     if (!parameter->trainable()) continue;
+    index_of_.emplace(parameter, static_cast<int>(parameters_.size()));
     parameters_.push_back(parameter);
     counts.push_back(parameter->shape().count());
   }
-  BucketOptions buckets;
-  buckets.bucket_bytes = options.bucket_bytes;
-  buckets.first_bucket_bytes = std::min(buckets.first_bucket_bytes, options.bucket_bytes);
-  plan_ = plan_buckets(counts, buckets);
+  plan_ = plan_buckets(counts, {.bucket_bytes = options.bucket_bytes,
+                                .first_bucket_bytes = options.first_bucket_bytes});
   flat_ = Tensor::zeros({std::max<std::int64_t>(plan_.count, 1)}, DType::f32,
                         communicator.memory_resource(), MemoryTag::gradients);
-  bucket_of_.resize(parameters_.size());
+  const std::size_t buckets = plan_.buckets.size();
+  buckets_of_.resize(parameters_.size());
   ready_.resize(parameters_.size());
-  missing_.resize(plan_.buckets.size());
-  turns_.resize(plan_.buckets.size());
+  missing_.resize(buckets);
+  reduced_.resize(buckets);
+  timings_.resize(buckets);
+  turns_.resize(buckets);
   std::iota(turns_.begin(), turns_.end(), 0);
-  for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket)
-    for (const GradientBucket::Entry& entry : plan_.buckets[bucket].entries) {
-      nn::Parameter& parameter = *parameters_[at(entry.parameter)];
-      bucket_of_[at(entry.parameter)] = static_cast<int>(bucket);
-      parameter.gradient = flat_.narrowed(0, entry.offset, entry.count).reshaped(parameter.shape());
-      parameter.clear_gradient();
-      parameter.set_ready_hook(
-          [this, index = entry.parameter](nn::Parameter&) { on_ready(index); });
+  for (std::size_t b = 0; b < buckets; ++b) {
+    timings_[b] = {.bytes = bytes_of(plan_.buckets[b]), .needed = INT32_MAX};
+    for (const GradientBucket::Entry& entry : plan_.buckets[b].entries) {
+      buckets_of_[at(entry.parameter)].push_back(static_cast<int>(b));
+      timings_[b].needed = std::min(timings_[b].needed, entry.parameter);
     }
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    nn::Parameter& parameter = *parameters_[i];
+    parameter.gradient = flat_.narrowed(0, plan_.offsets[i], counts[i]).reshaped(parameter.shape());
+    parameter.clear_gradient();
+    parameter.set_ready_hook(
+        [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
+  }
+  // The second plan by time knows what the first one's order cost.
+  if (communicator.size() > 1 && buckets > 1)
+    agreements_left_ = options.priority == BucketPriority::forward ? 2 : 1;
 }
 
 Reducer::~Reducer() {
@@ -49,83 +80,152 @@ Reducer::~Reducer() {
 }
 
 void Reducer::begin_step() {
-  SHOAL_CHECK(in_flight_.empty(), "Reducer: begin_step() before finish() of the step before");
-  armed_ = false;
+  SHOAL_CHECK(in_flight_.empty() && phase_ != Phase::flushed,
+              "Reducer: begin_step() before finish() of the step before");
+  phase_ = Phase::idle;
   for (nn::Parameter* parameter : parameters_) parameter->clear_gradient();
 }
 
 void Reducer::arm() {
-  SHOAL_CHECK(!armed_, "Reducer: arm() twice in a step");
-  armed_ = true;
+  SHOAL_CHECK(phase_ == Phase::idle, "Reducer: arm() twice in a step");
+  phase_ = Phase::armed;
   next_turn_ = 0;
   completed_.clear();
+  busy_seconds_ = 0;
+  armed_at_ = Clock::now();
   std::ranges::fill(ready_, char{0});
+  std::ranges::fill(reduced_, char{0});
   for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket)
     missing_[bucket] = static_cast<int>(plan_.buckets[bucket].entries.size());
   for (nn::Parameter* parameter : parameters_) parameter->arm();
 }
 
 void Reducer::on_ready(int parameter) {
-  if (!armed_ || ready_[at(parameter)]) return;
-  ready_[at(parameter)] = 1;
-  const int bucket = bucket_of_[at(parameter)];
-  if (--missing_[at(bucket)] > 0) return;
-  completed_.push_back(bucket);
-  launch_full_buckets();
+  if (phase_ != Phase::armed || ready_[at(parameter)]) return;
+  mark_ready(parameter);
+  progress();
 }
 
-void Reducer::launch_full_buckets() {
-  while (next_turn_ < turns_.size() && missing_[at(turns_[next_turn_])] == 0) {
-    launch(turns_[next_turn_]);
-    ++next_turn_;
+void Reducer::mark_ready(int index) {
+  ready_[at(index)] = 1;
+  nn::Parameter& parameter = *parameters_[at(index)];
+  if (!parameter.has_gradient()) {
+    // No backward of this step wrote it: what lies there is the step before's.
+    const Tensor& gradient = parameter.gradient;
+    if (gradient.count() > 0) std::memset(gradient.view().data, 0, gradient.bytes());
+    parameter.accumulate();
   }
+  for (const int bucket : buckets_of_[at(index)]) {
+    if (--missing_[at(bucket)] > 0) continue;
+    timings_[at(bucket)].ready_seconds = seconds_since(armed_at_);
+    completed_.push_back(bucket);
+  }
+}
+
+void Reducer::progress() {
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+    if (!it->work->test()) {
+      ++it;
+      continue;
+    }
+    const InFlight reduced = std::move(*it);
+    it = in_flight_.erase(it);
+    finished(reduced);
+  }
+  while (next_turn_ < turns_.size() && missing_[at(turns_[next_turn_])] == 0 &&
+         std::ssize(in_flight_) < options_.buckets_in_flight)
+    launch(turns_[next_turn_++]);
 }
 
 void Reducer::launch(int index) {
-  const GradientBucket& bucket = plan_.buckets[at(index)];
-  auto* const base = static_cast<float*>(flat_.view().data);
-  for (const GradientBucket::Entry& entry : bucket.entries) {
-    // No backward of this step wrote it: what lies there is the step before's.
-    nn::Parameter& parameter = *parameters_[at(entry.parameter)];
-    if (parameter.has_gradient() || entry.count == 0) continue;
-    std::memset(base + entry.offset, 0, static_cast<std::size_t>(entry.count) * sizeof(float));
-    parameter.accumulate();
+  if (communicator_.size() == 1) {
+    reduced_[at(index)] = 1;
+    return;
   }
-  if (communicator_.size() == 1) return;
-  const std::int64_t count = bucket.end - bucket.begin;
-  if (tracer_) tracer_->instant("comm", "bucket");
-  in_flight_.push_back(communicator_.all_reduce(base + bucket.begin, base + bucket.begin, count,
-                                                DType::f32, collectives::ReduceOp::sum));
-  statistics_.reduced_bytes += count * static_cast<std::int64_t>(sizeof(float));
+  const GradientBucket& bucket = plan_.buckets[at(index)];
+  auto* const data = static_cast<float*>(flat_.view().data) + bucket.begin;
+  if (in_flight_.empty()) busy_since_ = Clock::now();
+  in_flight_.push_back({index, Tracer::now_ns(),
+                        communicator_.all_reduce(data, data, bucket.end - bucket.begin, DType::f32,
+                                                 collectives::ReduceOp::sum)});
+  statistics_.reduced_bytes += bytes_of(bucket);
+  statistics_.most_in_flight =
+      std::max(statistics_.most_in_flight, static_cast<int>(in_flight_.size()));
+  trace_counter(options_.tracer, "buckets in flight", static_cast<double>(in_flight_.size()));
+}
+
+// `reduced` is no longer among those in flight.
+void Reducer::finished(const InFlight& reduced) {
+  reduced_[at(reduced.bucket)] = 1;
+  const std::int64_t bytes = bytes_of(plan_.buckets[at(reduced.bucket)]);
+  if (phase_ == Phase::armed) statistics_.hidden_bytes += bytes;
+  if (in_flight_.empty()) busy_seconds_ += seconds_since(busy_since_);
+  if (options_.tracer) {
+    options_.tracer->span("comm", "bucket", reduced.begin_ns, Tracer::now_ns(), bytes);
+    options_.tracer->counter("buckets in flight", static_cast<double>(in_flight_.size()));
+  }
+}
+
+void Reducer::wait_for_oldest() {
+  SHOAL_ASSERT(!in_flight_.empty());
+  // Taken out first: after an Error nothing may wait for it again.
+  const InFlight oldest = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  oldest.work->wait();
+  finished(oldest);
+  progress();
+}
+
+void Reducer::flush() {
+  SHOAL_CHECK(phase_ == Phase::armed, "Reducer: flush() without arm() before the last backward");
+  progress();  // what was reduced by now was hidden behind backward
+  statistics_.launched_in_backward += static_cast<std::int64_t>(next_turn_);
+  phase_ = Phase::flushed;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (!ready_[i]) mark_ready(static_cast<int>(i));
+  progress();
+}
+
+void Reducer::wait_for(const nn::Parameter& parameter) {
+  SHOAL_CHECK(phase_ != Phase::armed, "Reducer: wait_for({}) before flush()", parameter.name());
+  const auto found = index_of_.find(&parameter);
+  if (phase_ == Phase::idle || found == index_of_.end()) return;
+  progress();
+  const auto& buckets = buckets_of_[at(found->second)];
+  const auto reduced = [&](int bucket) { return reduced_[at(bucket)] != 0; };
+  if (std::ranges::all_of(buckets, reduced)) return;
+  const TraceSpan span(options_.tracer, "comm", "wait for a parameter");
+  const auto start = Clock::now();
+  while (!std::ranges::all_of(buckets, reduced)) wait_for_oldest();
+  statistics_.exposed_seconds += seconds_since(start);
 }
 
 void Reducer::finish() {
-  SHOAL_CHECK(armed_, "Reducer: finish() without arm() before the last backward");
-  armed_ = false;
-  statistics_.launched_in_backward += static_cast<std::int64_t>(next_turn_);
-  for (std::size_t bucket = 0; bucket < missing_.size(); ++bucket) {
-    if (missing_[bucket] == 0) continue;
-    missing_[bucket] = 0;
-    completed_.push_back(static_cast<int>(bucket));
-  }
-  launch_full_buckets();
+  SHOAL_CHECK(phase_ != Phase::idle, "Reducer: finish() without arm() before the last backward");
+  if (phase_ == Phase::armed) flush();
   {
-    const TraceSpan span(tracer_, "comm", "wait for gradients");
+    const TraceSpan span(options_.tracer, "comm", "wait for gradients");
     const auto start = Clock::now();
-    // Taken out first: after an Error nothing may wait for them again.
-    auto works = std::move(in_flight_);
-    in_flight_.clear();
-    for (const auto& work : works) work->wait();
+    progress();
+    while (!in_flight_.empty()) wait_for_oldest();
     statistics_.exposed_seconds += seconds_since(start);
   }
-  if (!agreed_) agree_on_order();
+  phase_ = Phase::idle;
+  if (agreements_left_ > 0) agree_on_turns();
   ++statistics_.steps;
 }
 
-void Reducer::agree_on_order() {
-  agreed_ = true;
-  if (communicator_.size() == 1 || completed_.size() <= 1) return;
-  std::vector<std::int32_t> order(completed_.begin(), completed_.end());
+std::vector<int> Reducer::chosen_turns() const {
+  if (options_.priority == BucketPriority::readiness || busy_seconds_ <= 0) return completed_;
+  const std::int64_t bytes = plan_.count * static_cast<std::int64_t>(sizeof(float));
+  return plan_turns(timings_, static_cast<double>(bytes) / busy_seconds_,
+                    options_.buckets_in_flight);
+}
+
+void Reducer::agree_on_turns() {
+  --agreements_left_;
+  std::vector<int> chosen = chosen_turns();
+  std::vector<std::int32_t> order(chosen.begin(), chosen.end());
   communicator_.broadcast(order.data(), static_cast<std::int64_t>(order.size()), DType::i32, 0)
       ->wait();
   turns_.assign(order.begin(), order.end());

@@ -6,12 +6,18 @@
 //   reducer.begin_step();
 //   for each microbatch: forward; if it is the last: reducer.arm(); backward
 //   reducer.finish();
+// Who needs no norm over all gradients may let the next forward begin before they are all there:
+//   ... backward; reducer.flush();
+//   forward of the next step: reducer.wait_for(parameter), update it, use it
+//   reducer.finish(); reducer.begin_step(); ...
 // Every rank must run the same steps; which parameters a backward reaches may differ. All calls
-// and backward itself come from one thread.
+// and backward itself come from one thread. From arm() until finish() returns nobody else may
+// call the communicator: when a bucket is handed over is this rank's own matter.
 #pragma once
 
-#include <memory>
+#include <deque>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
@@ -21,17 +27,32 @@
 
 namespace shoal::parallel {
 
+// Which of several waiting buckets goes first. `readiness`: the one that was ready first, best
+// where finish() waits for all. `forward`: the one that the next forward needs first (parameters
+// in the order of registration), for who uses wait_for(); planned on rank 0 (plan_turns).
+enum class BucketPriority { readiness, forward };
+
+// Defaults are measured: docs/performance.md, "Data-parallel step".
 struct ReducerOptions {
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  // ddp_bucket_cap_mb
-  Tracer* tracer = nullptr;                            // may be null
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;       // ddp_bucket_cap_mb
+  std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb
+  int buckets_in_flight = 4;                                // ddp_buckets_in_flight
+  BucketPriority priority = BucketPriority::readiness;
+  Tracer* tracer = nullptr;  // may be null
 };
 
 struct ReducerStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;
-  double exposed_seconds = 0;             // finish() waited for communication
-  std::int64_t launched_in_backward = 0;  // buckets handed over before finish()
+  std::int64_t hidden_bytes = 0;          // of these, seen reduced before backward had ended
+  double exposed_seconds = 0;             // finish() and wait_for() waited for communication
+  std::int64_t launched_in_backward = 0;  // buckets handed over before flush() or finish()
+  int most_in_flight = 0;
+  // Of the bytes: 1 when nothing was left to wait for after backward; 1 also when there was
+  // nothing to reduce.
+  double hidden_share() const;
 };
+ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b);  // between two calls
 
 class Reducer {
  public:
@@ -47,37 +68,61 @@ class Reducer {
   // The next write into each gradient overwrites.
   void begin_step();
   // Before the last microbatch's backward: from here a parameter whose gradient is complete counts
-  // as ready, and a full bucket's all_reduce starts when its turn has come. The order of turns is
-  // agreed: that of registration, reversed, in the first step, then rank 0's order of that step.
+  // as ready, and a full bucket's all_reduce starts when its turn has come and fewer than
+  // buckets_in_flight are on their way. The order of turns is agreed: that of registration,
+  // reversed, in the first step, then what rank 0 made of that step.
   void arm();
-  // Hands over what is left and waits for all of it. Parameters that backward did not reach give
-  // what earlier microbatches left, or zeros. Throws the communicator's Errors.
+  // Backward has ended. Hands over what is left, as far as places in flight allow; later calls
+  // hand over the rest. Parameters that backward did not reach give what earlier microbatches
+  // left, or zeros. Does not wait.
+  void flush();
+  // After flush(): waits until this parameter's gradient is the sum over all ranks. Every rank
+  // must end the step with finish(), whatever it waited for.
+  void wait_for(const nn::Parameter& parameter);
+  // flush(), unless it was called, and waits for everything. Throws the communicator's Errors.
   void finish();
 
   const BucketPlan& plan() const { return plan_; }
+  std::span<const int> turns() const { return turns_; }  // buckets in the agreed order
   // All gradients with their padding (zeros): for norms, clipping and flat optimizers.
   Tensor flat() const { return flat_; }
   const ReducerStatistics& statistics() const { return statistics_; }
 
  private:
+  enum class Phase : std::uint8_t { idle, armed, flushed };
+  struct InFlight {
+    int bucket;
+    std::int64_t begin_ns;
+    collectives::WorkPtr work;
+  };
   void on_ready(int parameter);
-  void launch_full_buckets();
+  void mark_ready(int parameter);
+  void progress();
   void launch(int bucket);
-  void agree_on_order();
+  void finished(const InFlight& reduced);
+  void wait_for_oldest();
+  void agree_on_turns();
+  std::vector<int> chosen_turns() const;
 
   std::vector<nn::Parameter*> parameters_;
+  std::unordered_map<const nn::Parameter*, int> index_of_;
   collectives::Communicator& communicator_;
-  Tracer* tracer_;
+  ReducerOptions options_;
   BucketPlan plan_;
   Tensor flat_;
-  std::vector<int> bucket_of_;  // by parameter
-  std::vector<int> missing_;    // by bucket: parameters not ready yet
-  std::vector<char> ready_;     // by parameter
-  std::vector<int> turns_;      // buckets in the agreed order
+  std::vector<std::vector<int>> buckets_of_;  // by parameter
+  std::vector<int> missing_;                  // by bucket: parameters not ready yet
+  std::vector<char> ready_;                   // by parameter
+  std::vector<char> reduced_;                 // by bucket
+  std::vector<BucketTiming> timings_;         // by bucket, of this step
+  std::vector<int> turns_;
   std::vector<int> completed_;  // buckets in the order in which they became full, this step
   std::size_t next_turn_ = 0;
-  std::vector<std::unique_ptr<collectives::Work>> in_flight_;
-  bool armed_ = false, agreed_ = false;
+  std::deque<InFlight> in_flight_;
+  Phase phase_ = Phase::idle;
+  int agreements_left_ = 0;
+  Clock::time_point armed_at_, busy_since_;
+  double busy_seconds_ = 0;  // something was in flight, this step
   ReducerStatistics statistics_;
 };
 

@@ -2,7 +2,7 @@
 #include "shoal/parallel/data/reducer.h"
 
 #include <memory>
-#include <mutex>
+#include <thread>
 
 #include "support/ranks.h"
 #include <fmt/format.h>
@@ -121,7 +121,8 @@ TEST(Reducer, StartsBucketsDuringBackward) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
     const auto parameters = make_parameters(kCounts);
-    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 8 << 10});
+    Reducer reducer(pointers(parameters), *communicator,
+                    {.bucket_bytes = 8 << 10, .buckets_in_flight = 1000});
     // Ready from the first to the last: the first step's turns go the other way round.
     for (int step = 0; step < 2; ++step) {
       reducer.begin_step();
@@ -132,6 +133,120 @@ TEST(Reducer, StartsBucketsDuringBackward) {
     const auto buckets = static_cast<std::int64_t>(reducer.plan().buckets.size());
     // In the second step rank 0's order is known and every bucket goes before finish().
     EXPECT_EQ(reducer.statistics().launched_in_backward, 2 * buckets);
+  });
+}
+
+// What is ready is reduced while backward goes on: by the time it ends, all but what became ready
+// last has been summed.
+TEST(Reducer, ReducesBehindBackward) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(std::vector<std::int64_t>(8, 1024));
+    Reducer reducer(pointers(parameters), *communicator,
+                    {.bucket_bytes = 4096, .first_bucket_bytes = 4096, .buckets_in_flight = 2});
+    ASSERT_EQ(reducer.plan().buckets.size(), 8u);
+    reducer.begin_step();
+    reducer.arm();
+    for (std::size_t i = parameters.size(); i-- > 0;) {
+      backward_of(*parameters[i], 1.0f);
+      if (i == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    reducer.finish();
+    const ReducerStatistics statistics = reducer.statistics();
+    EXPECT_EQ(statistics.reduced_bytes, 8 * 4096);
+    EXPECT_GE(statistics.hidden_bytes, 6 * 4096);
+    EXPECT_GE(statistics.hidden_share(), 0.75);
+    EXPECT_LE(statistics.most_in_flight, 2);
+    EXPECT_LT(statistics.exposed_seconds, 0.4);
+    // After backward nothing is hidden any more.
+    reducer.begin_step();
+    reducer.arm();
+    reducer.finish();
+    const ReducerStatistics second = reducer.statistics() - statistics;
+    EXPECT_EQ(second.steps, 1);
+    EXPECT_EQ(second.hidden_bytes, 0);
+    EXPECT_EQ(second.reduced_bytes, 8 * 4096);
+  });
+}
+
+TEST(Reducer, KeepsToTheBoundOfBucketsInFlight) {
+  for (const int bound : {1, 3})
+    test::run_thread_ranks(2, [bound](const World& world, Store& store) {
+      const auto communicator = communicator_of(world, store);
+      const auto parameters = make_parameters(std::vector<std::int64_t>(20, 1024));
+      Reducer reducer(
+          pointers(parameters), *communicator,
+          {.bucket_bytes = 4096, .first_bucket_bytes = 4096, .buckets_in_flight = bound});
+      for (int step = 0; step < 3; ++step) {
+        reducer.begin_step();
+        reducer.arm();
+        for (std::size_t i = parameters.size(); i-- > 0;) {
+          // Rank 1 is late, so that all of rank 0's could be on their way.
+          if (world.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          backward_of(*parameters[i], 1.0f);
+        }
+        reducer.finish();
+        for (const auto& parameter : parameters)
+          ASSERT_EQ(values(*parameter), expected(1024, 2.0f));
+      }
+      EXPECT_LE(reducer.statistics().most_in_flight, bound);
+      if (world.rank == 0) {
+        EXPECT_EQ(reducer.statistics().most_in_flight, bound);
+      }
+    });
+}
+
+TEST(Reducer, CutsAGiantParameterAndSumsAllOfIt) {
+  test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const std::vector<std::int64_t> counts{50'001, 10};
+    const auto parameters = make_parameters(counts);
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 10'000});
+    EXPECT_GT(reducer.plan().buckets.size(), 20u);
+    for (int step = 0; step < 3; ++step) {
+      reducer.begin_step();
+      reducer.arm();
+      // In the last step nothing reaches the giant: zeros, also behind its first bucket.
+      if (step < 2) backward_of(*parameters[0], static_cast<float>(world.rank));
+      backward_of(*parameters[1], 1.0f);
+      reducer.finish();
+      EXPECT_EQ(values(*parameters[0]), expected(counts[0], step < 2 ? 3.0f : 0.0f));
+      EXPECT_EQ(values(*parameters[1]), expected(counts[1], 3.0f));
+    }
+  });
+}
+
+TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(std::vector<std::int64_t>(12, 1024));
+    Reducer reducer(pointers(parameters), *communicator,
+                    {.bucket_bytes = 4096,
+                     .first_bucket_bytes = 4096,
+                     .buckets_in_flight = 1,
+                     .priority = BucketPriority::forward});
+    reducer.wait_for(*parameters[0]);  // nothing is under way yet
+    for (int step = 1; step <= 4; ++step) {
+      reducer.begin_step();
+      reducer.arm();
+      EXPECT_THROW(reducer.wait_for(*parameters[0]), Error);
+      for (std::size_t i = parameters.size(); i-- > 0;)
+        backward_of(*parameters[i], static_cast<float>(step));
+      reducer.flush();
+      // As the next forward would: each parameter just before its use, ranks at their own pace.
+      for (const auto& parameter : parameters) {
+        if (world.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        reducer.wait_for(*parameter);
+        ASSERT_EQ(values(*parameter), expected(1024, 2.0f * static_cast<float>(step)));
+      }
+      EXPECT_THROW(reducer.begin_step(), Error);
+      reducer.finish();
+    }
+    // They were ready long before the wire was free: the one that became ready last, which the
+    // forward needs first, no longer goes last.
+    ASSERT_EQ(reducer.turns().size(), 12u);
+    EXPECT_NE(reducer.turns().back(), 11);
   });
 }
 
@@ -185,6 +300,12 @@ TEST(Reducer, RefusesCallsOutOfOrder) {
   EXPECT_THROW(reducer.finish(), Error);
   reducer.arm();
   EXPECT_THROW(reducer.arm(), Error);
+  reducer.flush();
+  EXPECT_THROW(reducer.flush(), Error);
+  EXPECT_THROW(reducer.begin_step(), Error);
+  reducer.finish();
+  EXPECT_EQ(reducer.statistics().hidden_share(), 1.0);  // there was nothing to hide
+  EXPECT_THROW(Reducer(pointers(parameters), *communicator, {.buckets_in_flight = 0}), Error);
 }
 
 TEST(Reducer, PassesAPeersDeathOn) {
