@@ -142,6 +142,12 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
       .real("ddp_bucket_cap_mb", &a.ddp_bucket_cap_mb,
             {.min = 0, .open_min = true, .help = "MiB of gradients reduced at once"})
+      .real("ddp_first_bucket_cap_mb", &a.ddp_first_bucket_cap_mb,
+            {.min = 0,
+             .open_min = true,
+             .help = "MiB of the first bucket: small, so that reduction starts early"})
+      .integer("ddp_buckets_in_flight", &a.ddp_buckets_in_flight,
+               {.min = 1, .max = 1024, .help = "buckets being reduced at a time, at most"})
       .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
       .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
       .ignored("remove_unused_columns", "datasets here have no unused columns")

@@ -85,7 +85,9 @@ struct TrainingArguments {
 
   // --- collectives
   std::string ddp_backend;  // empty: SHOAL_BACKEND
-  double ddp_bucket_cap_mb = 25;
+  // Fusion buffers (parallel/data/reducer.h): MiB, and how many are reduced at a time.
+  double ddp_bucket_cap_mb = 25, ddp_first_bucket_cap_mb = 1;
+  std::int64_t ddp_buckets_in_flight = 4;
 
   std::int64_t order_seed() const { return data_seed.value_or(seed); }
 };

@@ -36,6 +36,11 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const TrainingArguments& a, kernel
               static_cast<int>(a.optim));
 }
 
+// At least one byte: 1e-9 MiB is still a bucket.
+std::int64_t mebibytes(double mb) {
+  return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
+}
+
 }  // namespace
 
 Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
@@ -104,9 +109,10 @@ void Trainer::Impl::prepare_training() {
   const auto parameters = parts.task->module().parameters();
   reducer = std::make_unique<parallel::Reducer>(
       parameters, *parts.communicator,
-      parallel::ReducerOptions{
-          .bucket_bytes = static_cast<std::int64_t>(args.ddp_bucket_cap_mb * (1 << 20)),
-          .tracer = parts.tracer});
+      parallel::ReducerOptions{.bucket_bytes = mebibytes(args.ddp_bucket_cap_mb),
+                               .first_bucket_bytes = mebibytes(args.ddp_first_bucket_cap_mb),
+                               .buckets_in_flight = static_cast<int>(args.ddp_buckets_in_flight),
+                               .tracer = parts.tracer});
   optimizer = make_optimizer(args, *parts.kernels, *parts.memory, weights->segments());
   loader = make_train_loader();
   plan = plan_steps(args, loader->batches(), ranks());
@@ -211,6 +217,7 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   const TraceSpan whole(parts.tracer, "step", "step", state.global_step + 1);
   StepReport report;
   report.learning_rate = schedule->learning_rate(state.optimizer_steps);
+  const parallel::ReducerStatistics before = reducer->statistics();
   reducer->begin_step();
   double loss_sum = forward_backward(input);
   {
@@ -218,6 +225,10 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
     reducer->finish();
     sum(&loss_sum, 1);
   }
+  const parallel::ReducerStatistics reduced = reducer->statistics() - before;
+  log::debug("step {}: {:.1f} MB of gradients reduced, {:.0f} % behind backward, waited {:.1f} ms",
+             state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
+             reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
   nn::StepOutcome outcome;
   {
     const TraceSpan span(parts.tracer, "step", "optimizer");
@@ -262,6 +273,13 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["tokens_seen"] = state.tokens_seen;
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
+    if (ranks() > 1) {  // since the record before
+      const parallel::ReducerStatistics reduced = reducer->statistics() - reduced_when_logged;
+      reduced_when_logged = reducer->statistics();
+      record["exposed_communication_seconds"] =
+          reduced.exposed_seconds / static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
+      record["hidden_communication_share"] = reduced.hidden_share();
+    }
   }
   metrics_file->write(record);
 }

@@ -34,6 +34,7 @@ struct Trainer::Impl {
   std::unique_ptr<nn::MasterWeights> weights;
   // From the first train() on.
   std::unique_ptr<parallel::Reducer> reducer;
+  parallel::ReducerStatistics reduced_when_logged;
   std::unique_ptr<nn::Optimizer> optimizer;
   std::optional<nn::Schedule> schedule;
   nn::LossScaler scaler = nn::LossScaler::none();

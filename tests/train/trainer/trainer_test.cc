@@ -574,6 +574,28 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   EXPECT_EQ(lines, 3U);
 }
 
+// Buckets of any size, however many at a time, give the same bits; what was hidden is in the file.
+TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output / "large");
+  arguments.max_steps = 14;
+  const auto large = run(arguments, {.ranks = 2});
+  arguments.output_dir = output / "small";
+  arguments.ddp_bucket_cap_mb = 0.01;
+  arguments.ddp_first_bucket_cap_mb = 1e-9;
+  arguments.ddp_buckets_in_flight = 1;
+  const auto small = run(arguments, {.ranks = 2});
+  EXPECT_EQ(large.main.losses, small.main.losses);
+  EXPECT_EQ(large.main.norms, small.main.norms);
+  std::ifstream file(output / "small/metrics.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  const auto record = nlohmann::json::parse(line);
+  EXPECT_GT(record.at("exposed_communication_seconds").get<double>(), 0);
+  EXPECT_GE(record.at("hidden_communication_share").get<double>(), 0);
+  EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
+}
+
 TEST(TrainerLog, AWindowWithoutAFiniteLossIsNotZero) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
