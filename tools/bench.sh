@@ -56,6 +56,13 @@ case "$name" in
       build_preset release shoal-collective-perf "${targets[@]}"
       exec python3 bench/collectives/compare.py "$@"
     fi
+    # --ddp [ARGS]: a data-parallel step beside PyTorch's DistributedDataParallel over gloo.
+    if [ "${1:-}" = --ddp ]; then
+      shift
+      build_preset release shoal_bench_ddp_step
+      case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
+      exec python3 bench/collectives/ddp.py "$@"
+    fi
     build_preset release shoal_bench_collectives
     exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives "$@"
     ;;

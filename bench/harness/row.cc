@@ -19,8 +19,14 @@ std::string processor() {
 
 }  // namespace
 
+std::string machine() {
+  static const std::string name = processor();
+  return name;
+}
+
+std::string commit() { return SHOAL_COMMIT; }
+
 void write_row(std::ostream& out, const Row& row) {
-  static const std::string machine = processor();
   const nlohmann::ordered_json json{
       {"operation", row.operation},
       {"dtype", row.dtype},
@@ -34,8 +40,8 @@ void write_row(std::ostream& out, const Row& row) {
       {"gflops", row.p50_us > 0 ? static_cast<double>(row.operations) / row.p50_us * 1e-3 : 0},
       {"bound", row.bound},
       {"bound_fraction", row.bound_fraction},
-      {"machine", machine},
-      {"commit", SHOAL_COMMIT}};
+      {"machine", machine()},
+      {"commit", commit()}};
   out << json.dump() << '\n' << std::flush;
 }
 

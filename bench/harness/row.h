@@ -23,6 +23,10 @@ struct Row {
 // The machine's processor and the commit of this build are added.
 void write_row(std::ostream& out, const Row& row);
 
+// For rows of other columns.
+std::string machine();  // the processor's name
+std::string commit();   // of this build
+
 // The p-th (0..1) smallest of `values`, nearest rank; 0 when there are none.
 double percentile(std::vector<double> values, double p);
 

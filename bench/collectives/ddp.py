@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""A data-parallel step: Shoal's Reducer beside PyTorch's DistributedDataParallel over gloo, turn by turn.
+
+    sudo bench/collectives/ddp.py --python PYTHON --cluster hosts=4,ranks=2,rails=1,rate=1gbit
+
+Both sides reduce the gradients of the same model (gpt2: 124M, albert: 11.7M, sizes from
+shoal_bench_ddp_step --describe) in buckets of the same bytes over the same wires; every layer sleeps
+equally long forward and backward in place of computing, since the ranks of an emulated cluster share this
+machine's cores. Each round runs each contestant once; the figure is the median of all rounds' steps.
+
+--compute gives the sleep of a step, forward and backward together, as shares of the least time in which the
+gradients can cross the wires (on a host: as seconds); a third of it is the forward. exposed is the step
+without its sleeps, hidden the share of that least time, or of Shoal's own time without any sleep if that is
+longer, which is not exposed. PYTHON is a virtual environment's with torch; without it Shoal runs alone.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from compare import ROOT, Runner
+
+
+def contestants(arguments, runner, model, described, forward, backward):
+    """name -> function that returns the rows of its timed steps"""
+    sleeps = ["--forward-ms", f"{forward * 1e3:.3f}", "--backward-ms", f"{backward * 1e3:.3f}",
+              "--bucket-mb", str(arguments.bucket_mb), "--steps", str(arguments.steps)]
+    program = [f"{os.path.abspath(arguments.build)}/bench/collectives/shoal_bench_ddp_step", model] + sleeps
+    made = {}
+    for variant in arguments.variant or ["shoal=", "shoal+forward=--overlap-forward"]:
+        name, _, extra = variant.partition("=")
+        if forward == 0 and "--overlap-forward" in extra:
+            continue
+        made[name] = lambda extra=extra: runner.rows("open-mpi", program + extra.split())
+    if arguments.python:
+        peer = ["env", "MASTER_ADDR=10.77.0.10" if runner.cluster else "MASTER_ADDR=127.0.0.1"]
+        peer += [f"GLOO_SOCKET_IFNAME={'eth0' if runner.cluster else 'lo'}", arguments.python,
+                 f"{ROOT}/bench/peers/pytorch_ddp.py", described] + sleeps
+        # Under emulate's plain launcher there are torchrun's variables, under mpirun Open MPI's.
+        made["pytorch"] = lambda: runner.rows("plain" if runner.cluster else "open-mpi", peer)
+    return made
+
+
+def measure(arguments, made):
+    rows = {name: [] for name in made}
+    for number in range(arguments.rounds):
+        for name, run in made.items():
+            print(f"round {number + 1}/{arguments.rounds}: {name}", file=sys.stderr)
+            new = run()
+            if not all(row["verified"] for row in new):
+                raise SystemExit(f"ddp: {name}: wrong sums")
+            rows[name] += new
+    return rows
+
+
+def summary(arguments, runner, model, rows, alone, bound):
+    compute = rows[0]["forward_seconds"] + rows[0]["backward_seconds"]
+    step = statistics.median(row["step_seconds"] for row in rows)
+    exposed = max(0.0, step - compute)
+    made = {"operation": "ddp_step", "peer": rows[0]["peer"], "model": model, "bytes": rows[0]["bytes"],
+            "ranks": runner.ranks, "dtype": "f32", "bucket_bytes": rows[0]["bucket_bytes"],
+            "compute_seconds": round(compute, 4), "p50_seconds": round(step, 4),
+            "worst_seconds": round(max(row["step_seconds"] for row in rows), 4),
+            "exposed_seconds": round(exposed, 4),
+            "hidden_share": round(max(0.0, 1 - exposed / max(alone, bound)), 3), "steps": len(rows)}
+    if runner.cluster:
+        made["cluster"], made["bound_seconds"] = runner.cluster, round(bound, 4)
+    return made
+
+
+def run_model(arguments, runner, model, goodput):
+    program = f"{os.path.abspath(arguments.build)}/bench/collectives/shoal_bench_ddp_step"
+    text = subprocess.run([program, model, "--describe"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as described:
+        described.write(text)
+        described.flush()
+        size = 0
+        for layer in json.loads(text)["layers"]:
+            for parameter in layer["parameters"]:
+                elements = 4
+                for dim in parameter["shape"]:
+                    elements *= dim
+                size += elements
+        bound = 0.0
+        if runner.cluster:
+            hosts = int(runner.cluster["hosts"])
+            bound = 2 * (hosts - 1) / hosts * size / (goodput * int(runner.cluster["rails"]))
+        alone = {}  # without sleeps: what there is to hide
+        for share in [0.0] + [float(s) for s in arguments.compute.split(",") if float(s) > 0]:
+            compute = share * (bound if runner.cluster else 1.0)
+            made = contestants(arguments, runner, model, described.name, compute / 3, compute * 2 / 3)
+            rows = measure(arguments, made)
+            peer = statistics.median(row["step_seconds"] for row in rows["pytorch"]) if "pytorch" in rows else None
+            for name in made:
+                middle = statistics.median(row["step_seconds"] for row in rows[name])
+                if share == 0:
+                    alone[name] = middle
+                line = summary(arguments, runner, model, rows[name],
+                               alone.get(name, alone[next(iter(alone))]), bound)
+                line = {**line, "contestant": name, "compute_of_bound": share}
+                if peer and name != "pytorch":
+                    line["times_as_fast_as_pytorch"] = round(peer / middle, 3)
+                print(json.dumps(line), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="gpt2,albert")
+    parser.add_argument("--ranks", type=int, default=2, help="on this host (default 2)")
+    parser.add_argument("--cluster", help="emulated: hosts=H,ranks=L,rails=R,rate=RATE")
+    parser.add_argument("--compute", default="0.5,1", help="shares of the bound (a host: seconds)")
+    parser.add_argument("--bucket-mb", type=float, default=25)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2, help="timed steps a round")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=OPTIONS",
+                        help="a Shoal with these options of shoal_bench_ddp_step, instead of the two")
+    parser.add_argument("--python", help="with torch; PyTorch's step is run beside ours")
+    parser.add_argument("--build", default=f"{ROOT}/build/release")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds of one contestant's turn")
+    arguments = parser.parse_args()
+    runner = Runner(arguments)
+    goodput = runner.goodput() if runner.cluster else None
+    for model in arguments.models.split(","):
+        run_model(arguments, runner, model, goodput)
+
+
+if __name__ == "__main__":
+    main()
