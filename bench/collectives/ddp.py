@@ -10,8 +10,8 @@ machine's cores. Each round runs each contestant once; the figure is the median 
 
 --compute gives the sleep of a step, forward and backward together, as shares of the least time in which the
 gradients can cross the wires (on a host: as seconds); a third of it is the forward. exposed is the step
-without its sleeps, hidden the share of that least time, or of Shoal's own time without any sleep if that is
-longer, which is not exposed. PYTHON is a virtual environment's with torch; without it Shoal runs alone.
+without its sleeps, hidden_share what of the communication is not exposed: of that least time, or of the
+contestant's own step at --compute 0 if that was measured and is longer. PYTHON is a virtual environment's with torch; without it Shoal runs alone.
 """
 
 import argparse
@@ -66,7 +66,9 @@ def summary(arguments, runner, model, rows, alone, bound):
             "compute_seconds": round(compute, 4), "p50_seconds": round(step, 4),
             "worst_seconds": round(max(row["step_seconds"] for row in rows), 4),
             "exposed_seconds": round(exposed, 4),
-            "hidden_share": round(max(0.0, 1 - exposed / max(alone, bound)), 3), "steps": len(rows)}
+            "steps": len(rows)}
+    if max(alone, bound) > 0:
+        made["hidden_share"] = round(max(0.0, 1 - exposed / max(alone, bound)), 3)
     if runner.cluster:
         made["cluster"], made["bound_seconds"] = runner.cluster, round(bound, 4)
     return made
@@ -91,7 +93,7 @@ def run_model(arguments, runner, model, goodput):
             hosts = int(runner.cluster["hosts"])
             bound = 2 * (hosts - 1) / hosts * size / (goodput * int(runner.cluster["rails"]))
         alone = {}  # without sleeps: what there is to hide
-        for share in [0.0] + [float(s) for s in arguments.compute.split(",") if float(s) > 0]:
+        for share in sorted(float(text) for text in arguments.compute.split(",")):
             compute = share * (bound if runner.cluster else 1.0)
             made = contestants(arguments, runner, model, described.name, compute / 3, compute * 2 / 3)
             rows = measure(arguments, made)
@@ -101,7 +103,7 @@ def run_model(arguments, runner, model, goodput):
                 if share == 0:
                     alone[name] = middle
                 line = summary(arguments, runner, model, rows[name],
-                               alone.get(name, alone[next(iter(alone))]), bound)
+                               alone.get(name, 0.0), bound)
                 line = {**line, "contestant": name, "compute_of_bound": share}
                 if peer and name != "pytorch":
                     line["times_as_fast_as_pytorch"] = round(peer / middle, 3)
@@ -114,7 +116,7 @@ def main():
     parser.add_argument("--models", default="gpt2,albert")
     parser.add_argument("--ranks", type=int, default=2, help="on this host (default 2)")
     parser.add_argument("--cluster", help="emulated: hosts=H,ranks=L,rails=R,rate=RATE")
-    parser.add_argument("--compute", default="0.5,1", help="shares of the bound (a host: seconds)")
+    parser.add_argument("--compute", default="0,0.5,1", help="shares of the bound (a host: seconds)")
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2, help="timed steps a round")

@@ -32,7 +32,7 @@ namespace shoal::parallel {
 // in the order of registration), for who uses wait_for(); planned on rank 0 (plan_turns).
 enum class BucketPriority { readiness, forward };
 
-// Defaults are measured: docs/performance.md, "Data-parallel step".
+// What was measured of these: docs/performance.md, "Data-parallel step beside PyTorch DDP".
 struct ReducerOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;       // ddp_bucket_cap_mb
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb
