@@ -77,7 +77,8 @@ TEST_P(HierarchicalResults, AreExactInManySlices) {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool in_place : {true, false})
         for (const Operation operation :
-             {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter}) {
+             {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
+              Operation::all_gather_v, Operation::reduce_scatter_v}) {
           test::Case one;
           one.operation = operation;
           one.dtype = dtype;

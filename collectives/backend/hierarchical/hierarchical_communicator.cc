@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "shoal/collectives/backend/backends.h"
-#include "shoal/collectives/backend/partial_sums.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
+#include "shoal/collectives/backend/partial_sums.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
+
+// Less is a matter of latency: few messages matter more than few bytes.
+constexpr std::int64_t kBlockBytes = 64 << 10;
 
 std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id,
                                     const std::vector<std::string>& hosts,
@@ -25,6 +28,9 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
       levels->local_size() == 1
           ? make_single_communicator("native", inner)
           : make_node(local, levels->local_size(), fmt::format("{}/node/{}", prefix, node), inner);
+  levels->exchange = std::make_unique<NetGroup>(
+      flat.engine(), first_id + EngineCommunicator::ids_of(where.size()) - 1, flat.members(),
+      flat.rank(), inner);
   if (local >= where.rails()) return levels;
   std::vector<int> members;
   for (const int rank : where.rail(local))
@@ -67,9 +73,28 @@ std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
   switch (call.operation) {
     case Operation::all_reduce:
       return make_all_reduce_task(levels_, call);
+    case Operation::all_gather:
+    case Operation::all_gather_v:
+      return pays_by_blocks(call) ? make_all_gather_task(levels_, call) : nullptr;
+    case Operation::reduce_scatter:
+    case Operation::reduce_scatter_v:
+      return pays_by_blocks(call) ? make_reduce_scatter_task(levels_, call) : nullptr;
     default:
       return nullptr;
   }
+}
+
+// Decided alike on all ranks, which pass the same counts.
+bool HierarchicalCommunicator::pays_by_blocks(const Call& call) const {
+  const std::int64_t parts = has_counts(call.operation) ? 1 : size();
+  if (call.count * parts * static_cast<std::int64_t>(size_of(call.dtype)) < kBlockBytes)
+    return false;
+  if (levels_->placement.contiguous()) return true;
+  log::once(log::Level::warn, "hosts-not-contiguous",
+            fmt::format("native: {} goes from rank to rank, because the ranks of a host do not "
+                        "follow each other; map ranks by slot",
+                        to_string(call.operation)));
+  return false;
 }
 
 CommunicatorStatistics HierarchicalCommunicator::statistics() const {

@@ -32,6 +32,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   WorkPtr submit(Call&& call) override;
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
   std::shared_ptr<Task> task_of(const Call& call);
+  bool pays_by_blocks(const Call& call) const;
 
   const std::vector<std::string> hosts_;
   const std::string prefix_;

@@ -21,6 +21,7 @@ struct Levels {
   int rank = 0;                        // of the whole group
   std::unique_ptr<Communicator> node;  // this host's ranks
   std::unique_ptr<NetGroup> rail;      // null where this rank has none
+  std::unique_ptr<NetGroup> exchange;  // all ranks, for programs of Tasks
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
   std::uint64_t next_ticket = 0;  // the caller's thread
@@ -68,5 +69,8 @@ class NodeTask : public Task {
 
 // Whole operations; calls are checked.
 std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call);
+// Of equal parts or with counts. The placement must be contiguous.
+std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, Call call);
+std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, Call call);
 
 }  // namespace shoal::collectives

@@ -48,14 +48,37 @@ std::shared_ptr<NetOperation> NetGroup::submit_with(Put put, Call call) {
     ((*engine_).*put)(lane.channel, operation);
     return operation;
   }
-  if (next_ % kCollectiveReach == 0) {
-    auto together = collective(Call{});
-    together->internal = true;
-    ((*engine_).*put)(channel_, std::move(together));
-  }
+  keep_together(put);
   auto operation = collective(std::move(call));
   ((*engine_).*put)(channel_, operation);
   return operation;
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit_program_locked(
+    Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature) {
+  keep_together(&NetEngine::submit_locked);
+  auto operation = std::make_shared<NetOperation>();
+  operation->program = std::move(program);
+  operation->members = members_;
+  operation->bytes = std::max(call.send_bytes(rank_, size()), call.recv_bytes(rank_, size()));
+  operation->call = std::move(call);
+  operation->signature = signature;
+  number(*operation);
+  engine_->submit_locked(channel_, operation);
+  return operation;
+}
+
+void NetGroup::keep_together(Put put) {
+  if (next_ % kCollectiveReach != 0) return;
+  auto together = collective(Call{});
+  together->internal = true;
+  ((*engine_).*put)(channel_, std::move(together));
+}
+
+void NetGroup::number(NetOperation& operation) {
+  operation.number = next_;
+  operation.key = {id_, next_};
+  ++next_;
 }
 
 std::shared_ptr<NetOperation> NetGroup::prepared(Call call, bool acknowledged) {
@@ -71,9 +94,7 @@ std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
   auto operation = prepared(std::move(call), false);
   operation->signature = signature_of(operation->call);
   operation->signature.algorithm = static_cast<std::uint8_t>(operation->program->algorithm());
-  operation->number = next_;
-  operation->key = {id_, next_};
-  ++next_;
+  number(*operation);
   return operation;
 }
 

@@ -35,6 +35,9 @@ class NetGroup {
   // A checked call. The second: from inside Task::advance().
   std::shared_ptr<NetOperation> submit(Call call);
   std::shared_ptr<NetOperation> submit_locked(Call call);
+  // With a program of the caller's; `signature` is what the ranks compare.
+  std::shared_ptr<NetOperation> submit_program_locked(
+      Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature);
   CommunicatorStatistics statistics() const;
 
  private:
@@ -45,6 +48,8 @@ class NetGroup {
   using Put = void (NetEngine::*)(const std::shared_ptr<Channel>&, std::shared_ptr<NetOperation>);
   std::shared_ptr<NetOperation> submit_with(Put put, Call call);
   std::shared_ptr<NetOperation> collective(Call call);
+  void keep_together(Put put);
+  void number(NetOperation& operation);
   std::shared_ptr<NetOperation> message(Call call, Lane& lane);
   std::shared_ptr<NetOperation> prepared(Call call, bool acknowledged);
 
