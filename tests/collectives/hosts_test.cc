@@ -1,0 +1,87 @@
+// The native backend from make_communicator on over libfabric's tcp: processes on one host and on
+// emulated ones (SHOAL_HOST_NAME, World::host).
+#include <csignal>
+
+#include "predictable.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::ProcessRanks;
+using ::testing::HasSubstr;
+
+CommunicatorOptions over_tcp(double deadline) {
+  CommunicatorOptions options;
+  options.deadline_seconds = deadline;
+  options.transport = "tcp";
+  return options;
+}
+
+World on_host(World world, const std::string& hosts) {
+  world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
+  return world;
+}
+
+// One letter a rank: its host.
+class Hosts : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  }
+};
+
+TEST_P(Hosts, ResultsAreExact) {
+  const std::string hosts = GetParam();
+  ProcessRanks ranks(static_cast<int>(hosts.size()), [&](const World& world, Store& store) {
+    const auto c = make_communicator(on_host(world, hosts), store, over_tcp(60));
+    auto wrong = test::check_everything(*c, {1, 2055});
+    test::Case large;
+    large.count = 600003;
+    large.memory = test::Memory::symmetric;
+    for (const Operation operation :
+         {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter}) {
+      large.operation = operation;
+      const std::string text = test::check(*c, large);
+      if (!text.empty()) wrong.push_back(text);
+    }
+    if (!wrong.empty()) throw Error(ErrorCode::internal, wrong.front());
+  });
+  for (const auto& outcome : ranks.wait(100)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+
+TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
+  const std::string hosts = GetParam();
+  const int size = static_cast<int>(hosts.size()), victim = size - 1;
+  ProcessRanks ranks(size, [&](const World& world, Store& store) {
+    const auto c = make_communicator(on_host(world, hosts), store, over_tcp(60));
+    std::vector<float> values(200000, 1.0f);
+    const auto sum = [&] {
+      c->all_reduce(values.data(), values.data(), 200000, DType::f32, ReduceOp::max)->wait();
+    };
+    sum();
+    ProcessRanks::say_ready(store);
+    for (;;) sum();
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(30, size));
+  const auto killed = Clock::now();
+  ranks.send_signal(victim, SIGKILL);
+  const auto outcomes = ranks.wait(15);
+  EXPECT_LT(seconds_since(killed), 4.0);
+  for (int rank = 0; rank < victim; ++rank) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_THAT(outcome.error, HasSubstr(fmt::format("rank {} died", victim)));
+    EXPECT_THAT(outcome.error, HasSubstr("all_reduce of"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulated, Hosts, ::testing::Values("aa", "abc", "aabb", "aaab"));
+
+}  // namespace
+}  // namespace shoal::collectives
