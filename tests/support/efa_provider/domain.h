@@ -1,0 +1,87 @@
+// A card, opened: its registered memory, its endpoints, and the lock around all of it.
+//
+// Lock order: the domain's mutex is the only one.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "card.h"
+#include "options.h"
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+
+namespace shoal::test::efa {
+
+class Endpoint;
+struct Domain;
+
+// What fi_close refuses (-FI_EBUSY) while something that was opened from it is open.
+struct Fabric : fid_fabric {
+  int domains = 0;
+};
+int open_fabric(fi_fabric_attr* attributes, fid_fabric** fabric, void* context);
+
+struct Memory : fid_mr {
+  Domain* domain = nullptr;
+  std::uint64_t start = 0, bytes = 0;
+  std::uint64_t access = 0;
+};
+
+// Descriptors and keys are one number, and never used again: what is closed is known to be.
+class MemoryTable {
+ public:
+  std::uint64_t add(Memory* memory);
+  void remove(std::uint64_t key) { by_key_.erase(key); }
+  // Registered under `key`, for that access, all of it.
+  bool covers(std::uint64_t key, std::uint64_t start, std::uint64_t bytes,
+              std::uint64_t access) const;
+
+ private:
+  std::unordered_map<std::uint64_t, Memory*> by_key_;
+  std::uint32_t next_ = 0x1000;
+};
+
+struct Domain : fid_domain {
+  Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info);
+  ~Domain();  // ends the thread
+
+  // efa-direct progresses by itself: a thread that looks every millisecond. Under the mutex.
+  void start_automatic_progress();
+
+  Fabric& fabric;
+  Card card;
+  Options options;
+  bool direct;
+  bool registers_locally;  // FI_MR_LOCAL
+  std::mutex mutex;
+  MemoryTable memory;
+  int children = 0;                  // queues, address vectors, endpoints, memory regions
+  std::vector<Endpoint*> endpoints;  // enabled ones
+
+ private:
+  void progress_until_stopped();
+
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// For fields of call tables that are not offered.
+template <typename Result, typename... Arguments>
+Result not_offered(Arguments...) {
+  return static_cast<Result>(-FI_ENOSYS);
+}
+int no_bind(fid*, fid*, std::uint64_t);
+int no_control(fid*, int, void*);
+int no_ops_open(fid*, const char*, std::uint64_t, void**, void*);
+
+// fi_ops of an object that can only be closed.
+fi_ops only_close(int (*close)(fid*));
+
+}  // namespace shoal::test::efa
