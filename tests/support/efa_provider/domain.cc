@@ -161,14 +161,14 @@ Domain::~Domain() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Domain::start_automatic_progress() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { progress_until_stopped(); });
+void Domain::start_card() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_card(); });
 }
 
-void Domain::progress_until_stopped() {
+void Domain::run_card() {
   std::unique_lock lock(mutex);
   while (!stop_.wait_for(lock, std::chrono::milliseconds(1), [this] { return stopping_; }))
-    for (Endpoint* endpoint : endpoints) endpoint->progress();
+    for (Endpoint* endpoint : endpoints) endpoint->progress_of_the_card();
 }
 
 int open_fabric(fi_fabric_attr* attributes, fid_fabric** made, void* context) {

@@ -51,8 +51,8 @@ struct Domain : fid_domain {
   Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info);
   ~Domain();  // ends the thread
 
-  // efa-direct progresses by itself: a thread that looks every millisecond. Under the mutex.
-  void start_automatic_progress();
+  // A thread that looks every millisecond. Under the mutex.
+  void start_card();
 
   Fabric& fabric;
   Card card;
@@ -65,7 +65,7 @@ struct Domain : fid_domain {
   std::vector<Endpoint*> endpoints;  // enabled ones
 
  private:
-  void progress_until_stopped();
+  void run_card();
 
   std::condition_variable stop_;
   bool stopping_ = false;

@@ -143,6 +143,15 @@ TEST_F(EfaProvider, RefusesHintsThatEfaRefuses) {
             Names{"efa-direct"});
 }
 
+TEST_F(EfaProvider, HasOneFabricWhereOneIsWanted) {
+  variables_.set("SHOAL_TEST_EFA_FABRIC", "efa");
+  const Info list = ask(make_hints().get());
+  ASSERT_TRUE(list);
+  EXPECT_STREQ(list->fabric_attr->name, "efa");
+  EXPECT_FALSE(list->next);
+  EXPECT_FALSE(ask(make_hints("efa-direct").get()));
+}
+
 TEST_F(EfaProvider, HasACardForEachInterfaceGiven) {
   use_efa_provider("lo,lo,lo");
   const Info hints = make_hints("efa");

@@ -99,7 +99,7 @@ int Endpoint::enable() {
   domain.endpoints.push_back(this);
   transmit_queue_->endpoints.push_back(this);
   if (receive_queue_ != transmit_queue_) receive_queue_->endpoints.push_back(this);
-  if (direct_) domain.start_automatic_progress();
+  domain.start_card();
   return FI_SUCCESS;
 }
 
@@ -226,6 +226,13 @@ void Endpoint::progress() {
   send_responses();
   if (!closing_) send_fragments();
   link_.acknowledge();
+}
+
+void Endpoint::progress_of_the_card() {
+  if (direct_)
+    progress();
+  else if (!deaf())
+    link_.send_lost_again();
 }
 
 void Endpoint::on_packet(Peer& from, const PacketHeader& header, std::span<const std::byte> rest) {

@@ -61,6 +61,9 @@ class Endpoint : public fid_ep {
   // Everything happens here: on reading a queue (efa), or each millisecond too (efa-direct).
   // Under the domain's mutex.
   void progress();
+  // What the card does each millisecond by itself: all of that (efa-direct), or no more than to
+  // send again what was lost (efa).
+  void progress_of_the_card();
 
   Domain& domain;
 

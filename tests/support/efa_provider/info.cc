@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "card.h"
+#include "options.h"
 #include "wire.h"
 
 namespace shoal::test::efa {
@@ -175,7 +176,9 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
   Info head;
   fi_info* tail = nullptr;
   // efa-direct comes first, as in libfabric: who can use it gets it.
+  const std::string only = wanted_fabric();
   for (const bool direct : {true, false}) {
+    if (!only.empty() && only != (direct ? kDirectFabricName : kFabricName)) continue;
     for (const Card& card : find_cards()) {
       if (place && (flags & FI_SOURCE) != 0 && place->gid != card.gid().gid) continue;
       Info one = make_info(card, direct);

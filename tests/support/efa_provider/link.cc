@@ -155,8 +155,13 @@ bool Link::progress(const OnPacket& on_packet) {
     on_packet(*held.peer, header, std::span(held.datagram).subspan(sizeof header));
     spare_.push_back(std::move(held.datagram));
   }
-  for (auto& [address, peer] : peers_) send_again(*peer, now);
+  send_lost_again();
   return !ready.empty();
+}
+
+void Link::send_lost_again() {
+  const auto now = Clock::now();
+  for (auto& [address, peer] : peers_) send_again(*peer, now);
 }
 
 void Link::receive() {

@@ -71,6 +71,8 @@ class Link {
   // True when a packet came.
   using OnPacket = std::function<void(Peer&, const PacketHeader&, std::span<const std::byte> rest)>;
   bool progress(const OnPacket& on_packet);
+  // Sends again what seems lost: that alone progress() does too, but hardware asks nobody.
+  void send_lost_again();
   // Acknowledges what has come, where no packet of ours has done so already.
   void acknowledge();
 

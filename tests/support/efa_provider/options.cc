@@ -39,4 +39,6 @@ std::vector<std::string> wanted_interfaces() {
   return names;
 }
 
+std::string wanted_fabric() { return text_of("SHOAL_TEST_EFA_FABRIC"); }
+
 }  // namespace shoal::test::efa

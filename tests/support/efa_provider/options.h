@@ -27,4 +27,7 @@ Options read_options();
 // not given.
 std::vector<std::string> wanted_interfaces();
 
+// SHOAL_TEST_EFA_FABRIC: "efa" (all there is before libfabric 2) or "efa-direct"; empty: both.
+std::string wanted_fabric();
+
 }  // namespace shoal::test::efa
