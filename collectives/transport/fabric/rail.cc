@@ -7,6 +7,9 @@
 namespace shoal::collectives {
 namespace {
 
+// FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: what we run with may be newer than these headers.
+constexpr int kOptMaxMsgSize = 12, kOptMaxRmaSize = 14;
+
 std::int64_t bounded(std::size_t bytes) {
   return static_cast<std::int64_t>(
       std::min<std::size_t>(bytes, std::numeric_limits<std::int64_t>::max()));
@@ -62,15 +65,13 @@ Rail::Rail(FoundRail found) : info_(std::move(found.info)), site_(std::move(foun
   check_fabric(fi_enable(endpoint_.get()), name, "fi_enable");
   address_ = name_of(endpoint_.get(), name);
   largest_message_ = largest_write_ = bounded(info_->ep_attr->max_msg_size);
-#if FI_MAJOR_VERSION >= 2
-  // efa-direct: a message is a packet, a write is not. Older interfaces know one limit only.
+  // efa-direct: a message is a packet, a write is not. libfabric 2 can tell; older ones refuse.
   std::size_t limit = 0, length = sizeof limit;
-  if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &limit, &length) == 0)
+  if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptMaxMsgSize, &limit, &length) == 0)
     largest_message_ = bounded(limit);
   length = sizeof limit;
-  if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_RMA_SIZE, &limit, &length) == 0)
+  if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptMaxRmaSize, &limit, &length) == 0)
     largest_write_ = bounded(limit);
-#endif
 }
 
 bool Rail::can_write() const {
