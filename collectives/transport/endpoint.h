@@ -77,6 +77,9 @@ class Endpoint {
   // Moves what can be moved without waiting; true when something did. Throws mismatch, peer_lost
   // (with the peer) or io.
   virtual bool progress() = 0;
+  // Something is still on its way, though its post is finished (its data was copied): until it is
+  // not, progress() must be called now and then, or the receiver may wait for ever.
+  virtual bool sending() const { return false; }
   // Sleeps until progress() may have something to do, at most so long; never holds up a rank that
   // shares the core.
   virtual void sleep(int microseconds) = 0;

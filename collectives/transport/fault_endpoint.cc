@@ -80,6 +80,7 @@ class FaultEndpoint final : public Endpoint {
     return moved;
   }
 
+  bool sending() const override { return inner_->sending(); }
   void sleep(int microseconds) override {
     inner_->sleep(held_.empty() ? microseconds : std::min(microseconds, 50));
   }

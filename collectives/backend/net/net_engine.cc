@@ -476,7 +476,8 @@ void NetEngine::progress_loop() {
   while (!stopping_.load()) {
     if (in_flight_.load() == 0) {
       const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
-      if (idle < kParkAfter) {
+      const bool pushing = idle > kTakeOverAfter && still_sending();
+      if (pushing || idle < kParkAfter) {
         std::this_thread::sleep_for(kNap);
         continue;
       }
@@ -495,6 +496,22 @@ void NetEngine::progress_loop() {
     }
     drive_in_background();
   }
+}
+
+// What operations handed over before they were done may still have to be pushed: EFA and others
+// move only what is polled, and the ranks that wait for it cannot poll for us.
+bool NetEngine::still_sending() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return true;
+  if (!endpoint_ || failure_ || !endpoint_->sending()) return false;
+  background_ = true;
+  try {
+    advance();
+  } catch (const Error&) {
+    // Kept in failure_: the next call on any thread throws it.
+  }
+  background_ = false;
+  return true;
 }
 
 void NetEngine::drive_in_background() {

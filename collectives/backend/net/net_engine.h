@@ -146,6 +146,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void wake_thread();
   void progress_loop();
   void drive_in_background();
+  bool still_sending();  // and pushes; the progress thread's
   std::unique_lock<std::mutex> enter();
 
   const Options options_;

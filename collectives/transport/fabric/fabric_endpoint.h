@@ -88,6 +88,7 @@ class FabricEndpoint final : public Endpoint {
   void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
                     Completion& completion) override;
   bool progress() override;
+  bool sending() const override;
   void sleep(int microseconds) override;
   std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
   EndpointStatistics statistics() const override;

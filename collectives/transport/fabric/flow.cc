@@ -164,6 +164,11 @@ bool FabricEndpoint::progress() {
   return moved;
 }
 
+bool FabricEndpoint::sending() const {
+  return !waiting_peers_.empty() || !waiting_grants_.empty() ||
+         std::ranges::any_of(setup_.rails, [](const auto& rail) { return rail->in_flight() > 0; });
+}
+
 void FabricEndpoint::handle(int rail, RailEvent& event) {
   switch (event.kind) {
     case RailEvent::Kind::received:
