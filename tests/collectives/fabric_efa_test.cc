@@ -1,0 +1,208 @@
+// Endpoints over EFA, as far as support/efa_provider shows it: no order, small inject, registration
+// at both ends, queues that overrun, writes that take receives. Users name "efa", which is
+// efa-direct where libfabric has it (it lists that first) and else the fabric efa.
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "fabric_traffic.h"
+#include "support/efa.h"
+#include "support/ranks.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::ProcessRanks;
+using shoal::test::run_thread_ranks;
+using shoal::test::use_efa_provider;
+using test::drive;
+using test::expected_byte;
+using test::run_traffic;
+using test::TrafficPlan;
+using ::testing::StartsWith;
+
+constexpr double kSeconds = 60;
+
+FabricOptions over(const std::string& provider) {
+  FabricOptions options;
+  options.provider = provider;
+  options.stripe_bytes = 16 << 10;
+  return options;
+}
+
+std::unique_ptr<Endpoint> connect(const World& world, Store& store, const FabricOptions& options) {
+  return make_fabric_endpoint(options, world.rank, world.size, world.rank, world.size, store,
+                              "fabric", Deadline::in_seconds(kSeconds));
+}
+
+// All ranks stay until everybody is done, and push what they have sent, as groups do.
+void leave_together(Endpoint& endpoint, Store& store, int size) {
+  const Deadline pushed = Deadline::in_seconds(kSeconds);
+  while (endpoint.sending() && !pushed.passed())
+    if (!endpoint.progress()) endpoint.sleep(500);
+  barrier(store, "leave", size, Deadline::in_seconds(kSeconds));
+}
+
+TrafficPlan all_sizes(std::int64_t eager) {
+  TrafficPlan plan;
+  plan.rounds = 6;
+  plan.messages = 200;
+  plan.first_sequence = 0xfffffffau;  // wraps
+  plan.sizes = {0, 1, 3, 31, 32, 33, 1000, eager - 1, eager, eager + 1, 3 * eager, 70'001};
+  return plan;
+}
+
+struct Case {
+  std::string name;
+  const char* fabric = "efa";  // the only one there is; empty: both
+  int ranks = 2;
+  const char* cards = "lo";
+  int rails = 1;  // of each rank
+  bool writes = true;
+  const char* delay_us = "0";
+  const char* loss = "0";
+};
+
+class FabricOverEfa : public ::testing::TestWithParam<Case> {
+ protected:
+  FabricOverEfa() {
+    use_efa_provider(GetParam().cards);
+    ::setenv("SHOAL_TEST_EFA_FABRIC", GetParam().fabric, 1);
+    ::setenv("SHOAL_TEST_EFA_DELAY_US", GetParam().delay_us, 1);
+    ::setenv("SHOAL_TEST_EFA_LOSS", GetParam().loss, 1);
+  }
+  ~FabricOverEfa() override {
+    ::unsetenv("SHOAL_TEST_EFA_FABRIC");
+    ::unsetenv("SHOAL_TEST_EFA_DELAY_US");
+    ::unsetenv("SHOAL_TEST_EFA_LOSS");
+  }
+};
+
+TEST_P(FabricOverEfa, ThousandsOfMessagesArriveWhole) {
+  run_thread_ranks(GetParam().ranks, [&](const World& world, Store& store) {
+    FabricOptions options = over("efa");
+    options.remote_writes = GetParam().writes;
+    const auto endpoint = connect(world, store, options);
+    EXPECT_THAT(endpoint->name(), StartsWith("efa over rdmap"));
+    EXPECT_EQ(endpoint->rails(), GetParam().rails);
+    run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);
+    const EndpointStatistics statistics = endpoint->statistics();
+    EXPECT_GT(statistics.eager_messages, 0);
+    EXPECT_GT(statistics.rendezvous_messages, 0);
+    EXPECT_TRUE(!GetParam().writes || statistics.registrations > 0);
+    leave_together(*endpoint, store, world.size);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, FabricOverEfa,
+    ::testing::Values(Case{"Efa2", "efa", 2}, Case{"Efa5", "efa", 5},
+                      Case{"Direct3", "efa-direct", 3}, Case{"First2", "", 2},
+                      Case{"FourRails2", "efa", 2, "lo,lo,lo,lo", 2},
+                      Case{"FourRailsDirect2", "efa-direct", 2, "lo,lo,lo,lo", 2},
+                      Case{"SharedRails3", "efa-direct", 3, "lo,lo"},
+                      Case{"WithoutWrites3", "efa", 3, "lo", 1, false},
+                      Case{"Delayed3", "efa", 3, "lo,lo", 1, true, "1000"},
+                      Case{"DelayedDirect2", "efa-direct", 2, "lo,lo", 1, true, "1000"},
+                      Case{"Lossy2", "efa", 2, "lo", 1, true, "200", "30"},
+                      Case{"LossyDirect2", "efa-direct", 2, "lo", 1, true, "200", "30"}),
+    [](const auto& one) { return one.param.name; });
+
+// efa-direct: a message is one packet, however large a write may be.
+TEST(FabricOverEfa, EagerMessagesFitAPacket) {
+  use_efa_provider();
+  run_thread_ranks(2, [&](const World& world, Store& store) {
+    FabricOptions options = over("efa-direct");
+    options.eager_bytes = 64 << 10;
+    const auto endpoint = connect(world, store, options);
+    EXPECT_LT(endpoint->eager_bytes(), 8760);
+    EXPECT_GT(endpoint->eager_bytes(), 8192);
+    run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);
+    leave_together(*endpoint, store, world.size);
+  });
+}
+
+TEST(FabricOverEfa, FewCreditsAreEnough) {
+  use_efa_provider("lo,lo");
+  run_thread_ranks(3, [&](const World& world, Store& store) {
+    FabricOptions options = over("efa");
+    options.credits = 4;
+    options.unmatched = 2;
+    const auto endpoint = connect(world, store, options);
+    run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);
+    leave_together(*endpoint, store, world.size);
+  });
+}
+
+TEST(FabricOverEfa, LargeMessagesBothWaysBetweenProcesses) {
+  use_efa_provider("lo,lo");
+  ProcessRanks ranks(2, [](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("efa"));
+    constexpr std::size_t kBytes = (std::size_t{24} << 20) + 3;
+    std::vector<std::uint8_t> out(kBytes), in(kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i)
+      out[i] = expected_byte(static_cast<std::uint32_t>(world.rank), static_cast<std::int64_t>(i));
+    Completion completion;
+    endpoint->begin({1, 1}, {});
+    endpoint->post_receive(1 - world.rank, {{1, 1}, 0}, in.data(), kBytes, completion);
+    endpoint->post_send(1 - world.rank, {{1, 1}, 0}, out.data(), kBytes, completion);
+    drive(*endpoint, completion, kSeconds);
+    endpoint->end({1, 1});
+    for (std::size_t i = 0; i < kBytes; ++i)
+      if (in[i] !=
+          expected_byte(static_cast<std::uint32_t>(1 - world.rank), static_cast<std::int64_t>(i)))
+        throw_error(ErrorCode::corrupt_data, "byte {} is wrong", i);
+    leave_together(*endpoint, store, world.size);
+  });
+  for (const auto& outcome : ranks.wait(2 * kSeconds)) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.exit_status, 0);
+  }
+}
+
+// EFA after a death: nothing completes, well or badly. It is for the owner's deadline to end that.
+TEST(FabricOverEfa, APeerThatFallsSilentCompletesNothing) {
+  const shoal::testing::TemporaryDirectory directory;
+  const std::string file = directory / "deaf";
+  use_efa_provider();
+  ::setenv("SHOAL_TEST_EFA_DEAF", file.c_str(), 1);
+  ProcessRanks ranks(2, [&](const World& world, Store& store) {
+    if (world.rank == 0) ::unsetenv("SHOAL_TEST_EFA_DEAF");
+    const auto endpoint = connect(world, store, over("efa"));
+    std::uint32_t out = 7, in = 0;
+    for (const bool silent : {false, true}) {
+      const OperationKey key{1, silent ? 2u : 1u};
+      Completion completion;
+      endpoint->begin(key, {});
+      endpoint->post_receive(1 - world.rank, {key, 0}, &in, sizeof in, completion);
+      endpoint->post_send(1 - world.rank, {key, 0}, &out, sizeof out, completion);
+      if (!silent) {
+        drive(*endpoint, completion, kSeconds);
+        endpoint->end(key);
+        barrier(store, "heard", 2, Deadline::in_seconds(kSeconds));
+        if (world.rank == 1) std::ofstream(file) << "";
+        barrier(store, "silence", 2, Deadline::in_seconds(kSeconds));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
+      try {
+        drive(*endpoint, completion, 1);
+      } catch (const Error& problem) {
+        if (problem.code() == ErrorCode::timeout) return;
+        throw;
+      }
+      throw_error(ErrorCode::internal, "rank {} heard a peer that is silent", world.rank);
+    }
+  });
+  ::unsetenv("SHOAL_TEST_EFA_DEAF");
+  for (const auto& outcome : ranks.wait(2 * kSeconds)) EXPECT_EQ(outcome.error, "");
+}
+
+}  // namespace
+}  // namespace shoal::collectives
