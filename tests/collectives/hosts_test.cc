@@ -1,8 +1,10 @@
-// The native backend from make_communicator on over libfabric's tcp: processes on one host and on
+// The native backend from make_communicator on over libfabric's tcp and over what
+// support/efa_provider shows of EFA: processes on one host and on
 // emulated ones (SHOAL_HOST_NAME, World::host).
 #include <csignal>
 
 #include "predictable.h"
+#include "support/efa.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,10 +18,10 @@ namespace {
 using shoal::test::ProcessRanks;
 using ::testing::HasSubstr;
 
-CommunicatorOptions over_tcp(double deadline) {
+CommunicatorOptions over(const std::string& transport, double deadline) {
   CommunicatorOptions options;
   options.deadline_seconds = deadline;
-  options.transport = "tcp";
+  options.transport = transport;
   return options;
 }
 
@@ -28,18 +30,22 @@ World on_host(World world, const std::string& hosts) {
   return world;
 }
 
-// One letter a rank: its host.
-class Hosts : public ::testing::TestWithParam<std::string> {
+// The transport between hosts, and one letter a rank: its host.
+using Place = std::tuple<std::string, std::string>;
+class Hosts : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
+    shoal::test::use_efa_provider();
+    // "efa" takes efa-direct where it is; here it is not.
+    ::setenv("SHOAL_TEST_EFA_FABRIC", std::get<0>(GetParam()) == "efa" ? "efa" : "", 1);
     if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   }
 };
 
 TEST_P(Hosts, ResultsAreExact) {
-  const std::string hosts = GetParam();
+  const std::string transport = std::get<0>(GetParam()), hosts = std::get<1>(GetParam());
   ProcessRanks ranks(static_cast<int>(hosts.size()), [&](const World& world, Store& store) {
-    const auto c = make_communicator(on_host(world, hosts), store, over_tcp(60));
+    const auto c = make_communicator(on_host(world, hosts), store, over(transport, 60));
     auto wrong = test::check_everything(*c, {1, 2055});
     test::Case large;
     large.count = 600003;
@@ -56,10 +62,10 @@ TEST_P(Hosts, ResultsAreExact) {
 }
 
 TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
-  const std::string hosts = GetParam();
+  const std::string transport = std::get<0>(GetParam()), hosts = std::get<1>(GetParam());
   const int size = static_cast<int>(hosts.size()), victim = size - 1;
   ProcessRanks ranks(size, [&](const World& world, Store& store) {
-    const auto c = make_communicator(on_host(world, hosts), store, over_tcp(60));
+    const auto c = make_communicator(on_host(world, hosts), store, over(transport, 60));
     std::vector<float> values(200000, 1.0f);
     const auto sum = [&] {
       c->all_reduce(values.data(), values.data(), 200000, DType::f32, ReduceOp::max)->wait();
@@ -81,7 +87,9 @@ TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Emulated, Hosts, ::testing::Values("aa", "abc", "aabb", "aaab"));
+INSTANTIATE_TEST_SUITE_P(Emulated, Hosts,
+                         ::testing::Combine(::testing::Values("tcp", "efa", "efa-direct"),
+                                            ::testing::Values("aa", "abc", "aabb", "aaab")));
 
 }  // namespace
 }  // namespace shoal::collectives
