@@ -129,6 +129,8 @@ struct CommunicatorOptions {
   // Decision 6: the same result to the bit whatever the algorithm, slicing or ranks per host.
   bool fixed_order = false;
   double deadline_seconds = 600;
+  // Where a failure is written down for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if it is set.
+  std::string flight_directory;
   CountingMemory* counted_by = nullptr;  // symmetric memory is counted there; may be null
 };
 

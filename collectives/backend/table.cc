@@ -2,6 +2,7 @@
 
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
 
@@ -22,12 +23,14 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
               "rank {} in a world of {}", world.rank, world.size);
   SHOAL_CHECK(options.deadline_seconds > 0, "a deadline of {} s", options.deadline_seconds);
   parse_algorithm(options.algorithm);
+  CommunicatorOptions settled = options;
+  if (settled.flight_directory.empty()) settled.flight_directory = env::get_string(env::kFlightDir);
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
-    if (world.size == 1 && !on_device) return make_single_communicator(options.backend, options);
-    return backend.make(world, store, options);
+    if (world.size == 1 && !on_device) return make_single_communicator(options.backend, settled);
+    return backend.make(world, store, settled);
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("'{}' is not a collective backend", options.backend),

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "shoal/runtime/base/log.h"
+
 namespace shoal::collectives {
 namespace {
 
@@ -34,8 +36,13 @@ std::string file_name(std::string group, int rank) {
 
 }  // namespace
 
-FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> members)
-    : group_(std::move(group)), rank_(rank), members_(std::move(members)), entries_(kCapacity) {}
+FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> members,
+                               std::string directory)
+    : group_(std::move(group)),
+      directory_(std::move(directory)),
+      rank_(rank),
+      members_(std::move(members)),
+      entries_(kCapacity) {}
 
 void FlightRecorder::submitted(std::uint32_t sequence, const Signature& signature) {
   at(sequence) = {sequence, true, false, coarse_ns(), 0, signature};
@@ -54,8 +61,20 @@ void FlightRecorder::finished(std::uint32_t sequence) {
   entry.finished_ns = coarse_ns();
 }
 
-void FlightRecorder::failed(std::string_view what) {
-  if (failure_.empty()) failure_ = what;
+void FlightRecorder::failed(std::string_view what) noexcept {
+  if (!failure_.empty()) return;
+  try {
+    failure_ = what;
+    if (directory_.empty()) return;
+    const std::string path = dump(directory_);
+    if (path.empty())
+      log::warn("the last collectives could not be written down in {}", directory_);
+    else
+      log::info("the last collectives are in {}; `shoal diagnose {}` says what happened", path,
+                directory_);
+  } catch (const std::exception&) {  // a full memory must not hide the failure itself
+    return;
+  }
 }
 
 nlohmann::ordered_json FlightRecorder::to_json() const {

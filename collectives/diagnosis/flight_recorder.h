@@ -21,13 +21,15 @@ class FlightRecorder {
   static constexpr std::size_t kCapacity = 512;  // operations remembered; a power of two
 
   // `members`: the group's ranks as the job numbers them; `rank`: this one's place among them.
-  FlightRecorder(std::string group, int rank, std::vector<int> members);
+  // `directory`: where failed() writes; empty: nowhere.
+  FlightRecorder(std::string group, int rank, std::vector<int> members, std::string directory = {});
 
   // Sequences grow by one from call to call and may wrap.
   void submitted(std::uint32_t sequence, const Signature& signature);
   void matched(std::uint32_t sequence);  // every rank this one needs has called the same
   void finished(std::uint32_t sequence);
-  void failed(std::string_view what);  // the first is kept
+  // Keeps the first failure, writes everything down and logs where. Never throws.
+  void failed(std::string_view what) noexcept;
 
   // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
   // seconds), "failure" (text or null), "operations": [{"sequence", "operation", "text",
@@ -46,7 +48,7 @@ class FlightRecorder {
   };
   Entry& at(std::uint32_t sequence) { return entries_[sequence % kCapacity]; }
 
-  std::string group_;
+  std::string group_, directory_;
   int rank_;
   std::vector<int> members_;
   std::string failure_;

@@ -27,6 +27,9 @@ inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
                                     "seconds any wait for another rank may last"};
 inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "native",
                                    "collective backend: native, mpi or nccl"};
+inline constexpr Variable kFlightDir{
+    "SHOAL_FLIGHT_DIR", Kind::string, "",
+    "directory where each rank writes its last collectives down when one fails; empty: nowhere"};
 inline constexpr Variable kStoreDir{
     "SHOAL_STORE_DIR", Kind::string, "",
     "directory that every rank sees, for a rendezvous through files instead of TCP"};

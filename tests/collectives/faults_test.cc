@@ -6,12 +6,14 @@
 #include <thread>
 
 #include "support/ranks.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/communicator.h"
+#include "shoal/collectives/diagnosis/diagnose.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -301,6 +303,31 @@ TEST(Hosts, ShmAmongSeveralIsRefused) {
 }
 
 // Sequence numbers and places wrap; nothing may hang or mismatch there.
+TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
+  const testing::TemporaryDirectory directory;
+  const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(0.5);
+    options.flight_directory = directory.path();
+    const auto communicator = make_communicator(world, store, options);
+    std::vector<float> values(5000, 1.0f), small(16, 1.0f);
+    sum(*communicator, values);
+    if (world.rank != 1) sum(*communicator, small);
+    // It lives on without calling what the others wait for, until they gave up.
+    if (world.rank == 1) sleep_seconds(1.2);
+    communicator->barrier()->wait();
+  });
+  for (const std::string& error : errors) EXPECT_FALSE(error.empty());
+  std::vector<FlightDump> dumps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    dumps.push_back(read_flight_dump(entry.path()));
+  ASSERT_EQ(dumps.size(), 3U);
+  const auto found = diagnose(dumps);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].sequence, 2U);
+  EXPECT_THAT(found[0].culprits, ::testing::ElementsAre(1));
+  EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 16 f32, sum"));
+}
+
 TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
   constexpr std::uint32_t kFirst = 0xffffffffu - 20;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
@@ -308,7 +335,8 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
     auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
     group->own_page().place.store(place_of(kFirst - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, Algorithm::automatic, 20, kFirst);
+    Engine engine(group, Algorithm::automatic, 20, FlightRecorder("wrap", world.rank, {0, 1, 2}),
+                  kFirst);
     std::vector<float> values(3000), small(3);
     for (int i = 0; i < 50; ++i)
       for (std::vector<float>* buffer : {&values, &small}) {

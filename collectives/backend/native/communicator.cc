@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
@@ -35,6 +37,12 @@ Algorithm shared_memory_algorithm(const CommunicatorOptions& options) {
   return Algorithm::automatic;
 }
 
+std::vector<int> numbers_up_to(int size) {
+  std::vector<int> numbers(static_cast<std::size_t>(size));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
 class NativeCommunicator final : public CallCommunicator {
  public:
   NativeCommunicator(std::shared_ptr<Group> group, Store& store, std::string prefix,
@@ -44,8 +52,10 @@ class NativeCommunicator final : public CallCommunicator {
         prefix_(std::move(prefix)),
         options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
-        engine_(std::make_shared<Engine>(group, shared_memory_algorithm(options),
-                                         options.deadline_seconds)) {}
+        engine_(std::make_shared<Engine>(
+            group, shared_memory_algorithm(options), options.deadline_seconds,
+            FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
+                           numbers_up_to(group->size()), options.flight_directory))) {}
   ~NativeCommunicator() override { engine_->stop(); }
 
   int rank() const override { return group_->rank(); }

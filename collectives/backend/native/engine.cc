@@ -34,7 +34,7 @@ std::string named(const QueuedOperation& operation) {
 }  // namespace
 
 Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
-               std::uint32_t first_sequence)
+               FlightRecorder flight, std::uint32_t first_sequence)
     : group_(std::move(group)),
       forced_(forced),
       deadline_seconds_(deadline_seconds),
@@ -43,6 +43,7 @@ Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_s
       buffers_(static_cast<std::size_t>(group_->size())),
       messages_(std::make_unique<Messages>(group_)),
       next_sequence_(first_sequence),
+      flight_(std::move(flight)),
       thread_([this] { progress_loop(); }) {}
 
 Engine::~Engine() { stop(); }
@@ -238,6 +239,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
     const bool same = call.send == call.recv && send_bytes == recv_bytes;
     d.recv = same ? d.send : group_->locate(call.recv, recv_bytes);
   }
+  flight_.submitted(operation.sequence, d);
   operation.published = true;
   // Last and at once: peers poll the first line, and would take it away between slow writes.
   if (inlined) write_inline_payload(call, rank, size, slot);
@@ -297,6 +299,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
       return false;
   }
   if (operation.call.operation == Operation::all_to_all_v) check_pairs(operation);
+  flight_.matched(operation.sequence);
   const auto own = static_cast<std::size_t>(group_->rank());
   buffers_.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
   buffers_.recv[own] = static_cast<std::byte*>(operation.call.recv);
@@ -374,6 +377,7 @@ void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
               fmt::format("native: {} goes through bounce slots, its buffers are not from "
                           "Communicator::memory_resource()",
                           describe(head->call)));
+  flight_.finished(head->sequence);
   head->plan.reset();
   if (head->fusion) head->fusion->unpack();
   head->fusion.reset();
@@ -400,6 +404,7 @@ void Engine::fail(Error error) {
   if (!failure_) {
     failure_ = error;
     if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
+    flight_.failed(error.what());
     drop_queue();
     messages_->clear();
     in_flight_ = 0;

@@ -18,6 +18,7 @@
 
 #include "shoal/collectives/backend/native/fusion.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -41,7 +42,7 @@ class Engine {
  public:
   // `first_sequence`: the same on all ranks; tests start just before the wrap.
   Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
-         std::uint32_t first_sequence = 1);
+         FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine();
 
   // `fusion`: what `call` was fused of, or null.
@@ -122,6 +123,7 @@ class Engine {
   std::uint32_t next_sequence_;
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
+  FlightRecorder flight_;
   bool background_ = false;  // the progress thread holds mutex_
   Clock::time_point next_check_{};
 
