@@ -125,6 +125,7 @@ class TcpStoreServer::Impl {
   }
 
   int port() const { return port_; }
+  int connected() const { return connected_; }
   int refused() const { return refused_; }
 
  private:
@@ -201,6 +202,7 @@ class TcpStoreServer::Impl {
         if (connection.closed) ::close(connection.fd);
         return connection.closed;
       });
+      connected_ = static_cast<int>(connections_.size());
     }
   }
 
@@ -379,6 +381,7 @@ class TcpStoreServer::Impl {
   std::vector<int> listeners_;
   int wake_ = -1, port_ = 0;
   std::atomic<bool> stop_{false};
+  std::atomic<int> connected_{0};
   std::atomic<int> refused_{0};
   Clock::time_point accept_again_ = Clock::now();
   std::list<Connection> connections_;
@@ -390,6 +393,14 @@ class TcpStoreServer::Impl {
 TcpStoreServer::TcpStoreServer(int port, const std::string& bind_address)
     : impl_(std::make_unique<Impl>(port, bind_address)) {}
 TcpStoreServer::~TcpStoreServer() = default;
+
+bool TcpStoreServer::wait_for_clients_to_leave(Deadline deadline) const {
+  while (impl_->connected() > 0) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 int TcpStoreServer::port() const { return impl_->port(); }
 int TcpStoreServer::refused_connections() const { return impl_->refused(); }
 

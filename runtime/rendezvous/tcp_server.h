@@ -12,6 +12,8 @@
 #include <memory>
 #include <string>
 
+#include "shoal/runtime/base/clock.h"
+
 namespace shoal {
 
 class TcpStoreServer {
@@ -25,6 +27,9 @@ class TcpStoreServer {
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
   int port() const;
+  // Returns once every client has closed its connection; false when the deadline passed first.
+  // What is asked meanwhile is answered.
+  bool wait_for_clients_to_leave(Deadline deadline) const;
   // Connections dropped for bytes that are not this protocol.
   int refused_connections() const;
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -164,6 +165,8 @@ Socket connect_until(const std::vector<std::string>& hosts, int port, Deadline d
   }
 }
 
+constexpr double kCourtesySeconds = 2;
+
 class TcpStore final : public Store {
  public:
   TcpStore(std::string host, int port, std::unique_ptr<TcpStoreServer> server, Deadline deadline)
@@ -175,6 +178,13 @@ class TcpStore final : public Store {
     if (server_)  // its own name need not be reachable from where it runs
       hosts_.insert(hosts_.begin(), {"127.0.0.1", "::1"});
     idle_.push_back(connect_until(hosts_, port_, deadline));
+  }
+  // The rank that serves is often the first to leave the last barrier: the others' answers are
+  // still on their way. Not while an Error unwinds, whose news must not wait.
+  ~TcpStore() override {
+    idle_.clear();
+    if (server_ && std::uncaught_exceptions() == 0)
+      server_->wait_for_clients_to_leave(Deadline::in_seconds(kCourtesySeconds));
   }
 
   void set(std::string_view key, std::string_view value) override {

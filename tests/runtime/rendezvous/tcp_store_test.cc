@@ -131,6 +131,22 @@ TEST(TcpStore, ClientsMayComeBeforeTheServer) {
   EXPECT_EQ(early.get(), "hello");
 }
 
+TEST(TcpStore, TheServingRankMayLeaveFirst) {
+  const auto deadline = Deadline::in_seconds(10);
+  auto server = make_tcp_store("127.0.0.1", 0, true, 0, deadline);
+  server->set("word", "still here");
+  const std::string name = server->name();
+  const int port = std::stoi(name.substr(name.rfind(':') + 1));
+  auto client = make_tcp_store("127.0.0.1", port, false, 0, deadline);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(client->get("word", deadline), "still here");
+    client.reset();
+  });
+  server.reset();
+  other.join();
+}
+
 TEST(TcpStore, NobodyThereIsATimeoutThatNamesTheAddress) {
   const int port = free_port();
   const auto start = Clock::now();
