@@ -45,7 +45,7 @@ std::vector<int> numbers_up_to(int size) {
 
 class NativeCommunicator final : public CallCommunicator {
  public:
-  NativeCommunicator(std::shared_ptr<Group> group, Store& store, std::string prefix,
+  NativeCommunicator(const std::shared_ptr<Group>& group, Store& store, std::string prefix,
                      const CommunicatorOptions& options)
       : group_(group),
         store_(store),

@@ -400,7 +400,7 @@ void Engine::drop_queue() {
   queue_.clear();
 }
 
-void Engine::fail(Error error) {
+void Engine::fail(const Error& error) {
   if (!failure_) {
     failure_ = error;
     if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());

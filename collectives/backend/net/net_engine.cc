@@ -203,8 +203,9 @@ void NetEngine::linger() {
   try {
     while (!control_->everybody_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     // Somebody was faster; this rank has all it wanted.
+    log::debug("rank {} leaves: {}", rank_, error.what());
   }
 }
 
@@ -507,8 +508,9 @@ bool NetEngine::still_sending() {
   background_ = true;
   try {
     advance();
-  } catch (const Error&) {
+  } catch (const Error& error) {
     // Kept in failure_: the next call on any thread throws it.
+    log::debug("rank {}, progress thread: {}", rank_, error.what());
   }
   background_ = false;
   return true;
@@ -527,8 +529,9 @@ void NetEngine::drive_in_background() {
         check_news();
         endpoint_->sleep(sleep_microseconds(idle));
       }
-    } catch (const Error&) {
+    } catch (const Error& error) {
       // Kept in failure_: the next call on any thread throws it.
+      log::debug("rank {}, progress thread: {}", rank_, error.what());
     }
     background_ = false;
   }

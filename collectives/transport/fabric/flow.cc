@@ -68,8 +68,9 @@ FabricEndpoint::~FabricEndpoint() {
       }
       if (events_.empty()) nap(kNapMicroseconds);
     }
-  } catch (const Error&) {
+  } catch (const Error& error) {
     // The provider failed while we leave: nobody is left to tell.
+    log::debug("leaving the fabric: {}", error.what());
   }
 }
 

@@ -96,7 +96,8 @@ void Rail::start(const RailLimits& limits) {
     throw_error(ErrorCode::unavailable,
                 "{}: {} receives and {} transfers do not fit a completion queue of {}", provider(),
                 limits.receives, wanted - limits.receives, queue_entries_);
-  const auto slots = static_cast<std::size_t>(limits.receives + limits.messages);
+  const auto slots =
+      static_cast<std::size_t>(limits.receives) + static_cast<std::size_t>(limits.messages);
   memory_.resize(slots * limits.slot_bytes);
   if (must_register_local() && !memory_.empty())
     slots_region_ = register_memory(memory_.data(), memory_.size(), false);

@@ -206,7 +206,7 @@ TEST_P(BothFabrics, CarryMessagesWithData) {
 
 TEST_P(BothFabrics, WriteWithData) {
   Pair pair(make_hints(GetParam()).get());
-  for (const std::size_t bytes : {0, 1, 8192, (3 << 20) + 5}) {
+  for (const std::size_t bytes : {0U, 1U, 8192U, (3U << 20) + 5}) {
     const auto sent = pattern(bytes);
     std::vector<std::uint8_t> got(bytes + 2, 0xee);
     const Region from = pair.a.reg(sent.data(), bytes), to = pair.b.reg(got.data(), got.size());

@@ -171,7 +171,10 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
   *info = nullptr;
   if (hints && FI_VERSION_LT(version, FI_VERSION(1, 5))) return -FI_ENODATA;
   std::optional<Address> place;
-  if (node && !(place = parse_node(node))) return -FI_ENODATA;
+  if (node) {
+    place = parse_node(node);
+    if (!place) return -FI_ENODATA;
+  }
   if (place && service) place->qpn = static_cast<std::uint16_t>(std::atoi(service));
   Info head;
   fi_info* tail = nullptr;
