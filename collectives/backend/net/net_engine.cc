@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 constexpr auto kTakeOverAfter = microseconds(300);
 constexpr auto kNap = microseconds(500);
 constexpr auto kParkAfter = milliseconds(20);
+constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks' sake
 constexpr auto kCheckEvery = milliseconds(5);
 constexpr std::uint32_t kYields = 20;
 constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50;
@@ -45,6 +46,7 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       spins_(suitable_spins(options.ranks_on_host)),
       rank_(endpoint->rank()),
       endpoint_name_(endpoint->name()),
+      polled_(endpoint->must_be_polled()),
       host_(make_host_memory()),
       pool_(std::make_unique<PoolMemory>(*host_)),
       reduction_(kernels::make_cpu_reduction()),
@@ -485,8 +487,13 @@ void NetEngine::progress_loop() {
       std::unique_lock lock(park_mutex_);
       parked_.store(true);
       // Either submit() sees us parked, or we see what it submitted.
-      if (in_flight_.load() == 0 && !stopping_.load())
-        unpark_.wait(lock, [this] { return !parked_.load(); });
+      if (in_flight_.load() == 0 && !stopping_.load()) {
+        const auto woken = [this] { return !parked_.load(); };
+        if (polled_)
+          unpark_.wait_for(lock, kIdlePoll, woken);
+        else
+          unpark_.wait(lock, woken);
+      }
       parked_.store(false);
       continue;
     }
@@ -500,11 +507,12 @@ void NetEngine::progress_loop() {
 }
 
 // What operations handed over before they were done may still have to be pushed: EFA and others
-// move only what is polled, and the ranks that wait for it cannot poll for us.
+// move only what is polled, and the ranks that wait for it cannot poll for us. Nor can they for the
+// acknowledgement of what they have sent here.
 bool NetEngine::still_sending() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;
-  if (!endpoint_ || failure_ || !endpoint_->sending()) return false;
+  if (!endpoint_ || failure_ || (!polled_ && !endpoint_->sending())) return false;
   background_ = true;
   try {
     advance();
@@ -513,7 +521,7 @@ bool NetEngine::still_sending() {
     log::debug("rank {}, progress thread: {}", rank_, error.what());
   }
   background_ = false;
-  return true;
+  return endpoint_ && endpoint_->sending();
 }
 
 void NetEngine::drive_in_background() {

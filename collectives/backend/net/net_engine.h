@@ -3,7 +3,9 @@
 // Operations of a channel (the collectives of a group, or the messages of one rank to another)
 // start in the order of submission; several are in flight at once. Whoever submits, tests or waits
 // drives all of them; the progress thread takes over when something is in flight and nobody has
-// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3).
+// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3). Where progress
+// is manual it also looks in every few milliseconds when nothing is in flight: other ranks' messages
+// may wait for this rank's transport.
 //
 // A failure ends the engine, and so every group on it: the Endpoint is closed, so that no buffer
 // is touched any more, the other ranks are told why, and every wait and later call throws it.
@@ -146,13 +148,14 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void wake_thread();
   void progress_loop();
   void drive_in_background();
-  bool still_sending();  // and pushes; the progress thread's
+  bool still_sending();  // and pushes, polls; the progress thread's
   std::unique_lock<std::mutex> enter();
 
   const Options options_;
   const std::uint32_t spins_;
   int rank_;
   std::string endpoint_name_;
+  const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
   std::unique_ptr<MemoryResource> pool_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;

@@ -89,6 +89,7 @@ class FabricEndpoint final : public Endpoint {
                     Completion& completion) override;
   bool progress() override;
   bool sending() const override;
+  bool must_be_polled() const override;
   void sleep(int microseconds) override;
   std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
   EndpointStatistics statistics() const override;

@@ -170,6 +170,11 @@ bool FabricEndpoint::sending() const {
          std::ranges::any_of(setup_.rails, [](const auto& rail) { return rail->in_flight() > 0; });
 }
 
+bool FabricEndpoint::must_be_polled() const {
+  return std::ranges::any_of(setup_.rails,
+                             [](const auto& rail) { return rail->needs_frequent_progress(); });
+}
+
 void FabricEndpoint::handle(int rail, RailEvent& event) {
   switch (event.kind) {
     case RailEvent::Kind::received:
