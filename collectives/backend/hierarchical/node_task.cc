@@ -20,6 +20,18 @@ bool NodeTask::advance(bool background) {
   return moved;
 }
 
+// Without the wait the node's progress thread could take a step on buffers whose owner has been told
+// of the failure, and has freed them.
+void NodeTask::cancel(std::string_view reason) {
+  levels_->node->abort(reason);
+  if (!node_work_) return;
+  try {
+    node_work_->wait(Deadline::in_seconds(0));
+  } catch (const Error&) {  // aborted: as it should be
+    return;
+  }
+}
+
 bool NodeTask::advance_node() {
   bool moved = false;
   try {

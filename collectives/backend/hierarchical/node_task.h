@@ -42,7 +42,7 @@ class NodeTask : public Task {
   std::string missing(std::vector<int>& peers) const final;
   bool must_poll() const final { return node_work_ != nullptr; }
   bool advance(bool background) final;
-  void cancel(std::string_view reason) final { levels_->node->abort(reason); }
+  void cancel(std::string_view reason) final;
 
  protected:
   // One step of this operation on the node. Each is finished before the next is submitted.

@@ -192,6 +192,7 @@ void Group::close_links() {
 }
 
 void Group::say_last_words(std::string_view text) {
+  const std::lock_guard lock(mutex_);  // one thread may fail while another aborts
   RankPage& own = own_page();
   if (own.has_last_words.load() != 0) return;
   const std::size_t length = std::min(text.size(), sizeof own.last_words - 1);
@@ -207,10 +208,7 @@ std::string Group::last_words(int peer) const {
 }
 
 void Group::broadcast_abort(std::string_view reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    say_last_words(reason);
-  }
+  say_last_words(reason);
   for (int peer = 0; peer < size_; ++peer) {
     std::uint32_t nobody = 0;
     page(peer).aborted_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
