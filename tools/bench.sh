@@ -63,7 +63,23 @@ case "$name" in
       case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
       exec python3 bench/collectives/ddp.py "$@"
     fi
+    case "${1:-}" in
+      -h | --help)
+        cat << 'TEXT'
+./dev bench collectives                native beside MPI_Allreduce, two ranks of this host: one JSON line a size,
+                                       then how much of a reduction a computation hides
+./dev bench collectives --peers [ARGS] Open MPI, MPICH and gloo on the same sizes, turn by turn, with ratios
+./dev bench collectives --ddp [ARGS]   a data-parallel step beside PyTorch's DistributedDataParallel
+--peers --help and --ddp --help list their ARGS. One operation alone: shoal-collective-perf --help.
+TEXT
+        exit 0
+        ;;
+      ?*)
+        echo "./dev bench collectives: there is no '$1'; see --help" >&2
+        exit 2
+        ;;
+    esac
     build_preset release shoal_bench_collectives
-    exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives "$@"
+    exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives
     ;;
 esac
