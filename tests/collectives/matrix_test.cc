@@ -1,22 +1,27 @@
 // The correctness matrix: operation x dtype x reduction x ranks x size x alignment x memory x place
-// x algorithm x transport. Every pair of values in the normal run; every combination of the axes
-// that matter, and 64 MiB + 3, where SHOAL_TEST_FULL is set (./dev test --full).
+// x algorithm x hosts x order x transport. Every pair of values in the normal run; a thousand times
+// as many combinations, and 64 MiB + 3, where SHOAL_TEST_FULL is set (./dev test --full).
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "loopback_ranks.h"
 #include "pairwise.h"
 #include "predictable.h"
+#include "support/efa.h"
 #include "support/ranks.h"
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/select/algorithm_selector.h"
+#include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
 
 namespace shoal::collectives {
@@ -31,14 +36,22 @@ bool full_run() {
   return value && std::string_view(value) == "1";
 }
 
-// What CommunicatorOptions::transport offers is one more line here. The last three run programs
-// over an endpoint: that of shared memory, and the loopback in order and shuffled.
-const std::vector<std::string> kTransports{"", "shm endpoint", "loopback", "shuffled loopback"};
-const std::vector<std::string> kAlgorithms{"", "direct", "ring"};
+// All but shm run programs over an Endpoint; efa and efa-direct are what support/efa_provider shows
+// of them, out of order.
+const std::vector<std::string> kTransports{"shm", "shm endpoint", "loopback", "shuffled loopback",
+                                           "tcp", "udp",          "efa",      "efa-direct"};
+constexpr int kFirstFabric = 4;
+const std::vector<std::string> kAlgorithms{
+    "",      "direct",  "ring",  "halving_doubling", "recursive_doubling", "tree",
+    "chain", "sharded", "bruck", "pairwise"};
+constexpr int kShmAlgorithms = 3;  // the first of them can be forced inside a host
 const std::vector<int> kRanks{2, 3, 4, 5, 6, 7, 8, 9, 1};
 // Inline, one block, several slices with a remainder.
 const std::vector<std::int64_t> kCounts{0, 1, 3, 129, 2055, 30001};
 enum class Offset { none, element, byte };
+// Emulated hosts: of equal size, of two ranks each, like 3 + 2 + 1, and with ranks by turns.
+enum class Hosts { one, halves, pairs, uneven, turns };
+constexpr int kPlacements = 5;
 
 enum Axis {
   ranks,
@@ -50,6 +63,8 @@ enum Axis {
   memory,
   place,
   algorithm,
+  placement,
+  order,  // 1: fixed
   transport
 };
 
@@ -63,12 +78,28 @@ std::vector<int> axis_sizes() {
           3,
           2,
           static_cast<int>(kAlgorithms.size()),
+          kPlacements,
+          2,
           static_cast<int>(kTransports.size())};
 }
 
 template <typename Values>
 auto pick(const Values& values, int index) {
   return values[static_cast<std::size_t>(index)];
+}
+
+std::vector<std::string> hosts_of(Hosts hosts, int size) {
+  const int first = (size + 1) / 2, second = first + ((size - first) * 2 + 2) / 3;
+  std::vector<std::string> names;
+  for (int rank = 0; rank < size; ++rank) {
+    const int number = hosts == Hosts::halves   ? rank / first
+                       : hosts == Hosts::pairs  ? rank / 2
+                       : hosts == Hosts::uneven ? (rank >= first) + (rank >= second)
+                       : hosts == Hosts::turns  ? rank % 2
+                                                : 0;
+    names.push_back(fmt::format("host{}", number));
+  }
+  return names;
 }
 
 Case case_of(const test::Row& row) {
@@ -87,11 +118,39 @@ Case case_of(const test::Row& row) {
   return c;
 }
 
-// What is_possible() rules out involves two axes at a time. Algorithms are all_reduce's.
+bool offers(Operation of, int number) {
+  return number == 0 ||
+         std::ranges::count(candidates(of), parse_algorithm(pick(kAlgorithms, number))) > 0;
+}
+
+// An algorithm is a choice of some operations only; those decide what else goes with it.
+bool fits_algorithm(int axis, int value, int number) {
+  return std::ranges::any_of(test::kOperations, [&](Operation candidate) {
+    if (!offers(candidate, number)) return false;
+    Case c{candidate, DType::f32, ReduceOp::sum, 1, candidate == Operation::broadcast};
+    if (axis == operation && candidate != pick(test::kOperations, value)) return false;
+    if (axis == reduction) c.op = pick(test::kOps, value);
+    if (axis == place) c.in_place = value == 1;
+    return test::is_possible(c);
+  });
+}
+
+bool fits_transport(int axis, int value, int number) {
+  if (axis == ranks) return pick(kRanks, value) > 1 || number < kFirstFabric;
+  if (axis == algorithm) return number > 0 || value < kShmAlgorithms;
+  return axis != placement || number > 1 || value == 0;
+}
+
+// Levels need hosts, and some host with more than one rank.
+bool fits_placement(int axis, int value, int number) {
+  return axis != ranks || number == 0 || pick(kRanks, value) > 2;
+}
+
+// What rules a row out involves two axes at a time.
 bool allowed(int a, int i, int b, int j) {
-  if (a == operation && b == algorithm && j > 0)
-    return pick(test::kOperations, i) == Operation::all_reduce;
-  if (a == algorithm && b == transport && i > 0) return j == 0;
+  if (b == algorithm && !fits_algorithm(a, i, j)) return false;
+  if (b == transport && !fits_transport(a, i, j)) return false;
+  if (b == placement && !fits_placement(a, i, j)) return false;
   Case c{Operation::all_reduce, DType::f32, ReduceOp::sum, 1, false, 0, Memory::plain, 0};
   const auto set = [&](int axis, int value) {
     if (axis == operation) c.operation = pick(test::kOperations, value);
@@ -106,129 +165,271 @@ bool allowed(int a, int i, int b, int j) {
   return test::is_possible(c);
 }
 
-std::unique_ptr<Communicator> connect(const World& world, Store& store,
-                                      const test::LoopbackRanks& loopback,
-                                      const std::string& algorithm_name,
-                                      const std::string& transport_name) {
-  CommunicatorOptions options;
-  options.algorithm = algorithm_name;
-  options.deadline_seconds = 60;
-  if (transport_name == "loopback") return loopback.communicator(world, store, options);
-  if (transport_name == "shuffled loopback") {
-    const FaultOptions shuffled{7, 0.3, 100, 4};
-    return loopback.communicator(world, store, options, &shuffled);
+// allowed(), looked up.
+class AllowedPairs {
+ public:
+  AllowedPairs() : sizes_(axis_sizes()) {
+    for (const int size : sizes_) {
+      first_.push_back(values_);
+      values_ += size;
+    }
+    table_.resize(static_cast<std::size_t>(values_ * values_));
+    for (int a = 0; a < axes(); ++a)
+      for (int b = a + 1; b < axes(); ++b)
+        for (int i = 0; i < pick(sizes_, a); ++i)
+          for (int j = 0; j < pick(sizes_, b); ++j) table_[at(a, i, b, j)] = allowed(a, i, b, j);
   }
-  const auto deadline = Deadline::in_seconds(options.deadline_seconds);
-  if (transport_name == "shm endpoint")
-    return make_net_communicator(
-        connect_shm_endpoint(world.rank, world.size, store, "matrix/shm", deadline),
-        std::make_unique<ControlLinks>(world.rank, world.size, store, "matrix/control", deadline),
-        world.local_size, options);
-  options.transport = transport_name;
-  return make_communicator(world, store, options);
-}
+  bool operator()(int a, int i, int b, int j) const { return table_[at(a, i, b, j)]; }
+  bool operator()(const test::Row& row) const {
+    for (int a = 0; a < axes(); ++a)
+      for (int b = a + 1; b < axes(); ++b)
+        if (!(*this)(a, pick(row, a), b, pick(row, b))) return false;
+    return true;
+  }
 
-// Ranks that are threads, a Communicator for each algorithm and transport that the rows name.
-std::vector<std::string> run_rows(int size, const std::vector<test::Row>& rows) {
+ private:
+  int axes() const { return static_cast<int>(sizes_.size()); }
+  std::size_t at(int a, int i, int b, int j) const {
+    return static_cast<std::size_t>((pick(first_, a) + i) * values_ + pick(first_, b) + j);
+  }
+  std::vector<int> sizes_, first_;
+  int values_ = 0;
+  std::vector<bool> table_;
+};
+
+// One rank's Communicators over one transport, one after the other: over shm each by
+// make_communicator, elsewhere groups on one engine, which connects once.
+class RankOfMatrix {
+ public:
+  RankOfMatrix(const World& world, Store& store, const std::string& over,
+               const test::LoopbackRanks& loopback)
+      : world_(world), store_(store), over_(over) {
+    if (over == "shm") return;
+    const auto deadline = Deadline::in_seconds(kSeconds);
+    engine_ = make_net_engine(
+        endpoint(loopback, deadline),
+        std::make_unique<ControlLinks>(world.rank, world.size, store, "matrix/control", deadline),
+        world.local_size, options({}));
+    // Keeps the engine while the others come and go.
+    base_ = std::make_unique<NetCommunicator>(make_world_group(engine_, world.size, options({})),
+                                              options({}));
+  }
+
+  // Collective.
+  Communicator& communicator(const test::Row& row) {
+    const std::array<int, 3> wanted{row[placement], row[algorithm], row[order]};
+    if (current_ && wanted == current_is_) return *current_;
+    current_.reset();
+    current_is_ = wanted;
+    CommunicatorOptions chosen = options(pick(kAlgorithms, row[algorithm]));
+    chosen.fixed_order = row[order] == 1;
+    const std::string prefix = fmt::format("matrix/{}", ++number_);
+    if (!engine_) {
+      prefixed_ = make_prefix_store(prefix, {std::shared_ptr<Store>{}, &store_});
+      current_ = make_communicator(world_, *prefixed_, chosen);
+    } else if (row[placement] == 0) {
+      current_ =
+          std::make_unique<NetCommunicator>(make_world_group(engine_, world_.size, chosen), chosen);
+    } else {
+      HierarchicalCommunicator::Plan plan;
+      plan.first_id = engine_->next_group();
+      plan.flat = make_world_group(engine_, world_.size, chosen);
+      plan.hosts = hosts_of(static_cast<Hosts>(row[placement]), world_.size);
+      plan.prefix = prefix;
+      plan.make_node = [this](int rank, int size, const std::string& inner,
+                              const CommunicatorOptions& of) {
+        return make_node_communicator(rank, size, store_, inner, of);
+      };
+      // By rule, so that what goes by levels still does, and its rails use the algorithm.
+      if (!chosen.algorithm.empty()) chosen.collectives = "@" + std::exchange(chosen.algorithm, {});
+      current_ = std::make_unique<HierarchicalCommunicator>(std::move(plan), chosen);
+    }
+    return *current_;
+  }
+
+ private:
+  static constexpr double kSeconds = 60;
+
+  static CommunicatorOptions options(const std::string& forced) {
+    CommunicatorOptions result;
+    result.algorithm = forced;
+    result.deadline_seconds = kSeconds;
+    return result;
+  }
+  std::unique_ptr<Endpoint> endpoint(const test::LoopbackRanks& loopback, Deadline deadline) const {
+    if (over_ == "loopback") return loopback.endpoint(world_.rank);
+    if (over_ == "shuffled loopback") {
+      const FaultOptions shuffled{7, 0.3, 100, 4};
+      return loopback.endpoint(world_.rank, &shuffled);
+    }
+    if (over_ == "shm endpoint")
+      return connect_shm_endpoint(world_.rank, world_.size, store_, "matrix/shm", deadline);
+    return make_fabric_endpoint(fabric_options(over_), world_.rank, world_.size, world_.rank,
+                                world_.size, store_, "matrix/fabric", deadline);
+  }
+
+  const World world_;
+  Store& store_;
+  const std::string over_;
+  std::shared_ptr<NetEngine> engine_;
+  std::unique_ptr<Communicator> base_;
+  std::shared_ptr<Store> prefixed_;  // outlives current_
+  std::unique_ptr<Communicator> current_;
+  std::array<int, 3> current_is_{};
+  int number_ = 0;
+};
+
+// Ranks that are threads. Rows of one transport and number of ranks.
+std::vector<std::string> run_rows(int size, const std::string& over, std::vector<test::Row> rows) {
+  std::ranges::stable_sort(rows, {}, [](const test::Row& row) {
+    return std::array<int, 3>{row[placement], row[algorithm], row[order]};
+  });
   std::mutex mutex;
   std::vector<std::string> wrong;
-  // Two wires: what runs over one knows nothing of the other.
-  const test::LoopbackRanks in_order(size, 1024), shuffled(size, 1024);
-  shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
-    std::vector<std::shared_ptr<Store>> stores;  // outlive their Communicators
-    std::map<std::pair<int, int>, std::unique_ptr<Communicator>> communicators;
+  const test::LoopbackRanks loopback(size, 1024);
+  const auto errors = shoal::test::thread_rank_errors(size, [&](const World& world, Store& store) {
+    RankOfMatrix rank(world, store, over, loopback);
     for (const test::Row& row : rows) {
-      auto& communicator = communicators[{row[algorithm], row[transport]}];
-      if (!communicator) {
-        const std::string over = pick(kTransports, row[transport]);
-        stores.push_back(make_prefix_store(fmt::format("{}/{}", row[algorithm], row[transport]),
-                                           {std::shared_ptr<Store>{}, &store}));
-        communicator = connect(world, *stores.back(), over == "loopback" ? in_order : shuffled,
-                               pick(kAlgorithms, row[algorithm]), over);
-      }
-      const std::string line = test::check(*communicator, case_of(row));
+      const std::string line = test::check(rank.communicator(row), case_of(row));
       if (line.empty()) continue;
       const std::lock_guard lock(mutex);
-      wrong.push_back(fmt::format("{} (algorithm '{}', transport '{}')", line,
-                                  pick(kAlgorithms, row[algorithm]),
-                                  pick(kTransports, row[transport])));
+      wrong.push_back(
+          fmt::format("{} (algorithm '{}', transport '{}', hosts {}{})", line,
+                      pick(kAlgorithms, row[algorithm]), over,
+                      fmt::join(hosts_of(static_cast<Hosts>(row[placement]), size), ","),
+                      row[order] == 1 ? ", fixed order" : ""));
     }
   });
+  for (std::size_t rank = 0; rank < errors.size(); ++rank)
+    if (!errors[rank].empty()) wrong.push_back(fmt::format("rank {}: {}", rank, errors[rank]));
   return wrong;
 }
 
-class Matrix : public ::testing::TestWithParam<int> {};
+// The number of a transport.
+class Matrix : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (GetParam() < kFirstFabric) return;
+    shoal::test::use_efa_provider();
+    // "efa" takes efa-direct where it is; here it is not.
+    ::setenv("SHOAL_TEST_EFA_FABRIC", over() == "efa" ? "efa" : "", 1);
+    if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  }
+  static std::string over() { return pick(kTransports, GetParam()); }
+};
 
+// Every pair of values of the other axes, over each transport.
 TEST_P(Matrix, EveryPairOfValuesIsExact) {
-  std::vector<test::Row> rows;
-  for (int variant = 0; variant < 4; ++variant)  // each gives other triples
-    for (const test::Row& row : test::pairwise_rows(axis_sizes(), allowed, variant))
-      if (pick(kRanks, row[ranks]) == GetParam()) rows.push_back(row);
-  ASSERT_FALSE(rows.empty());
-  EXPECT_THAT(run_rows(GetParam(), rows), IsEmpty());
+  const AllowedPairs pairs;
+  const auto fits = [&](int axis, int value) {
+    return axis == transport ? value == GetParam() : pairs(axis, value, transport, GetParam());
+  };
+  const auto over_this = [&](int a, int i, int b, int j) {
+    return pairs(a, i, b, j) && fits(a, i) && fits(b, j);
+  };
+  std::map<int, std::vector<test::Row>> rows;  // by ranks
+  const int variants = GetParam() < kFirstFabric ? 3 : 1;
+  for (int variant = 0; variant < variants; ++variant)  // each gives other triples
+    for (const test::Row& row : test::pairwise_rows(axis_sizes(), over_this, variant))
+      rows[pick(kRanks, row[ranks])].push_back(row);
+  ASSERT_GE(rows.size(), kRanks.size() - 1);
+  for (auto& [size, list] : rows) EXPECT_THAT(run_rows(size, over(), std::move(list)), IsEmpty());
 }
 
+// Of shm every combination; of the others every kThin-th, a prime, so that no axis is favoured.
+// Offsets by turns.
 TEST_P(Matrix, EveryCombinationIsExact) {
   if (!full_run()) GTEST_SKIP() << "only by ./dev test --full";
+  constexpr int kThin = 61;
+  const int step = over() == "shm" ? 1 : kThin;
   const std::vector<int> sizes = axis_sizes();
-  std::vector<test::Row> rows;
-  test::Row row(sizes.size(), 0);
-  row[ranks] = static_cast<int>(std::ranges::find(kRanks, GetParam()) - kRanks.begin());
-  // Offsets by turns; algorithms only where they are a choice.
-  for (;;) {
-    row[offset] = static_cast<int>(rows.size() % 3);
-    const Case c = case_of(row);
-    const bool chosen =
-        row[algorithm] == 0 || (row[transport] == 0 && c.operation == Operation::all_reduce);
-    if (chosen && test::is_possible(c)) rows.push_back(row);
-    std::size_t axis = 1;
-    while (axis < sizes.size() && (axis == offset || ++row[axis] == sizes[axis])) row[axis++] = 0;
-    if (axis == sizes.size()) break;
+  const AllowedPairs pairs;
+  for (int r = 0; r < static_cast<int>(kRanks.size()); ++r) {
+    if (!allowed(ranks, r, transport, GetParam())) continue;
+    std::vector<test::Row> rows;
+    test::Row row(sizes.size(), 0);
+    row[ranks] = r;
+    row[transport] = GetParam();
+    int number = r;  // of the possible ones
+    for (;;) {
+      row[offset] = number % 3;
+      if (pairs(row) && number++ % step == 0) rows.push_back(row);
+      std::size_t axis = operation;
+      while (axis < transport && (axis == offset || ++row[axis] == sizes[axis])) row[axis++] = 0;
+      if (axis == transport) break;
+    }
+    EXPECT_THAT(run_rows(pick(kRanks, r), over(), std::move(rows)), IsEmpty());
   }
-  EXPECT_THAT(run_rows(GetParam(), rows), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, ::testing::Range(1, 10));
+INSTANTIATE_TEST_SUITE_P(Over, Matrix, ::testing::Range(0, static_cast<int>(kTransports.size())),
+                         [](const auto& one) {
+                           std::string name = pick(kTransports, one.param);
+                           std::ranges::replace_if(
+                               name, [](char c) { return c == ' ' || c == '-'; }, '_');
+                           return name;
+                         });
 
 // 64 MiB and 3 elements in the full run; several slices of every plan otherwise.
-TEST(LargeBuffers, AreExact) {
+class LargeBuffers : public ::testing::TestWithParam<std::string> {};
+
+std::vector<std::string> check_large(Communicator& communicator, const std::string& forced,
+                                     std::int64_t bytes) {
+  std::vector<std::string> wrong;
+  int variant = 0;
+  for (const Operation op : test::kOperations)
+    for (const Memory where : {Memory::plain, Memory::symmetric}) {
+      if (!forced.empty() && !std::ranges::count(candidates(op), parse_algorithm(forced))) continue;
+      Case c{op, ++variant % 4 == 0 ? DType::bf16 : DType::f32, ReduceOp::sum};
+      c.in_place = op == Operation::broadcast || variant % 2 == 0;
+      if (!test::is_possible(c)) c.in_place = false;
+      c.misalignment = 4;
+      c.memory = where;
+      c.root = communicator.size() - 1;
+      const bool whole = op == Operation::all_reduce || op == Operation::broadcast ||
+                         op == Operation::reduce || op == Operation::send;
+      c.count =
+          bytes / static_cast<std::int64_t>(size_of(c.dtype)) / (whole ? 1 : communicator.size()) +
+          3;
+      if (std::string line = test::check(communicator, c); !line.empty())
+        wrong.push_back(std::move(line));
+    }
+  return wrong;
+}
+
+TEST_P(LargeBuffers, AreExact) {
+  const bool network = GetParam() != "shm";
+  if (network && fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   const bool full = full_run();
   const std::int64_t bytes = full ? std::int64_t{64} << 20 : std::int64_t{3} << 20;
+  const auto algorithms =
+      std::span(kAlgorithms).first(network ? kAlgorithms.size() : kShmAlgorithms);
   for (const int size : full ? std::vector<int>{2, 3, 4} : std::vector<int>{3}) {
     std::mutex mutex;
     std::vector<std::string> wrong;
     shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
-      int variant = 0;
-      for (const std::string& forced : kAlgorithms) {
+      for (const std::string& forced : algorithms) {
         CommunicatorOptions options;
         options.algorithm = forced;
+        options.transport = GetParam();
         options.deadline_seconds = 120;
         const auto communicator = make_communicator(world, store, options);
-        for (const Operation op : test::kOperations)
-          for (const Memory where : {Memory::plain, Memory::symmetric}) {
-            if (!forced.empty() && op != Operation::all_reduce) continue;
-            Case c{op, ++variant % 4 == 0 ? DType::bf16 : DType::f32, ReduceOp::sum};
-            c.in_place = op == Operation::broadcast || variant % 2 == 0;
-            if (!test::is_possible(c)) c.in_place = false;
-            c.misalignment = 4;
-            c.memory = where;
-            c.root = size - 1;
-            const bool whole = op == Operation::all_reduce || op == Operation::broadcast ||
-                               op == Operation::reduce || op == Operation::send;
-            c.count = bytes / static_cast<std::int64_t>(size_of(c.dtype)) / (whole ? 1 : size) + 3;
-            const std::string line = test::check(*communicator, c);
-            const std::lock_guard lock(mutex);
-            if (!line.empty()) wrong.push_back(line);
-          }
+        const auto lines = check_large(*communicator, forced, bytes);
+        const std::lock_guard lock(mutex);
+        wrong.insert(wrong.end(), lines.begin(), lines.end());
       }
     });
     EXPECT_THAT(wrong, IsEmpty());
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Over, LargeBuffers, ::testing::Values("shm", "tcp"),
+                         [](const auto& one) { return one.param; });
+
 TEST(Pairwise, CoversEveryAllowedPairAndNoOther) {
   const auto sizes = axis_sizes();
-  const auto rows = test::pairwise_rows(sizes, allowed);
+  const AllowedPairs pairs;
+  const auto rows = test::pairwise_rows(sizes, pairs);
   std::set<std::array<int, 4>> seen;
   for (const auto& row : rows)
     for (int a = 0; a < static_cast<int>(sizes.size()); ++a)
@@ -247,8 +448,8 @@ TEST(Pairwise, CoversEveryAllowedPairAndNoOther) {
   // The largest two axes alone need this many; a covering that needs three times as many is bad.
   EXPECT_GE(rows.size(), std::size(test::kOperations) * kRanks.size());
   EXPECT_LT(rows.size(), 3 * std::size(test::kOperations) * kRanks.size());
-  EXPECT_EQ(rows, test::pairwise_rows(sizes, allowed));
-  EXPECT_NE(rows, test::pairwise_rows(sizes, allowed, 1));
+  EXPECT_EQ(rows, test::pairwise_rows(sizes, pairs));
+  EXPECT_NE(rows, test::pairwise_rows(sizes, pairs, 1));
   for (const auto& row : rows)
     EXPECT_TRUE(test::is_possible(case_of(row))) << describe(case_of(row));
 }

@@ -20,8 +20,8 @@ bool NodeTask::advance(bool background) {
   return moved;
 }
 
-// Without the wait the node's progress thread could take a step on buffers whose owner has been told
-// of the failure, and has freed them.
+// Without the wait the node's progress thread could take a step on buffers whose owner has been
+// told of the failure, and has freed them.
 void NodeTask::cancel(std::string_view reason) {
   levels_->node->abort(reason);
   if (!node_work_) return;

@@ -3,9 +3,9 @@
 // Operations of a channel (the collectives of a group, or the messages of one rank to another)
 // start in the order of submission; several are in flight at once. Whoever submits, tests or waits
 // drives all of them; the progress thread takes over when something is in flight and nobody has
-// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3). Where progress
-// is manual it also looks in every few milliseconds when nothing is in flight: other ranks' messages
-// may wait for this rank's transport.
+// driven it for a moment, in bounded slices, and sleeps in the Endpoint (decision 3). Where
+// progress is manual it also looks in every few milliseconds when nothing is in flight: other
+// ranks' messages may wait for this rank's transport.
 //
 // A failure ends the engine, and so every group on it: the Endpoint is closed, so that no buffer
 // is touched any more, the other ranks are told why, and every wait and later call throws it.
