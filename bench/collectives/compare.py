@@ -35,11 +35,12 @@ def parse_bytes(text):
 
 
 def parse_cluster(text):
-    cluster = {"hosts": "4", "ranks": "2", "rails": "1", "rate": "1gbit"}
+    cluster = {"hosts": "4", "ranks": "2", "rails": "1", "rate": "1gbit", "congestion": "cubic"}
     for pair in text.split(","):
         name, _, value = pair.partition("=")
         if name not in cluster or not value:
-            raise SystemExit(f"compare: --cluster {text}: hosts=H,ranks=L,rails=R,rate=RATE")
+            raise SystemExit(f"compare: --cluster {text}: hosts=H,ranks=L,rails=R,rate=RATE,"
+                             "congestion=NAME")
         cluster[name] = value
     return cluster
 
@@ -60,7 +61,8 @@ class Runner:
         if self.cluster:
             return [f"{ROOT}/bench/cluster/emulate", "--hosts", self.cluster["hosts"],
                     "--ranks-per-host", self.cluster["ranks"], "--rails", self.cluster["rails"],
-                    "--rate", self.cluster["rate"], "--launcher", launcher, "--"] + program
+                    "--rate", self.cluster["rate"], "--congestion", self.cluster["congestion"],
+                    "--launcher", launcher, "--"] + program
         crowded = self.ranks > len(os.sched_getaffinity(0))
         if launcher == "mpich":
             return ["mpirun.mpich", "-n", str(self.ranks)] + program
@@ -166,6 +168,9 @@ def report(arguments, runner, sizes, times, goodput):
             row["goodput_bytes_per_second"] = goodput
             row["bound_us"] = round(bound(arguments, runner, size, goodput) * 1e6, 1)
         row["us"] = {name: round(seconds * 1e6, 3) for name, seconds in medians.items()}
+        if runner.cluster:
+            row["of_bound"] = {name: round(row["bound_us"] / (seconds * 1e6), 3)
+                               for name, seconds in medians.items()}
         if fastest:
             row["best_peer"] = fastest[1]
             row["times_as_fast"] = {name: round(fastest[0] / seconds, 3)
@@ -182,7 +187,7 @@ def report(arguments, runner, sizes, times, goodput):
             notes.append(f"{name}: {ratio:.2f}x of {row['best_peer']}")
         if runner.cluster:
             least = row["bound_us"] / 1e6
-            notes += [f"{name}: {medians[name] / least:.3f} of the bound"
+            notes += [f"{name}: {medians[name] / least:.3f} times the bound"
                       for name in medians if name.startswith("shoal")]
         print(" " * 11 + "   " + "; ".join(notes), flush=True)
 
@@ -193,7 +198,8 @@ def main():
     parser.add_argument("--operation", default="all_reduce",
                         choices=["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"])
     parser.add_argument("--ranks", type=int, default=2, help="on this host (default 2)")
-    parser.add_argument("--cluster", help="emulated: hosts=H,ranks=L,rails=R,rate=RATE")
+    parser.add_argument("--cluster", help="emulated: hosts=H,ranks=L,rails=R,rate=RATE,congestion=NAME; what is "
+                             "left out: 4, 2, 1, 1gbit, cubic")
     parser.add_argument("--sizes", default="8,512,4k,32k,64k,256k,1M,4M,16M,64M")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=0, help="0: about 0.2 s of them")
