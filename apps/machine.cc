@@ -146,7 +146,7 @@ Finding nccl_finding() {
   if (version == nullptr || version(&number) != 0)
     return {"NCCL", "not found", false, "needed for collectives between GPUs only"};
   return {"NCCL", fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100), true,
-          "collectives between GPUs (backend nccl is not built yet)"};
+          "collectives between GPUs: backend nccl, in builds with -DSHOAL_CUDA=ON"};
 }
 
 Finding mpi_finding() {

@@ -55,7 +55,8 @@ int run(const Options& options) {
                    bus_factor(options.operation, communicator->size());
       }
     }
-    communicator->barrier()->wait();  // nobody takes the memory away that others still map
+    // Nobody takes the memory away that others still map.
+    communicator->barrier(Stream{communicator->memory_resource().device(), nullptr})->wait();
   }
   if (prints) print_summary(options, timings > 0 ? busbw / timings : 0, wrong);
   if (world.size > 1) barrier(*store, "shoal-collective-perf/end", world.size, deadline);

@@ -52,49 +52,78 @@ double bus_factor(Operation operation, int ranks) {
   }
 }
 
+Mirrored::Mirrored(MemoryResource& memory, MemoryResource& host, std::size_t bytes, Stream stream)
+    : stream_(stream), memory_(memory, bytes, MemoryTag::communication) {
+  if (!memory.device().is_cpu()) mirror_ = Buffer(host, bytes, MemoryTag::communication);
+  zero();  // pages are there before anything is timed
+}
+
+void Mirrored::upload() const {
+  if (!mirror_) return;
+  auto& backend = device_backend(stream_.device.type);
+  backend.copy(memory_.data(), mirror_.data(), memory_.size(), stream_);
+  backend.synchronize(stream_);
+}
+
+void Mirrored::download() const {
+  if (!mirror_) return;
+  auto& backend = device_backend(stream_.device.type);
+  backend.copy(mirror_.data(), memory_.data(), memory_.size(), stream_);
+  backend.synchronize(stream_);
+}
+
+void Mirrored::zero() const {
+  std::memset(host(), 0, memory_.size());
+  upload();
+}
+
 Bench::Bench(const Options& options, collectives::Communicator& communicator)
-    : options_(options), communicator_(communicator), host_(make_host_memory()) {
-  std::int64_t largest = options.max_bytes;
+    : options_(options),
+      communicator_(communicator),
+      stream_{communicator.memory_resource().device(), nullptr},
+      host_(make_host_memory()) {
+  std::int64_t largest = options.sizes.empty() ? options.max_bytes : 0;
   for (const std::int64_t size : options.sizes) largest = std::max(largest, size);
-  MemoryResource& memory =
-      options.memory == Memory::symmetric ? communicator.memory_resource() : *host_;
+  if (!stream_.device.is_cpu()) device_ = make_device_memory(stream_.device);
+  MemoryResource& memory = options.memory == Memory::symmetric ? communicator.memory_resource()
+                           : device_                           ? *device_
+                                                               : *host_;
   const auto bytes = static_cast<std::size_t>(largest + 64);
-  a_ = Buffer(memory, bytes, MemoryTag::communication);
-  b_ = Buffer(memory, bytes, MemoryTag::communication);
-  std::memset(a_.data(), 0, bytes);  // pages are there before anything is timed
-  std::memset(b_.data(), 0, bytes);
+  a_ = Mirrored(memory, *host_, bytes, stream_);
+  b_ = Mirrored(memory, *host_, bytes, stream_);
+  word_ = Mirrored(device_ ? *device_ : *host_, *host_, sizeof(double), stream_);
 }
 
 Bench::Call Bench::prepare(std::int64_t count, bool in_place) const {
   const int rank = communicator_.rank(), ranks = communicator_.size();
   const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
-  auto* a = static_cast<std::byte*>(a_.data());
-  auto* b = in_place ? a : static_cast<std::byte*>(b_.data());
+  const Mirrored& to = in_place ? a_ : b_;
   const std::int64_t whole = count * parts(options_.operation, ranks);
   const std::int64_t part = rank * count * element;
   const Verifiable pattern = inputs(options_, ranks);
-  Call call{a, b, count};
-  std::memset(b, 0x5a, static_cast<std::size_t>(whole * element));
+  Call call{a_.data(), to.data(), count, in_place};
+  std::memset(to.host(), 0x5a, static_cast<std::size_t>(whole * element));
   switch (options_.operation) {
     case Operation::all_gather:
     case Operation::gather:
-      if (in_place) call.send = a + part;
-      pattern.fill(rank, 0, count, const_cast<std::byte*>(call.send));
+      if (in_place) call.send += part;
+      pattern.fill(rank, 0, count, a_.host() + (in_place ? part : 0));
       break;
     case Operation::reduce_scatter:
     case Operation::scatter:
       if (in_place && (options_.operation != Operation::scatter || rank == options_.root))
-        call.recv = a + part;
-      pattern.fill(rank, 0, whole, a);
+        call.recv += part;
+      pattern.fill(rank, 0, whole, a_.host());
       break;
     case Operation::broadcast:
-      call.send = call.recv = a;
-      if (rank == options_.root) pattern.fill(rank, 0, count, a);
+      call.recv = a_.data();
+      if (rank == options_.root) pattern.fill(rank, 0, count, a_.host());
       break;
-    case Operation::all_to_all:
     default:
-      pattern.fill(rank, 0, whole, a);
+      pattern.fill(rank, 0, whole, a_.host());
   }
+  a_.upload();
+  b_.upload();
   return call;
 }
 
@@ -107,28 +136,28 @@ collectives::WorkPtr Bench::start(const Call& call) const {
   const DType dtype = options_.dtype;
   switch (options_.operation) {
     case Operation::all_reduce:
-      return c.all_reduce(call.send, call.recv, call.count, dtype, op);
+      return c.all_reduce(call.send, call.recv, call.count, dtype, op, stream_);
     case Operation::reduce_scatter:
-      return c.reduce_scatter(call.send, call.recv, call.count, dtype, op);
+      return c.reduce_scatter(call.send, call.recv, call.count, dtype, op, stream_);
     case Operation::all_gather:
-      return c.all_gather(call.send, call.recv, call.count, dtype);
+      return c.all_gather(call.send, call.recv, call.count, dtype, stream_);
     case Operation::broadcast:
-      return c.broadcast(call.recv, call.count, dtype, options_.root);
+      return c.broadcast(call.recv, call.count, dtype, options_.root, stream_);
     case Operation::reduce:
-      return c.reduce(call.send, call.recv, call.count, dtype, op, options_.root);
+      return c.reduce(call.send, call.recv, call.count, dtype, op, options_.root, stream_);
     case Operation::gather:
-      return c.gather(call.send, call.recv, call.count, dtype, options_.root);
+      return c.gather(call.send, call.recv, call.count, dtype, options_.root, stream_);
     case Operation::scatter:
-      return c.scatter(call.send, call.recv, call.count, dtype, options_.root);
+      return c.scatter(call.send, call.recv, call.count, dtype, options_.root, stream_);
     case Operation::all_to_all:
-      return c.all_to_all(call.send, call.recv, call.count, dtype);
+      return c.all_to_all(call.send, call.recv, call.count, dtype, stream_);
     case Operation::send:
       c.begin_group();
-      c.send(call.send, call.count, dtype, (c.rank() + 1) % c.size());
-      c.recv(call.recv, call.count, dtype, (c.rank() + c.size() - 1) % c.size());
+      c.send(call.send, call.count, dtype, (c.rank() + 1) % c.size(), stream_);
+      c.recv(call.recv, call.count, dtype, (c.rank() + c.size() - 1) % c.size(), stream_);
       return c.end_group();
     default:
-      return c.barrier();
+      return c.barrier(stream_);
   }
 }
 
@@ -137,20 +166,23 @@ std::int64_t Bench::wrong(const Call& call) const {
   const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
   const Verifiable pattern = inputs(options_, ranks);
   const bool at_root = rank == options_.root;
+  const Mirrored& to = call.in_place || options_.operation == Operation::broadcast ? a_ : b_;
+  to.download();
+  const std::byte* received = to.host() + (call.recv - to.data());
   std::int64_t wrong = 0;
   const auto parts_of_all = [&](std::int64_t first) {
     for (int peer = 0; peer < ranks; ++peer)
       wrong +=
-          pattern.wrong_copied(peer, first, call.count, call.recv + peer * call.count * element);
+          pattern.wrong_copied(peer, first, call.count, received + peer * call.count * element);
     return wrong;
   };
   switch (options_.operation) {
     case Operation::all_reduce:
-      return pattern.wrong_reduced(0, call.count, call.recv);
+      return pattern.wrong_reduced(0, call.count, received);
     case Operation::reduce_scatter:
-      return pattern.wrong_reduced(rank * call.count, call.count, call.recv);
+      return pattern.wrong_reduced(rank * call.count, call.count, received);
     case Operation::reduce:
-      return at_root ? pattern.wrong_reduced(0, call.count, call.recv) : 0;
+      return at_root ? pattern.wrong_reduced(0, call.count, received) : 0;
     case Operation::all_gather:
       return parts_of_all(0);
     case Operation::gather:
@@ -158,18 +190,22 @@ std::int64_t Bench::wrong(const Call& call) const {
     case Operation::all_to_all:
       return parts_of_all(rank * call.count);
     case Operation::scatter:
-      return pattern.wrong_copied(options_.root, rank * call.count, call.count, call.recv);
+      return pattern.wrong_copied(options_.root, rank * call.count, call.count, received);
     case Operation::broadcast:
-      return pattern.wrong_copied(options_.root, 0, call.count, call.recv);
+      return pattern.wrong_copied(options_.root, 0, call.count, received);
     case Operation::send:
-      return pattern.wrong_copied((rank + ranks - 1) % ranks, 0, call.count, call.recv);
+      return pattern.wrong_copied((rank + ranks - 1) % ranks, 0, call.count, received);
     default:
       return 0;
   }
 }
 
 double Bench::agree(double value, ReduceOp op) const {
-  communicator_.all_reduce(&value, &value, 1, DType::f64, op)->wait();
+  std::memcpy(word_.host(), &value, sizeof value);
+  word_.upload();
+  communicator_.all_reduce(word_.data(), word_.data(), 1, DType::f64, op, stream_)->wait();
+  word_.download();
+  std::memcpy(&value, word_.host(), sizeof value);
   return value;
 }
 
@@ -187,14 +223,14 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
           ? static_cast<std::int64_t>(agree(static_cast<double>(wrong(call)), ReduceOp::sum))
           : -1;
   // Sums of sums would grow without end, and denormal or infinite numbers are slow.
-  std::memset(a_.data(), 0, a_.size());
-  std::memset(b_.data(), 0, b_.size());
+  a_.zero();
+  b_.zero();
   const auto bytes = count * static_cast<std::int64_t>(size_of(options_.dtype));
   const std::int64_t warm_up = options_.warm_up >= 0 ? options_.warm_up
                                : bytes < (1 << 20)   ? 20
                                                      : 2;
   const auto timed = [&](std::int64_t times) {
-    communicator_.barrier()->wait();
+    communicator_.barrier(stream_)->wait();
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < times; ++i) start(call)->wait();
     return agree(seconds_since(begin) / static_cast<double>(times), ReduceOp::sum) /
@@ -206,7 +242,7 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
 
   std::vector<double> calls(
       static_cast<std::size_t>(std::min<std::int64_t>(timing.iterations, 2000)));
-  communicator_.barrier()->wait();
+  communicator_.barrier(stream_)->wait();
   for (double& seconds : calls) {
     const auto begin = Clock::now();
     start(call)->wait();

@@ -29,6 +29,23 @@ struct Result {
 // comparable with a link's rate whatever the number of ranks (nccl-tests, PERFORMANCE.md).
 double bus_factor(collectives::Operation operation, int ranks);
 
+// Memory of the Communicator's device, and on a GPU a copy of it on the host: inputs are made and
+// results are counted there.
+class Mirrored {
+ public:
+  Mirrored() = default;
+  Mirrored(MemoryResource& memory, MemoryResource& host, std::size_t bytes, Stream stream);
+  std::byte* data() const { return static_cast<std::byte*>(memory_.data()); }  // what calls get
+  std::byte* host() const { return mirror_ ? static_cast<std::byte*>(mirror_.data()) : data(); }
+  void upload() const;    // host() to data(); both block, and cost nothing on the host
+  void download() const;  // data() to host()
+  void zero() const;
+
+ private:
+  Stream stream_;
+  Buffer memory_, mirror_;
+};
+
 // Has the buffers of the largest size.
 class Bench {
  public:
@@ -40,6 +57,7 @@ class Bench {
     const std::byte* send;
     std::byte* recv;
     std::int64_t count;
+    bool in_place;
   };
   Call prepare(std::int64_t count, bool in_place) const;  // fresh inputs
   collectives::WorkPtr start(const Call& call) const;
@@ -50,8 +68,9 @@ class Bench {
 
   Options options_;
   collectives::Communicator& communicator_;
-  std::unique_ptr<MemoryResource> host_;
-  Buffer a_, b_;
+  Stream stream_;                                  // the Communicator's device, its default stream
+  std::unique_ptr<MemoryResource> host_, device_;  // device_: the GPU's, for user memory there
+  Mirrored a_, b_, word_;
 };
 
 }  // namespace shoal::perf

@@ -147,6 +147,18 @@ def contestants(arguments, runner, sizes):
     return made
 
 
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
+def commit():
+    result = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return result.stdout.strip() or "unknown"
+
+
 def bound(arguments, runner, bytes_, goodput):
     """Least seconds of the operation between hosts."""
     hosts = int(runner.cluster["hosts"])
@@ -162,7 +174,8 @@ def report(arguments, runner, sizes, times, goodput):
                    for name, runs in times.items() if all(size in run for run in runs) and runs}
         fastest = min((medians[name], name) for name in peers if name in medians) if peers else None
         row = {"operation": arguments.operation, "bytes": size, "ranks": runner.ranks,
-               "rounds": len(next(iter(times.values())))}
+               "rounds": len(next(iter(times.values()))), "verified": arguments.check,
+               "machine": machine(), "commit": commit()}
         if runner.cluster:
             row["cluster"] = runner.cluster
             row["goodput_bytes_per_second"] = goodput

@@ -55,10 +55,12 @@ TEST(CollectivePerf, OneRowASizeEachChecked) {
 }
 
 TEST(CollectivePerf, EveryOperationOfNcclTests) {
-  for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}) {
-    const auto result =
-        perf_on_ranks(2, {operation, "--sizes", "1k,3000", "-n", "3", "-d", "bf16", "-o", "avg"});
+  for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+                                "gather", "scatter", "all_to_all", "send_recv", "barrier"}) {
+    const auto result = perf_on_ranks(
+        3, {operation, "--sizes", "3k,3000", "-n", "3", "-d", "bf16", "-o", "avg", "-r", "2"});
     EXPECT_THAT(result.out, HasSubstr("every result right")) << operation;
+    EXPECT_THAT(result.out, HasSubstr(std::string("# ") + operation)) << result.out;
   }
 }
 
