@@ -195,8 +195,10 @@ std::int64_t resident_bytes() {
 TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kOperations = 3000;
+  constexpr bool kMemoryTells = false;  // they keep what was freed, and find leaks themselves
 #else
   constexpr int kOperations = 30000;
+  constexpr bool kMemoryTells = true;
 #endif
   const LoopbackRanks loopback(2);
   shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -214,7 +216,9 @@ TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
       work->wait();
       if (i == kOperations / 10) base = resident_bytes();
     }
-    EXPECT_LT(resident_bytes() - base, 2 << 20);
+    if (kMemoryTells) {
+      EXPECT_LT(resident_bytes() - base, 2 << 20);
+    }
   });
 }
 
