@@ -160,6 +160,67 @@ TEST(Hierarchical, KeepsManyOperationsInFlightAndFinishesThemUnattended) {
   });
 }
 
+// The next operation reduces in the node while this one is on the rails, and yet no rank needs
+// another one's next call: some wait for each operation before they call the next, some for none.
+TEST(Hierarchical, OverlapsOperationsWithoutNeedingTheNextCall) {
+  for (const char* letters : {"aabb", "aaabb"}) {
+    const auto hosts = hosts_of(letters);
+    const int size = static_cast<int>(hosts.size());
+    const LoopbackRanks loopback(size);
+    shoal::test::run_thread_ranks(size, [&](const World& world, Store& store) {
+      const auto c = loopback.hierarchical(world, store, hosts, with_deadline(30));
+      constexpr std::int64_t kCount = 900'001, kPart = 100'003;
+      const auto ranks = static_cast<std::size_t>(size);
+      const auto rank = static_cast<std::size_t>(world.rank);
+      const auto sum = static_cast<float>(size * (size + 1) / 2);
+      for (int round = 0; round < 3; ++round) {
+        std::vector<float> first(kCount, static_cast<float>(world.rank + 1)), last = first;
+        std::vector<float> whole(kPart * ranks, static_cast<float>(world.rank + 1)), part(kPart);
+        std::vector<float> gathered(kPart * ranks);
+        std::fill_n(gathered.begin() + static_cast<std::ptrdiff_t>(rank * kPart), kPart,
+                    static_cast<float>(world.rank));
+        std::vector<WorkPtr> works;
+        const auto called = [&](WorkPtr work) {
+          if ((world.rank + round) % 2 == 0)
+            work->wait();
+          else
+            works.push_back(std::move(work));
+        };
+        called(c->all_reduce(first.data(), first.data(), kCount, DType::f32, ReduceOp::sum));
+        called(c->reduce_scatter(whole.data(), part.data(), kPart, DType::f32, ReduceOp::sum));
+        called(c->all_gather(gathered.data() + rank * kPart, gathered.data(), kPart, DType::f32));
+        called(c->all_reduce(last.data(), last.data(), kCount, DType::f32, ReduceOp::max));
+        for (const WorkPtr& work : works) work->wait();
+        EXPECT_EQ(first, std::vector<float>(kCount, sum));
+        EXPECT_EQ(part, std::vector<float>(kPart, sum));
+        EXPECT_EQ(last, std::vector<float>(kCount, static_cast<float>(size)));
+        for (std::size_t r = 0; r < ranks; ++r) {
+          EXPECT_EQ(gathered[r * kPart], static_cast<float>(r));
+          EXPECT_EQ(gathered[(r + 1) * kPart - 1], static_cast<float>(r));
+        }
+      }
+    });
+  }
+}
+
+// Both phases of a node work on the caller's memory in place, whichever Communicator runs them.
+TEST(Hierarchical, CopiesNothingOfSymmetricMemory) {
+  const auto hosts = hosts_of("aabb");
+  const LoopbackRanks loopback(4);
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts, with_deadline(30));
+    constexpr std::int64_t kCount = 600'000;
+    Buffer buffer(c->memory_resource(), kCount * sizeof(float), MemoryTag::gradients);
+    auto* const values = static_cast<float*>(buffer.data());
+    std::fill_n(values, kCount, 1.0F);
+    c->all_reduce(values, values, kCount, DType::f32, ReduceOp::sum)->wait();
+    EXPECT_EQ(values[kCount - 1], 4.0F);
+    EXPECT_EQ(c->statistics().bounced, 0);
+    EXPECT_GT(c->statistics().zero_copy, 0);
+    c->barrier()->wait();
+  });
+}
+
 TEST(Hierarchical, SplitsAreWhatTheirRanksHostsMakeThem) {
   const LoopbackRanks loopback(6);
   shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {

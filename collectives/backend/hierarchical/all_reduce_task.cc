@@ -1,5 +1,5 @@
 // reduce_scatter in the node, all_reduce of each shard on its rail, all_gather in the node; slice
-// by slice, so that the phases of neighbouring slices overlap.
+// by slice, so that the phases of neighbouring slices overlap, those of the next call included.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/shard.h"
@@ -13,7 +13,9 @@ constexpr std::int64_t kGranule = 32;             // elements
 constexpr std::int64_t kOneRailBytes = 16 << 10;  // less goes over one rail alone
 constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // bytes
 constexpr std::int64_t kWantedSlices = 8;
-constexpr int kAhead = 3;  // slices that are reduced in the node before the first is gathered
+// Slices that a rail carries at a time, of all calls together: enough that one is always on the
+// wire, and few, because what is called first should be done first.
+constexpr int kOnRail = 3;
 
 Slices cut(std::int64_t count, std::int64_t element) {
   const std::int64_t bytes =
@@ -28,20 +30,9 @@ class AllReduceTask final : public NodeTask {
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
         wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
         slices_(cut(call_.count, wide_ ? 4 : element_)),
-        parts_(static_cast<std::size_t>(slices_.number())) {
-    const int total = static_cast<int>(slices_.number()), ahead = std::min(kAhead, total);
-    // All ranks of the node walk this list, whatever finishes first.
-    for (int s = 0; s < total + ahead; ++s) {
-      if (s < total) order_.push_back({s, true});
-      if (s >= ahead) order_.push_back({s - ahead, false});
-    }
-  }
+        parts_(static_cast<std::size_t>(slices_.number())) {}
 
  private:
-  struct Step {
-    int slice = 0;
-    bool reduces = false;  // reduce_scatter; else all_gather
-  };
   struct Part {
     std::vector<std::int64_t> counts;  // shards by local rank
     std::int64_t begin = 0, own = 0;   // own shard's offset in the slice and length
@@ -50,33 +41,32 @@ class AllReduceTask final : public NodeTask {
     bool reduced = false, summed = false;
   };
 
-  int node_steps() const override { return static_cast<int>(order_.size()); }
+  // A slice is a step of either lane.
+  int node_steps(Lane) const override { return static_cast<int>(parts_.size()); }
 
-  bool may_start(int step) const override {
-    const Step& s = order_[static_cast<std::size_t>(step)];
-    return s.reduces || parts_[static_cast<std::size_t>(s.slice)].summed;
+  bool may_start(Lane lane, int slice) const override {
+    return lane == Lane::reduce ? levels_->on_rail < kOnRail
+                                : parts_[static_cast<std::size_t>(slice)].summed;
   }
 
-  WorkPtr start(int step) override {
-    const Step& s = order_[static_cast<std::size_t>(step)];
-    Part& part = parts_[static_cast<std::size_t>(s.slice)];
-    if (!s.reduces)
-      return levels_->node->all_gather_v(recv(s.slice, part.begin), recv(s.slice, 0), part.counts,
-                                         call_.dtype, Stream{});
-    share(part, slices_.at(s.slice).size());
+  WorkPtr start(Lane lane, int slice) override {
+    Part& part = parts_[static_cast<std::size_t>(slice)];
+    if (lane == Lane::gather)
+      return node(lane).all_gather_v(recv(slice, part.begin), recv(slice, 0), part.counts,
+                                     call_.dtype, Stream{});
+    share(part, slices_.at(slice).size());
     const Reduction op = node_reduction();
     if (!wide_)
-      return levels_->node->reduce_scatter_v(send(s.slice), recv(s.slice, part.begin), part.counts,
-                                             call_.dtype, op, Stream{});
-    float* const slice = widened(part, s.slice);
-    return levels_->node->reduce_scatter_v(slice, slice + part.begin, part.counts, DType::f32, op,
-                                           Stream{});
+      return node(lane).reduce_scatter_v(send(slice), recv(slice, part.begin), part.counts,
+                                         call_.dtype, op, Stream{});
+    float* const values = widened(part, slice);
+    return node(lane).reduce_scatter_v(values, values + part.begin, part.counts, DType::f32, op,
+                                       Stream{});
   }
 
-  void ended(int step) override {
-    const Step& s = order_[static_cast<std::size_t>(step)];
-    Part& part = parts_[static_cast<std::size_t>(s.slice)];
-    if (!s.reduces) {
+  void ended(Lane lane, int slice) override {
+    Part& part = parts_[static_cast<std::size_t>(slice)];
+    if (lane == Lane::gather) {
       part.wide.reset();
       return;
     }
@@ -88,12 +78,13 @@ class AllReduceTask final : public NodeTask {
     Call call;
     call.operation = Operation::all_reduce;
     call.recv = wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
-                      : recv(s.slice, part.begin);
+                      : recv(slice, part.begin);
     call.send = call.recv;
     call.count = part.own;
     call.dtype = wide_ ? DType::f32 : call_.dtype;
     call.op = rail_reduction();
     part.rail = levels_->rail->submit_locked(std::move(call));
+    ++levels_->on_rail;
   }
 
   bool advance_rail() override {
@@ -126,6 +117,7 @@ class AllReduceTask final : public NodeTask {
       narrow(call_.dtype, static_cast<const float*>(sum), recv(slice, part.begin), part.own);
     part.rail.reset();
     part.summed = true;
+    --levels_->on_rail;
   }
 
   void share(Part& part, std::int64_t count) const {
@@ -144,7 +136,7 @@ class AllReduceTask final : public NodeTask {
   // 16-bit floats are summed in f32 over all levels.
   float* widened(Part& part, int slice) {
     const std::int64_t count = slices_.at(slice).size();
-    part.wide = Buffer(levels_->node->memory_resource(), static_cast<std::size_t>(count) * 4,
+    part.wide = Buffer(node(Lane::reduce).memory_resource(), static_cast<std::size_t>(count) * 4,
                        MemoryTag::communication);
     auto* const values = static_cast<float*>(part.wide.data());
     widen(call_.dtype, send(slice), values, count);
@@ -174,7 +166,6 @@ class AllReduceTask final : public NodeTask {
   const bool wide_;
   const Slices slices_;
   std::vector<Part> parts_;  // by slice
-  std::vector<Step> order_;
   std::size_t first_unsummed_ = 0;
 };
 

@@ -17,13 +17,17 @@ std::vector<std::int64_t> counts_of(const Call& call, int size) {
 
 class BlockTask : public NodeTask {
  public:
-  BlockTask(std::shared_ptr<Levels> levels, Call call)
+  // All of its steps on the node are of one lane.
+  BlockTask(std::shared_ptr<Levels> levels, Call call, Lane lane)
       : NodeTask(std::move(levels), std::move(call)),
+        lane_(lane),
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
         blocks_(levels_->placement, counts_of(call_, levels_->size())),
         exchanges_(static_cast<std::size_t>(nodes())) {}
 
  protected:
+  int node_steps(Lane lane) const final { return lane == lane_ ? nodes() : 0; }
+  Communicator& node() const { return NodeTask::node(lane_); }
   int nodes() const { return levels_->placement.nodes(); }
   int own() const { return levels_->node_number(); }
   int ahead(int distance) const { return (own() + distance) % nodes(); }
@@ -50,9 +54,10 @@ class BlockTask : public NodeTask {
     call.count = call_.count;
     call.dtype = dtype;
     call.counts = call_.counts;
-    exchanges_[static_cast<std::size_t>(distance)] = levels_->exchange->submit_program_locked(
-        std::move(call), std::make_shared<const CompiledProgram>(std::move(program)),
-        signature_of(call_));
+    exchanges_[static_cast<std::size_t>(distance)] =
+        levels_->exchanges[static_cast<std::size_t>(lane_)]->submit_program_locked(
+            std::move(call), std::make_shared<const CompiledProgram>(std::move(program)),
+            signature_of(call_));
     ++submitted_;
   }
   bool exchanged(int distance) const {
@@ -68,6 +73,7 @@ class BlockTask : public NodeTask {
   }
   bool all_exchanged() const { return submitted_ == nodes() - 1 && !awaited(); }
 
+  const Lane lane_;
   const std::int64_t element_;
   const Blocks blocks_;
 
@@ -78,21 +84,21 @@ class BlockTask : public NodeTask {
 
 class AllGatherTask final : public BlockTask {
  public:
-  using BlockTask::BlockTask;
+  AllGatherTask(std::shared_ptr<Levels> levels, Call call)
+      : BlockTask(std::move(levels), std::move(call), Lane::gather) {}
 
  private:
-  int node_steps() const override { return nodes(); }
-  bool may_start(int step) const override { return step == 0 || exchanged(step); }
-  WorkPtr start(int step) override {
+  bool may_start(Lane, int step) const override { return step == 0 || exchanged(step); }
+  WorkPtr start(Lane, int step) override {
     if (step == 0)
-      return levels_->node->all_gather_v(call_.send, at(blocks_.block(own()).begin), own_parts(),
-                                         call_.dtype, Stream{});
+      return node().all_gather_v(call_.send, at(blocks_.block(own()).begin), own_parts(),
+                                 call_.dtype, Stream{});
     const int from = behind(step);
     const Range shard = blocks_.shard_at(from, own(), levels_->local_rank());
-    return levels_->node->all_gather_v(at(shard.begin), at(blocks_.block(from).begin),
-                                       shards_of(from), call_.dtype, Stream{});
+    return node().all_gather_v(at(shard.begin), at(blocks_.block(from).begin), shards_of(from),
+                               call_.dtype, Stream{});
   }
-  void ended(int) override {}
+  void ended(Lane, int) override {}
   bool advance_rail() override {
     if (began_) return false;
     began_ = true;
@@ -112,7 +118,7 @@ class AllGatherTask final : public BlockTask {
 class ReduceScatterTask final : public BlockTask {
  public:
   ReduceScatterTask(std::shared_ptr<Levels> levels, Call call)
-      : BlockTask(std::move(levels), std::move(call)),
+      : BlockTask(std::move(levels), std::move(call), Lane::reduce),
         wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
         dtype_(wide_ ? DType::f32 : call_.dtype),
         part_(blocks_.part(levels_->rank)),
@@ -121,11 +127,10 @@ class ReduceScatterTask final : public BlockTask {
 
  private:
   // The blocks of the other hosts first, this one's own last, while theirs travel.
-  int node_steps() const override { return nodes(); }
-  bool may_start(int) const override { return true; }
+  bool may_start(Lane, int) const override { return true; }
   int distance_of(int step) const { return (step + 1) % nodes(); }  // 0: this host's own block
 
-  WorkPtr start(int step) override {
+  WorkPtr start(Lane, int step) override {
     const int distance = distance_of(step), of = ahead(distance);
     const auto counts = distance == 0 ? own_parts() : shards_of(of);
     const Range block = blocks_.block(of);
@@ -143,14 +148,14 @@ class ReduceScatterTask final : public BlockTask {
         op = ReduceOp::sum;
       }
       result_ = values + (mine.begin - block.begin);
-      return levels_->node->reduce_scatter_v(values, result_, counts, DType::f32, op, Stream{});
+      return node().reduce_scatter_v(values, result_, counts, DType::f32, op, Stream{});
     }
     if (distance > 0) out = scratch(mine.size());
     result_ = distance == 0 ? call_.recv : out.data();
-    return levels_->node->reduce_scatter_v(from, result_, counts, dtype_, op, Stream{});
+    return node().reduce_scatter_v(from, result_, counts, dtype_, op, Stream{});
   }
 
-  void ended(int step) override {
+  void ended(Lane, int step) override {
     const int distance = distance_of(step);
     if (distance == 0) {
       own_sum_ = result_;
@@ -191,7 +196,7 @@ class ReduceScatterTask final : public BlockTask {
   Buffer scratch(std::int64_t count) const {
     const auto bytes = static_cast<std::size_t>(count) * size_of(dtype_);
     return bytes == 0 ? Buffer()
-                      : Buffer(levels_->node->memory_resource(), bytes, MemoryTag::communication);
+                      : Buffer(node().memory_resource(), bytes, MemoryTag::communication);
   }
 
   const bool wide_;

@@ -24,13 +24,15 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   CommunicatorOptions inner = options;
   if (inner.algorithm == "hierarchical") inner.algorithm.clear();
   const int node = levels->node_number(), local = levels->local_rank();
-  levels->node =
+  levels->nodes[0] =
       levels->local_size() == 1
           ? make_single_communicator("native", inner)
           : make_node(local, levels->local_size(), fmt::format("{}/node/{}", prefix, node), inner);
-  levels->exchange = std::make_unique<NetGroup>(
-      flat.engine(), first_id + EngineCommunicator::ids_of(where.size()) - 1, flat.members(),
-      flat.rank(), inner);
+  levels->nodes[1] = levels->nodes[0]->split(0, local);
+  const std::uint32_t end = first_id + EngineCommunicator::ids_of(where.size());
+  for (std::uint32_t lane = 0; lane < 2; ++lane)
+    levels->exchanges[lane] = std::make_unique<NetGroup>(flat.engine(), end - 2 + lane,
+                                                         flat.members(), flat.rank(), inner);
   if (local >= where.rails()) return levels;
   std::vector<int> members;
   for (const int rank : where.rail(local))
@@ -49,7 +51,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const Communicator
       prefix_(std::move(plan.prefix)),
       make_node_(std::move(plan.make_node)),
       levels_(make_levels(*flat_, plan.first_id, hosts_, prefix_, make_node_, options)),
-      memory_(engine_, levels_->node->memory_resource()) {
+      memory_(engine_, levels_->nodes[0]->memory_resource()) {
   if (options.fixed_order)
     log::once(log::Level::info, "fixed-order-hosts",
               fmt::format("fixed_order: reductions over {} hosts go from rank to rank, which sends "
@@ -99,18 +101,21 @@ bool HierarchicalCommunicator::pays_by_blocks(const Call& call) const {
 
 CommunicatorStatistics HierarchicalCommunicator::statistics() const {
   CommunicatorStatistics sum = flat_->statistics();
-  const CommunicatorStatistics node = levels_->node->statistics();
   sum.operations += levels_->completed.load();
   sum.by_progress_thread += levels_->by_progress_thread.load();
-  sum.zero_copy = node.zero_copy;
-  sum.bounced = node.bounced;
-  sum.bounced_bytes = node.bounced_bytes;
+  sum.zero_copy = sum.bounced = sum.bounced_bytes = 0;
+  for (const auto& lane : levels_->nodes) {
+    const CommunicatorStatistics node = lane->statistics();
+    sum.zero_copy += node.zero_copy;
+    sum.bounced += node.bounced;
+    sum.bounced_bytes += node.bounced_bytes;
+  }
   return sum;
 }
 
 void HierarchicalCommunicator::abort(std::string_view reason) {
   engine_->abort(reason);
-  levels_->node->abort(reason);
+  for (const auto& node : levels_->nodes) node->abort(reason);
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPlan& plan) {

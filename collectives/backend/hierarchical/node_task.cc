@@ -11,8 +11,9 @@ std::string NodeTask::name() const { return fmt::format("{} (#{})", describe(cal
 
 bool NodeTask::advance(bool background) {
   bool moved = advance_rail();
-  moved = advance_node() || moved;
-  if (step_ == node_steps() && !node_work_ && rail_over()) {
+  moved = advance_node(Lane::reduce) || moved;
+  moved = advance_node(Lane::gather) || moved;
+  if (states_[0].over && states_[1].over && rail_over()) {
     levels_->completed.fetch_add(1);
     if (background) levels_->by_progress_thread.fetch_add(1);
     set_done();
@@ -23,33 +24,38 @@ bool NodeTask::advance(bool background) {
 // Without the wait the node's progress thread could take a step on buffers whose owner has been
 // told of the failure, and has freed them.
 void NodeTask::cancel(std::string_view reason) {
-  levels_->node->abort(reason);
-  if (!node_work_) return;
-  try {
-    node_work_->wait(Deadline::in_seconds(0));
-  } catch (const Error&) {  // aborted: as it should be
-    return;
+  for (const auto& node : levels_->nodes) node->abort(reason);
+  for (const State& state : states_) {
+    if (!state.work) continue;
+    try {
+      state.work->wait(Deadline::in_seconds(0));
+    } catch (const Error&) {  // aborted: as it should be
+      continue;
+    }
   }
 }
 
-bool NodeTask::advance_node() {
+bool NodeTask::advance_node(Lane lane) {
+  State& state = states_[static_cast<std::size_t>(lane)];
+  std::uint64_t& turn = levels_->turns[static_cast<std::size_t>(lane)];
   bool moved = false;
   try {
     for (;;) {
-      if (node_work_) {
-        if (!node_work_->test()) return moved;
-        node_work_.reset();
-        ended(step_++);
+      if (state.work) {
+        if (!state.work->test()) return moved;
+        state.work.reset();
+        ended(lane, state.step++);
         moved = true;
       }
-      if (levels_->turn != ticket_) return moved;
-      if (step_ == node_steps()) {
-        ++levels_->turn;
+      if (turn != ticket_) return moved;
+      if (state.step == node_steps(lane)) {
+        state.over = true;
+        ++turn;
         return true;
       }
-      if (!may_start(step_)) return moved;
-      node_work_ = start(step_);
-      if (!node_work_) ended(step_++);
+      if (!may_start(lane, state.step)) return moved;
+      state.work = start(lane, state.step);
+      if (!state.work) ended(lane, state.step++);
       moved = true;
     }
   } catch (const Error& error) {
@@ -71,9 +77,10 @@ Error NodeTask::in_world(const Error& error) const {
 }
 
 std::string NodeTask::missing(std::vector<int>& peers) const {
-  if (node_work_) {
+  for (const State& state : states_) {
+    if (!state.work) continue;
     try {
-      node_work_->wait(Deadline::in_seconds(0));
+      state.work->wait(Deadline::in_seconds(0));
     } catch (const Error& error) {
       const Error outer = in_world(error);
       if (outer.peer() >= 0) peers.push_back(outer.peer());
@@ -84,7 +91,9 @@ std::string NodeTask::missing(std::vector<int>& peers) const {
   if (const NetOperation* rail = awaited())
     return fmt::format("on the rail of local rank {}: {}", levels_->local_rank(),
                        rail->missing(peers));
-  return levels_->turn == ticket_ ? "its own next step" : "an operation before it";
+  for (std::size_t lane = 0; lane < states_.size(); ++lane)
+    if (!states_[lane].over && levels_->turns[lane] == ticket_) return "its own next step";
+  return "an operation before it";
 }
 
 }  // namespace shoal::collectives

@@ -1,11 +1,15 @@
 // A hierarchical operation as a Task: phases on the node's Communicator and on the rails.
 //
-// The node's Communicator runs operations one at a time in the order of submission, so all ranks
-// of a node must submit theirs in one order: whatever finishes when, a Task submits its node
-// operations in a fixed order, and only while it holds the turn, which goes from Task to Task in
-// the order of the calls.
+// A node's Communicator runs operations one at a time in the order of submission, so all ranks of a
+// node must submit theirs in one order: whatever finishes when, a Task submits its node operations
+// of a lane in a fixed order, and only while it holds the lane's turn, which goes from Task to Task
+// in the order of the calls. There are two lanes, each with a Communicator of its own: what comes
+// before the rails and what comes after them. So the next Task may reduce in the node while the
+// rails still carry the end of this one, and the wire has no gap between the two, although a rank
+// may call the next operation only once this one is done.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,14 +22,18 @@ namespace shoal::collectives {
 // The parts of a hierarchical Communicator that its Tasks use.
 struct Levels {
   Placement placement;
-  int rank = 0;                        // of the whole group
-  std::unique_ptr<Communicator> node;  // this host's ranks
-  std::unique_ptr<NetGroup> rail;      // null where this rank has none
-  std::unique_ptr<NetGroup> exchange;  // all ranks, for programs of Tasks
+  int rank = 0;  // of the whole group
+  // This host's ranks, by lane. They share symmetric memory, the first one's.
+  std::array<std::unique_ptr<Communicator>, 2> nodes;
+  std::unique_ptr<NetGroup> rail;  // null where this rank has none
+  // All ranks, for programs of Tasks, by the lane that submits them in one order.
+  std::array<std::unique_ptr<NetGroup>, 2> exchanges;
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
   std::uint64_t next_ticket = 0;  // the caller's thread
-  std::uint64_t turn = 0;         // with the engine's lock
+  // With the engine's lock:
+  std::array<std::uint64_t, 2> turns{};  // by lane
+  int on_rail = 0;                       // slices of all_reduces that this rank's rail carries
 
   explicit Levels(Placement where) : placement(std::move(where)) {}
   int size() const { return placement.size(); }
@@ -34,22 +42,26 @@ struct Levels {
   int local_size() const { return placement.local_size(node_number()); }
 };
 
+// Of a Task's steps on the node: before the rails, and after them.
+enum class Lane : std::uint8_t { reduce, gather };
+
 class NodeTask : public Task {
  public:
   NodeTask(std::shared_ptr<Levels> levels, Call call);
 
   std::string name() const final;
   std::string missing(std::vector<int>& peers) const final;
-  bool must_poll() const final { return node_work_ != nullptr; }
+  bool must_poll() const final { return states_[0].work || states_[1].work; }
   bool advance(bool background) final;
   void cancel(std::string_view reason) final;
 
  protected:
-  // One step of this operation on the node. Each is finished before the next is submitted.
-  virtual int node_steps() const = 0;
-  virtual bool may_start(int step) const = 0;
-  virtual WorkPtr start(int step) = 0;  // null: nothing to do here
-  virtual void ended(int step) = 0;
+  Communicator& node(Lane lane) const { return *levels_->nodes[static_cast<std::size_t>(lane)]; }
+  // Steps of this operation on the node. Each is finished before the lane's next is submitted.
+  virtual int node_steps(Lane lane) const = 0;
+  virtual bool may_start(Lane lane, int step) const = 0;
+  virtual WorkPtr start(Lane lane, int step) = 0;  // null: nothing to do here
+  virtual void ended(Lane lane, int step) = 0;
   // Notes what the rails have finished; true when something moved.
   virtual bool advance_rail() = 0;
   virtual bool rail_over() const = 0;
@@ -59,12 +71,16 @@ class NodeTask : public Task {
   const Call call_;
 
  private:
-  bool advance_node();
+  struct State {
+    int step = 0;
+    bool over = false;  // the turn has passed on
+    WorkPtr work;
+  };
+  bool advance_node(Lane lane);
   Error in_world(const Error& error) const;
 
   const std::uint64_t ticket_;
-  int step_ = 0;
-  WorkPtr node_work_;
+  std::array<State, 2> states_;  // by lane
 };
 
 // Whole operations; calls are checked.

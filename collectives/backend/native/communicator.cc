@@ -87,9 +87,14 @@ class NativeCommunicator final : public CallCommunicator {
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
     if (plan.ranks.empty()) return nullptr;
-    return make_node_communicator(plan.rank, static_cast<int>(plan.ranks.size()), store_,
-                                  fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color),
-                                  options_);
+    const int ranks = static_cast<int>(plan.ranks.size());
+    const std::string prefix = fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color);
+    if (ranks == 1 || plan.ranks != numbers_up_to(size()))
+      return make_node_communicator(plan.rank, ranks, store_, prefix, options_);
+    // The same ranks once more: this one's memory is symmetric there too.
+    auto group = std::make_shared<Group>(plan.rank, ranks, store_, prefix,
+                                         Deadline::in_seconds(options_.deadline_seconds), group_);
+    return std::make_unique<NativeCommunicator>(std::move(group), store_, prefix, options_);
   }
 
   std::shared_ptr<Group> group_;

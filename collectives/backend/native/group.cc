@@ -19,6 +19,8 @@ namespace shoal::collectives {
 namespace {
 
 constexpr std::int64_t kControlSegment = -1;
+// Numbers from here on are those of another group's memory.
+constexpr std::int32_t kShared = 1 << 20;
 constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
 constexpr std::size_t kMailboxOffset = kPageBytes + static_cast<std::size_t>(kBounceBytes);
 
@@ -32,13 +34,15 @@ std::int64_t size_of_last_cache() {
 
 }  // namespace
 
-Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
+             std::shared_ptr<Group> memory)
     : rank_(rank),
       size_(size),
       last_cache_bytes_(size_of_last_cache()),
       control_(index(size)),
       pages_(index(size)),
-      segments_(index(size)) {
+      segments_(index(size)),
+      memory_(std::move(memory)) {
   control_[index(rank)] = SharedSegment::create("shoal-control", control_bytes());
   pages_[index(rank)] = new (control_[index(rank)]->data()) RankPage;
   own_page().can_fence.store(register_for_fences());
@@ -125,17 +129,24 @@ std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline de
 
 Location Group::locate(const void* pointer, std::int64_t bytes) const {
   const auto* address = static_cast<const std::byte*>(pointer);
-  const std::lock_guard lock(mutex_);
-  const auto& own = segments_[index(rank_)];
-  for (std::size_t number = 0; number < own.size(); ++number) {
-    const std::byte* begin = own[number]->data();
-    if (address >= begin && address + bytes <= begin + own[number]->size())
-      return {static_cast<std::int32_t>(number), address - begin};
+  {
+    const std::lock_guard lock(mutex_);
+    const auto& own = segments_[index(rank_)];
+    for (std::size_t number = 0; number < own.size(); ++number) {
+      const std::byte* begin = own[number]->data();
+      if (address >= begin && address + bytes <= begin + own[number]->size())
+        return {static_cast<std::int32_t>(number), address - begin};
+    }
   }
-  return {};
+  if (!memory_) return {};
+  Location location = memory_->locate(pointer, bytes);
+  if (location.segment >= 0) location.segment += kShared;
+  return location;
 }
 
 std::byte* Group::resolve(int peer, const Location& location) {
+  if (memory_ && location.segment >= kShared)
+    return memory_->resolve(peer, {location.segment - kShared, location.offset});
   const std::lock_guard lock(mutex_);
   auto& theirs = segments_[index(peer)];
   const auto number = static_cast<std::size_t>(location.segment);

@@ -23,7 +23,10 @@ inline constexpr std::int64_t kBounceBytes = std::int64_t{2} << 20;
 
 class Group {
  public:
-  Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline);
+  // `memory`: a group of the same ranks in the same order whose symmetric memory is this one's too;
+  // or null.
+  Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
+        std::shared_ptr<Group> memory = nullptr);
   ~Group();
 
   int rank() const { return rank_; }
@@ -86,6 +89,7 @@ class Group {
   std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank
   std::vector<RankPage*> pages_;                                       // in them
   std::vector<std::vector<std::shared_ptr<SharedSegment>>> segments_;  // by rank, number
+  const std::shared_ptr<Group> memory_;
 };
 
 }  // namespace shoal::collectives

@@ -46,9 +46,9 @@ class EngineCommunicator : public CallCommunicator {
  public:
   // How many group ids a Communicator of `size` ranks takes: its own group's and, where it is
   // hierarchical, its rails' (at most `size` of them, with at most 2 * size members and ids) and
-  // one for the exchanges between hosts, the last.
+  // two for the exchanges between hosts, the last.
   static constexpr std::uint32_t ids_of(int size) {
-    return group_ids(size) + 2 * static_cast<std::uint32_t>(size) + 1;
+    return group_ids(size) + 2 * static_cast<std::uint32_t>(size) + 2;
   }
 
   EngineCommunicator(std::unique_ptr<NetGroup> flat, const CommunicatorOptions& options);
