@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 struct Arguments {
   std::string model = "gpt2";
   double forward_ms = 0, backward_ms = 0, bucket_mb = 25, first_bucket_mb = 1;
-  int in_flight = 4, steps = 3, warmup = 2;
+  int in_flight = 0, steps = 3, warmup = 3;
   bool describe = false, overlap_forward = false;
   collectives::CommunicatorOptions communicator;
 };
@@ -217,7 +217,8 @@ int main(int argc, char** argv) {
                "begin the next forward while what it does not need yet is being reduced");
   app.add_option("--bucket-mb", arguments.bucket_mb)->check(CLI::PositiveNumber);
   app.add_option("--first-bucket-mb", arguments.first_bucket_mb)->check(CLI::PositiveNumber);
-  app.add_option("--in-flight", arguments.in_flight)->check(CLI::PositiveNumber);
+  app.add_option("--in-flight", arguments.in_flight, "buckets; 0: no bound")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--steps", arguments.steps);
   app.add_option("--warmup", arguments.warmup, "steps before the first that is printed");
   app.add_option("--backend", arguments.communicator.backend, "native, mpi or nccl");

@@ -11,6 +11,10 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+// In the plan of turns. One bucket after the other: a wire that carries several at a time brings
+// the one that is needed first later.
+constexpr int kPlannedInFlight = 1;
+
 std::int64_t bytes_of(const GradientBucket& bucket) {
   return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
 }
@@ -35,7 +39,8 @@ ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b) {
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
     : communicator_(communicator), options_(options) {
-  SHOAL_CHECK(options.buckets_in_flight > 0, "{} gradient buckets in flight; at least 1 is needed",
+  SHOAL_CHECK(options.buckets_in_flight >= 0,
+              "{} gradient buckets in flight; give 1 or more, or 0 for no bound",
               options.buckets_in_flight);
   std::vector<std::int64_t> counts;
   for (nn::Parameter* parameter : parameters) {
@@ -52,7 +57,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
   buckets_of_.resize(parameters_.size());
   ready_.resize(parameters_.size());
   missing_.resize(buckets);
-  reduced_.resize(buckets);
+  unreduced_.resize(parameters_.size());
   timings_.resize(buckets);
   turns_.resize(buckets);
   std::iota(turns_.begin(), turns_.end(), 0);
@@ -70,9 +75,9 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
     parameter.set_ready_hook(
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
   }
-  // The second plan by time knows what the first one's order cost.
+  // The first step touches memory for the first time; a plan by time should not be of it.
   if (communicator.size() > 1 && buckets > 1)
-    agreements_left_ = options.priority == BucketPriority::forward ? 2 : 1;
+    agreements_left_ = options.priority == BucketPriority::forward ? 3 : 1;
 }
 
 Reducer::~Reducer() {
@@ -80,21 +85,25 @@ Reducer::~Reducer() {
 }
 
 void Reducer::begin_step() {
-  SHOAL_CHECK(in_flight_.empty() && phase_ != Phase::flushed,
-              "Reducer: begin_step() before finish() of the step before");
-  phase_ = Phase::idle;
+  if (phase_ == Phase::armed) {
+    SHOAL_CHECK(next_turn_ == 0, "Reducer: begin_step() before finish() of the step before");
+    phase_ = Phase::idle;
+  }
   for (nn::Parameter* parameter : parameters_) parameter->clear_gradient();
 }
 
 void Reducer::arm() {
-  SHOAL_CHECK(phase_ == Phase::idle, "Reducer: arm() twice in a step");
+  SHOAL_CHECK(phase_ == Phase::idle,
+              "Reducer: arm() twice in a step, or before finish() of the step before");
   phase_ = Phase::armed;
   next_turn_ = 0;
   completed_.clear();
   busy_seconds_ = 0;
   armed_at_ = Clock::now();
   std::ranges::fill(ready_, char{0});
-  std::ranges::fill(reduced_, char{0});
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    unreduced_[i] = static_cast<int>(buckets_of_[i].size());
+  arrived_.clear();
   for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket)
     missing_[bucket] = static_cast<int>(plan_.buckets[bucket].entries.size());
   for (nn::Parameter* parameter : parameters_) parameter->arm();
@@ -115,6 +124,7 @@ void Reducer::mark_ready(int index) {
     if (gradient.count() > 0) std::memset(gradient.view().data, 0, gradient.bytes());
     parameter.accumulate();
   }
+  if (options_.on_complete) options_.on_complete(parameter);
   for (const int bucket : buckets_of_[at(index)]) {
     if (--missing_[at(bucket)] > 0) continue;
     timings_[at(bucket)].ready_seconds = seconds_since(armed_at_);
@@ -123,23 +133,20 @@ void Reducer::mark_ready(int index) {
 }
 
 void Reducer::progress() {
-  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-    if (!it->work->test()) {
-      ++it;
-      continue;
-    }
-    const InFlight reduced = std::move(*it);
-    it = in_flight_.erase(it);
+  // They end about in the order of their turns; a later one is seen when those before it are done.
+  while (!in_flight_.empty() && in_flight_.front().work->test()) {
+    const InFlight reduced = std::move(in_flight_.front());
+    in_flight_.pop_front();
     finished(reduced);
   }
   while (next_turn_ < turns_.size() && missing_[at(turns_[next_turn_])] == 0 &&
-         std::ssize(in_flight_) < options_.buckets_in_flight)
+         (options_.buckets_in_flight == 0 || std::ssize(in_flight_) < options_.buckets_in_flight))
     launch(turns_[next_turn_++]);
 }
 
 void Reducer::launch(int index) {
   if (communicator_.size() == 1) {
-    reduced_[at(index)] = 1;
+    count_reduced(index);
     return;
   }
   const GradientBucket& bucket = plan_.buckets[at(index)];
@@ -156,7 +163,7 @@ void Reducer::launch(int index) {
 
 // `reduced` is no longer among those in flight.
 void Reducer::finished(const InFlight& reduced) {
-  reduced_[at(reduced.bucket)] = 1;
+  count_reduced(reduced.bucket);
   const std::int64_t bytes = bytes_of(plan_.buckets[at(reduced.bucket)]);
   if (phase_ == Phase::armed) statistics_.hidden_bytes += bytes;
   if (in_flight_.empty()) busy_seconds_ += seconds_since(busy_since_);
@@ -164,6 +171,18 @@ void Reducer::finished(const InFlight& reduced) {
     options_.tracer->span("comm", "bucket", reduced.begin_ns, Tracer::now_ns(), bytes);
     options_.tracer->counter("buckets in flight", static_cast<double>(in_flight_.size()));
   }
+}
+
+void Reducer::count_reduced(int bucket) {
+  for (const GradientBucket::Entry& entry : plan_.buckets[at(bucket)].entries)
+    if (--unreduced_[at(entry.parameter)] == 0) arrived_.push_back(entry.parameter);
+}
+
+// Not while backward goes on, which may still read values.
+void Reducer::tell_reduced() {
+  if (options_.on_reduced)
+    for (const int parameter : arrived_) options_.on_reduced(*parameters_[at(parameter)]);
+  arrived_.clear();
 }
 
 void Reducer::wait_for_oldest() {
@@ -174,6 +193,14 @@ void Reducer::wait_for_oldest() {
   oldest.work->wait();
   finished(oldest);
   progress();
+}
+
+// What has come is worked on before more is waited for, which counts as exposed.
+void Reducer::wait_and_tell() {
+  tell_reduced();
+  const auto start = Clock::now();
+  wait_for_oldest();
+  statistics_.exposed_seconds += seconds_since(start);
 }
 
 void Reducer::flush() {
@@ -191,13 +218,12 @@ void Reducer::wait_for(const nn::Parameter& parameter) {
   const auto found = index_of_.find(&parameter);
   if (phase_ == Phase::idle || found == index_of_.end()) return;
   progress();
-  const auto& buckets = buckets_of_[at(found->second)];
-  const auto reduced = [&](int bucket) { return reduced_[at(bucket)] != 0; };
-  if (std::ranges::all_of(buckets, reduced)) return;
-  const TraceSpan span(options_.tracer, "comm", "wait for a parameter");
-  const auto start = Clock::now();
-  while (!std::ranges::all_of(buckets, reduced)) wait_for_oldest();
-  statistics_.exposed_seconds += seconds_since(start);
+  const int& left = unreduced_[at(found->second)];
+  if (left > 0) {
+    const TraceSpan span(options_.tracer, "comm", "wait for a parameter");
+    while (left > 0) wait_and_tell();
+  }
+  tell_reduced();
 }
 
 void Reducer::finish() {
@@ -205,10 +231,9 @@ void Reducer::finish() {
   if (phase_ == Phase::armed) flush();
   {
     const TraceSpan span(options_.tracer, "comm", "wait for gradients");
-    const auto start = Clock::now();
     progress();
-    while (!in_flight_.empty()) wait_for_oldest();
-    statistics_.exposed_seconds += seconds_since(start);
+    while (!in_flight_.empty()) wait_and_tell();
+    tell_reduced();
   }
   phase_ = Phase::idle;
   if (agreements_left_ > 0) agree_on_turns();
@@ -218,8 +243,7 @@ void Reducer::finish() {
 std::vector<int> Reducer::chosen_turns() const {
   if (options_.priority == BucketPriority::readiness || busy_seconds_ <= 0) return completed_;
   const std::int64_t bytes = plan_.count * static_cast<std::int64_t>(sizeof(float));
-  return plan_turns(timings_, static_cast<double>(bytes) / busy_seconds_,
-                    options_.buckets_in_flight);
+  return plan_turns(timings_, static_cast<double>(bytes) / busy_seconds_, kPlannedInFlight);
 }
 
 void Reducer::agree_on_turns() {

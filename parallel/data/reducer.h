@@ -8,14 +8,16 @@
 //   reducer.finish();
 // Who needs no norm over all gradients may let the next forward begin before they are all there:
 //   ... backward; reducer.flush();
-//   forward of the next step: reducer.wait_for(parameter), update it, use it
-//   reducer.finish(); reducer.begin_step(); ...
+//   reducer.begin_step(); forward: reducer.wait_for(parameter), update it, use it
+//   reducer.finish(); reducer.arm(); backward ...
 // Every rank must run the same steps; which parameters a backward reaches may differ. All calls
 // and backward itself come from one thread. From arm() until finish() returns nobody else may
-// call the communicator: when a bucket is handed over is this rank's own matter.
+// call the communicator: when a bucket is handed over is this rank's own matter. (A split of it may
+// be used.)
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -36,8 +38,18 @@ enum class BucketPriority { readiness, forward };
 struct ReducerOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;       // ddp_bucket_cap_mb
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // ddp_first_bucket_cap_mb
-  int buckets_in_flight = 4;                                // ddp_buckets_in_flight
+  // ddp_buckets_in_flight. 0: no bound of the Reducer's: what is ready is handed over in the agreed
+  // order at once, and the communicator carries out as much at a time as fills its wires. A bound
+  // lets the next bucket go only when backward or the caller comes by.
+  int buckets_in_flight = 0;
   BucketPriority priority = BucketPriority::readiness;
+  // Called during wait_for() and finish(), once a step for each trainable parameter, as soon as its
+  // gradient is seen to be the sum over all ranks; may be empty. It may read gradients and write
+  // values, and calls nothing of the Reducer's.
+  std::function<void(nn::Parameter&)> on_reduced = {};
+  // Called once a step for each trainable parameter when this rank's gradient is complete, before
+  // any of it is handed over; may be empty. Mostly from inside backward.
+  std::function<void(nn::Parameter&)> on_complete = {};
   Tracer* tracer = nullptr;  // may be null
 };
 
@@ -65,14 +77,15 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // The next write into each gradient overwrites.
+  // The next write into each gradient overwrites. Between flush() and finish() nobody may write
+  // into a gradient before wait_for() its parameter.
   void begin_step();
   // Before the last microbatch's backward: from here a parameter whose gradient is complete counts
   // as ready, and a full bucket's all_reduce starts when its turn has come and fewer than
   // buckets_in_flight are on their way. The order of turns is agreed: that of registration,
   // reversed, in the first step, then what rank 0 made of that step.
   void arm();
-  // Backward has ended. Hands over what is left, as far as places in flight allow; later calls
+  // Backward has ended. Hands over what is left, as far as a bound in flight allows; later calls
   // hand over the rest. Parameters that backward did not reach give what earlier microbatches
   // left, or zeros. Does not wait.
   void flush();
@@ -100,7 +113,10 @@ class Reducer {
   void progress();
   void launch(int bucket);
   void finished(const InFlight& reduced);
+  void count_reduced(int bucket);
+  void tell_reduced();
   void wait_for_oldest();
+  void wait_and_tell();
   void agree_on_turns();
   std::vector<int> chosen_turns() const;
 
@@ -112,8 +128,9 @@ class Reducer {
   Tensor flat_;
   std::vector<std::vector<int>> buckets_of_;  // by parameter
   std::vector<int> missing_;                  // by bucket: parameters not ready yet
+  std::vector<int> unreduced_;                // by parameter: buckets not reduced yet
+  std::vector<int> arrived_;                  // parameters that on_reduced has not been told of
   std::vector<char> ready_;                   // by parameter
-  std::vector<char> reduced_;                 // by bucket
   std::vector<BucketTiming> timings_;         // by bucket, of this step
   std::vector<int> turns_;
   std::vector<int> completed_;  // buckets in the order in which they became full, this step

@@ -240,7 +240,7 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
         reducer.wait_for(*parameter);
         ASSERT_EQ(values(*parameter), expected(1024, 2.0f * static_cast<float>(step)));
       }
-      EXPECT_THROW(reducer.begin_step(), Error);
+      EXPECT_THROW(reducer.arm(), Error);
       reducer.finish();
     }
     // They were ready long before the wire was free: the one that became ready last, which the
@@ -248,6 +248,52 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
     ASSERT_EQ(reducer.turns().size(), 12u);
     EXPECT_NE(reducer.turns().back(), 11);
   });
+}
+
+// Each parameter is told of once a step, complete before anything of it goes, reduced after
+// backward only, and before the wait for it returns.
+TEST(Reducer, TellsOfCompleteAndOfReducedGradients) {
+  for (const int ranks : {1, 2})
+    test::run_thread_ranks(ranks, [](const World& world, Store& store) {
+      const auto communicator = communicator_of(world, store);
+      const auto parameters = make_parameters(std::vector<std::int64_t>{1024, 5000, 0, 700});
+      std::vector<std::string> complete, reduced;
+      bool backward = false;
+      float wanted = 0;
+      Reducer reducer(pointers(parameters), *communicator,
+                      {.bucket_bytes = 4096,
+                       .first_bucket_bytes = 4096,
+                       .on_reduced =
+                           [&](nn::Parameter& parameter) {
+                             EXPECT_FALSE(backward);
+                             EXPECT_EQ(values(parameter),
+                                       expected(parameter.shape().count(), wanted));
+                             reduced.push_back(parameter.name());
+                           },
+                       .on_complete =
+                           [&](nn::Parameter& parameter) {
+                             const auto own = static_cast<float>(world.rank + 1);
+                             EXPECT_EQ(values(parameter), expected(parameter.shape().count(), own));
+                             complete.push_back(parameter.name());
+                           }});
+      for (int step = 0; step < 3; ++step) {
+        complete.clear();
+        reduced.clear();
+        wanted = static_cast<float>(world.size * (world.size + 1)) / 2;
+        reducer.begin_step();
+        reducer.arm();
+        backward = true;
+        for (std::size_t i = parameters.size(); i-- > 0;)
+          backward_of(*parameters[i], static_cast<float>(world.rank + 1));
+        backward = false;
+        reducer.flush();
+        reducer.wait_for(*parameters[1]);
+        EXPECT_THAT(reduced, ::testing::Contains("p1"));
+        reducer.finish();
+        EXPECT_THAT(complete, ::testing::UnorderedElementsAre("p0", "p1", "p2", "p3"));
+        EXPECT_THAT(reduced, ::testing::UnorderedElementsAre("p0", "p1", "p2", "p3"));
+      }
+    });
 }
 
 TEST(Reducer, SharedParametersCountOnceTheirLastUseEnds) {
@@ -302,10 +348,10 @@ TEST(Reducer, RefusesCallsOutOfOrder) {
   EXPECT_THROW(reducer.arm(), Error);
   reducer.flush();
   EXPECT_THROW(reducer.flush(), Error);
-  EXPECT_THROW(reducer.begin_step(), Error);
+  EXPECT_THROW(reducer.arm(), Error);
   reducer.finish();
   EXPECT_EQ(reducer.statistics().hidden_share(), 1.0);  // there was nothing to hide
-  EXPECT_THROW(Reducer(pointers(parameters), *communicator, {.buckets_in_flight = 0}), Error);
+  EXPECT_THROW(Reducer(pointers(parameters), *communicator, {.buckets_in_flight = -1}), Error);
 }
 
 TEST(Reducer, PassesAPeersDeathOn) {
