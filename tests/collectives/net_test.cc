@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/net/patience.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -65,6 +66,39 @@ INSTANTIATE_TEST_SUITE_P(InOrder, NetResults,
                          ::testing::Combine(::testing::Range(2, 10), ::testing::Values(false)));
 INSTANTIATE_TEST_SUITE_P(Shuffled, NetResults,
                          ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(true)));
+
+TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
+  using std::chrono::microseconds;
+  const Clock::time_point start{std::chrono::hours(1)};
+  Patience patience(microseconds(160));
+  for (int us = 0; us < 160; us += 10) EXPECT_FALSE(patience.spent(start + microseconds(us)));
+  EXPECT_TRUE(patience.spent(start + microseconds(160)));
+  patience.moved(start + microseconds(5000));
+  for (int wait = 0; wait < 20; ++wait) {
+    EXPECT_FALSE(patience.spent(start));
+    patience.moved(start + microseconds(5000));
+  }
+  EXPECT_EQ(patience.look(), microseconds(5));
+  // Longer than it now looks, shorter than it might: looking would have paid.
+  EXPECT_FALSE(patience.spent(start));
+  EXPECT_TRUE(patience.spent(start + microseconds(5)));
+  patience.moved(start + microseconds(150));
+  EXPECT_EQ(patience.look(), microseconds(10));
+  patience.moved(start + microseconds(9000));  // nobody had waited
+  EXPECT_EQ(patience.look(), microseconds(10));
+}
+
+TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
+  using std::chrono::microseconds;
+  const Clock::time_point start{std::chrono::hours(1)};
+  Patience patience(microseconds(160));
+  EXPECT_FALSE(patience.spent(start));
+  EXPECT_TRUE(patience.spent(start + microseconds(50)));  // that yield took long
+  patience.moved(start + microseconds(60));
+  EXPECT_TRUE(patience.spent(start + microseconds(1000)));
+  patience.moved(start + microseconds(1100));
+  EXPECT_FALSE(patience.spent(start + microseconds(30000)));
+}
 
 TEST(Net, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
   constexpr std::int64_t kCount = 30001;

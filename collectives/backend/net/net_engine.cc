@@ -19,7 +19,8 @@ constexpr auto kNap = microseconds(500);
 constexpr auto kParkAfter = milliseconds(20);
 constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks' sake
 constexpr auto kCheckEvery = milliseconds(5);
-constexpr std::uint32_t kYields = 20;
+// A look is a system call or two with most providers: never without a yield between.
+constexpr auto kLookRoomy = microseconds(200), kLookCrowded = microseconds(50);
 constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50;
 // Local work between two looks at the network.
 constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
@@ -43,7 +44,6 @@ std::string NetOperation::missing(std::vector<int>& peers) const {
 NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
                      const Options& options)
     : options_(options),
-      spins_(suitable_spins(options.ranks_on_host)),
       rank_(endpoint->rank()),
       endpoint_name_(endpoint->name()),
       polled_(endpoint->must_be_polled()),
@@ -52,6 +52,7 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       reduction_(kernels::make_cpu_reduction()),
       control_(std::move(control)),
       endpoint_(std::move(endpoint)),
+      patience_(suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded),
       thread_([this] { progress_loop(); }) {}
 
 NetEngine::~NetEngine() { stop(); }
@@ -135,7 +136,7 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
     }
   } const leave{*this};
   auto lock = enter();
-  for (std::uint32_t idle = 0; !what.done();) {
+  for (std::uint32_t looks = 0, sleeps = 0; !what.done(); ++looks) {
     throw_if_failed();
     if (entering_.load() > 0) {
       lock.unlock();
@@ -144,29 +145,29 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
       continue;
     }
     if (advance()) {
-      idle = 0;
+      patience_.moved(Clock::now());
+      sleeps = 0;
       continue;
     }
-    ++idle;
-    const bool sleeps = idle > spins_ + kYields;
-    if (sleeps || idle % 64 == 0) {
+    const auto now = Clock::now();
+    const bool spent = patience_.spent(now);
+    if (spent || looks % 64 == 0) {
       check_news();
-      const auto now = Clock::now();
       if (now >= deadline.time())
         fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
     }
-    if (sleeps)
-      endpoint_->sleep(sleep_microseconds(idle - spins_ - kYields));
-    else if (idle > spins_)
+    if (spent)
+      endpoint_->sleep(sleep_microseconds(sleeps++));
+    else
       std::this_thread::yield();
   }
 }
 
-int NetEngine::sleep_microseconds(std::uint32_t idle) const {
+int NetEngine::sleep_microseconds(std::uint32_t sleeps) const {
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
   if (!poll) return kSleepMicroseconds;
   // A node that does not come soon comes late.
-  return std::min(kSleepMicroseconds, kPollMicroseconds << std::min(idle / 16, 5u));
+  return std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u));
 }
 
 void NetEngine::abort(std::string_view reason) {

@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "shoal/collectives/backend/net/execution.h"
+#include "shoal/collectives/backend/net/patience.h"
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/runtime/base/error.h"
 
@@ -89,7 +90,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
  public:
   struct Options {
     double deadline_seconds = 600;
-    int ranks_on_host = 1;  // whether a waiter may spin
+    int ranks_on_host = 1;  // how long a waiter may look before it sleeps
   };
   // `control` may be null: then nobody is told of failures, and none is heard of.
   NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
@@ -140,8 +141,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void fail_on_news(Name&& name);
   Error with_cause(const Error& error);
   Error timeout_error(const InFlight& what, double waited) const;
-  // `idle`: looks in a row that moved nothing.
-  int sleep_microseconds(std::uint32_t idle) const;
+  // `sleeps`: so many in a row moved nothing.
+  int sleep_microseconds(std::uint32_t sleeps) const;
 
   void stop();
   void linger();
@@ -152,7 +153,6 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::unique_lock<std::mutex> enter();
 
   const Options options_;
-  const std::uint32_t spins_;
   int rank_;
   std::string endpoint_name_;
   const bool polled_;  // Endpoint::must_be_polled()
@@ -175,6 +175,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   Clock::time_point next_check_{};
   Clock::time_point peer_left_since_{};
   bool background_ = false;
+  Patience patience_;
 
   std::atomic<int> users_{0}, in_flight_{0}, waiters_{0};
   std::atomic<Clock::rep> last_driven_{0};

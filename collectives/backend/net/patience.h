@@ -1,0 +1,52 @@
+// How long a waiting thread keeps looking before it sleeps: a sleep costs a wake-up (some 5 to 50
+// us), looking costs a core that other ranks may need. What the last waits took tells which is
+// cheaper.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "shoal/runtime/base/clock.h"
+
+namespace shoal::collectives {
+
+class Patience {
+ public:
+  using Duration = Clock::duration;
+  // `most`: no wait is looked through for longer.
+  explicit Patience(Duration most) : most_(most), look_(most) {}
+
+  // Nothing moved: true when it is time to sleep, else yield before the next look.
+  bool spent(Clock::time_point now) {
+    if (!waiting_) {
+      waiting_ = true;
+      since_ = now;
+    } else if (yielded_ && now - last_ >= kGivenAway) {
+      // The yield gave the core to somebody: who sleeps there is woken at once, who yields waits
+      // for its turn again.
+      crowded_until_ = now + kCrowdedFor;
+    }
+    last_ = now;
+    yielded_ = now >= crowded_until_ && now - since_ < look_;
+    return !yielded_;
+  }
+  // Something moved. A wait that looking could have covered makes the next look longer, one that it
+  // could not makes it shorter.
+  void moved(Clock::time_point now) {
+    if (!waiting_) return;
+    waiting_ = yielded_ = false;
+    look_ =
+        now - since_ <= most_ ? std::min(2 * look_, most_) : std::max(look_ / 2, most_ / kShortest);
+  }
+  Duration look() const { return look_; }
+
+ private:
+  static constexpr int kShortest = 32;
+  static constexpr Duration kGivenAway = std::chrono::microseconds(20);
+  static constexpr Duration kCrowdedFor = std::chrono::milliseconds(20);
+  Duration most_, look_;
+  Clock::time_point since_, last_, crowded_until_;
+  bool waiting_ = false, yielded_ = false;
+};
+
+}  // namespace shoal::collectives
