@@ -37,7 +37,9 @@ int run(const Options& options) {
               options.root, world.size);
   const auto communicator = make_communicator(world, *store, options.communicator);
   const bool prints = communicator->rank() == 0;
-  if (prints) print_header(options, *communicator);
+  const double bound =  // seconds a byte
+      options.goodput > 0 ? host_factor(options.operation, world.nodes) / options.goodput : 0;
+  if (prints) print_header(options, *communicator, bound);
   std::int64_t wrong = 0;
   double busbw = 0;
   int timings = 0;
@@ -45,7 +47,7 @@ int run(const Options& options) {
     Bench bench(options, *communicator);
     for (const std::int64_t bytes : sizes_of(options)) {
       const Result result = bench.run(bytes);
-      if (prints) print_row(options, *communicator, result);
+      if (prints) print_row(options, *communicator, result, bound);
       for (const auto& timing : {result.out_of_place, result.in_place}) {
         if (!timing) continue;
         wrong += std::max<std::int64_t>(timing->wrong, 0);

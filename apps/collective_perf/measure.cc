@@ -52,6 +52,24 @@ double bus_factor(Operation operation, int ranks) {
   }
 }
 
+double host_factor(Operation operation, int nodes) {
+  const double n = nodes;
+  switch (operation) {
+    case Operation::all_reduce:
+      return 2 * (n - 1) / n;
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+      return (n - 1) / n;
+    case Operation::broadcast:
+    case Operation::reduce:
+      return nodes > 1 ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
 Mirrored::Mirrored(MemoryResource& memory, MemoryResource& host, std::size_t bytes, Stream stream)
     : stream_(stream), memory_(memory, bytes, MemoryTag::communication) {
   if (!memory.device().is_cpu()) mirror_ = Buffer(host, bytes, MemoryTag::communication);

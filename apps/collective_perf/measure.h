@@ -29,6 +29,10 @@ struct Result {
 // comparable with a link's rate whatever the number of ranks (nccl-tests, PERFORMANCE.md).
 double bus_factor(collectives::Operation operation, int ranks);
 
+// Bytes that must leave the busiest host, or reach it, for each byte of the size: with so many
+// hosts, whatever the ranks inside (docs/algorithms.md). 0: no such bound is known here.
+double host_factor(collectives::Operation operation, int nodes);
+
 // Memory of the Communicator's device, and on a GPU a copy of it on the host: inputs are made and
 // results are counted there.
 class Mirrored {

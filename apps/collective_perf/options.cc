@@ -116,6 +116,11 @@ std::optional<Options> parse(int argc, char** argv) {
   app.add_option("--deadline", options.communicator.deadline_seconds,
                  "seconds any wait for another rank may last")
       ->default_val(env::get_real(env::kDeadline));
+  app.add_option(
+         "--goodput", options.goodput,
+         "bytes per second that can leave a host: prints the bound between hosts in us, and "
+         "the share of it that is reached")
+      ->default_val(env::get_real(env::kGoodput));
   app.add_flag("--json", options.json, "one JSON line a row instead of a table");
   try {
     app.parse(argc, argv);
@@ -147,6 +152,7 @@ std::optional<Options> parse(int argc, char** argv) {
               options.max_bytes);
   SHOAL_CHECK(options.op != ReduceOp::avg || is_floating(options.dtype), "avg of {}",
               to_string(options.dtype));
+  SHOAL_CHECK(options.goodput >= 0, "--goodput {}", options.goodput);
   SHOAL_CHECK(options.iterations >= 0, "-n {}", options.iterations);
   return options;
 }

@@ -28,6 +28,7 @@ struct Options {
   bool out_of_place = true, in_place = true;
   bool check = true;
   bool json = false;
+  double goodput = 0;  // bytes per second that can leave a host; 0: not known
   collectives::CommunicatorOptions communicator;
 };
 

@@ -37,44 +37,62 @@ std::string cells(const Result& result, const std::optional<Timing>& timing, dou
                      timing->wrong < 0 ? "N/A" : std::to_string(timing->wrong));
 }
 
-nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor) {
+double reached(const Result& result, const Timing& timing, double bound) {  // share of the bound
+  return timing.mean > 0 ? bound * static_cast<double>(result.bytes) / timing.mean : 0;
+}
+
+std::string bound_cells(const Result& result, double bound) {
+  if (bound <= 0) return {};
+  const auto share = [&](const std::optional<Timing>& timing) {
+    return timing ? fmt::format("{:>8.3f}", reached(result, *timing, bound))
+                  : fmt::format("{:>8}", "-");
+  };
+  return fmt::format("  {:>12.2f} {} {}", bound * static_cast<double>(result.bytes) * 1e6,
+                     share(result.out_of_place), share(result.in_place));
+}
+
+nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor,
+                               double bound) {
   const double bandwidth = algbw(result, timing);
   nlohmann::ordered_json json{{"iterations", timing.iterations}, {"seconds", timing.mean},
                               {"min_us", timing.minimum * 1e6},  {"p50_us", timing.p50 * 1e6},
                               {"p99_us", timing.p99 * 1e6},      {"algbw_GBps", bandwidth},
                               {"busbw_GBps", bandwidth * factor}};
+  if (bound > 0) json["of_bound"] = reached(result, timing, bound);
   if (timing.wrong >= 0) json["wrong"] = timing.wrong;
   return json;
 }
 
 }  // namespace
 
-void print_header(const Options& options, const collectives::Communicator& communicator) {
+void print_header(const Options& options, const collectives::Communicator& communicator,
+                  double bound) {
   if (options.json) return;
   fmt::print("# {} of {} on {} ranks, backend {}{}{}, {} memory\n", name_of(options.operation),
              to_string(options.dtype), communicator.size(), communicator.backend(),
              options.communicator.algorithm.empty() ? "" : ", algorithm ",
              options.communicator.algorithm,
              options.memory == Memory::symmetric ? "symmetric" : "user");
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}\n", "", "", "", "", "",
-             "out of place", "in place");
+  const bool bounded = bound > 0;
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}{}\n", "", "", "", "", "",
+             "out of place", "in place", bounded ? "         bound  reached  reached" : "");
   const char* times = "time       min        p99    algbw    busbw  #wrong";
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}\n", "size", "count", "type",
-             "redop", "root", times, times);
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "size", "count", "type",
+             "redop", "root", times, times, bounded ? "  hosts' wires      out       in" : "");
   const char* units = "(us)      (us)       (us)   (GB/s)   (GB/s)        ";
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}\n", "(B)", "(elements)", "", "",
-             "", units, units);
+  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "(B)", "(elements)", "", "",
+             "", units, units, bounded ? "          (us)" : "");
 }
 
 void print_row(const Options& options, const collectives::Communicator& communicator,
-               const Result& result) {
+               const Result& result, double bound) {
   const double factor = bus_factor(options.operation, communicator.size());
   const std::string op = reduces(options.operation) ? std::string(to_string(options.op)) : "none";
   const int root = has_root(options.operation) ? options.root : -1;
   if (!options.json) {
-    fmt::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}\n", result.bytes, result.count,
+    fmt::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}{}\n", result.bytes, result.count,
                to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
-               cells(result, result.in_place, factor));
+               cells(result, result.in_place, factor), bound_cells(result, bound));
     std::fflush(stdout);
     return;
   }
@@ -93,8 +111,10 @@ void print_row(const Options& options, const collectives::Communicator& communic
       {"transport",
        options.communicator.transport.empty() ? "auto" : options.communicator.transport},
       {"memory", options.memory == Memory::symmetric ? "symmetric" : "user"}};
-  if (result.out_of_place) row["out_of_place"] = json_of(result, *result.out_of_place, factor);
-  if (result.in_place) row["in_place"] = json_of(result, *result.in_place, factor);
+  if (bound > 0) row["bound_us"] = bound * static_cast<double>(result.bytes) * 1e6;
+  if (result.out_of_place)
+    row["out_of_place"] = json_of(result, *result.out_of_place, factor, bound);
+  if (result.in_place) row["in_place"] = json_of(result, *result.in_place, factor, bound);
   row["machine"] = machine;
   row["version"] = SHOAL_VERSION;
   row["commit"] = SHOAL_COMMIT;

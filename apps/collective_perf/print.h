@@ -5,9 +5,11 @@
 
 namespace shoal::perf {
 
-void print_header(const Options& options, const collectives::Communicator& communicator);
+// `bound`: least seconds a byte that the wires between hosts allow; 0: not known, not printed.
+void print_header(const Options& options, const collectives::Communicator& communicator,
+                  double bound);
 void print_row(const Options& options, const collectives::Communicator& communicator,
-               const Result& result);
+               const Result& result, double bound);
 // The average bus bandwidth and the number of wrong elements of all rows.
 void print_summary(const Options& options, double busbw, std::int64_t wrong);
 

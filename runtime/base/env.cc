@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kVariables{kLog,      kThreads,     kDeadline,       kBackend,
                                 kStoreDir, kStorePort,   kFabricProvider, kFabricInterfaces,
-                                kHostName, kCollectives, kFlightDir};
+                                kHostName, kCollectives, kFlightDir,      kGoodput};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,

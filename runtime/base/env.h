@@ -53,6 +53,10 @@ inline constexpr Variable kCollectives{
     "SHOAL_COLLECTIVES", Kind::string, "",
     "rules that choose algorithms, such as all_reduce:0-64k:@ring#^tree, or @FILE that holds some"};
 
+inline constexpr Variable kGoodput{"SHOAL_GOODPUT", Kind::real, "0",
+                                   "bytes per second that can leave a host; benchmarks print the "
+                                   "bound that follows; 0: not known"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 
