@@ -149,12 +149,8 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
 }
 
 StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
-  bool first = true;
-  for (const Segment& segment : segments_) {
-    kernels_.optimizer().sum_of_squares(segment.gradient, norm_.view(), !first, stream);
-    first = false;
-  }
-  double sum = first ? 0.0 : *norm_.const_data<double>();
+  double sum = 0;
+  for (std::size_t i = 0; i < segments_.size(); ++i) sum += sum_of_squares(i, stream);
   if (options.sum_over_shards) sum = options.sum_over_shards(sum);
   StepOutcome outcome;
   outcome.gradient_norm = std::sqrt(sum) * options.gradient_scale;
@@ -165,12 +161,21 @@ StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& option
   double scale = options.gradient_scale;
   if (options.max_gradient_norm > 0)
     scale *= std::min(1.0, options.max_gradient_norm / (outcome.gradient_norm + 1e-6));
-  state.gradient_scale = static_cast<float>(scale);
-  state.learning_rate = static_cast<float>(options.learning_rate);
-  ++state.step;
-  for (std::size_t i = 0; i < segments_.size(); ++i)
-    update(segments_[i], states_[i], state, stream);
+  begin(state, options.learning_rate, scale);
+  for (std::size_t i = 0; i < segments_.size(); ++i) update_segment(i, state, stream);
   return outcome;
+}
+
+void Optimizer::begin(kernels::StepState& state, double learning_rate, double scale) const {
+  state.skip = 0;
+  state.gradient_scale = static_cast<float>(scale);
+  state.learning_rate = static_cast<float>(learning_rate);
+  ++state.step;
+}
+
+double Optimizer::sum_of_squares(std::size_t segment, Stream stream) {
+  kernels_.optimizer().sum_of_squares(segments_[segment].gradient, norm_.view(), false, stream);
+  return *norm_.const_data<double>();
 }
 
 std::vector<NamedTensor> Optimizer::state_tensors() const {

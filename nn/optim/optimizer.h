@@ -57,6 +57,15 @@ class Optimizer {
   // the update, in one pass over each segment after the norm. Advances state.step unless skipped.
   StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
 
+  // The same piece by piece, for who gets gradients one after the other and clips nothing: begin()
+  // advances `state`, then each segment is updated once, in any order. Same bits as step() with the
+  // norm finite; nothing is skipped here.
+  void begin(kernels::StepState& state, double learning_rate, double scale) const;
+  double sum_of_squares(std::size_t segment, Stream stream = {});  // of its gradient, not scaled
+  void update_segment(std::size_t segment, const kernels::StepState& state, Stream stream = {}) {
+    update(segments_[segment], states_[segment], state, stream);
+  }
+
   const std::vector<Segment>& segments() const { return segments_; }
   // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory: what a checkpoint keeps
   // beside the masters, and what it is loaded into.

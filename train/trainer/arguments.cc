@@ -147,7 +147,12 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
              .open_min = true,
              .help = "MiB of the first bucket: small, so that reduction starts early"})
       .integer("ddp_buckets_in_flight", &a.ddp_buckets_in_flight,
-               {.min = 1, .max = 1024, .help = "buckets being reduced at a time, at most"})
+               {.min = 0,
+                .max = 1024,
+                .help = "buckets being reduced at a time, at most; 0: as many as are ready"})
+      .boolean("ddp_overlap_forward", &a.ddp_overlap_forward,
+               {.help = "with max_grad_norm 0, several ranks and not fp16: update each parameter "
+                        "when its gradient arrives, behind the next forward; same results"})
       .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
       .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
       .ignored("remove_unused_columns", "datasets here have no unused columns")

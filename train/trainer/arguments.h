@@ -87,8 +87,15 @@ struct TrainingArguments {
   std::string ddp_backend;  // empty: SHOAL_BACKEND
   // Fusion buffers (parallel/data/reducer.h): MiB, and how many are reduced at a time.
   double ddp_bucket_cap_mb = 25, ddp_first_bucket_cap_mb = 1;
-  std::int64_t ddp_buckets_in_flight = 4;
+  std::int64_t ddp_buckets_in_flight = 0;  // 0: as many as are ready
+  // Updates run behind the next forward, which waits for each parameter just before its use. Same
+  // results. Only where several ranks train and nothing needs all gradients first: see
+  // overlaps_forward().
+  bool ddp_overlap_forward = true;
 
+  bool overlaps_forward(int ranks) const {
+    return ddp_overlap_forward && ranks > 1 && max_grad_norm == 0 && !fp16;
+  }
   std::int64_t order_seed() const { return data_seed.value_or(seed); }
 };
 

@@ -19,6 +19,8 @@ struct TrainerControl {
 struct StepReport {
   std::int64_t step = 0, total_steps = 0;  // updates done; of this run
   double loss = 0;                         // mean over the step's targets, all ranks
+  // The norm is NaN where the updates run behind the next forward (ddp_overlap_forward), but for
+  // the steps that log, evaluate or save.
   double grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;       // of this step, all ranks
   double tokens_per_second = 0;  // since the run began or resumed

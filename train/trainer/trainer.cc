@@ -57,13 +57,13 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
 }
 
 void Trainer::Impl::sum(std::int64_t* values, std::int64_t count) {
-  if (ranks() > 1)
-    parts.communicator->all_reduce(values, values, count, DType::i64, ReduceOp::sum)->wait();
+  collectives::Communicator& with = beside ? *beside : *parts.communicator;
+  if (ranks() > 1) with.all_reduce(values, values, count, DType::i64, ReduceOp::sum)->wait();
 }
 
 void Trainer::Impl::sum(double* values, std::int64_t count) {
-  if (ranks() > 1)
-    parts.communicator->all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
+  collectives::Communicator& with = beside ? *beside : *parts.communicator;
+  if (ranks() > 1) with.all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
 }
 
 void Trainer::Impl::initialise_weights() {
@@ -107,13 +107,30 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
 void Trainer::Impl::prepare_training() {
   if (optimizer) return;
   const auto parameters = parts.task->module().parameters();
-  reducer = std::make_unique<parallel::Reducer>(
-      parameters, *parts.communicator,
-      parallel::ReducerOptions{.bucket_bytes = mebibytes(args.ddp_bucket_cap_mb),
-                               .first_bucket_bytes = mebibytes(args.ddp_first_bucket_cap_mb),
-                               .buckets_in_flight = static_cast<int>(args.ddp_buckets_in_flight),
-                               .tracer = parts.tracer});
+  parallel::ReducerOptions options{
+      .bucket_bytes = mebibytes(args.ddp_bucket_cap_mb),
+      .first_bucket_bytes = mebibytes(args.ddp_first_bucket_cap_mb),
+      .buckets_in_flight = static_cast<int>(args.ddp_buckets_in_flight),
+      .tracer = parts.tracer};
+  if (args.overlaps_forward(ranks())) {
+    early = std::make_unique<EarlyForward>(*parts.kernels, [this](const std::string& parameter) {
+      if (std::exchange(warned_overflow, true)) return;
+      say(
+          fmt::format("warning: the sum of the ranks' gradients of {} overflows at step {}; it "
+                      "alone is left out of such steps (ddp_overlap_forward)",
+                      parameter, state.global_step));
+    });
+    options.priority = parallel::BucketPriority::forward;
+    options.on_complete = [this](nn::Parameter& parameter) { early->on_complete(parameter); };
+    options.on_reduced = [this](nn::Parameter& parameter) {
+      const TraceSpan span(parts.tracer, "step", "optimizer");
+      early->on_reduced(parameter);
+    };
+    dispatcher.before_read = [this](const Tensor& tensor) { early->before_read(tensor); };
+  }
+  reducer = std::make_unique<parallel::Reducer>(parameters, *parts.communicator, options);
   optimizer = make_optimizer(args, *parts.kernels, *parts.memory, weights->segments());
+  if (early) early->attach(*reducer, *optimizer, parameters);
   loader = make_train_loader();
   plan = plan_steps(args, loader->batches(), ranks());
   schedule.emplace(args.lr_scheduler_type, args.learning_rate, plan->warmup_steps,
@@ -172,6 +189,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
 }
 
 int Trainer::Impl::stop() {
+  settle();
   std::int64_t signal = parts.stop_signal != nullptr ? parts.stop_signal->load() : 0;
   if (ranks() > 1)
     parts.communicator->all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
@@ -204,6 +222,7 @@ double Trainer::Impl::forward_backward(const StepInput& input) {
       output = parts.task->loss(context, batch, options);
     }
     loss_sum += static_cast<double>(output.loss_sum);
+    if (i == 0) settle();  // what this forward did not read
     if (i + 1 == input.microbatches.size()) reducer->arm();
     const TraceSpan span(parts.tracer, "step", "backward", static_cast<std::int64_t>(i));
     if (output.loss.needs_gradient()) tape.backward(context, output.loss);
@@ -220,22 +239,13 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   const parallel::ReducerStatistics before = reducer->statistics();
   reducer->begin_step();
   double loss_sum = forward_backward(input);
-  {
-    const TraceSpan span(parts.tracer, "step", "reduce");
-    reducer->finish();
-    sum(&loss_sum, 1);
-  }
+  nn::StepOutcome outcome = update(report.learning_rate, loss_sum);
+  if (early && settles(input, state.global_step + 1))
+    outcome.gradient_norm = settle().value_or(outcome.gradient_norm);
   const parallel::ReducerStatistics reduced = reducer->statistics() - before;
   log::debug("step {}: {:.1f} MB of gradients reduced, {:.0f} % behind backward, waited {:.1f} ms",
              state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
              reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
-  nn::StepOutcome outcome;
-  {
-    const TraceSpan span(parts.tracer, "step", "optimizer");
-    outcome = optimizer->step(step_state, {.learning_rate = report.learning_rate,
-                                           .gradient_scale = 1.0 / scaler.scale(),
-                                           .max_gradient_norm = args.max_grad_norm});
-  }
   if (args.fp16) scaler.update(outcome.skipped);
   if (!outcome.skipped) ++state.optimizer_steps;
   if (outcome.skipped && !args.fp16 && !warned_not_finite) {
@@ -253,6 +263,44 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   report.tokens = input.tokens;
   report.seconds = seconds_since(began);
   return report;
+}
+
+// `loss_sum`: this rank's, then all ranks'.
+nn::StepOutcome Trainer::Impl::update(double learning_rate, double& loss_sum) {
+  bool all_finite = true;
+  if (early) {
+    reducer->flush();
+    std::int64_t not_finite = early->take_all_finite() ? 0 : 1;
+    const TraceSpan span(parts.tracer, "step", "agree");
+    sum(&loss_sum, 1);
+    sum(&not_finite, 1);
+    all_finite = not_finite == 0;
+  }
+  if (early && all_finite) {
+    early->begin_updates(step_state, {.learning_rate = learning_rate});
+    return {.gradient_norm = std::numeric_limits<double>::quiet_NaN()};
+  }
+  {
+    const TraceSpan span(parts.tracer, "step", "reduce");
+    reducer->finish();
+    if (!early) sum(&loss_sum, 1);
+  }
+  const TraceSpan span(parts.tracer, "step", "optimizer");
+  return optimizer->step(step_state, {.learning_rate = learning_rate,
+                                      .gradient_scale = 1.0 / scaler.scale(),
+                                      .max_gradient_norm = args.max_grad_norm});
+}
+
+std::optional<double> Trainer::Impl::settle() {
+  if (!early || !early->updating()) return std::nullopt;
+  const TraceSpan span(parts.tracer, "step", "settle");
+  return early->settle();
+}
+
+bool Trainer::Impl::settles(const StepInput& input, std::int64_t step) const {
+  return plan->log_at(args, step, input.epoch_end) || plan->save_at(args, step, input.epoch_end) ||
+         plan->evaluate_at(args, step, input.epoch_end) || input.out_of_time ||
+         step >= plan->total_steps;
 }
 
 double Trainer::Impl::epoch_now() const {
@@ -339,6 +387,7 @@ TrainResult Trainer::Impl::train() {
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate();
 
+  if (early && !beside) beside = parts.communicator->split(0, parts.communicator->rank());
   const auto began = Clock::now();
   train_began = began;
   const std::int64_t first_step = state.global_step;
@@ -364,6 +413,7 @@ TrainResult Trainer::Impl::train() {
       break;
     }
   }
+  settle();
   if (writer) writer->finish();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);
@@ -429,6 +479,14 @@ std::vector<std::string> Trainer::header() const {
                               format_count(plan.total_steps), plan.epochs,
                               format_count(plan.updates_per_epoch),
                               format_count(impl_->parts.train_dataset->size())));
+  if (ranks > 1)
+    lines.push_back(fmt::format(
+        "gradients: buckets of {:.4g} MiB, the first {:.4g}; {}", a.ddp_bucket_cap_mb,
+        a.ddp_first_bucket_cap_mb,
+        impl_->early             ? "updates run behind the next forward (ddp_overlap_forward)"
+        : !a.ddp_overlap_forward ? "a step waits for all of them (ddp_overlap_forward false)"
+        : a.fp16                 ? "a step waits for all of them, as the loss scale of fp16 needs"
+                 : "a step waits for all of them, as clipping needs (max_grad_norm 0: none)"));
   return lines;
 }
 

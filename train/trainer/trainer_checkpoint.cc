@@ -81,6 +81,7 @@ void check_output_directory(const TrainingArguments& arguments) {
 }
 
 void Trainer::Impl::save_checkpoint() {
+  settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
   state.loss_scale = scaler.state().scale;
   state.loss_scale_good_steps = scaler.state().good_steps;
@@ -112,6 +113,7 @@ void Trainer::Impl::save_checkpoint() {
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
+  settle();
   if (is_main()) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);

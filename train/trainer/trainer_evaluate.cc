@@ -8,6 +8,7 @@ namespace shoal {
 
 nlohmann::ordered_json Trainer::Impl::evaluate() {
   SHOAL_CHECK(parts.eval_dataset != nullptr, "there is no validation set; give validation_file");
+  settle();
   const TraceSpan span(parts.tracer, "step", "evaluate");
   const auto began = Clock::now();
   const std::int64_t samples = parts.eval_dataset->size();

@@ -18,6 +18,7 @@
 #include "shoal/runtime/trace/json_lines.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 #include "shoal/train/data/loader.h"
+#include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/plan.h"
 #include "shoal/train/trainer/trainer.h"
 
@@ -28,7 +29,7 @@ struct Trainer::Impl {
 
   TrainingArguments args;
   TrainerParts parts;
-  nn::DirectDispatcher dispatcher;
+  AskingDispatcher dispatcher;
   nn::Context context;
   kernels::StepState step_state;
   std::unique_ptr<nn::MasterWeights> weights;
@@ -36,6 +37,10 @@ struct Trainer::Impl {
   std::unique_ptr<parallel::Reducer> reducer;
   parallel::ReducerStatistics reduced_when_logged;
   std::unique_ptr<nn::Optimizer> optimizer;
+  // Where updates run behind the next forward: they, and a split of the communicator for everything
+  // but gradients, which are under way meanwhile. Else null.
+  std::unique_ptr<EarlyForward> early;
+  std::unique_ptr<collectives::Communicator> beside;
   std::optional<nn::Schedule> schedule;
   nn::LossScaler scaler = nn::LossScaler::none();
   std::unique_ptr<Loader> loader;
@@ -45,7 +50,7 @@ struct Trainer::Impl {
   std::unique_ptr<CheckpointWriter> writer;       // rank 0
   std::string last_checkpoint;                    // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
-  bool warned_not_finite = false;
+  bool warned_not_finite = false, warned_overflow = false;
   Clock::time_point train_began{};
 
   bool is_main() const { return parts.communicator->rank() == 0; }
@@ -82,6 +87,11 @@ struct Trainer::Impl {
   int stop();  // saves what next_input() found told to stop; the highest signal of any rank
   StepReport run_step(const StepInput& input);
   double forward_backward(const StepInput& input);
+  nn::StepOutcome update(double learning_rate, double& loss_sum);
+  // Ends updates that run behind a forward: before anything but a forward reads weights, gradients
+  // or optimizer state. The gradients' norm, where there were such updates.
+  std::optional<double> settle();
+  bool settles(const StepInput& input, std::int64_t step) const;
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
   void log_window(const StepReport& report);
