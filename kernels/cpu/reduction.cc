@@ -87,6 +87,19 @@ struct Extreme {
 // each other, which a rank's buffers, equally placed in their pages, would otherwise bring about.
 constexpr std::size_t kGroup = 4;
 
+// How far ahead of the loads sources are fetched. The hardware's own prefetching stops at the end
+// of a page, and each of a pair of rows is left there in turn: out of the last cache 4 MiB of two
+// ranks took 149 us without and 76 with (Zen 3), inside the second-level cache 4 % more. Never
+// beyond the end: those lines are another rank's.
+constexpr std::int64_t kAhead = 2048;
+
+template <class Sources>
+HWY_INLINE void fetch_ahead(const Sources& sources, std::int64_t at, std::int64_t bytes) {
+  for (std::size_t s = 0; s < sources.size(); ++s)
+    for (std::int64_t line = 0; line < bytes; line += 64)
+      hwy::Prefetch(sources[s] + at + kAhead + line);
+}
+
 // Pointers in registers where there are `kCount` of them, as between two ranks; 0: any number.
 template <class Byte, std::size_t kCount>
 struct Rows {
@@ -193,6 +206,7 @@ HWY_INLINE void reduce_rows(const Sources& sources, const Destinations& destinat
   std::int64_t at = past_caches ? reduce_streaming<T, Op>(sources, destinations, bytes) : 0;
   for (; at + 4 * step <= bytes; at += 4 * step) {
     static_assert(kGroup == 4);
+    if (at + 4 * step + kAhead <= bytes) fetch_ahead(sources, at, 4 * step);
     const auto v0 = fold<T, Op>(sources, at), v1 = fold<T, Op>(sources, at + step);
     const auto v2 = fold<T, Op>(sources, at + 2 * step), v3 = fold<T, Op>(sources, at + 3 * step);
     for (std::size_t d = 0; d < destinations.size(); ++d) {
