@@ -29,7 +29,7 @@ namespace shoal::collectives {
 struct CommunicatorStatistics {
   std::int64_t operations = 0;     // completed
   std::int64_t inlined = 0;        // of these: small ones that travelled inside the control message
-  std::int64_t zero_copy = 0;      // all_reduce and others on symmetric memory
+  std::int64_t zero_copy = 0;      // in the ranks' own buffers: mapped, or copied by the kernel
   std::int64_t bounced = 0;        // through bounce slots, because a pointer was not symmetric
   std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
   std::int64_t ring = 0;

@@ -17,12 +17,14 @@ namespace shoal::collectives {
 namespace {
 
 constexpr int kRounds = 9;
+constexpr std::int64_t kLargest = 256 << 20;
 
 struct Contestant {
   std::string name;
   std::function<void(std::int64_t count)> all_reduce;
   float* data = nullptr;
-  std::vector<double> seconds;  // by round, of one call
+  bool reduces = true;            // else it is a bound and has no result
+  std::vector<double> seconds{};  // by round, of one call
 };
 
 int repetitions(std::int64_t bytes) {
@@ -38,6 +40,7 @@ double time_once(Communicator& communicator, const Contestant& contestant, std::
 }
 
 bool verify(const Contestant& contestant, std::int64_t count, int rank, int size) {
+  if (!contestant.reduces) return true;
   for (std::int64_t i = 0; i < count; ++i) contestant.data[i] = static_cast<float>(rank + i % 7);
   contestant.all_reduce(count);
   bool right = true;
@@ -50,7 +53,7 @@ bool verify(const Contestant& contestant, std::int64_t count, int rank, int size
 
 void compare(Communicator& communicator, std::vector<Contestant>& contestants) {
   const double factor = 2.0 * (communicator.size() - 1) / communicator.size();
-  for (std::int64_t bytes = 8; bytes <= (64 << 20); bytes *= bytes < 1024 ? 8 : 4) {
+  for (std::int64_t bytes = 8; bytes <= kLargest; bytes *= bytes < 1024 ? 8 : 4) {
     const std::int64_t count = bytes / 4;
     bool right = true;
     for (Contestant& c : contestants) {
@@ -134,29 +137,41 @@ void run() {
   const auto native = make_communicator(world, *store, options);
   options.backend = "mpi";
   const auto mpi = make_communicator(world, *store, options);
-  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  constexpr auto kBytes = static_cast<std::size_t>(kLargest);
   const auto host = make_host_memory();
   const Buffer symmetric(native->memory_resource(), kBytes, MemoryTag::communication);
   const Buffer plain(*host, kBytes, MemoryTag::communication);
-  std::memset(symmetric.data(), 0, kBytes);
-  std::memset(plain.data(), 0, kBytes);
+  const Buffer copied(*host, 2 * kBytes, MemoryTag::communication);
+  for (const Buffer* buffer : {&symmetric, &plain, &copied})
+    std::memset(buffer->data(), 0, buffer->size());
+  const int size = world.size;
   const auto through = [](Communicator& communicator, void* data) {
     return [&communicator, data](std::int64_t count) {
       communicator.all_reduce(data, data, count, DType::f32, ReduceOp::sum)->wait();
     };
   };
   std::vector<Contestant> contestants{
-      {"native", through(*native, symmetric.data()), static_cast<float*>(symmetric.data()), {}},
-      {"native_plain", through(*native, plain.data()), static_cast<float*>(plain.data()), {}},
+      {"native", through(*native, symmetric.data()), static_cast<float*>(symmetric.data())},
+      {"native_plain", through(*native, plain.data()), static_cast<float*>(plain.data())},
+      // What has to cross between ordinary buffers of different ranks, copied by all of them at
+      // once inside their own memory.
+      {"copy_bound",
+       [&](std::int64_t count) {
+         const std::int64_t bytes = 4 * count * (size - 1) / size;
+         auto* to = static_cast<std::byte*>(copied.data());
+         std::memcpy(to, plain.data(), static_cast<std::size_t>(bytes));
+         std::memcpy(to + bytes, plain.data(), static_cast<std::size_t>(bytes));
+         native->barrier()->wait();
+       },
+       nullptr, false},
       // MPI's own call, without what the mpi backend adds.
       {"mpi",
        [&](std::int64_t count) {
          MPI_Allreduce(MPI_IN_PLACE, plain.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
                        MPI_COMM_WORLD);
        },
-       static_cast<float*>(plain.data()),
-       {}},
-      {"mpi_backend", through(*mpi, plain.data()), static_cast<float*>(plain.data()), {}}};
+       static_cast<float*>(plain.data())},
+      {"mpi_backend", through(*mpi, plain.data()), static_cast<float*>(plain.data())}};
   compare(*native, contestants);
   volatile double sink = 0;
   overlap(*native, contestants[0], sink);

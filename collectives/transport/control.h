@@ -18,7 +18,8 @@
 
 namespace shoal::collectives {
 
-// Where a buffer lies: the rank's symmetric segment and the byte offset in it. -1: elsewhere.
+// Where a buffer lies: the rank's symmetric segment and the byte offset in it. -1: elsewhere, and
+// the offset is its address in that rank's process, if others should know it (process_memory.h).
 struct Location {
   std::int32_t segment = -1;
   std::int64_t offset = 0;
@@ -57,6 +58,20 @@ struct alignas(64) ControlSlot {
   alignas(64) std::byte payload[kInlineBytes];
 };
 
+// For copies between processes (process_memory.h). What a rank's peers find at `address` in its
+// process, if they may look there and look at the right one, is `secret`; both are written before
+// anybody sees the page.
+struct alignas(64) MemoryAccess {
+  std::int64_t pid = 0;
+  std::uint64_t address = 0, secret = 0;
+  // 0: not tried yet; 1: this rank reaches all others; else 1 + the errno of the first that failed.
+  std::atomic<std::int32_t> reaches{0};
+  // A rank that gives up takes its buffers back: nobody begins to write into them once `closed` is
+  // set, and it waits for those that have begun. Both are sequentially consistent.
+  alignas(64) std::atomic<std::uint32_t> writing{0};  // this rank, into any other's memory
+  std::atomic<std::uint32_t> closed{0};
+};
+
 struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint64_t> place{0};
   alignas(64) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
@@ -68,6 +83,7 @@ struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint32_t> aborted_by{0};
   std::atomic<std::uint32_t> has_last_words{0};
   char last_words[504];  // why this rank gave up, for those who find it gone
+  MemoryAccess memory;
   ControlSlot slots[2];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&

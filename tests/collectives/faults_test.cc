@@ -87,7 +87,7 @@ TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, KilledRank,
                          ::testing::Combine(::testing::Values(2, 3, 5),
-                                            ::testing::Values(2, 100000)));
+                                            ::testing::Values(2, 100000, 3000001)));
 
 TEST(KilledRanks, AreNoticedWhileTheGroupForms) {
   ProcessRanks ranks(2, [](const World& world, Store& store) {

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -115,8 +116,11 @@ TEST(Native, CountsRoutesAndSymmetricBytes) {
       communicator->all_reduce(values, values, kCount, DType::f32, ReduceOp::sum)->wait();
     }
     EXPECT_EQ(counted.usage(MemoryTag::gradients).current, 0);
-    std::vector<float> plain(kCount, 1.0f);
-    communicator->all_reduce(plain.data(), plain.data(), kCount, DType::f32, ReduceOp::sum)->wait();
+    // Short enough for bounce slots; single_copy_test.cc has the longer ones.
+    const std::int64_t bounced = single_copy_from(Operation::all_reduce, 2) / 4 - 1;
+    std::vector<float> plain(static_cast<std::size_t>(bounced), 1.0f);
+    communicator->all_reduce(plain.data(), plain.data(), bounced, DType::f32, ReduceOp::sum)
+        ->wait();
     communicator->all_reduce(plain.data(), plain.data(), 4, DType::f32, ReduceOp::sum)->wait();
     const CommunicatorStatistics s = communicator->statistics();
     EXPECT_EQ(s.operations, 3);

@@ -12,6 +12,7 @@
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -21,7 +22,6 @@ namespace {
 // rank reads it: between two cores of a Zen 4 slices of 256 KiB took twice as long, and so did
 // stores past the caches.
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
-constexpr std::int64_t kShardGranuleBytes = 256;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 

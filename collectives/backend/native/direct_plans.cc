@@ -1,4 +1,6 @@
-// Plans on symmetric memory: loads and stores in the peers' buffers, nothing is copied twice.
+// Plans that work in the peers' own buffers. Symmetric memory is mapped: loads and stores, nothing
+// is copied twice. What is not is copied by the kernel (Group::read_memory), into a lane or
+// straight to where it belongs.
 //
 // Each plan is `blocks` steps of work that wait for nothing (the matching descriptors already say
 // that every rank's buffers are ready) and one last step that waits until every rank has done its
@@ -8,20 +10,21 @@
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
 
-// A step's bytes: some tens of microseconds.
-constexpr std::int64_t kBlockBytes = 256 << 10;
-constexpr std::int64_t kShardGranuleBytes = 256;
-
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 class DirectPlan : public Plan {
  public:
-  explicit DirectPlan(PlanContext context) : c_(std::move(context)) {}
+  // `mapped`: every buffer that peers work in.
+  DirectPlan(PlanContext context, bool mapped)
+      : c_(std::move(context)),
+        mapped_(mapped),
+        length_((mapped ? kBlockBytes : c_.lane_bytes()) / c_.element()) {}
   std::uint32_t steps() const override { return blocks_ + 1; }
   Requirement needs(std::uint32_t step) const override {
     return {.all = step == blocks_ ? blocks_ : 0};
@@ -34,34 +37,43 @@ class DirectPlan : public Plan {
  protected:
   virtual void run_block(std::uint32_t block) = 0;
   PlanContext c_;
+  bool mapped_;
+  std::int64_t length_;  // elements of a block
   std::uint32_t blocks_ = 0;
 };
 
 class DirectAllReduce final : public DirectPlan {
  public:
-  explicit DirectAllReduce(PlanContext context) : DirectPlan(std::move(context)) {
+  explicit DirectAllReduce(const PlanContext& context)
+      : DirectPlan(context, context.all_send_symmetric && context.all_recv_symmetric),
+        sources_(at(c_.size())) {
+    destinations_.reserve(at(c_.size()));
     const std::int64_t granule = kShardGranuleBytes / c_.element();
     mine_ = shard(c_.call.count, c_.size(), c_.rank(), granule);
     const Range largest = shard(c_.call.count, c_.size(), 0, granule);
-    blocks_ =
-        static_cast<std::uint32_t>(Slices{largest.size(), kBlockBytes / c_.element()}.number());
-    sources_.resize(at(c_.size()));
-    destinations_.resize(at(c_.size()));
+    blocks_ = static_cast<std::uint32_t>(Slices{largest.size(), length_}.number());
     // In place the lines to be stored have just been loaded.
-    past_caches_ = c_.call.send != c_.call.recv &&
+    past_caches_ = mapped_ && c_.call.send != c_.call.recv &&
                    c_.exceeds_caches(2 * c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
-    const Range range = Slices{mine_.size(), kBlockBytes / c_.element()}.at(block);
+    const Range range = Slices{mine_.size(), length_}.at(block);
+    if (range.empty()) return;
     const std::int64_t offset = (mine_.begin + range.begin) * c_.element();
-    for (std::size_t peer = 0; peer < at(c_.size()); ++peer) {
-      sources_[peer] = c_.send[peer] + offset;
-      destinations_[peer] = c_.recv[peer] + offset;
+    const std::int64_t bytes = range.size() * c_.element();
+    destinations_.clear();
+    for (int peer = 0; peer < c_.size(); ++peer) {
+      sources_[at(peer)] = c_.fetch(peer, offset, bytes, c_.lane(peer));
+      if (c_.recv[at(peer)]) destinations_.push_back(c_.recv[at(peer)] + offset);
     }
     // One pass: every element is loaded once from each rank and stored once to each rank.
     c_.reduce_into_all(sources_, destinations_, range.size(), past_caches_);
+    for (int hop = 1; hop < c_.size(); ++hop) {
+      const int peer = (c_.rank() + hop) % c_.size();
+      if (!c_.recv[at(peer)]) c_.copy_to_recv(peer, offset, c_.recv[at(c_.rank())] + offset, bytes);
+    }
   }
   Range mine_;
   bool past_caches_;
@@ -71,9 +83,10 @@ class DirectAllReduce final : public DirectPlan {
 
 class DirectReduceScatter final : public DirectPlan {
  public:
-  explicit DirectReduceScatter(PlanContext context)
-      : DirectPlan(std::move(context)), sources_(at(c_.size())) {
-    slices_ = {c_.call.count, kBlockBytes / c_.element()};
+  explicit DirectReduceScatter(const PlanContext& context)
+      : DirectPlan(context, context.all_send_symmetric),
+        slices_{c_.call.count, length_},
+        sources_(at(c_.size())) {
     blocks_ = static_cast<std::uint32_t>(slices_.number());
   }
 
@@ -81,8 +94,8 @@ class DirectReduceScatter final : public DirectPlan {
   void run_block(std::uint32_t block) override {
     const Range range = slices_.at(block);
     const std::int64_t offset = (c_.rank() * c_.call.count + range.begin) * c_.element();
-    for (std::size_t peer = 0; peer < at(c_.size()); ++peer)
-      sources_[peer] = c_.send[peer] + offset;
+    for (int peer = 0; peer < c_.size(); ++peer)
+      sources_[at(peer)] = c_.fetch(peer, offset, range.size() * c_.element(), c_.lane(peer));
     c_.reduce(sources_, static_cast<std::byte*>(c_.call.recv) + range.begin * c_.element(),
               range.size());
   }
@@ -90,13 +103,17 @@ class DirectReduceScatter final : public DirectPlan {
   std::vector<const void*> sources_;
 };
 
-// Pulls every peer's part where send buffers are symmetric, else pushes the own part everywhere.
+// Pulls every peer's part where send buffers are symmetric, or pushes the own part everywhere
+// where recv buffers are; where neither are, the kernel pulls.
 class DirectAllGather final : public DirectPlan {
  public:
-  explicit DirectAllGather(PlanContext context) : DirectPlan(std::move(context)) {
-    slices_ = {c_.call.count, kBlockBytes / c_.element()};
+  explicit DirectAllGather(const PlanContext& context)
+      : DirectPlan(context, context.all_send_symmetric || context.all_recv_symmetric),
+        slices_{c_.call.count, length_},
+        pull_(c_.all_send_symmetric || !c_.all_recv_symmetric) {
     blocks_ = static_cast<std::uint32_t>(slices_.number() * c_.size());
-    past_caches_ = c_.exceeds_caches(2 * c_.size() * c_.call.recv_bytes(c_.rank(), c_.size()));
+    // What all ranks load and store: their parts once, all of them once a rank.
+    past_caches_ = c_.exceeds_caches((1 + c_.size()) * c_.call.recv_bytes(c_.rank(), c_.size()));
   }
 
  private:
@@ -105,44 +122,50 @@ class DirectAllGather final : public DirectPlan {
     // Every rank begins with another peer, so that they do not all load from one.
     const int peer = (c_.rank() + static_cast<int>(block / per_peer)) % c_.size();
     const Range range = slices_.at(block % per_peer);
-    const std::int64_t begin = range.begin * c_.element();
+    const std::int64_t begin = range.begin * c_.element(), bytes = range.size() * c_.element();
     const std::int64_t part = c_.call.count * c_.element();
-    const bool pull = c_.all_send_symmetric;
-    const std::byte* from = (pull ? c_.send[at(peer)] : c_.send[at(c_.rank())]) + begin;
-    std::byte* to = pull ? c_.recv[at(c_.rank())] + peer * part + begin
-                         : c_.recv[at(peer)] + c_.rank() * part + begin;
-    if (from != to) c_.copy(to, from, range.size(), past_caches_);
+    const std::byte* own_send = c_.send[at(c_.rank())];
+    std::byte* own_recv = c_.recv[at(c_.rank())];
+    if (peer == c_.rank() && own_send == own_recv + peer * part) return;  // in place
+    if (pull_)
+      c_.copy_from_send(peer, begin, own_recv + peer * part + begin, bytes, past_caches_);
+    else
+      c_.copy_to_recv(peer, c_.rank() * part + begin, own_send + begin, bytes, past_caches_);
   }
   Slices slices_;
-  bool past_caches_;
+  bool pull_, past_caches_;
 };
 
-// Where every buffer is symmetric each rank hands a shard of the root's data to all others: the
-// root works too. Else every rank but the root pulls all of it.
+// Where every buffer is symmetric, or the kernel copies, each rank hands a shard of the root's data
+// to all others: the root works too. Else every rank but the root pulls all of it.
 class DirectBroadcast final : public DirectPlan {
  public:
-  explicit DirectBroadcast(PlanContext context)
-      : DirectPlan(std::move(context)), shared_(c_.all_recv_symmetric) {
+  explicit DirectBroadcast(const PlanContext& context)
+      : DirectPlan(context, context.root_symmetric),
+        shared_(c_.all_recv_symmetric || !c_.root_symmetric) {
     const std::int64_t granule = kShardGranuleBytes / c_.element();
     const auto part = [&](int rank) {
       return shared_ ? shard(c_.call.count, c_.size(), rank, granule) : Range{0, c_.call.count};
     };
     mine_ = part(c_.rank());
-    blocks_ =
-        static_cast<std::uint32_t>(Slices{part(0).size(), kBlockBytes / c_.element()}.number());
+    blocks_ = static_cast<std::uint32_t>(Slices{part(0).size(), length_}.number());
     past_caches_ = c_.exceeds_caches(c_.size() * c_.call.send_bytes(c_.rank(), c_.size()));
   }
 
  private:
   void run_block(std::uint32_t block) override {
-    const Range range = Slices{mine_.size(), kBlockBytes / c_.element()}.at(block);
-    if (range.empty() || (!shared_ && c_.rank() == c_.call.root)) return;
+    const Range range = Slices{mine_.size(), length_}.at(block);
+    const int rank = c_.rank(), root = c_.call.root;
+    if (range.empty() || (!shared_ && rank == root)) return;
     const std::int64_t begin = (mine_.begin + range.begin) * c_.element();
-    const std::byte* from = c_.send[at(c_.call.root)] + begin;
-    for (int hop = 0; hop < c_.size(); ++hop) {
-      const int peer = (c_.rank() + hop) % c_.size();
-      if (peer != c_.call.root && (shared_ || peer == c_.rank()))
-        c_.copy(c_.recv[at(peer)] + begin, from, range.size(), past_caches_);
+    const std::int64_t bytes = range.size() * c_.element();
+    const std::byte* from = c_.send[at(root)] ? c_.send[at(root)] + begin : nullptr;
+    if (rank != root)
+      c_.copy_from_send(root, begin, c_.recv[at(rank)] + begin, bytes, past_caches_);
+    if (!from) from = c_.recv[at(rank)] + begin;
+    for (int hop = 1; shared_ && hop < c_.size(); ++hop) {
+      const int peer = (rank + hop) % c_.size();
+      if (peer != root) c_.copy_to_recv(peer, begin, from, bytes, past_caches_);
     }
   }
   Range mine_;
@@ -151,16 +174,16 @@ class DirectBroadcast final : public DirectPlan {
 
 }  // namespace
 
-std::unique_ptr<Plan> make_direct_plan(PlanContext context) {
+std::unique_ptr<Plan> make_direct_plan(const PlanContext& context) {
   switch (context.call.operation) {
     case Operation::all_reduce:
-      return std::make_unique<DirectAllReduce>(std::move(context));
+      return std::make_unique<DirectAllReduce>(context);
     case Operation::reduce_scatter:
-      return std::make_unique<DirectReduceScatter>(std::move(context));
+      return std::make_unique<DirectReduceScatter>(context);
     case Operation::all_gather:
-      return std::make_unique<DirectAllGather>(std::move(context));
+      return std::make_unique<DirectAllGather>(context);
     case Operation::broadcast:
-      return std::make_unique<DirectBroadcast>(std::move(context));
+      return std::make_unique<DirectBroadcast>(context);
     case Operation::barrier:
     default:
       break;

@@ -162,6 +162,7 @@ void Engine::stop() {
   const std::lock_guard lock(mutex_);
   if (!failure_)
     failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(group_->rank());
+  group_->close_memory();
   drop_queue();
   group_->close_links();
 }
@@ -205,7 +206,7 @@ Engine::Progress Engine::advance_head() {
   }
   if (!head.plan && !make_plan_when_matched(head)) return Progress::none;
   if (!step_ready(head)) return Progress::none;
-  head.plan->run(head.step);
+  run_step(head);
   ++head.step;
   // The next operation's descriptor says as much as the last step of this one.
   if (head.step < head.plan->steps() || head.plan->route() != Route::inlined)
@@ -213,6 +214,17 @@ Engine::Progress Engine::advance_head() {
   if (head.step < head.plan->steps()) return Progress::step;
   finish_head(head.plan->route(), head.plan->bounced_bytes());
   return Progress::finished;
+}
+
+// A peer whose memory a step works with may end meanwhile.
+void Engine::run_step(QueuedOperation& head) {
+  guarded([&] {
+    try {
+      head.plan->run(head.step);
+    } catch (Error& error) {
+      throw error.in_operation(named(head));
+    }
+  });
 }
 
 void Engine::publish_descriptor(QueuedOperation& operation) {
@@ -235,21 +247,27 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
     const std::int64_t recv_bytes = call.recv_bytes(rank, size);
-    d.send = group_->locate(call.send, send_bytes);
+    const auto place = [this](const void* buffer, std::int64_t bytes) {
+      const Location location = group_->locate(buffer, bytes);
+      return location.symmetric()
+                 ? location
+                 : Location{-1, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(buffer))};
+    };
+    d.send = place(call.send, send_bytes);
     const bool same = call.send == call.recv && send_bytes == recv_bytes;
-    d.recv = same ? d.send : group_->locate(call.recv, recv_bytes);
+    d.recv = same ? d.send : place(call.recv, recv_bytes);
   }
   flight_.submitted(operation.sequence, d);
   operation.published = true;
   // Last and at once: peers poll the first line, and would take it away between slow writes.
-  if (inlined) write_inline_payload(call, rank, size, slot);
+  if (inlined) operation.payload_bytes = write_inline_payload(call, rank, size, slot);
   slot.first.kind = kind_of(d);
   slot.first.count = d.count ^ static_cast<std::int64_t>(d.counts);  // both only compared
   group_->publish(place_of(operation.sequence, 0));
 }
 
 bool Engine::exchange_when_matched(const QueuedOperation& operation) {
-  if (!group_->all_published(operation.sequence)) return false;
+  if (!group_->all_published(operation.sequence, operation.payload_bytes)) return false;
   const FirstLine& own = group_->slot(group_->rank(), operation.sequence).first;
   for (int peer = 0; peer < group_->size(); ++peer) {
     const ControlSlot& slot = group_->slot(peer, operation.sequence);
@@ -276,6 +294,8 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
                       false,
                       {buffers_.send_symmetric.get(), size},
                       {buffers_.recv_symmetric.get(), size},
+                      buffers_.send_address,
+                      buffers_.recv_address,
                       buffers_.factors};
   for (int peer = 0; peer < group_->size(); ++peer) {
     const Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
@@ -283,6 +303,8 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
     const auto p = static_cast<std::size_t>(peer);
     buffers_.send_symmetric[p] = d.send.symmetric();
     buffers_.recv_symmetric[p] = d.recv.symmetric();
+    buffers_.send_address[p] = static_cast<std::uint64_t>(d.send.offset);
+    buffers_.recv_address[p] = static_cast<std::uint64_t>(d.recv.offset);
     buffers_.factors[p] = d.factor;
     context.all_send_symmetric = context.all_send_symmetric && d.send.symmetric();
     context.all_recv_symmetric = context.all_recv_symmetric && d.recv.symmetric();
@@ -405,6 +427,7 @@ void Engine::fail(const Error& error) {
     failure_ = error;
     if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
     flight_.failed(error.what());
+    group_->close_memory();
     drop_queue();
     messages_->clear();
     in_flight_ = 0;

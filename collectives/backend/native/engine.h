@@ -30,8 +30,9 @@ struct QueuedOperation {
   std::unique_ptr<Fusion> fusion;  // what it stands for, if several
   std::uint32_t sequence = 0;
   bool published = false;
-  bool exchanged_inline = false;  // and so without a plan
-  std::unique_ptr<Plan> plan;     // once all descriptors match
+  bool exchanged_inline = false;   // and so without a plan
+  std::int64_t payload_bytes = 0;  // of that, beside the first line
+  std::unique_ptr<Plan> plan;      // once all descriptors match
   std::uint32_t step = 0;
   std::atomic<bool> done{false};
 };
@@ -65,6 +66,7 @@ class Engine {
   bool drive_messages();  // true when something moved
   template <typename Body>
   void guarded(Body&& body);  // an Error fails everything
+  void run_step(QueuedOperation& head);
   void publish_descriptor(QueuedOperation& operation);
   bool exchange_when_matched(const QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
@@ -108,10 +110,13 @@ class Engine {
     explicit PeerBuffers(std::size_t size)
         : send(size),
           recv(size),
+          send_address(size),
+          recv_address(size),
           factors(size),
           send_symmetric(new bool[size]),
           recv_symmetric(new bool[size]) {}
     std::vector<std::byte*> send, recv;
+    std::vector<std::uint64_t> send_address, recv_address;
     std::vector<double> factors;
     std::unique_ptr<bool[]> send_symmetric, recv_symmetric;
   } buffers_;

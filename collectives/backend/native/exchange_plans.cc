@@ -1,7 +1,9 @@
 // gather, scatter, all_gather_v, all_to_all and all_to_all_v: operations that only move, whose
 // transfers are an Exchange. Three ways:
 //   inline:    every send buffer lies beside its descriptor; each rank takes its parts.
-//   zero-copy: one of the two ranks of every transfer maps the other's buffer and copies.
+//   direct:    one of the two ranks of every transfer maps the other's buffer, or reaches it
+//   through
+//              the kernel, and copies.
 //   bounced:   senders fill their slot slice by slice, receivers take; two slots by turns.
 #include <algorithm>
 #include <cstring>
@@ -12,12 +14,12 @@
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of a step that copies directly
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -85,7 +87,8 @@ class InlineExchange final : public ExchangePlanBase {
 };
 
 // A transfer is pulled by its receiver where that maps the send buffer, or pushed by its sender
-// where that maps the recv buffer. Where both could, the side with more ranks works.
+// where that maps the recv buffer. Where both could, or neither and the kernel copies, the side
+// with more ranks works.
 class DirectExchange final : public ExchangePlanBase {
  public:
   DirectExchange(PlanContext context, Exchange exchange)
@@ -102,6 +105,10 @@ class DirectExchange final : public ExchangePlanBase {
   }
 
   static bool possible(const PlanContext& c, const Exchange& exchange) {
+    return c.single_copy(exchange.longest() * c.element()) || mapped(c, exchange);
+  }
+  // Of every transfer one end.
+  static bool mapped(const PlanContext& c, const Exchange& exchange) {
     for (int sender = 0; sender < c.size(); ++sender)
       for (int receiver = 0; receiver < c.size(); ++receiver)
         if (sender != receiver && exchange.at(sender, receiver).count > 0 &&
@@ -118,8 +125,14 @@ class DirectExchange final : public ExchangePlanBase {
   void run(std::uint32_t step) override {
     if (step >= blocks_.size()) return;
     const Block& b = blocks_[step];
-    copy(bytes_at(c_.recv[at(b.receiver)], b.part.to), bytes_at(c_.send[at(b.sender)], b.part.from),
-         b.part.count);
+    const std::int64_t from = b.part.from * c_.element(), to = b.part.to * c_.element();
+    const std::int64_t bytes = b.part.count * c_.element();
+    if (b.sender == b.receiver)
+      copy(own_recv() + to, own_send() + from, b.part.count);
+    else if (b.receiver == c_.rank())
+      c_.copy_from_send(b.sender, from, own_recv() + to, bytes);
+    else
+      c_.copy_to_recv(b.receiver, to, own_send() + from, bytes);
   }
 
  private:
@@ -128,8 +141,9 @@ class DirectExchange final : public ExchangePlanBase {
     Transfer part;
   };
   static bool pulled(const PlanContext& c, const Exchange& exchange, int sender, int receiver) {
-    if (!c.send_symmetric[at(sender)]) return false;
-    return !(exchange.rather_pushed() && c.recv_symmetric[at(receiver)]);
+    if (c.send_symmetric[at(sender)] == c.recv_symmetric[at(receiver)])
+      return !exchange.rather_pushed();
+    return c.send_symmetric[at(sender)];
   }
   void add(int sender, int receiver) {
     const Transfer t = exchange_.at(sender, receiver);

@@ -49,6 +49,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
   static_assert(sizeof(cpu_set_t) == sizeof RankPage::cores);
   sched_getaffinity(0, sizeof RankPage::cores,
                     reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
+  introduce_memory();
   links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
   links_->send_segment(kControlSegment, *control_[index(rank)], deadline);
   for (;;) {
@@ -80,6 +81,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
   }
   cores_ = 0;
   for (const std::uint64_t word : cores) cores_ += std::popcount(word);
+  agree_on_memory(deadline);
 }
 
 Group::~Group() = default;
@@ -111,7 +113,10 @@ int Group::first_behind(std::uint64_t target) const {
   return -1;
 }
 
-bool Group::all_published(std::uint32_t sequence) const {
+bool Group::all_published(std::uint32_t sequence, std::int64_t payload_bytes) const {
+  for (std::int64_t at = 0; at < std::min(payload_bytes, kFetchedAhead); at += 64)
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) __builtin_prefetch(slot(peer, sequence).payload + at);
   for (int peer = 0; peer < size_; ++peer)
     if (slot(peer, sequence).first.place.load(std::memory_order_acquire) != place_of(sequence, 0))
       return false;

@@ -49,8 +49,9 @@ class Group {
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
   void publish(std::uint64_t place);
-  // Whether all ranks have filled their slots for operation `sequence`: reads their first lines.
-  bool all_published(std::uint32_t sequence) const;
+  // Whether all ranks have filled their slots for operation `sequence`: reads their first lines,
+  // and fetches ahead so many bytes of their payloads, at most kFetchedAhead.
+  bool all_published(std::uint32_t sequence, std::int64_t payload_bytes = 0) const;
   // Whether whoever sleeps must fence all ranks first (doorbell.h).
   bool sleepers_fence() const { return sleepers_fence_; }
   // The first rank, this one aside, that has not reached `target`; -1 when all have.
@@ -64,6 +65,16 @@ class Group {
   // The peer's buffer as mapped here; null while the announcement of its segment is on its way.
   std::byte* resolve(int peer, const Location& location);
 
+  // Copies from and to the ordinary memory of peers. The same on all ranks: whether every rank
+  // reaches every other so, as tried when the group formed. The two throw peer_lost where the peer
+  // is gone or has given up, io where the kernel refuses; addresses are those of its process.
+  bool single_copy() const { return single_copy_; }
+  void read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes);
+  void write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes);
+  // From now on no peer writes into this process: its buffers go back to the caller. Waits for
+  // writes that have begun, at most kClosingSeconds (a peer may be stopped in the midst of one).
+  void close_memory();
+
   void poll_links();
   LinkState link_state(int peer) const;
   void close_links();
@@ -76,7 +87,14 @@ class Group {
   std::optional<int> aborted_by() const;
 
  private:
+  static constexpr double kClosingSeconds = 1;
+  static constexpr std::int64_t kFetchedAhead = 256;
+
   std::size_t control_bytes() const;
+  void introduce_memory();  // before anybody sees the own page
+  void agree_on_memory(Deadline deadline);
+  int try_memory() const;  // 0, or the first errno
+  [[noreturn]] void throw_unreachable(int peer, int problem);
   void accept_segment(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd);
   void poll_links_locked();
 
@@ -84,6 +102,8 @@ class Group {
   std::int64_t last_cache_bytes_;
   bool sleepers_fence_ = false;
   int cores_ = 1;
+  std::uint64_t secret_ = 0;  // what peers look for
+  bool single_copy_ = false;
   mutable std::mutex mutex_;
   std::unique_ptr<PeerLinks> links_;                                   // null once closed
   std::vector<std::shared_ptr<SharedSegment>> control_;                // by rank

@@ -3,6 +3,7 @@
 // A rank writes its data beside its descriptor and publishes; once every rank has, each computes
 // its own result from all slots. What is kept off this path, and why: a rank reads one cache line
 // of each peer while up to 40 bytes travel (FirstLine: the flag, what must agree, the data);
+// what lies beside it is fetched while the flag is waited for, so that it does not come after it;
 // publishing is two plain stores (sleepers do the fencing, doorbell.h); nothing is allocated for
 // the operation but its entry in the queue; no clock is read until a wait has spun for a while.
 //
@@ -137,13 +138,14 @@ bool travels_inline(const Call& call, int size, Algorithm forced) {
   return bytes <= std::min(capacity, std::int64_t{16384} / size);
 }
 
-void write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {
-  if (call.count == 0 || call.operation == Operation::barrier) return;
-  if (call.operation == Operation::broadcast && call.root != rank) return;
+std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {
+  if (call.count == 0 || call.operation == Operation::barrier) return 0;
   const std::int64_t bytes = call.send_bytes(rank, size);
-  std::byte* to = fits_first_line(call, bytes) ? slot.first.payload
-                                               : slot.payload + counts_bytes(call.operation, size);
-  if (bytes > 0) std::memcpy(to, call.send, static_cast<std::size_t>(bytes));
+  const bool near = fits_first_line(call, bytes);
+  std::byte* to = near ? slot.first.payload : slot.payload + counts_bytes(call.operation, size);
+  const bool sends = call.operation != Operation::broadcast || call.root == rank;
+  if (bytes > 0 && sends) std::memcpy(to, call.send, static_cast<std::size_t>(bytes));
+  return near ? 0 : bytes;
 }
 
 }  // namespace shoal::collectives

@@ -1,16 +1,21 @@
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/collectives/backend/scaled_reduction.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
 
-// Which buffers must be symmetric for the copy-free plan of each operation.
+// Which buffers must be symmetric for the copy-free plan of each operation; none where the kernel
+// copies.
 bool can_go_direct(const PlanContext& c) {
+  if (c.single_copy(largest_send_bytes(c.call, c.size()))) return true;
   switch (c.call.operation) {
     case Operation::all_reduce:
       return c.all_send_symmetric && c.all_recv_symmetric;
@@ -83,6 +88,45 @@ void PlanContext::copy(void* to, const void* from, std::int64_t count, bool past
                             count * element(), true, Stream{});
 }
 
+bool PlanContext::single_copy(std::int64_t bytes) const {
+  return group.single_copy() && bytes >= single_copy_from(call.operation, size()) &&
+         lane_bytes() >= kSmallestLane;
+}
+
+const std::byte* PlanContext::fetch(int peer, std::int64_t offset, std::int64_t bytes,
+                                    std::byte* scratch) const {
+  const auto p = static_cast<std::size_t>(peer);
+  if (send[p]) return send[p] + offset;
+  group.read_memory(peer, send_address[p] + static_cast<std::uint64_t>(offset), scratch, bytes);
+  return scratch;
+}
+
+void PlanContext::copy_from_send(int peer, std::int64_t offset, void* to, std::int64_t bytes,
+                                 bool past_caches) const {
+  const auto p = static_cast<std::size_t>(peer);
+  if (send[p])
+    copy(to, send[p] + offset, bytes / element(), past_caches);
+  else
+    group.read_memory(peer, send_address[p] + static_cast<std::uint64_t>(offset), to, bytes);
+}
+
+void PlanContext::copy_to_recv(int peer, std::int64_t offset, const void* from, std::int64_t bytes,
+                               bool past_caches) const {
+  const auto p = static_cast<std::size_t>(peer);
+  if (recv[p])
+    copy(recv[p] + offset, from, bytes / element(), past_caches);
+  else
+    group.write_memory(peer, recv_address[p] + static_cast<std::uint64_t>(offset), from, bytes);
+}
+
+// Bounce slots are free: every rank has begun this operation, so it has finished the one before.
+std::byte* PlanContext::lane(int number) const {
+  return group.bounce(rank()) + number * lane_bytes();
+}
+std::int64_t PlanContext::lane_bytes() const {
+  return std::min(kLargestLane, kBounceBytes / (size() + 1) / kSmallestLane * kSmallestLane);
+}
+
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
   switch (context.call.operation) {
     case Operation::gather:
@@ -105,8 +149,7 @@ std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
     if (choose_all_reduce(facts, static_cast<std::int64_t>(kInlineBytes)) == Algorithm::ring)
       return make_ring_plan(std::move(context));
   }
-  return can_go_direct(context) ? make_direct_plan(std::move(context))
-                                : make_bounce_plan(std::move(context));
+  return can_go_direct(context) ? make_direct_plan(context) : make_bounce_plan(std::move(context));
 }
 
 }  // namespace shoal::collectives

@@ -43,8 +43,10 @@ struct PlanContext {
   std::span<std::byte* const> send, recv;  // by rank
   // As the descriptors say, so that every rank decides alike.
   bool all_send_symmetric, all_recv_symmetric, root_symmetric;
-  std::span<const bool> send_symmetric, recv_symmetric;  // by rank
-  std::span<const double> factors;                       // by rank; of premultiplied_sum
+  std::span<const bool> send_symmetric, recv_symmetric;       // by rank
+  std::span<const std::uint64_t> send_address, recv_address;  // by rank, where not symmetric: in
+                                                              // that rank's process
+  std::span<const double> factors;                            // by rank; of premultiplied_sum
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
@@ -58,6 +60,21 @@ struct PlanContext {
   // `count` elements between buffers that do not overlap; `past_caches`: ReductionKernels says
   // when.
   void copy(void* to, const void* from, std::int64_t count, bool past_caches = false) const;
+  // Whether what is not symmetric is reached by copies between processes; `bytes` as
+  // single_copy_from() counts them, which all ranks know alike.
+  bool single_copy(std::int64_t bytes) const;
+  // `bytes` from byte `offset` of the peer's send buffer: where they lie if it is mapped, else
+  // `scratch`, into which they are copied.
+  const std::byte* fetch(int peer, std::int64_t offset, std::int64_t bytes,
+                         std::byte* scratch) const;
+  // Between own memory and that place of the peer's buffers, mapped or not.
+  void copy_from_send(int peer, std::int64_t offset, void* to, std::int64_t bytes,
+                      bool past_caches = false) const;
+  void copy_to_recv(int peer, std::int64_t offset, const void* from, std::int64_t bytes,
+                    bool past_caches = false) const;
+  // Memory of this rank that no peer looks at during a direct plan: one of `size() + 1` lanes.
+  std::byte* lane(int number) const;
+  std::int64_t lane_bytes() const;
   // Whether so many bytes of all ranks together cannot stay in the last cache.
   bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
@@ -69,8 +86,9 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
 
 // True when the call's data fits the control message; decided alike on all ranks.
 bool travels_inline(const Call& call, int size, Algorithm forced);
-// Puts the bytes that others need beside the descriptor.
-void write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
+// Puts the bytes that others need beside the descriptor; returns how many of a rank lie outside of
+// its first line.
+std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
 
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
@@ -82,7 +100,7 @@ void run_inline_exchange(const Group& group, kernels::ReductionKernels& reductio
 // The plan for a call whose descriptors all match. `forced` applies to all_reduce.
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced);
 
-std::unique_ptr<Plan> make_direct_plan(PlanContext context);
+std::unique_ptr<Plan> make_direct_plan(const PlanContext& context);
 std::unique_ptr<Plan> make_bounce_plan(PlanContext context);
 std::unique_ptr<Plan> make_ring_plan(PlanContext context);
 // gather, scatter, all_gather_v, all_to_all(_v): whichever of zero-copy, bounced and inline fits.

@@ -1,8 +1,8 @@
 // reduce and reduce_scatter_v. Three ways:
 //   inline:    every send buffer lies beside its descriptor; who needs a result reduces it.
-//   zero-copy: reduce: every rank reduces its shard from all ranks' memory and stores it in the
-//              root's, where the root's recv is symmetric; else the root reduces all of it.
-//              reduce_scatter_v: every rank reduces its part from all ranks' memory.
+//   direct:    reduce: every rank reduces its shard from all ranks' memory and stores it in the
+//              root's, where that is mapped or the kernel copies; else the root reduces all of
+//              it. reduce_scatter_v: every rank reduces its part from all ranks' memory.
 //   bounced:   slices of all ranks in bounce slots; of a reduce every rank reduces its shard of the
 //              slice into its slot, where the root takes it.
 #include <algorithm>
@@ -13,14 +13,13 @@
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;
 constexpr std::int64_t kSlotBytes = kBounceBytes / 2;
-constexpr std::int64_t kShardGranuleBytes = 256;
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -56,7 +55,9 @@ class InlineReduce final : public Plan {
 class DirectReduce final : public Plan {
  public:
   explicit DirectReduce(PlanContext context)
-      : c_(std::move(context)), length_(kBlockBytes / c_.element()) {
+      : c_(std::move(context)),
+        mapped_(c_.all_send_symmetric),
+        length_((mapped_ ? kBlockBytes : c_.lane_bytes()) / c_.element()) {
     const Call& call = c_.call;
     if (call.operation == Operation::reduce_scatter_v) {
       mine_ = part_of(call, c_.rank());
@@ -65,11 +66,11 @@ class DirectReduce final : public Plan {
       return;
     }
     const auto root = at(call.root);
-    if (c_.recv_symmetric[root]) {
+    if (c_.recv_symmetric[root] || !mapped_) {
       const std::int64_t granule = kShardGranuleBytes / c_.element();
       mine_ = shard(call.count, c_.size(), c_.rank(), granule);
       largest_ = shard(call.count, c_.size(), 0, granule).size();
-      to_ = c_.recv[root] + mine_.begin * c_.element();
+      if (c_.recv[root]) to_ = c_.recv[root] + mine_.begin * c_.element();
     } else {
       if (c_.rank() == call.root) mine_ = {0, call.count};
       largest_ = call.count;
@@ -85,10 +86,15 @@ class DirectReduce final : public Plan {
     if (step == blocks()) return;
     const Range range = Slices{mine_.size(), length_}.at(step);
     if (range.empty()) return;
+    const std::int64_t offset = (mine_.begin + range.begin) * c_.element();
+    const std::int64_t bytes = range.size() * c_.element();
     std::vector<const void*> sources;
     for (int peer = 0; peer < c_.size(); ++peer)
-      sources.push_back(c_.send[at(peer)] + (mine_.begin + range.begin) * c_.element());
-    c_.reduce(sources, to_ + range.begin * c_.element(), range.size());
+      sources.push_back(c_.fetch(peer, offset, bytes, c_.lane(peer)));
+    if (to_) return c_.reduce(sources, to_ + range.begin * c_.element(), range.size());
+    std::byte* const result = c_.lane(c_.size());
+    c_.reduce(sources, result, range.size());
+    c_.copy_to_recv(c_.call.root, offset, result, bytes);
   }
 
  private:
@@ -96,10 +102,11 @@ class DirectReduce final : public Plan {
     return static_cast<std::uint32_t>(Slices{largest_, length_}.number());
   }
   PlanContext c_;
+  bool mapped_;
   std::int64_t length_;
   Range mine_;                // of the send buffers
   std::int64_t largest_ = 0;  // elements that any rank reduces
-  std::byte* to_ = nullptr;   // where mine_ goes
+  std::byte* to_ = nullptr;   // where mine_ goes; null: into the root's buffer, by the kernel
 };
 
 // fill(0), then for each slice k: fill(k+1), reduce(k), take(k); fill(k+1) overwrites the slot of
@@ -245,7 +252,9 @@ class BounceReduceScatterV final : public Plan {
 std::unique_ptr<Plan> make_reduce_plan(PlanContext context) {
   if (travels_inline(context.call, context.size(), Algorithm::automatic))
     return std::make_unique<InlineReduce>(std::move(context));
-  if (context.all_send_symmetric) return std::make_unique<DirectReduce>(std::move(context));
+  if (context.all_send_symmetric ||
+      context.single_copy(largest_send_bytes(context.call, context.size())))
+    return std::make_unique<DirectReduce>(std::move(context));
   if (context.call.operation == Operation::reduce)
     return std::make_unique<BounceReduce>(std::move(context));
   return std::make_unique<BounceReduceScatterV>(std::move(context));

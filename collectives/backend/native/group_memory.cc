@@ -1,0 +1,137 @@
+// Copies between the ordinary memories of the ranks of a group (process_memory.h): whether they
+// may, and how they end.
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <unistd.h>
+
+#include "shoal/collectives/backend/native/group.h"
+#include "shoal/collectives/transport/process_memory.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr auto kPoll = std::chrono::microseconds(50);
+
+}  // namespace
+
+void Group::introduce_memory() {
+  std::random_device random;
+  secret_ = std::uint64_t{random()} << 32 | random();
+  MemoryAccess& own = own_page().memory;
+  own.pid = getpid();
+  own.address = reinterpret_cast<std::uintptr_t>(&secret_);
+  own.secret = secret_;
+}
+
+// A process number means another process in another namespace, so reading is not enough: what is
+// read must be the peer's secret. Writing it back changes nothing and shows that writes pass too.
+int Group::try_memory() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const MemoryAccess& theirs = page(peer).memory;
+    std::uint64_t found = 0;
+    if (const int problem = read_process(theirs.pid, theirs.address, &found, sizeof found))
+      return problem;
+    if (found != theirs.secret) return ESRCH;
+    if (const int problem = write_process(theirs.pid, theirs.address, &found, sizeof found))
+      return problem;
+  }
+  return 0;
+}
+
+void Group::agree_on_memory(Deadline deadline) {
+  own_page().memory.reaches.store(1 + try_memory());
+  single_copy_ = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    std::int32_t verdict = 0;
+    while ((verdict = page(peer).memory.reaches.load()) == 0) {
+      poll_links();
+      const bool gone =
+          link_state(peer) != LinkState::open && page(peer).memory.reaches.load() == 0;
+      if (gone || deadline.passed())
+        throw Error(
+            gone ? ErrorCode::peer_lost : ErrorCode::timeout,
+            fmt::format("rank {} {} while the group formed", peer, gone ? "left" : "said nothing"))
+            .at_rank(rank_)
+            .with_peer(peer)
+            .in_operation("make_communicator");
+      std::this_thread::sleep_for(kPoll);
+    }
+    if (verdict == 1) continue;
+    if (single_copy_)
+      log::once(
+          log::Level::warn, "native-single-copy",
+          fmt::format("native: rank {} may not copy between processes (process_vm_readv: {}); "
+                      "large collectives on ordinary buffers go through bounce slots, slower; "
+                      "allow ptrace among the ranks, or use Communicator::memory_resource()",
+                      peer, std::strerror(verdict - 1)));
+    single_copy_ = false;
+  }
+}
+
+void Group::throw_unreachable(int peer, int problem) {
+  // The kernel knows of an end before the peer's socket is closed.
+  const auto deadline = Deadline::in_seconds(kClosingSeconds);
+  LinkState state = LinkState::open;
+  for (;;) {
+    poll_links();
+    state = link_state(peer);
+    if (state != LinkState::open || page(peer).memory.closed.load() != 0 || deadline.passed())
+      break;
+    std::this_thread::sleep_for(kPoll);
+  }
+  const std::string words = last_words(peer);
+  const bool closed = page(peer).memory.closed.load() != 0;
+  if (state == LinkState::open && !closed)
+    throw Error(ErrorCode::io,
+                fmt::format("cannot reach the memory of rank {}: {}", peer, std::strerror(problem)),
+                "see whether its buffers live until the operation is done")
+        .at_rank(rank_)
+        .with_peer(peer);
+  throw Error(ErrorCode::peer_lost,
+              fmt::format("rank {} {}{}", peer, state == LinkState::lost ? "died" : "gave up",
+                          words.empty() ? "" : " (its last words: " + words + ")"),
+              "look at that rank's own output for the cause")
+      .at_rank(rank_)
+      .with_peer(peer);
+}
+
+void Group::read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes) {
+  if (bytes <= 0) return;
+  if (const int problem =
+          read_process(page(peer).memory.pid, from, to, static_cast<std::size_t>(bytes)))
+    throw_unreachable(peer, problem);
+}
+
+void Group::write_memory(int peer, std::uint64_t to, const void* from, std::int64_t bytes) {
+  if (bytes <= 0) return;
+  // A peer that died may leave its number to a stranger.
+  poll_links();
+  if (link_state(peer) != LinkState::open) throw_unreachable(peer, ESRCH);
+  const MemoryAccess& theirs = page(peer).memory;
+  auto& writing = own_page().memory.writing;
+  writing.store(1);
+  const int problem = theirs.closed.load() != 0
+                          ? ECANCELED
+                          : write_process(theirs.pid, to, from, static_cast<std::size_t>(bytes));
+  writing.store(0);
+  if (problem != 0) throw_unreachable(peer, problem);
+}
+
+void Group::close_memory() {
+  if (own_page().memory.closed.exchange(1) != 0) return;
+  const auto deadline = Deadline::in_seconds(kClosingSeconds);
+  for (int peer = 0; peer < size_; ++peer)
+    while (peer != rank_ && page(peer).memory.writing.load() != 0 &&
+           link_state(peer) == LinkState::open && !deadline.passed()) {
+      std::this_thread::sleep_for(kPoll);
+      poll_links();
+    }
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,202 @@
+// Collectives on ordinary buffers of different processes, which the kernel copies between
+// (process_memory.h): results, what a forbidden copy falls back to, and how it ends.
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <initializer_list>
+#include <vector>
+
+#include "predictable.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shoal/collectives/backend/native/group.h"
+#include "shoal/collectives/backend/native/thresholds.h"
+#include "shoal/collectives/transport/process_memory.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::ProcessRanks;
+using ::testing::HasSubstr;
+
+CommunicatorOptions with_deadline(double seconds) {
+  CommunicatorOptions options;
+  options.deadline_seconds = seconds;
+  return options;
+}
+
+void require(bool condition, const std::string& text) {
+  if (!condition) throw Error(ErrorCode::internal, text);
+}
+
+// What a container's filter does: these system calls fail from now on, in this process.
+void forbid(std::initializer_list<long> calls) {
+  std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const long call : calls) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  require(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
+  require(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "seccomp");
+}
+
+// Whether this machine lets processes copy at all: else there is nothing to test.
+bool permitted() {
+  std::uint64_t from = 7, to = 0;
+  return read_process(getpid(), reinterpret_cast<std::uintptr_t>(&from), &to, sizeof to) == 0;
+}
+
+void expect_success(ProcessRanks& ranks, double seconds) {
+  for (const auto& outcome : ranks.wait(seconds))
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+
+// In f32, from plain and mixed memory, in place and out of place; unaligned now and then.
+void check_operation(Communicator& communicator, Operation operation, std::int64_t count) {
+  int variant = static_cast<int>(operation);
+  for (const test::Memory memory : {test::Memory::plain, test::Memory::mixed})
+    for (const bool in_place : {false, true}) {
+      test::Case c{operation, DType::f32, ReduceOp::sum, count};
+      c.in_place = in_place;
+      c.memory = memory;
+      c.misalignment = ++variant % 3 == 0 ? 4 : 0;
+      c.root = variant % communicator.size();
+      if (!test::is_possible(c)) continue;
+      const std::string wrong = test::check(communicator, c);
+      require(wrong.empty(), wrong);
+    }
+}
+
+// Several blocks and a remainder.
+void check_large(Communicator& communicator) {
+  for (const Operation operation : test::kOperations)
+    check_operation(communicator, operation, 400003);
+  for (const Operation operation : {Operation::all_reduce, Operation::broadcast})
+    check_operation(communicator, operation,
+                    single_copy_from(operation, communicator.size()) / 4 + 3);
+}
+
+class SingleCopy : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!permitted()) GTEST_SKIP() << "process_vm_readv is forbidden on this machine";
+  }
+};
+
+class SingleCopyResults : public SingleCopy, public ::testing::WithParamInterface<int> {};
+
+TEST_P(SingleCopyResults, AreExact) {
+  ProcessRanks ranks(GetParam(), [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(60));
+    const auto wrong = test::check_everything(*communicator, {70001});
+    require(wrong.empty(), wrong.empty() ? "" : wrong.front());
+    check_large(*communicator);
+    const std::int64_t bounced = communicator->statistics().bounced;
+    check_operation(*communicator, Operation::all_to_all, 400003);
+    require(communicator->statistics().bounced == bounced, "nothing was copied between processes");
+  });
+  expect_success(ranks, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, SingleCopyResults, ::testing::Values(2, 3, 4));
+
+TEST_F(SingleCopy, TakesNoBounceSlots) {
+  ProcessRanks ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(60));
+    const std::int64_t count = single_copy_from(Operation::all_reduce, 2) / 4;
+    std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
+    communicator->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum)
+        ->wait();
+    require(values.front() == 2 && values.back() == 2, "wrong sum");
+    const CommunicatorStatistics s = communicator->statistics();
+    require(s.zero_copy == 1 && s.bounced == 0 && s.bounced_bytes == 0,
+            fmt::format("{} by the kernel, {} bounced", s.zero_copy, s.bounced));
+  });
+  expect_success(ranks, 60);
+}
+
+// One rank that may not is enough: all decide alike.
+TEST(SingleCopyForbidden, GoesThroughBounceSlotsOnAllRanks) {
+  for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
+    ProcessRanks ranks(3, [call](const World& world, Store& store) {
+      if (world.rank == 1) forbid({call});
+      const auto communicator = make_communicator(world, store, with_deadline(60));
+      check_large(*communicator);
+      const std::int64_t bounced = communicator->statistics().bounced;
+      check_operation(*communicator, Operation::all_to_all, 400003);
+      require(communicator->statistics().bounced > bounced, "nothing went through bounce slots");
+    });
+    expect_success(ranks, 100);
+  }
+}
+
+TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto deadline = Deadline::in_seconds(20);
+    Group group(world.rank, world.size, store, "closed", deadline);
+    ASSERT_TRUE(group.single_copy());
+    std::array<std::uint64_t, 4> mine{};
+    mine[0] = 1;
+    const auto address = reinterpret_cast<std::uintptr_t>(mine.data());
+    store.set(fmt::format("address/{}", world.rank), fmt::format("{}", address));
+    const auto theirs = std::stoull(store.get(fmt::format("address/{}", 1 - world.rank), deadline));
+    const std::uint64_t value = 5;
+    group.write_memory(1 - world.rank, theirs + 8, &value, sizeof value);
+    store.set(fmt::format("wrote/{}", world.rank), "");
+    store.get(fmt::format("wrote/{}", 1 - world.rank), deadline);
+    EXPECT_EQ(mine[1], 5U);
+    if (world.rank == 1) {
+      group.say_last_words("enough");
+      group.close_memory();
+    }
+    store.set(fmt::format("closed/{}", world.rank), "");
+    store.get(fmt::format("closed/{}", 1 - world.rank), deadline);
+    if (world.rank == 0) {
+      try {
+        group.write_memory(1, theirs + 16, &value, sizeof value);
+        ADD_FAILURE() << "written";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+        EXPECT_EQ(error.peer(), 1);
+        EXPECT_THAT(error.what(), HasSubstr("rank 1 gave up (its last words: enough)"));
+      }
+      std::uint64_t found = 0;
+      group.read_memory(1, theirs, &found, sizeof found);  // reading disturbs nobody
+      EXPECT_EQ(found, 1U);
+    }
+    store.set(fmt::format("done/{}", world.rank), "");
+    store.get(fmt::format("done/{}", 1 - world.rank), deadline);
+    EXPECT_EQ(mine[2], 0U);
+  });
+}
+
+TEST_F(SingleCopy, MemoryThatIsNotThereIsSaid) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto deadline = Deadline::in_seconds(20);
+    Group group(world.rank, world.size, store, "nowhere", deadline);
+    if (world.rank == 0) {
+      std::uint64_t found = 0;
+      try {
+        group.read_memory(1, 8, &found, sizeof found);
+        ADD_FAILURE() << "read";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("cannot reach the memory of rank 1: Bad address"));
+      }
+    }
+    store.set(fmt::format("done/{}", world.rank), "");
+    store.get(fmt::format("done/{}", 1 - world.rank), deadline);
+  });
+}
+
+}  // namespace
+}  // namespace shoal::collectives
