@@ -2,8 +2,10 @@
 // the others over the loopback.
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "loopback_ranks.h"
@@ -12,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/hierarchical/block_exchange.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -45,6 +48,59 @@ TEST(Placement, NumbersNodesByTheirLowestRank) {
   EXPECT_EQ(where.rail(1), (std::vector<int>{2, 3}));
   EXPECT_FALSE(where.contiguous());
   EXPECT_TRUE(Placement(hosts_of("aabbb")).contiguous());
+}
+
+// By sender and receiver: elements of the whole buffer that a step's messages carry.
+using Messages = std::map<std::pair<int, int>, std::vector<std::int64_t>>;
+
+void note(Messages& messages, int from, int to, std::int64_t begin, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) messages[{from, to}].push_back(begin + i);
+}
+
+TEST(Blocks, PiecesOfAllDistancesBringEveryElementToEveryHostOnce) {
+  for (const std::string letters : {"aabb", "aaabb", "abbb", "aabbcc", "aaaabbbb"})
+    for (const int pieces : {1, 2, 3, 8}) {
+      const Placement where(hosts_of(letters));
+      std::vector<std::int64_t> counts;
+      for (int rank = 0; rank < where.size(); ++rank) counts.push_back(rank * 5 % 7);
+      const Blocks blocks(where, counts, pieces);
+      std::set<int> turns;
+      for (int turn = 0; turn < pieces; ++turn) turns.insert(blocks.piece_in_turn(turn));
+      EXPECT_EQ(turns.size(), static_cast<std::size_t>(pieces));
+      EXPECT_EQ(*turns.begin(), 0);
+      EXPECT_EQ(*turns.rbegin(), pieces - 1);
+
+      std::vector<std::vector<int>> arrived(static_cast<std::size_t>(where.nodes()));
+      for (auto& of : arrived)
+        of.assign(static_cast<std::size_t>(blocks.block(where.nodes() - 1).end), 0);
+      for (int distance = 1; distance < where.nodes(); ++distance)
+        for (int piece = 0; piece < pieces; ++piece) {
+          Messages sent, received;
+          for (int rank = 0; rank < where.size(); ++rank) {
+            const Program program = blocks.gather_step(rank, distance, piece);
+            for (const Instruction& i : program.instructions) {
+              if (i.verb == Verb::send) {
+                const Piece& from = i.sources.front();
+                note(sent, rank, i.peer, blocks.part(rank).begin + from.begin, from.count);
+                continue;
+              }
+              note(received, i.peer, rank, i.target.begin, i.target.count);
+              auto& at = arrived[static_cast<std::size_t>(where.node_of(rank))];
+              for (std::int64_t e = 0; e < i.target.count; ++e)
+                ++at[static_cast<std::size_t>(i.target.begin + e)];
+            }
+          }
+          EXPECT_EQ(sent, received) << letters << ", piece " << piece << " of " << pieces;
+        }
+      for (int node = 0; node < where.nodes(); ++node) {
+        const Range own = blocks.block(node);
+        const auto& at = arrived[static_cast<std::size_t>(node)];
+        for (std::size_t e = 0; e < at.size(); ++e) {
+          const auto element = static_cast<std::int64_t>(e);
+          EXPECT_EQ(at[e], element < own.begin || element >= own.end ? 1 : 0) << letters;
+        }
+      }
+    }
 }
 
 class HierarchicalResults : public ::testing::TestWithParam<std::string> {};

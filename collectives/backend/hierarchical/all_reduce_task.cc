@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::int64_t kGranule = 32;             // elements
 constexpr std::int64_t kOneRailBytes = 16 << 10;  // less goes over one rail alone
-constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 8 << 20;  // bytes
-constexpr std::int64_t kWantedSlices = 8;
+constexpr std::int64_t kSmallestSlice = 1 << 20, kLargestSlice = 4 << 20;  // bytes
+constexpr std::int64_t kWantedSlices = 16;
 // Slices that a rail carries at a time, of all calls together: enough that one is always on the
 // wire, and few, because what is called first should be done first.
-constexpr int kOnRail = 3;
+constexpr int kOnRail = 6;
 
 Slices cut(std::int64_t count, std::int64_t element) {
   const std::int64_t bytes =
@@ -37,6 +37,10 @@ class AllReduceTask final : public NodeTask {
     std::vector<std::int64_t> counts;  // shards by local rank
     std::int64_t begin = 0, own = 0;   // own shard's offset in the slice and length
     Buffer wide;                       // the slice in f32
+    // This node's sum of the own shard. Not where the result goes, or the rails could receive
+    // nothing there before they have sent it, and the word that they now may would travel behind
+    // everything that is on the way already.
+    Buffer node_sum;
     std::shared_ptr<NetOperation> rail;
     bool reduced = false, summed = false;
   };
@@ -55,13 +59,11 @@ class AllReduceTask final : public NodeTask {
       return node(lane).all_gather_v(recv(slice, part.begin), recv(slice, 0), part.counts,
                                      call_.dtype, Stream{});
     share(part, slices_.at(slice).size());
-    const Reduction op = node_reduction();
-    if (!wide_)
-      return node(lane).reduce_scatter_v(send(slice), recv(slice, part.begin), part.counts,
-                                         call_.dtype, op, Stream{});
-    float* const values = widened(part, slice);
-    return node(lane).reduce_scatter_v(values, values + part.begin, part.counts, DType::f32, op,
-                                       Stream{});
+    if (part.own > 0) part.node_sum = scratch(part.own * (wide_ ? 4 : element_));
+    const void* from = send(slice);
+    if (wide_) from = widened(part, slice);
+    return node(lane).reduce_scatter_v(from, part.node_sum.data(), part.counts, dtype(),
+                                       node_reduction(), Stream{});
   }
 
   void ended(Lane lane, int slice) override {
@@ -77,11 +79,10 @@ class AllReduceTask final : public NodeTask {
     }
     Call call;
     call.operation = Operation::all_reduce;
-    call.recv = wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
-                      : recv(slice, part.begin);
-    call.send = call.recv;
+    call.send = part.node_sum.data();
+    call.recv = sum_of(slice, part);
     call.count = part.own;
-    call.dtype = wide_ ? DType::f32 : call_.dtype;
+    call.dtype = dtype();
     call.op = rail_reduction();
     part.rail = levels_->rail->submit_locked(std::move(call));
     ++levels_->on_rail;
@@ -108,16 +109,25 @@ class AllReduceTask final : public NodeTask {
 
   // The sum over all ranks has arrived: average it, round it.
   void complete(int slice, Part& part) {
-    const DType dtype = wide_ ? DType::f32 : call_.dtype;
-    void* const sum = wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
-                            : recv(slice, part.begin);
+    void* const sum = sum_of(slice, part);
     if (call_.op == ReduceOp::avg)
-      levels_->reduction->scale(dtype, sum, 1.0 / levels_->size(), part.own, Stream{});
+      levels_->reduction->scale(dtype(), sum, 1.0 / levels_->size(), part.own, Stream{});
     if (wide_)
       narrow(call_.dtype, static_cast<const float*>(sum), recv(slice, part.begin), part.own);
     part.rail.reset();
+    part.node_sum.reset();
     part.summed = true;
     --levels_->on_rail;
+  }
+
+  DType dtype() const { return wide_ ? DType::f32 : call_.dtype; }  // of sums
+  Buffer scratch(std::int64_t bytes) const {
+    return Buffer(node(Lane::reduce).memory_resource(), static_cast<std::size_t>(bytes),
+                  MemoryTag::communication);
+  }
+  void* sum_of(int slice, const Part& part) const {  // of all ranks, the own shard
+    return wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)
+                 : recv(slice, part.begin);
   }
 
   void share(Part& part, std::int64_t count) const {
@@ -136,8 +146,7 @@ class AllReduceTask final : public NodeTask {
   // 16-bit floats are summed in f32 over all levels.
   float* widened(Part& part, int slice) {
     const std::int64_t count = slices_.at(slice).size();
-    part.wide = Buffer(node(Lane::reduce).memory_resource(), static_cast<std::size_t>(count) * 4,
-                       MemoryTag::communication);
+    part.wide = scratch(count * 4);
     auto* const values = static_cast<float*>(part.wide.data());
     widen(call_.dtype, send(slice), values, count);
     if (call_.op == ReduceOp::premultiplied_sum)

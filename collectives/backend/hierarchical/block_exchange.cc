@@ -21,8 +21,8 @@ Instruction message(Verb verb, int peer, Piece piece) {
 
 }  // namespace
 
-Blocks::Blocks(const Placement& where, std::vector<std::int64_t> counts)
-    : where_(where), starts_(counts.size() + 1, 0) {
+Blocks::Blocks(const Placement& where, std::vector<std::int64_t> counts, int pieces)
+    : where_(where), starts_(counts.size() + 1, 0), pieces_(pieces) {
   std::partial_sum(counts.begin(), counts.end(), starts_.begin() + 1);
 }
 
@@ -36,52 +36,66 @@ Range Blocks::block(int node) const {
   return {part(members.front()).begin, part(members.back()).end};
 }
 
-Range Blocks::shard_at(int of, int at, int local) const {
-  const Range whole = block(of);
-  const Range piece = shard(whole.size(), where_.local_size(at), local, 1);
-  return {whole.begin + piece.begin, whole.begin + piece.end};
+Range Blocks::piece(int node, int index) const {
+  const Range whole = block(node), range = shard(whole.size(), pieces_, index, 1);
+  return {whole.begin + range.begin, whole.begin + range.end};
 }
 
-Program Blocks::gather_step(int rank, int distance) const {
+int Blocks::piece_in_turn(int turn) const {
+  // Column by column of a table with a row for each rank of the smallest host, the last row short.
+  const int rows = std::min(where_.rails(), pieces_), columns = (pieces_ + rows - 1) / rows;
+  for (int column = 0; column < columns; ++column)
+    for (int at = column; at < pieces_; at += columns)
+      if (turn-- == 0) return at;
+  return -1;
+}
+
+Range Blocks::shard_at(int of, int at, int local, int index) const {
+  const Range whole = piece(of, index);
+  const Range share = shard(whole.size(), where_.local_size(at), local, 1);
+  return {whole.begin + share.begin, whole.begin + share.end};
+}
+
+Program Blocks::gather_step(int rank, int distance, int index) const {
   const int own = where_.node_of(rank), nodes = where_.nodes();
   const int ahead = (own + distance) % nodes, behind = (own - distance + nodes) % nodes;
   const Range mine = part(rank);
   Program program;
   for (int local = 0; local < where_.local_size(ahead); ++local) {
-    const Range piece = common(mine, shard_at(own, ahead, local));
-    if (!piece.empty())
-      program.instructions.push_back(
-          message(Verb::send, where_.members(ahead)[static_cast<std::size_t>(local)],
-                  {Space::input, piece.begin - mine.begin, piece.size()}));
+    const Range both = common(mine, shard_at(own, ahead, local, index));
+    if (!both.empty())
+      program.instructions.push_back(message(Verb::send,
+                                             where_.members(ahead)[static_cast<std::size_t>(local)],
+                                             {Space::input, both.begin - mine.begin, both.size()}));
   }
-  const Range shard = shard_at(behind, own, where_.local_rank(rank));
+  const Range shard = shard_at(behind, own, where_.local_rank(rank), index);
   for (const int peer : where_.members(behind)) {
-    const Range piece = common(part(peer), shard);
-    if (!piece.empty())
+    const Range both = common(part(peer), shard);
+    if (!both.empty())
       program.instructions.push_back(
-          message(Verb::receive, peer, {Space::output, piece.begin, piece.size()}));
+          message(Verb::receive, peer, {Space::output, both.begin, both.size()}));
   }
   return program;
 }
 
-Program Blocks::scatter_step(int rank, int distance) const {
+Program Blocks::scatter_step(int rank, int distance, int index) const {
   const int own = where_.node_of(rank), nodes = where_.nodes();
   const int ahead = (own + distance) % nodes, behind = (own - distance + nodes) % nodes;
   Program program;
-  const Range shard = shard_at(ahead, own, where_.local_rank(rank));
+  const Range shard = shard_at(ahead, own, where_.local_rank(rank), index);
   for (const int peer : where_.members(ahead)) {
-    const Range piece = common(part(peer), shard);
-    if (!piece.empty())
+    const Range both = common(part(peer), shard);
+    if (!both.empty())
       program.instructions.push_back(
-          message(Verb::send, peer, {Space::input, piece.begin - shard.begin, piece.size()}));
+          message(Verb::send, peer, {Space::input, both.begin - shard.begin, both.size()}));
   }
   const Range mine = part(rank);
   for (int local = 0; local < where_.local_size(behind); ++local) {
-    const Range piece = common(mine, shard_at(own, behind, local));
-    if (!piece.empty())
+    const Range both = common(mine, shard_at(own, behind, local, index));
+    if (!both.empty())
       program.instructions.push_back(
           message(Verb::receive, where_.members(behind)[static_cast<std::size_t>(local)],
-                  {Space::output, piece.begin - mine.begin, piece.size()}));
+                  {Space::output, both.begin - mine.begin, both.size()}));
   }
   return program;
 }

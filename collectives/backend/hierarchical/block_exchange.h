@@ -1,7 +1,8 @@
 // Programs of one step of all_gather and reduce_scatter over hosts: this host's ranks meet those of
 // another host at a distance. Each host's part of the whole buffer is a block; what a host holds of
 // another's block lies with its ranks in equal shards, so that both sides of the exchange are
-// balanced whatever the counts and the sizes of the hosts.
+// balanced whatever the counts and the sizes of the hosts. Each block is cut into as many pieces,
+// so that a piece can be passed on (or summed up) in the host while the next are on the wire.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,34 @@ namespace shoal::collectives {
 class Blocks {
  public:
   // `counts`: elements of each rank, packed in rank order. The placement must be contiguous.
-  Blocks(const Placement& where, std::vector<std::int64_t> counts);
+  // `pieces` of a block: at least 1.
+  Blocks(const Placement& where, std::vector<std::int64_t> counts, int pieces);
+
+  int pieces() const { return pieces_; }
+  // The order in which all ranks take the pieces of a block: those that lie with different ranks of
+  // its host follow each other, so that all of them send (over their own rails).
+  int piece_in_turn(int turn) const;
 
   Range part(int rank) const;   // a rank's own elements
   Range block(int node) const;  // those of a host's ranks
-  // The piece of `block(of)` that lies with local rank `local` of host `at`.
-  Range shard_at(int of, int at, int local) const;
+  Range piece(int node, int index) const;
+  // What lies with local rank `local` of host `at` of a piece of `block(of)`.
+  Range shard_at(int of, int at, int local, int index) const;
 
-  // Distance d (1 to nodes - 1) of an all_gather, for `rank`: sends its part to those of the host d
-  // ahead, and receives its shard of the block of the host d behind. Input: its part; output: the
-  // whole buffer. Ordinals are 0: each pair meets once a distance at most in each direction.
-  Program gather_step(int rank, int distance) const;
-  // The reverse, of a reduce_scatter: sends its shard of the block of the host d ahead (scratch of
+  // Distance d (1 to nodes - 1) of an all_gather, for `rank`: sends what it has of the piece to
+  // those of the host d ahead, and receives its shard of that piece of the host d behind. Input:
+  // its part; output: the whole buffer. Ordinals are 0: each pair meets once at most in each
+  // direction.
+  Program gather_step(int rank, int distance, int index) const;
+  // The reverse, of a reduce_scatter: sends its shard of the piece of the host d ahead (scratch of
   // the caller, given as input) to the ranks whose parts it overlaps, and receives from those of
-  // the host d behind what they have of its part. Output: its part.
-  Program scatter_step(int rank, int distance) const;
+  // the host d behind what they have of its part in that piece. Output: its part.
+  Program scatter_step(int rank, int distance, int index) const;
 
  private:
   const Placement& where_;
   std::vector<std::int64_t> starts_;  // by rank, and the end
+  int pieces_;
 };
 
 }  // namespace shoal::collectives

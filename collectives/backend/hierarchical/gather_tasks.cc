@@ -1,7 +1,9 @@
-// all_gather and reduce_scatter over hosts, one other host's block at a time, so that the network
-// brings the next while the node passes on (or sums up) the last. Every host sends and receives
-// (nodes - 1) / nodes of the buffer, shared equally by its ranks.
+// all_gather and reduce_scatter over hosts, a piece of every other host's block at a time, so that
+// the network brings the next while the node passes on (or sums up) the last. Every host sends and
+// receives (nodes - 1) / nodes of the buffer, shared equally by its ranks, and always with all
+// other hosts at once: one after the other, a host that is late holds up two.
 #include <algorithm>
+#include <span>
 
 #include "shoal/collectives/backend/hierarchical/block_exchange.h"
 #include "shoal/collectives/backend/hierarchical/node_task.h"
@@ -15,27 +17,47 @@ std::vector<std::int64_t> counts_of(const Call& call, int size) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(size), call.count);
 }
 
+// What is exposed at both ends of the operation is one piece; smaller ones cost more than they
+// hide.
+constexpr std::int64_t kPieceBytes = 256 << 10, kMostPieces = 16;
+
+int pieces_of(const Placement& where, std::span<const std::int64_t> counts, std::int64_t element) {
+  std::int64_t largest = 0;
+  for (int node = 0; node < where.nodes(); ++node) {
+    std::int64_t block = 0;
+    for (const int rank : where.members(node)) block += counts[static_cast<std::size_t>(rank)];
+    largest = std::max(largest, block * element);
+  }
+  const std::int64_t pieces = std::clamp(largest / kPieceBytes, std::int64_t{1}, kMostPieces);
+  // As many from each rank.
+  const std::int64_t rows = std::min<std::int64_t>(where.rails(), pieces);
+  return static_cast<int>((pieces + rows - 1) / rows * rows);
+}
+
 class BlockTask : public NodeTask {
  public:
-  // All of its steps on the node are of one lane.
-  BlockTask(std::shared_ptr<Levels> levels, Call call, Lane lane)
+  // All of its steps on the node are of one lane. `element`: bytes on the wire.
+  BlockTask(std::shared_ptr<Levels> levels, Call call, Lane lane, std::int64_t element)
       : NodeTask(std::move(levels), std::move(call)),
         lane_(lane),
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
-        blocks_(levels_->placement, counts_of(call_, levels_->size())),
-        exchanges_(static_cast<std::size_t>(nodes())) {}
+        blocks_(make_blocks(levels_->placement, counts_of(call_, levels_->size()), element)),
+        exchanges_(static_cast<std::size_t>((nodes() - 1) * blocks_.pieces())) {}
 
  protected:
-  int node_steps(Lane lane) const final { return lane == lane_ ? nodes() : 0; }
   Communicator& node() const { return NodeTask::node(lane_); }
   int nodes() const { return levels_->placement.nodes(); }
   int own() const { return levels_->node_number(); }
   int ahead(int distance) const { return (own() + distance) % nodes(); }
   int behind(int distance) const { return (own() - distance + nodes()) % nodes(); }
-  std::vector<std::int64_t> shards_of(int node) const {
+  // Exchange number e: piece by piece, each at all distances.
+  int exchanges() const { return static_cast<int>(exchanges_.size()); }
+  int distance_of(int e) const { return e % (nodes() - 1) + 1; }
+  int piece_of(int e) const { return blocks_.piece_in_turn(e / (nodes() - 1)); }
+  std::vector<std::int64_t> shards_of(int node, int piece) const {
     std::vector<std::int64_t> counts;
     for (int local = 0; local < levels_->local_size(); ++local)
-      counts.push_back(blocks_.shard_at(node, own(), local).size());
+      counts.push_back(blocks_.shard_at(node, own(), local, piece).size());
     return counts;
   }
   std::vector<std::int64_t> own_parts() const {
@@ -45,8 +67,8 @@ class BlockTask : public NodeTask {
     return counts;
   }
 
-  // `distance` of the exchange; all ranks submit them in one order.
-  void exchange(int distance, Program program, const void* input, void* output, DType dtype) {
+  // All ranks submit them in one order.
+  void exchange(int e, Program program, const void* input, void* output, DType dtype) {
     Call call;
     call.operation = call_.operation;
     call.send = input;
@@ -54,60 +76,64 @@ class BlockTask : public NodeTask {
     call.count = call_.count;
     call.dtype = dtype;
     call.counts = call_.counts;
-    exchanges_[static_cast<std::size_t>(distance)] =
+    exchanges_[static_cast<std::size_t>(e)] =
         levels_->exchanges[static_cast<std::size_t>(lane_)]->submit_program_locked(
             std::move(call), std::make_shared<const CompiledProgram>(std::move(program)),
             signature_of(call_));
-    ++submitted_;
   }
-  bool exchanged(int distance) const {
-    const auto& operation = exchanges_[static_cast<std::size_t>(distance)];
+  bool exchanged(int e) const {
+    const auto& operation = exchanges_[static_cast<std::size_t>(e)];
     return operation && operation->done();
   }
   const NetOperation* awaited() const override {
-    for (int distance = 1; distance < nodes(); ++distance) {
-      const auto& operation = exchanges_[static_cast<std::size_t>(distance)];
+    for (const auto& operation : exchanges_)
       if (operation && !operation->done()) return operation.get();
-    }
     return nullptr;
   }
-  bool all_exchanged() const { return submitted_ == nodes() - 1 && !awaited(); }
 
   const Lane lane_;
   const std::int64_t element_;
   const Blocks blocks_;
 
  private:
-  std::vector<std::shared_ptr<NetOperation>> exchanges_;  // by distance
-  int submitted_ = 0;
+  static Blocks make_blocks(const Placement& where, std::vector<std::int64_t> counts,
+                            std::int64_t element) {
+    const int pieces = pieces_of(where, counts, element);
+    return {where, std::move(counts), pieces};
+  }
+  std::vector<std::shared_ptr<NetOperation>> exchanges_;
 };
 
 class AllGatherTask final : public BlockTask {
  public:
-  AllGatherTask(std::shared_ptr<Levels> levels, Call call)
-      : BlockTask(std::move(levels), std::move(call), Lane::gather) {}
+  AllGatherTask(std::shared_ptr<Levels> levels, const Call& call)
+      : BlockTask(std::move(levels), call, Lane::gather,
+                  static_cast<std::int64_t>(size_of(call.dtype))) {}
 
  private:
-  bool may_start(Lane, int step) const override { return step == 0 || exchanged(step); }
+  // This host's own block first, while the others' travel.
+  int node_steps(Lane lane) const override { return lane == lane_ ? 1 + exchanges() : 0; }
+  bool may_start(Lane, int step) const override { return step == 0 || exchanged(step - 1); }
   WorkPtr start(Lane, int step) override {
     if (step == 0)
       return node().all_gather_v(call_.send, at(blocks_.block(own()).begin), own_parts(),
                                  call_.dtype, Stream{});
-    const int from = behind(step);
-    const Range shard = blocks_.shard_at(from, own(), levels_->local_rank());
-    return node().all_gather_v(at(shard.begin), at(blocks_.block(from).begin), shards_of(from),
-                               call_.dtype, Stream{});
+    const int from = behind(distance_of(step - 1)), piece = piece_of(step - 1);
+    if (blocks_.piece(from, piece).empty()) return nullptr;
+    const Range shard = blocks_.shard_at(from, own(), levels_->local_rank(), piece);
+    return node().all_gather_v(at(shard.begin), at(blocks_.piece(from, piece).begin),
+                               shards_of(from, piece), call_.dtype, Stream{});
   }
   void ended(Lane, int) override {}
   bool advance_rail() override {
     if (began_) return false;
     began_ = true;
-    for (int distance = 1; distance < nodes(); ++distance)
-      exchange(distance, blocks_.gather_step(levels_->rank, distance), call_.send, call_.recv,
-               call_.dtype);
+    for (int e = 0; e < exchanges(); ++e)
+      exchange(e, blocks_.gather_step(levels_->rank, distance_of(e), piece_of(e)), call_.send,
+               call_.recv, call_.dtype);
     return true;
   }
-  bool rail_over() const override { return began_ && all_exchanged(); }
+  bool rail_over() const override { return began_ && !awaited(); }
 
   std::byte* at(std::int64_t begin) const {
     return static_cast<std::byte*>(call_.recv) + begin * element_;
@@ -117,80 +143,100 @@ class AllGatherTask final : public BlockTask {
 
 class ReduceScatterTask final : public BlockTask {
  public:
-  ReduceScatterTask(std::shared_ptr<Levels> levels, Call call)
-      : BlockTask(std::move(levels), std::move(call), Lane::reduce),
-        wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
-        dtype_(wide_ ? DType::f32 : call_.dtype),
+  ReduceScatterTask(std::shared_ptr<Levels> levels, const Call& call)
+      : BlockTask(std::move(levels), call, Lane::reduce,
+                  static_cast<std::int64_t>(size_of(sums_of(call.dtype)))),
+        dtype_(sums_of(call_.dtype)),
+        wide_(dtype_ != call_.dtype),
         part_(blocks_.part(levels_->rank)),
-        out_(static_cast<std::size_t>(nodes())),
+        out_(static_cast<std::size_t>(exchanges()) + 1),
         in_(static_cast<std::size_t>(nodes())) {}
 
  private:
+  static DType sums_of(DType dtype) {
+    return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
+  }
   // The blocks of the other hosts first, this one's own last, while theirs travel.
+  int node_steps(Lane lane) const override { return lane == lane_ ? exchanges() + 1 : 0; }
   bool may_start(Lane, int) const override { return true; }
-  int distance_of(int step) const { return (step + 1) % nodes(); }  // 0: this host's own block
 
   WorkPtr start(Lane, int step) override {
-    const int distance = distance_of(step), of = ahead(distance);
-    const auto counts = distance == 0 ? own_parts() : shards_of(of);
-    const Range block = blocks_.block(of);
-    const Range mine = distance == 0 ? part_ : blocks_.shard_at(of, own(), levels_->local_rank());
+    const bool mine = step == exchanges();
+    const int of = mine ? own() : ahead(distance_of(step)), piece = mine ? 0 : piece_of(step);
+    const Range all = mine ? blocks_.block(of) : blocks_.piece(of, piece);
+    if (all.empty()) return nullptr;
+    const Range shard = mine ? part_ : blocks_.shard_at(of, own(), levels_->local_rank(), piece);
+    const auto counts = mine ? own_parts() : shards_of(of, piece);
     Reduction op = call_.op == ReduceOp::avg ? Reduction(ReduceOp::sum) : Reduction(call_.op);
     op.factor = call_.factor;
-    const auto* from = static_cast<const std::byte*>(call_.send) + block.begin * element_;
-    Buffer& out = out_[static_cast<std::size_t>(distance)];
+    const auto* from = static_cast<const std::byte*>(call_.send) + all.begin * element_;
+    Buffer& out = out_[static_cast<std::size_t>(step)];
     if (wide_) {
-      out = scratch(block.size());
+      out = scratch(all.size());
       auto* const values = static_cast<float*>(out.data());
-      widen(call_.dtype, from, values, block.size());
+      widen(call_.dtype, from, values, all.size());
       if (op.op == ReduceOp::premultiplied_sum) {
-        levels_->reduction->scale(DType::f32, values, op.factor, block.size(), Stream{});
+        levels_->reduction->scale(DType::f32, values, op.factor, all.size(), Stream{});
         op = ReduceOp::sum;
       }
-      result_ = values + (mine.begin - block.begin);
+      result_ = values + (shard.begin - all.begin);
       return node().reduce_scatter_v(values, result_, counts, DType::f32, op, Stream{});
     }
-    if (distance > 0) out = scratch(mine.size());
-    result_ = distance == 0 ? call_.recv : out.data();
+    if (!mine) out = scratch(shard.size());
+    result_ = mine ? call_.recv : out.data();
     return node().reduce_scatter_v(from, result_, counts, dtype_, op, Stream{});
   }
 
   void ended(Lane, int step) override {
-    const int distance = distance_of(step);
-    if (distance == 0) {
-      own_sum_ = result_;
+    if (step == exchanges()) {
+      own_sum_ = static_cast<std::byte*>(result_);
+      own_known_ = true;
       return;
     }
-    Buffer& in = in_[static_cast<std::size_t>(distance)];
-    in = scratch(part_.size());
-    exchange(distance, blocks_.scatter_step(levels_->rank, distance), result_, in.data(), dtype_);
+    Buffer& in = in_[static_cast<std::size_t>(distance_of(step))];
+    if (!in.data()) in = scratch(part_.size());
+    exchange(step, blocks_.scatter_step(levels_->rank, distance_of(step), piece_of(step)), result_,
+             in.data(), dtype_);
   }
 
+  // One piece a visit: the others' messages need looking after meanwhile.
   bool advance_rail() override {
-    if (over_ || !own_known() || !all_exchanged()) return false;
-    finish();
-    over_ = true;
+    bool moved = false;
+    while (sent_ < exchanges() && exchanged(sent_)) {
+      out_[static_cast<std::size_t>(sent_++)].reset();
+      moved = true;
+    }
+    if (!own_known_ || turn_ == blocks_.pieces()) return moved;
+    for (int distance = 1; distance < nodes(); ++distance)
+      if (!exchanged(turn_ * (nodes() - 1) + distance - 1)) return moved;
+    finish(blocks_.piece_in_turn(turn_++));
     return true;
   }
-  bool rail_over() const override { return over_; }
-  bool own_known() const { return own_sum_ != nullptr || part_.empty(); }
+  bool rail_over() const override { return sent_ == exchanges() && turn_ == blocks_.pieces(); }
 
-  // What each host has of this rank's part, in the order of the hosts.
-  void finish() {
-    if (part_.empty()) return;
+  // What each host has of this rank's part in that piece, in the order of the hosts.
+  void finish(int piece) {
+    const Range all = blocks_.piece(own(), piece);
+    const std::int64_t begin = std::max(all.begin, part_.begin) - part_.begin,
+                       count = std::min(all.end, part_.end) - part_.begin - begin;
+    if (count <= 0) return;
+    const std::int64_t offset = begin * static_cast<std::int64_t>(size_of(dtype_));
     std::vector<const void*> sources;
     for (int node = 0; node < nodes(); ++node) {
       const int distance = (own() - node + nodes()) % nodes();
-      sources.push_back(distance == 0 ? own_sum_ : in_[static_cast<std::size_t>(distance)].data());
+      const auto* sum =
+          distance == 0
+              ? own_sum_
+              : static_cast<const std::byte*>(in_[static_cast<std::size_t>(distance)].data());
+      sources.push_back(sum + offset);
     }
-    void* const sum = wide_ ? own_sum_ : call_.recv;
-    levels_->reduction->reduce(kernel_operation(call_.op), dtype_, sources, sum, part_.size(),
-                               Stream{});
+    std::byte* const sum = own_sum_ + offset;
+    levels_->reduction->reduce(kernel_operation(call_.op), dtype_, sources, sum, count, Stream{});
     if (call_.op == ReduceOp::avg)
-      levels_->reduction->scale(dtype_, sum, 1.0 / levels_->size(), part_.size(), Stream{});
-    if (wide_) narrow(call_.dtype, static_cast<const float*>(sum), call_.recv, part_.size());
-    out_.clear();
-    in_.clear();
+      levels_->reduction->scale(dtype_, sum, 1.0 / levels_->size(), count, Stream{});
+    if (wide_)
+      narrow(call_.dtype, reinterpret_cast<const float*>(sum),
+             static_cast<std::byte*>(call_.recv) + begin * element_, count);
   }
 
   Buffer scratch(std::int64_t count) const {
@@ -199,14 +245,15 @@ class ReduceScatterTask final : public BlockTask {
                       : Buffer(node().memory_resource(), bytes, MemoryTag::communication);
   }
 
-  const bool wide_;
   const DType dtype_;  // of partial sums
+  const bool wide_;
   const Range part_;
-  std::vector<Buffer> out_,
-      in_;                  // by distance: this host's sums of another's block; theirs of ours
-  void* result_ = nullptr;  // of the node step under way
-  void* own_sum_ = nullptr;
-  bool over_ = false;
+  std::vector<Buffer> out_;  // by step: this host's sums
+  std::vector<Buffer> in_;   // by distance: that host's sums of this rank's part
+  void* result_ = nullptr;   // of the node step under way
+  std::byte* own_sum_ = nullptr;
+  bool own_known_ = false;
+  int sent_ = 0, turn_ = 0;  // exchanges that are over; pieces that are finished
 };
 
 }  // namespace

@@ -17,6 +17,16 @@ Signature message_signature(const Call& call, int rank) {
   return signature;
 }
 
+// What a part of an operation has on the way, whatever the call's buffers hold.
+std::int64_t message_bytes(const Program& program, DType dtype) {
+  std::int64_t sent = 0, received = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.verb == Verb::send) sent += instruction.sources.front().count;
+    if (instruction.verb == Verb::receive) received += instruction.target.count;
+  }
+  return std::max(sent, received) * static_cast<std::int64_t>(size_of(dtype));
+}
+
 }  // namespace
 
 NetGroup::NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members,
@@ -60,7 +70,7 @@ std::shared_ptr<NetOperation> NetGroup::submit_program_locked(
   auto operation = std::make_shared<NetOperation>();
   operation->program = std::move(program);
   operation->members = members_;
-  operation->bytes = std::max(call.send_bytes(rank_, size()), call.recv_bytes(rank_, size()));
+  operation->bytes = message_bytes(operation->program->program(), call.dtype);
   operation->call = std::move(call);
   operation->signature = signature;
   number(*operation);
