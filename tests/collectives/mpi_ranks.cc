@@ -106,6 +106,21 @@ int run(const std::string& what, const std::string& backend) {
     if (world.rank == 1) communicator->recv(values.data(), 4, DType::f32, 0)->wait();
     communicator->barrier()->wait();
   }
+  if (what == "dropped") {
+    auto part = communicator->split(0, world.rank);
+    if (world.rank == 0) {
+      part->recv(values.data(), 4, DType::f32, 1).reset();
+      part.reset();
+    }
+    communicator->barrier()->wait();
+    if (world.rank == 1) part->send(values.data(), 4, DType::f32, 0).reset();
+    for (int i = 0; i < 100; ++i) sum(100);
+    std::fprintf(stderr, "rank %d lives on\n", world.rank);
+  }
+  if (what == "counts") {
+    const std::vector<std::int64_t> counts{1'000'000'000, 0, 0};
+    communicator->reduce_scatter_v(values.data(), values.data(), counts, DType::f32, ReduceOp::sum);
+  }
   if (what == "silent" && world.rank == 0)
     communicator->recv(values.data(), 4, DType::f32, 1)->wait();
   if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);

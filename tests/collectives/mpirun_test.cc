@@ -11,6 +11,7 @@
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int status = -1;
@@ -66,6 +67,19 @@ TEST_F(Mpirun, MpiNamesUnequalCountsAndMessages) {
                         "rank 0"));
   EXPECT_THAT(mpirun(2, "silent", "mpi").output,
               HasSubstr("recv of 4 f32 from rank 1 (message 1 between the two) did not finish"));
+}
+
+// ASan sees whether MPI writes where the part's receive was.
+TEST_F(Mpirun, MpiOutlivesAPartThatWasDroppedWithAReceive) {
+  const Outcome outcome = mpirun(2, "dropped", "mpi");
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 lives on"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("AddressSanitizer")));
+}
+
+TEST_F(Mpirun, MpiRefusesCountsThatItCannotExchange) {
+  const Outcome outcome = mpirun(3, "counts", "mpi");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("needs a buffer of 3000000000 elements"));
 }
 
 TEST_F(Mpirun, MpiNamesTheStalledRank) {

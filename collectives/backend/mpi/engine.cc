@@ -52,27 +52,42 @@ void MpiEngine::guarded(Body&& body) {
   try {
     body();
   } catch (const Error& error) {
-    if (!failure_) failure_ = error;
-    runtime_.failed = true;
-    // MPI may still write into the buffers of requests that are out: they stay in memory.
-    for (auto& operation : queue_) abandoned_.push_back(std::move(operation));
-    for (auto& operation : messages_) abandoned_.push_back(std::move(operation));
-    queue_.clear();
-    messages_.clear();
-    if (error.code() != ErrorCode::aborted) try {
-        abort(error.what());    // who does not see what is wrong need not wait for its deadline
-      } catch (const Error&) {  // the store is gone too
-      }
-    throw Error(*failure_);
+    fail(error);
+  } catch (const std::exception& problem) {  // no memory, say; the other ranks must hear of it
+    fail(Error(ErrorCode::internal, fmt::format("mpi: {}", problem.what())).at_rank(rank_));
   }
+}
+
+void MpiEngine::fail(const Error& error) {
+  if (!failure_) failure_ = error;
+  abandon();
+  if (error.code() != ErrorCode::aborted) try {
+      abort(error.what());    // who does not see what is wrong need not wait for its deadline
+    } catch (const Error&) {  // the store is gone too
+    }
+  throw Error(*failure_);
+}
+
+// MPI may still write into the buffers of requests that are out.
+void MpiEngine::abandon() {
+  runtime_.failed = true;  // MPI_Finalize would wait for them
+  for (auto& operation : queue_) runtime_.outstanding.push_back(std::move(operation));
+  for (auto& operation : messages_) runtime_.outstanding.push_back(std::move(operation));
+  queue_.clear();
+  messages_.clear();
 }
 
 std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
   constexpr std::int64_t kMost = INT_MAX;
-  if (std::max(call.send_bytes(rank_, size_), call.recv_bytes(rank_, size_)) >
-      kMost * static_cast<std::int64_t>(size_of(call.dtype)))
+  std::int64_t most = std::max(call.send_bytes(rank_, size_), call.recv_bytes(rank_, size_)) /
+                      static_cast<std::int64_t>(size_of(call.dtype));
+  // Exchanged: the rank with the largest part receives it from everybody.
+  for (int peer = 0; call.reduces() && !reduced_by_mpi(call) && peer < size_; ++peer)
+    most = std::max(most, part(call, peer).size() * size_);
+  if (most > kMost)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("mpi: {} is more than {} elements", describe(call), kMost),
+                fmt::format("mpi: {} needs a buffer of {} elements, MPI counts to {}",
+                            describe(call), most, kMost),
                 "split the call, or use --backend native");
   auto operation = std::make_shared<MpiOperation>();
   operation->call = std::move(call);
@@ -96,7 +111,13 @@ bool MpiEngine::test(MpiOperation& operation) {
   if (operation.finished) return true;
   throw_if_failed();
   touch();
-  guarded([&] { advance(); });
+  guarded([&] {
+    advance();
+    if (operation.finished) return;
+    if (!operation.first_test) operation.first_test = Clock::now();
+    const double waited = seconds_since(*operation.first_test);
+    if (waited > deadline_seconds_) throw_timeout(operation, waited);
+  });
   return operation.finished;
 }
 
@@ -150,12 +171,10 @@ void MpiEngine::stop() {
   if (queue_.empty() && messages_.empty() && !failure_) {
     for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) MPI_Comm_free(comm);
   } else {
-    runtime_.failed = true;  // requests are still out: MPI_Finalize would wait for them
+    abandon();
   }
   if (!failure_)
     failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(rank_);
-  queue_.clear();
-  messages_.clear();
 }
 
 CommunicatorStatistics MpiEngine::statistics() const {
@@ -312,7 +331,7 @@ void MpiEngine::progress_loop() {
         while (waiters_ == 0 && advance()) {
         }
       });
-    } catch (const Error&) {  // kept in failure_
+    } catch (const std::exception&) {  // kept in failure_
     }
     background_ = false;
   }

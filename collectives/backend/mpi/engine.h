@@ -41,6 +41,7 @@ struct MpiOperation {
   std::vector<std::byte> scratch;          // exchanged parts
   std::vector<std::byte> result;           // of a shard that is gathered elsewhere
   std::vector<int> counts, offsets, own_counts, own_offsets;
+  std::optional<Clock::time_point> first_test;  // that found it unfinished
   std::atomic<bool> finished{false};
 };
 
@@ -69,7 +70,9 @@ class MpiEngine {
  private:
   // All below: with runtime_.mutex held.
   template <typename Body>
-  void guarded(Body&& body);
+  void guarded(Body&& body);  // an exception fails everything
+  [[noreturn]] void fail(const Error& error);
+  void abandon();  // what is in flight, in memory that outlives us
   void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
   void throw_if_failed() const;
   bool advance();
@@ -104,7 +107,7 @@ class MpiEngine {
   MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL, messages_comm_ = MPI_COMM_NULL;
   // Below: under runtime_.mutex.
   std::deque<std::shared_ptr<MpiOperation>> queue_;
-  std::vector<std::shared_ptr<MpiOperation>> messages_, abandoned_;
+  std::vector<std::shared_ptr<MpiOperation>> messages_;
   std::uint64_t next_sequence_ = 1;
   std::map<std::pair<int, int>, std::uint64_t> message_sequences_;  // by (from, to)
   std::optional<Error> failure_;

@@ -4,7 +4,9 @@
 #include <mpi.h>
 // After mpi.h, which defines macros of its own.
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "shoal/runtime/tensor/dtype.h"
 
@@ -20,6 +22,8 @@ class MpiRuntime {
   static MpiRuntime& instance();
   std::mutex mutex;  // around every MPI call
   std::atomic<bool> failed{false};
+  // What requests that never completed read and write: until MPI itself ends. With the lock.
+  std::vector<std::shared_ptr<void>> outstanding;
 
  private:
   MpiRuntime();
