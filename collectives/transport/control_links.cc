@@ -249,6 +249,13 @@ class ControlLinks::Impl {
       Connection connection;
       connection.fd =
           FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!connection.fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        throw Error(ErrorCode::io,
+                    fmt::format("cannot accept the control connections of {} ranks: {}", size_ - 1,
+                                std::strerror(errno)),
+                    "raise `ulimit -n`")
+            .at_rank(rank_)
+            .in_operation("make_communicator");
       Message hello;
       const auto patience =
           Deadline::in_seconds(std::min(2.0, std::max(0.1, deadline.seconds_left())));

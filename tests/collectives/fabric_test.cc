@@ -370,6 +370,20 @@ TEST(Fabric, MissingRanksAreNamed) {
   }
 }
 
+TEST(Fabric, ARankThatCannotJoinTellsTheOthersWhy) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto options = over(world.rank == 1 ? "warp" : "tcp");
+    make_fabric_endpoint(options, world.rank, 3, world.rank, 3, store, "x",
+                         Deadline::in_seconds(30));
+  });
+  EXPECT_LT(seconds_since(start), 10);
+  for (const int rank : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("rank 1 failed (its last words:"), HasSubstr("warp")));
+}
+
 TEST(Fabric, BuildsWithoutItSayWhichFlag) {
   if (!fabric_providers().empty()) GTEST_SKIP() << "this build has libfabric";
   const auto store = make_hash_store();

@@ -16,7 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;  // of one rail
+constexpr int kMessagesInFlight = 256, kWritesInFlight = 512;                      // of one rail
+constexpr const char *kSurvey = "survey", *kOpened = "opened", *kReady = "ready";  // rounds
+constexpr const char* kFailed = "failed";  // instead of a card: why there will be none
 
 std::string to_hex(const std::string& bytes) {
   std::string text;
@@ -49,8 +51,17 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
   who.store.set(key(who.rank), card.dump());
   std::vector<json> cards;
   try {
-    for (int rank = 0; rank < who.size; ++rank)
+    for (int rank = 0; rank < who.size; ++rank) {
       cards.push_back(json::parse(who.store.get(key(rank), who.deadline)));
+      if (cards.back().contains(kFailed))
+        throw Error(ErrorCode::peer_lost,
+                    fmt::format("fabric: rank {} failed (its last words: {})", rank,
+                                cards.back().at(kFailed).get<std::string>()),
+                    "look at that rank's own output for the cause")
+            .at_rank(who.rank)
+            .with_peer(rank)
+            .in_operation("make_communicator");
+    }
     return cards;
   } catch (const json::exception& problem) {
     throw Error(
@@ -92,7 +103,7 @@ std::vector<Survey> take_survey(const Who& who, const std::vector<FoundRail>& fo
                      {"network", rail.site.network},
                      {"distance", rail.site.distance}});
   std::vector<Survey> surveys;
-  for (const json& card : exchange_cards(who, "survey",
+  for (const json& card : exchange_cards(who, kSurvey,
                                          {{"provider", found[0].info->fabric_attr->prov_name},
                                           {"host", host_name()},
                                           {"local_rank", local_rank},
@@ -316,6 +327,17 @@ void start_rails(FabricSetup& setup) {
   }
 }
 
+// The others would wait for this rank's cards until their deadlines.
+void say_failed(const Who& who, const char* why) noexcept {
+  try {
+    for (const char* round : {kSurvey, kOpened, kReady})
+      who.store.compare_set(fmt::format("{}/{}/{}", who.prefix, round, who.rank), std::nullopt,
+                            json{{kFailed, why}}.dump());
+  } catch (const std::exception& problem) {
+    log::debug("rank {}: cannot tell the others: {}", who.rank, problem.what());
+  }
+}
+
 std::string name_of(const std::vector<std::unique_ptr<Rail>>& rails) {
   std::vector<std::string> names;
   for (const auto& rail : rails) names.push_back(rail->site().name);
@@ -330,8 +352,8 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
   SHOAL_CHECK(rank >= 0 && rank < size && local_rank >= 0 && local_rank < local_size,
               "fabric: rank {} of {}, local rank {} of {}", rank, size, local_rank, local_size);
   const Who who{rank, size, store, prefix, deadline};
-  std::vector<FoundRail> found = find_rails(options, local_size == size);
   try {
+    std::vector<FoundRail> found = find_rails(options, local_size == size);
     const auto surveys = take_survey(who, found, local_rank, local_size);
     const Plan plan = plan_rails(rank, surveys);
     if (plan.open.empty() || plan.open.size() > kMostRails)
@@ -350,19 +372,23 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
                                    : (setup.rails[0]->pins() ? 0 : 256);
     std::vector<Opened> opened;
     for (const json& card :
-         exchange_cards(who, "opened", to_card(describe_own(options, plan, setup.rails))))
+         exchange_cards(who, kOpened, to_card(describe_own(options, plan, setup.rails))))
       opened.push_back(parse_opened(card));
     setup.magic = opened[0].magic;
     agree(setup, opened);
     connect_peers(setup, opened);
     start_rails(setup);
     // Nobody sends before everybody has posted its receives.
-    exchange_cards(who, "ready", json::object());
+    exchange_cards(who, kReady, json::object());
     return std::make_unique<FabricEndpoint>(std::move(setup));
   } catch (const json::exception& problem) {
+    say_failed(who, problem.what());
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("fabric: a rank's card is unreadable: {}", problem.what()))
         .at_rank(rank);
+  } catch (const std::exception& problem) {
+    say_failed(who, problem.what());
+    throw;
   }
 }
 
