@@ -152,7 +152,13 @@ WorkPtr CallCommunicator::recv(void* data, std::int64_t count, DType dtype, int 
 }
 
 WorkPtr CallCommunicator::take(Call&& call) {
-  check_call(call, rank(), size(), device_type());
+  try {
+    check_call(call, rank(), size(), device_type());
+  } catch (const Error&) {
+    depth_ = 0;  // the group is given up; what follows would wait for its end for ever
+    group_.clear();
+    throw;
+  }
   if (depth_ == 0) return submit(std::move(call));
   group_.push_back(std::move(call));
   return nullptr;

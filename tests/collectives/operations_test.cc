@@ -83,6 +83,22 @@ TEST(UnequalCounts, OneLargeAmongSmallOnesLeavesTheControlMessage) {
   });
 }
 
+TEST(Groups, AreOverOnceACallInThemIsRefused) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options(5));
+    std::vector<float> values(10, 1.0f);
+    c->begin_group();
+    c->begin_group();
+    c->all_reduce(values.data(), values.data(), 5, DType::f32, ReduceOp::sum);
+    EXPECT_THAT(text_of([&] { c->broadcast(values.data(), 10, DType::f32, 2); }),
+                HasSubstr("root"));
+    // Not queued for an end_group() that does not come, and without what was called before.
+    c->all_reduce(values.data() + 5, values.data() + 5, 5, DType::f32, ReduceOp::sum)->wait();
+    EXPECT_EQ(values[4], 1.0f);
+    EXPECT_EQ(values[5], 2.0f);
+  });
+}
+
 TEST(Arguments, OfTheNewOperationsAreChecked) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options());
