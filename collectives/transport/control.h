@@ -72,6 +72,8 @@ struct alignas(64) MemoryAccess {
   std::atomic<std::uint32_t> closed{0};
 };
 
+enum class LastWords : std::uint32_t { none = 0, failed = 1, aborted = 2 };
+
 struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint64_t> place{0};
   alignas(64) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
@@ -81,7 +83,7 @@ struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
   // 0, or 1 + the rank that called abort; set by that rank in every page.
   alignas(64) std::atomic<std::uint32_t> aborted_by{0};
-  std::atomic<std::uint32_t> has_last_words{0};
+  std::atomic<std::uint32_t> has_last_words{0};  // LastWords, once they can be read
   char last_words[504];  // why this rank gave up, for those who find it gone
   MemoryAccess memory;
   ControlSlot slots[2];

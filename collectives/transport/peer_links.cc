@@ -76,8 +76,10 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-// False when the peer is gone or the deadline passed.
-bool send_message(int socket, const Message& message, int fd, Deadline deadline) {
+enum class Sent { yes, full, gone };  // full: the socket, or the kernel's room for descriptors
+
+// Without blocking.
+Sent try_send(int socket, const Message& message, int fd) {
   iovec part{const_cast<Message*>(&message), sizeof message};
   msghdr header{};
   header.msg_iov = &part;
@@ -92,10 +94,20 @@ bool send_message(int socket, const Message& message, int fd, Deadline deadline)
     control->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
   }
+  ssize_t sent;
+  do sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return Sent::yes;
+  // ETOOMANYREFS: of all that this user's processes have sent, more descriptors than `ulimit -n`
+  // wait to be received (unix(7)). No poll() says when that is over.
+  return errno == EAGAIN || errno == ETOOMANYREFS ? Sent::full : Sent::gone;
+}
+
+// Without a descriptor. False when the peer is gone or the deadline passed.
+bool send_message(int socket, const Message& message, Deadline deadline) {
   for (;;) {
-    if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != ETOOMANYREFS) return false;
+    const Sent sent = try_send(socket, message, -1);
+    if (sent != Sent::full) return sent == Sent::yes;
     if (!wait_for(socket, POLLOUT, deadline)) return false;
   }
 }
@@ -192,7 +204,8 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
     : rank_(rank),
       size_(size),
       sockets_(static_cast<std::size_t>(size)),
-      states_(static_cast<std::size_t>(size), LinkState::open) {
+      states_(static_cast<std::size_t>(size), LinkState::open),
+      next_(static_cast<std::size_t>(size)) {
   Card own{host_name(), static_cast<std::int64_t>(std::random_device{}()), {}};
   FileDescriptor listener = listen_anywhere(size, own.socket_name);
   const std::vector<Card> cards = exchange_cards(own, rank, size, store, prefix, deadline);
@@ -211,7 +224,7 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
     const sockaddr_un address = address_of(card.socket_name, length);
     const Message hello{MessageKind::hello, rank, card.secret, 0};
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        !send_message(fd.get(), hello, -1, deadline))
+        !send_message(fd.get(), hello, deadline))
       throw Error(ErrorCode::peer_lost,
                   fmt::format("native: rank {} left while the group formed", peer))
           .at_rank(rank)
@@ -245,25 +258,53 @@ PeerLinks::~PeerLinks() {
     if (!socket) continue;
     const Message goodbye{MessageKind::goodbye, rank_, 0, 0};
     try {
-      send_message(socket.get(), goodbye, -1, Deadline::in_seconds(0));
+      send_message(socket.get(), goodbye, Deadline::in_seconds(0));
     } catch (const Error&) {  // the peer will see the end of file
     }
   }
 }
 
-void PeerLinks::send_segment(std::int64_t number, const SharedSegment& segment, Deadline deadline) {
+void PeerLinks::announce(std::int64_t number, std::shared_ptr<SharedSegment> segment) {
+  announcements_.push_back({number, std::move(segment)});
+  send_announcements();
+}
+
+void PeerLinks::send_announcements() {
+  if (announcements_.empty()) return;
+  std::size_t taken = announcements_.size();  // by all
   for (int peer = 0; peer < size_; ++peer) {
+    std::size_t& next = next_[static_cast<std::size_t>(peer)];
     const FileDescriptor& socket = sockets_[static_cast<std::size_t>(peer)];
-    if (!socket || state(peer) != LinkState::open) continue;
-    const Message message{MessageKind::segment, rank_, number, segment.size()};
-    // A peer that is gone is noticed by drain().
-    send_message(socket.get(), message, segment.fd(), deadline);
+    bool open = socket && state(peer) == LinkState::open;
+    while (open && next < announcements_.size()) {
+      const Announcement& a = announcements_[next];
+      const Message message{MessageKind::segment, rank_, a.number, a.segment->size()};
+      const Sent sent = try_send(socket.get(), message, a.segment->fd());
+      if (sent == Sent::full) break;
+      if (sent == Sent::gone) open = false;  // drain() notices
+      if (sent == Sent::yes) ++next;
+    }
+    if (!open) next = announcements_.size();
+    taken = std::min(taken, next);
   }
+  for (std::size_t i = 0; i < taken; ++i) {
+    announcements_.front().segment->close_fd();
+    announcements_.pop_front();
+  }
+  for (std::size_t& next : next_) next -= taken;
+}
+
+std::vector<int> PeerLinks::behind() const {
+  std::vector<int> peers;
+  for (int peer = 0; peer < size_; ++peer)
+    if (next_[static_cast<std::size_t>(peer)] < announcements_.size()) peers.push_back(peer);
+  return peers;
 }
 
 void PeerLinks::drain(const OnSegment& on_segment) {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) drain_peer(peer, on_segment);
+  send_announcements();
 }
 
 void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
@@ -279,8 +320,16 @@ void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
         return;
       case Received::message:
         if (message.kind == MessageKind::goodbye) state = LinkState::left;
-        if (message.kind == MessageKind::segment && fd)
-          on_segment(peer, message.number, message.bytes, std::move(fd));
+        if (message.kind != MessageKind::segment) break;
+        if (!fd)  // the kernel drops what finds no number (MSG_CTRUNC, recvmsg(2))
+          throw Error(ErrorCode::io,
+                      fmt::format("native: memory that rank {} shares did not arrive: this process "
+                                  "has no file descriptor left",
+                                  peer),
+                      "raise `ulimit -n`")
+              .at_rank(rank_)
+              .with_peer(peer);
+        on_segment(peer, message.number, message.bytes, std::move(fd));
     }
   }
 }

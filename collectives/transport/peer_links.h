@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +27,7 @@ enum class LinkState : std::uint8_t {
 // Not thread-safe.
 class PeerLinks {
  public:
-  // `number` and `fd` as given to send_segment by that peer.
+  // `number` as given to announce() by that peer, and its memory.
   using OnSegment =
       std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
 
@@ -37,18 +38,30 @@ class PeerLinks {
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
 
-  // To all peers; those that are gone are skipped.
-  void send_segment(std::int64_t number, const SharedSegment& segment, Deadline deadline);
-  // Takes what has arrived, without blocking, and notices ends.
+  // To all peers, in the order of the calls. Does not block: what a peer has no room for is sent by
+  // later drains. Closes the segment's descriptor once everybody has it; those gone are skipped.
+  void announce(std::int64_t number, std::shared_ptr<SharedSegment> segment);
+  // Announcements that wait for room, and the peers that have not got all of them.
+  std::size_t backlog() const { return announcements_.size(); }
+  std::vector<int> behind() const;
+  // Takes what has arrived, without blocking, notices ends, and sends what waits. Throws io when
+  // this process has no file descriptor left for what it is sent.
   void drain(const OnSegment& on_segment);
   LinkState state(int peer) const { return states_[static_cast<std::size_t>(peer)]; }
 
  private:
+  struct Announcement {
+    std::int64_t number;
+    std::shared_ptr<SharedSegment> segment;
+  };
   void drain_peer(int peer, const OnSegment& on_segment);
+  void send_announcements();
 
   int rank_, size_;
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
+  std::deque<Announcement> announcements_;  // that somebody has not got
+  std::vector<std::size_t> next_;           // of these, by rank
 };
 
 }  // namespace shoal::collectives

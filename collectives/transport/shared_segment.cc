@@ -90,8 +90,8 @@ std::byte* map_well(int fd, std::size_t bytes) {
 
 }  // namespace
 
-SharedSegment::SharedSegment(FileDescriptor fd, std::size_t bytes)
-    : fd_(std::move(fd)), bytes_(bytes), data_(map_well(fd_.get(), bytes)) {
+SharedSegment::SharedSegment(int fd, std::size_t bytes)
+    : bytes_(bytes), data_(map_well(fd, bytes)) {
   if (!data_)
     throw_error(ErrorCode::out_of_memory, "cannot map {} bytes of shared memory: {}", bytes,
                 std::strerror(errno));
@@ -103,10 +103,16 @@ SharedSegment::~SharedSegment() { munmap(data_, bytes_); }
 
 std::shared_ptr<SharedSegment> SharedSegment::create(const char* name, std::size_t bytes) {
   FileDescriptor fd(memfd_create(name, MFD_CLOEXEC));
+  if (!fd && (errno == EMFILE || errno == ENFILE))
+    throw Error(
+        ErrorCode::io,
+        fmt::format("cannot create {} bytes of shared memory: {}", bytes, std::strerror(errno)),
+        "raise `ulimit -n`");
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     throw_error(ErrorCode::out_of_memory, "cannot create {} bytes of shared memory: {}", bytes,
                 std::strerror(errno));
-  std::shared_ptr<SharedSegment> segment(new SharedSegment(std::move(fd), bytes));
+  std::shared_ptr<SharedSegment> segment(new SharedSegment(fd.get(), bytes));
+  segment->fd_ = std::move(fd);
   remember(segment);
   return segment;
 }
@@ -123,7 +129,7 @@ std::shared_ptr<SharedSegment> SharedSegment::map(FileDescriptor fd, std::size_t
     if (found != book.by_identity.end())
       if (auto segment = found->second.lock()) return segment;
   }
-  return std::shared_ptr<SharedSegment>(new SharedSegment(std::move(fd), bytes));
+  return std::shared_ptr<SharedSegment>(new SharedSegment(fd.get(), bytes));
 }
 
 }  // namespace shoal::collectives

@@ -27,7 +27,7 @@ class FileDescriptor {
 class SharedSegment {
  public:
   // New and zero-filled; pages take memory once they are touched. `name` shows in /proc/*/maps.
-  // Throws out_of_memory with the bytes.
+  // Throws out_of_memory with the bytes, io where the process has no file descriptor left.
   static std::shared_ptr<SharedSegment> create(const char* name, std::size_t bytes);
   // Maps what another rank created; takes the descriptor over. corrupt_data when it is not
   // `bytes` long (reading beyond its end would kill the process). Ranks that are threads of one
@@ -39,10 +39,12 @@ class SharedSegment {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
+  // Of a segment created here, until close_fd(): the mapping needs none.
   int fd() const { return fd_.get(); }
+  void close_fd() { fd_.reset(); }
 
  private:
-  SharedSegment(FileDescriptor fd, std::size_t bytes);
+  SharedSegment(int fd, std::size_t bytes);
 
   FileDescriptor fd_;
   std::size_t bytes_;

@@ -23,7 +23,7 @@ class ConnectedHost final : public ShmHost {
     const std::size_t bytes = kPageBytes + shm_mailbox_bytes(size);
     own() = SharedSegment::create("shoal-mailboxes", bytes);
     new (own()->data()) RankPage;
-    links_.send_segment(0, *own(), deadline);
+    links_.announce(0, own());
     for (int peer = 0; peer < size; ++peer) {
       while (!segments_[static_cast<std::size_t>(peer)]) {
         poll();

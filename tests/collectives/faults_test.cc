@@ -169,6 +169,35 @@ TEST(LeavingRank, MayLeaveOnceItsOwnOperationsAreDone) {
     });
 }
 
+TEST(FailedRank, IsNamedAlthoughItLivesOn) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(world.rank ? 1 : 30));
+    communicator->barrier()->wait();
+    if (world.rank == 1) {
+      try {
+        communicator->barrier()->wait();  // alone
+      } catch (const Error&) {
+        store.set("failed", "");
+        store.get("named", Deadline::in_seconds(40));
+        throw;
+      }
+    }
+    store.get("failed", Deadline::in_seconds(20));
+    communicator->barrier()->wait();  // that one rank 1 did take part in
+    const auto start = Clock::now();
+    try {
+      communicator->barrier()->wait();
+    } catch (const Error& error) {
+      store.set("named", "");
+      EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+      EXPECT_LT(seconds_since(start), 5);
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 failed (its last words: barrier (#2) did not"),
+                               HasSubstr("barrier (#3)")));
+}
+
 // What rank 1 calls instead of rank 0's all_reduce of 100 f32, sum.
 struct Difference {
   std::string text;
@@ -390,6 +419,29 @@ TEST(Work, MayBeWaitedForInAnyOrderAndPolled) {
     for (std::size_t i = works.size(); i-- > 0;) works[i]->wait();
     for (const auto& buffer : buffers) EXPECT_EQ(buffer.back(), 3.0);
   });
+}
+
+TEST(Work, ThatIsOnlyTestedHasTheDeadlineToo) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, with_deadline(1));
+    communicator->barrier()->wait();
+    if (world.rank == 1) {
+      store.get("given up", Deadline::in_seconds(20));
+      return;
+    }
+    const auto start = Clock::now();
+    const auto work = communicator->barrier();
+    try {
+      while (!work->test() && seconds_since(start) < 10) sleep_seconds(0.001);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout);
+      store.set("given up", "");
+      throw;
+    }
+    store.set("given up", "");
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("barrier (#2) did not finish within"),
+                               HasSubstr("rank 1 (it last called barrier (#1))")));
 }
 
 TEST(Work, OutlivesItsCommunicatorWithAnError) {

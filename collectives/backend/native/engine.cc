@@ -54,6 +54,8 @@ void Engine::guarded(Body&& body) {
     body();
   } catch (const Error& error) {
     fail(error);
+  } catch (const std::exception& problem) {  // no memory, say; the peers must hear of it too
+    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
   }
 }
 
@@ -71,8 +73,10 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fus
     count_in_flight(1);
     drive_begins();
     if (is_message(operation->call.operation)) {
-      guarded([&] { messages_->post(operation); });
-      drive_messages();
+      guarded([&] {
+        messages_->post(operation);
+        drive_messages();
+      });
     } else {
       ++next_sequence_;
       queue_.push_back(operation);
@@ -93,13 +97,18 @@ std::shared_ptr<QueuedOperation> Engine::new_operation() {
   if (!spare_ || spare_.use_count() > 1) return std::make_shared<QueuedOperation>();
   spare_->published = spare_->exchanged_inline = false;
   spare_->step = 0;
+  spare_->first_test.reset();
   spare_->done.store(false, std::memory_order_relaxed);
   return std::move(spare_);
 }
 
 bool Engine::test(QueuedOperation& operation) {
   if (operation.done.load(std::memory_order_acquire)) return true;
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  // Who never waits has a deadline too.
+  if (!operation.first_test) operation.first_test = Clock::now();
+  const double waited = seconds_since(*operation.first_test);
+  const bool late = waited > deadline_seconds_;
+  const auto lock = late ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::try_to_lock);
   if (!lock) return false;  // the progress thread is at it
   if (operation.done.load()) return true;
   throw_if_failed();
@@ -108,8 +117,10 @@ bool Engine::test(QueuedOperation& operation) {
   // A bounded visit: the caller has something better to do.
   for (int steps = 0; steps < 8 && progress != Progress::none && !operation.done.load(); ++steps)
     progress = advance();
-  if (progress == Progress::none) check_group(operation);
-  return operation.done.load();
+  if (operation.done.load()) return true;
+  check_group(operation);
+  if (late) fail(timeout_error(operation, waited));
+  return false;
 }
 
 void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) {
@@ -127,12 +138,12 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
   std::optional<Clock::time_point> start;
   for (std::uint32_t round = 1; !operation.done.load(std::memory_order_relaxed); ++round) {
     throw_if_failed();
-    if (advance() != Progress::none) {
-      backoff.reset();
-      continue;
-    }
-    // The clock costs as much as many looks at a flag.
+    const bool moved = advance() != Progress::none;
+    if (moved) backoff.reset();
+    // The clock costs as much as many looks at a flag. Deadlines and aborts count while there is
+    // movement too.
     if (backoff.sleeping() || round % 64 == 0) {
+      if (operation.done.load(std::memory_order_relaxed)) break;
       check_group(operation);
       const auto now = Clock::now();
       if (!start) start = now;
@@ -140,6 +151,7 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
       if (now >= deadline->time())
         fail(timeout_error(operation, std::chrono::duration<double>(now - *start).count()));
     }
+    if (moved) continue;
     const int limit = backoff.sleeping() ? sleep_milliseconds(*deadline) : 0;
     backoff.pause(group_->own_page(), limit, [this] { return may_progress(); });
   }
@@ -174,16 +186,20 @@ CommunicatorStatistics Engine::statistics() const {
 
 Engine::Progress Engine::advance() {
   if (failure_) return Progress::none;
-  const bool moved = drive_messages();
-  const Progress progress = queue_.empty() ? Progress::none : advance_head();
-  return moved && progress == Progress::none ? Progress::step : progress;
+  Progress progress = Progress::none;
+  guarded([&] {
+    const bool moved = drive_messages();
+    if (!queue_.empty()) progress = advance_head();
+    if (moved && progress == Progress::none) progress = Progress::step;
+  });
+  return progress;
 }
 
 bool Engine::drive_messages() {
   if (messages_->idle()) return false;
   bool moved = false;
   std::vector<std::shared_ptr<QueuedOperation>> finished;
-  guarded([&] { moved = messages_->progress(finished); });
+  moved = messages_->progress(finished);
   for (const auto& message : finished) {
     ++statistics_.operations;
     statistics_.by_progress_thread += background_;
@@ -206,6 +222,7 @@ Engine::Progress Engine::advance_head() {
   }
   if (!head.plan && !make_plan_when_matched(head)) return Progress::none;
   if (!step_ready(head)) return Progress::none;
+  check_before_step(head);
   run_step(head);
   ++head.step;
   // The next operation's descriptor says as much as the last step of this one.
@@ -279,6 +296,7 @@ bool Engine::exchange_when_matched(const QueuedOperation& operation) {
 }
 
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
+  memory_of_ = -1;
   if (!group_->all_published(operation.sequence)) return false;
   const auto size = static_cast<std::size_t>(group_->size());
   std::ranges::fill(buffers_.send, nullptr);
@@ -312,6 +330,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
     const auto resolve = [&](const Location& location, std::byte*& pointer) {
       if (!location.symmetric() || peer == group_->rank()) return true;
       pointer = group_->resolve(peer, location);
+      if (!pointer) memory_of_ = peer;
       return pointer != nullptr;
     };
     if (!resolve(d.send, buffers_.send[p])) return false;
@@ -365,7 +384,10 @@ bool Engine::step_ready(const QueuedOperation& operation) const {
 
 int Engine::blocking_peer(const QueuedOperation& operation) const {
   const auto place = [&](std::uint32_t steps) { return place_of(operation.sequence, steps); };
-  if (!operation.plan) return group_->first_behind(place(0));
+  if (!operation.plan) {
+    const int peer = group_->first_behind(place(0));
+    return peer >= 0 ? peer : memory_of_;
+  }
   const Requirement needed = operation.plan->needs(operation.step);
   if (needed.all > 0) {
     const int peer = group_->first_behind(place(needed.all));
@@ -425,8 +447,11 @@ void Engine::drop_queue() {
 void Engine::fail(const Error& error) {
   if (!failure_) {
     failure_ = error;
-    if (error.code() != ErrorCode::aborted) group_->say_last_words(error.what());
-    flight_.failed(error.what());
+    if (error.rank() < 0) failure_->at_rank(group_->rank());
+    if (error.operation().empty() && !queue_.empty())
+      failure_->in_operation(named(*queue_.front()));
+    if (error.code() != ErrorCode::aborted) group_->say_last_words(failure_->what());
+    flight_.failed(failure_->what());
     group_->close_memory();
     drop_queue();
     messages_->clear();
@@ -450,28 +475,49 @@ void Engine::check_group(const QueuedOperation& operation) {
   if (now < next_check_) return;
   next_check_ = now + kCheckEvery;
   check_aborted(operation);
-  group_->poll_links();
-  if (queue_.empty()) return;
-  const QueuedOperation& head = *queue_.front();
-  for (int peer = 0; peer < group_->size(); ++peer) {
+  guarded([&] {
+    group_->poll_links();
+    if (!queue_.empty()) check_peers(*queue_.front());
+  });
+}
+
+void Engine::check_peers(const QueuedOperation& head) {
+  // The dead first: who has failed may have failed because of them.
+  const int size = group_->size();
+  for (int i = 0; i < 2 * size; ++i) {
+    const int peer = i % size;
     const LinkState state = group_->link_state(peer);
-    if (state == LinkState::open) continue;
+    const bool over = state != LinkState::open || (i >= size && group_->has_failed(peer));
+    if (peer == group_->rank() || !over) continue;
     // What it finished before it went still counts, and shared memory outlives its owner: it only
     // matters once the head operation waits for it.
     const int blocking = blocking_peer(head);
     if (blocking < 0) return;
     const auto target = place_of(head.sequence, head.plan ? head.plan->steps() : 0);
-    if (reached(group_->page(peer).place.load(), target)) continue;
-    const std::string words = group_->last_words(peer);
-    fail(Error(ErrorCode::peer_lost,
-               fmt::format("rank {} {} ({})", peer,
-                           state == LinkState::lost ? "died" : "left the group",
-                           words.empty() ? whereabouts(peer) : "its last words: " + words),
-               "look at that rank's own output for the cause")
-             .at_rank(group_->rank())
-             .with_peer(peer)
-             .in_operation(named(head)));
+    if (peer != blocking && reached(group_->page(peer).place.load(), target)) continue;
+    fail(lost(peer, state, head));
   }
+}
+
+void Engine::check_before_step(const QueuedOperation& head) {
+  check_aborted(head);
+  const auto target = place_of(head.sequence, head.plan->steps());
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (group_->has_failed(peer) && peer != group_->rank() &&
+        !reached(group_->page(peer).place.load(), target))
+      fail(lost(peer, LinkState::open, head));
+}
+
+Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
+  const std::string words = group_->last_words(peer);
+  Error error(ErrorCode::peer_lost,
+              fmt::format("rank {} {} ({})", peer,
+                          state == LinkState::open   ? "failed"
+                          : state == LinkState::lost ? "died"
+                                                     : "left the group",
+                          words.empty() ? whereabouts(peer) : "its last words: " + words),
+              "look at that rank's own output for the cause");
+  return error.at_rank(group_->rank()).with_peer(peer).in_operation(named(head));
 }
 
 std::string Engine::whereabouts(int peer) const {
@@ -499,9 +545,13 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
     return place_of(head.sequence, steps);
   };
   for (int peer = 0; peer < group_->size(); ++peer) {
-    if (peer == group_->rank() || reached(group_->page(peer).place.load(), target(peer))) continue;
+    const bool behind = !reached(group_->page(peer).place.load(), target(peer));
+    const bool unmapped = !head.plan && peer == memory_of_;
+    if (peer == group_->rank() || (!behind && !unmapped)) continue;
     if (first < 0) first = peer;
-    missing.push_back(fmt::format("rank {} ({})", peer, whereabouts(peer)));
+    missing.push_back(
+        fmt::format("rank {} ({})", peer,
+                    behind ? whereabouts(peer) : "the memory it calls with has not been mapped"));
   }
   Error error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,
@@ -557,6 +607,7 @@ void Engine::park() {
 
 void Engine::drive_in_background() {
   Backoff backoff(0, group_->sleepers_fence(), true);
+  std::uint32_t moves = 0;
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
     {
       const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -565,8 +616,9 @@ void Engine::drive_in_background() {
       bool stuck = false;
       try {
         stuck = advance() == Progress::none;
-        if (stuck) check_group(queue_.empty() ? messages_->first() : *queue_.front());
-      } catch (const Error&) {
+        if ((stuck || ++moves % 64 == 0) && !(queue_.empty() && messages_->idle()))
+          check_group(queue_.empty() ? messages_->first() : *queue_.front());
+      } catch (const std::exception&) {
         stuck = false;  // kept in failure_: the next call on any thread throws it
       }
       background_ = false;

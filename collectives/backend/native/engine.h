@@ -34,6 +34,7 @@ struct QueuedOperation {
   std::int64_t payload_bytes = 0;  // of that, beside the first line
   std::unique_ptr<Plan> plan;      // once all descriptors match
   std::uint32_t step = 0;
+  std::optional<Clock::time_point> first_test;  // that found it unfinished
   std::atomic<bool> done{false};
 };
 
@@ -65,7 +66,7 @@ class Engine {
   Progress advance_head();
   bool drive_messages();  // true when something moved
   template <typename Body>
-  void guarded(Body&& body);  // an Error fails everything
+  void guarded(Body&& body);  // an exception fails everything
   void run_step(QueuedOperation& head);
   void publish_descriptor(QueuedOperation& operation);
   bool exchange_when_matched(const QueuedOperation& operation);
@@ -88,8 +89,12 @@ class Engine {
   // Fails where something cannot come any more: somebody aborted, a peer is dead. Looks at most
   // every few milliseconds.
   void check_group(const QueuedOperation& operation);
+  void check_peers(const QueuedOperation& head);
+  // Fails where a rank whose buffers a step may touch has given up: it may have freed them.
+  void check_before_step(const QueuedOperation& head);
+  Error lost(int peer, LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);
-  // The first rank that the head operation waits for; -1: none.
+  // The first rank that the head operation waits for, or whose memory; -1: none.
   int blocking_peer(const QueuedOperation& operation) const;
   std::string whereabouts(int peer) const;
   Error timeout_error(const QueuedOperation& operation, double waited) const;
@@ -129,6 +134,7 @@ class Engine {
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
   FlightRecorder flight_;
+  int memory_of_ = -1;       // whose memory the head operation finds not mapped here yet
   bool background_ = false;  // the progress thread holds mutex_
   Clock::time_point next_check_{};
 

@@ -21,6 +21,7 @@ namespace {
 constexpr std::int64_t kControlSegment = -1;
 // Numbers from here on are those of another group's memory.
 constexpr std::int32_t kShared = 1 << 20;
+constexpr std::size_t kMostAnnouncements = 16;  // of own segments that peers have no room for
 constexpr std::size_t kPageBytes = (sizeof(RankPage) + 4095) / 4096 * 4096;
 constexpr std::size_t kMailboxOffset = kPageBytes + static_cast<std::size_t>(kBounceBytes);
 
@@ -51,7 +52,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
                     reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
   introduce_memory();
   links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
-  links_->send_segment(kControlSegment, *control_[index(rank)], deadline);
+  links_->announce(kControlSegment, control_[index(rank)]);
   for (;;) {
     poll_links();
     std::vector<int> missing;
@@ -64,10 +65,12 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
             .with_peer(peer)
             .in_operation("make_communicator");
     }
+    if (missing.empty()) missing = links_->behind();
     if (missing.empty()) break;
     if (deadline.passed())
-      throw Error(ErrorCode::timeout, fmt::format("rank(s) {} did not share their memory in time",
-                                                  fmt::join(missing, ", ")))
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank(s) {} did not share their memory, or map ours, in time",
+                              fmt::join(missing, ", ")))
           .at_rank(rank)
           .with_peer(missing.front())
           .in_operation("make_communicator");
@@ -124,11 +127,28 @@ bool Group::all_published(std::uint32_t sequence, std::int64_t payload_bytes) co
 }
 
 std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  // Each that waits holds a descriptor. The others may all be here too, waiting for our drains.
+  while (links_ && links_->backlog() >= kMostAnnouncements) {
+    poll_links_locked();
+    if (links_->backlog() < kMostAnnouncements) break;
+    if (deadline.passed())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("{} segments of symmetric memory wait to be mapped by rank(s) {}",
+                      links_->backlog(), fmt::join(links_->behind(), ", ")),
+          "see what those ranks do, raise `ulimit -n`, or allocate fewer and larger buffers")
+          .at_rank(rank_)
+          .with_peer(links_->behind().front())
+          .in_operation("memory_resource");
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+  }
   auto segment = SharedSegment::create("shoal-symmetric", bytes);
-  const std::lock_guard lock(mutex_);
   auto& own = segments_[index(rank_)];
   own.push_back(segment);
-  if (links_) links_->send_segment(static_cast<std::int64_t>(own.size()) - 1, *segment, deadline);
+  if (links_) links_->announce(static_cast<std::int64_t>(own.size()) - 1, segment);
   return segment;
 }
 
@@ -207,14 +227,18 @@ void Group::close_links() {
   links_.reset();
 }
 
-void Group::say_last_words(std::string_view text) {
+void Group::say_last_words(std::string_view text, LastWords why) {
   const std::lock_guard lock(mutex_);  // one thread may fail while another aborts
   RankPage& own = own_page();
   if (own.has_last_words.load() != 0) return;
   const std::size_t length = std::min(text.size(), sizeof own.last_words - 1);
   std::memcpy(own.last_words, text.data(), length);
   own.last_words[length] = '\0';
-  own.has_last_words.store(1);
+  own.has_last_words.store(static_cast<std::uint32_t>(why));
+}
+
+bool Group::has_failed(int peer) const {
+  return page(peer).has_last_words.load() == static_cast<std::uint32_t>(LastWords::failed);
 }
 
 std::string Group::last_words(int peer) const {
@@ -224,7 +248,7 @@ std::string Group::last_words(int peer) const {
 }
 
 void Group::broadcast_abort(std::string_view reason) {
-  say_last_words(reason);
+  say_last_words(reason, LastWords::aborted);
   for (int peer = 0; peer < size_; ++peer) {
     std::uint32_t nobody = 0;
     page(peer).aborted_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);

@@ -58,7 +58,7 @@ class Group {
   int first_behind(std::uint64_t target) const;
 
   // Symmetric memory: a new segment that all ranks map. Its number is its place in the order of
-  // this rank's segments.
+  // this rank's segments. Waits only while many are not mapped yet, then throws timeout.
   std::shared_ptr<SharedSegment> add_segment(std::size_t bytes, Deadline deadline);
   // Where [pointer, pointer + bytes) lies in this rank's segments, if it does.
   Location locate(const void* pointer, std::int64_t bytes) const;
@@ -80,7 +80,9 @@ class Group {
   void close_links();
 
   // Why this rank gives up, for those who find it gone.
-  void say_last_words(std::string_view text);
+  void say_last_words(std::string_view text, LastWords why = LastWords::failed);
+  // It said so, and will not go on: not that somebody aborted, which aborted_by() tells.
+  bool has_failed(int peer) const;
   std::string last_words(int peer) const;
   // Makes every rank's waits end.
   void broadcast_abort(std::string_view reason);

@@ -24,9 +24,12 @@ class GroupHost final : public ShmHost {
   std::string fate(int peer) const override {
     group_->poll_links();
     const LinkState state = group_->link_state(peer);
-    if (state == LinkState::open) return {};
+    if (state == LinkState::open && !group_->has_failed(peer)) return {};
     const std::string words = group_->last_words(peer);
-    return fmt::format("{}{}", state == LinkState::lost ? "died" : "left the group",
+    return fmt::format("{}{}",
+                       state == LinkState::open   ? "failed"
+                       : state == LinkState::lost ? "died"
+                                                  : "left the group",
                        words.empty() ? "" : " (its last words: " + words + ")");
   }
 
