@@ -100,6 +100,56 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   EXPECT_FALSE(patience.spent(start + microseconds(30000)));
 }
 
+TEST(Net, WhatIsOnlyTestedHasTheDeadlineToo) {
+  const LoopbackRanks loopback(2);
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(1));
+    std::vector<float> values(10, 1.0f);
+    sum(*c, values);
+    if (world.rank == 0) {
+      const auto start = Clock::now();
+      const auto work = c->recv(values.data(), 10, DType::f32, 1);
+      try {
+        while (!work->test() && seconds_since(start) < 10) sleep_seconds(0.001);
+      } catch (const Error&) {
+        store.set("given up", "");
+        throw;
+      }
+    }
+    store.get("given up", Deadline::in_seconds(20));
+  });
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("recv of 10 f32 from rank 1"), HasSubstr("did not finish within")));
+}
+
+// Each has a thread that waits, and both drive one engine.
+TEST(Net, TwoGroupsOfOneEngineMayBeWaitedForAtOnce) {
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(20));
+    const std::vector<std::shared_ptr<Communicator>> groups{c->split(0, world.rank),
+                                                            c->split(0, world.rank)};
+    const auto start = Clock::now();
+    std::atomic<int> right{0};
+    std::vector<std::thread> threads;
+    for (const auto& group : groups)
+      threads.emplace_back([&right, group] {
+        try {
+          for (int i = 0; i < 1000; ++i) {
+            std::vector<float> values(10, 1.0f);
+            sum(*group, values);
+            right += values[9] == 2.0f;
+          }
+        } catch (const Error& error) {
+          ADD_FAILURE() << error.what();
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(right, 2000);
+    EXPECT_LT(seconds_since(start), 20);
+  });
+}
+
 TEST(Net, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
   constexpr std::int64_t kCount = 30001;
   std::vector<std::vector<float>> results;

@@ -122,8 +122,7 @@ class AllReduceTask final : public NodeTask {
 
   DType dtype() const { return wide_ ? DType::f32 : call_.dtype; }  // of sums
   Buffer scratch(std::int64_t bytes) const {
-    return Buffer(node(Lane::reduce).memory_resource(), static_cast<std::size_t>(bytes),
-                  MemoryTag::communication);
+    return Buffer(*levels_->scratch, static_cast<std::size_t>(bytes), MemoryTag::communication);
   }
   void* sum_of(int slice, const Part& part) const {  // of all ranks, the own shard
     return wide_ ? static_cast<void*>(static_cast<float*>(part.wide.data()) + part.begin)

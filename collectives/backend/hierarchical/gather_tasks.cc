@@ -241,8 +241,7 @@ class ReduceScatterTask final : public BlockTask {
 
   Buffer scratch(std::int64_t count) const {
     const auto bytes = static_cast<std::size_t>(count) * size_of(dtype_);
-    return bytes == 0 ? Buffer()
-                      : Buffer(node().memory_resource(), bytes, MemoryTag::communication);
+    return bytes == 0 ? Buffer() : Buffer(*levels_->scratch, bytes, MemoryTag::communication);
   }
 
   const DType dtype_;  // of partial sums

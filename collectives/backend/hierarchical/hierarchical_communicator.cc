@@ -33,6 +33,9 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   for (std::uint32_t lane = 0; lane < 2; ++lane)
     levels->exchanges[lane] = std::make_unique<NetGroup>(flat.engine(), end - 2 + lane,
                                                          flat.members(), flat.rank(), inner);
+  levels->registered =
+      std::make_unique<ScratchMemory>(*flat.engine(), levels->nodes[0]->memory_resource());
+  levels->scratch = std::make_unique<PoolMemory>(*levels->registered);
   if (local >= where.rails()) return levels;
   std::vector<int> members;
   for (const int rank : where.rail(local))

@@ -16,6 +16,7 @@
 
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/net/net_group.h"
+#include "shoal/collectives/backend/net/scratch_memory.h"
 
 namespace shoal::collectives {
 
@@ -28,6 +29,9 @@ struct Levels {
   std::unique_ptr<NetGroup> rail;  // null where this rank has none
   // All ranks, for programs of Tasks, by the lane that submits them in one order.
   std::array<std::unique_ptr<NetGroup>, 2> exchanges;
+  // For Tasks' partial sums: memory of the nodes that is registered once. Within Task::advance().
+  std::unique_ptr<ScratchMemory> registered;
+  std::unique_ptr<PoolMemory> scratch;  // over it
   std::unique_ptr<kernels::ReductionKernels> reduction;
   std::atomic<std::int64_t> completed{0}, by_progress_thread{0};
   std::uint64_t next_ticket = 0;  // the caller's thread

@@ -5,8 +5,8 @@
 namespace shoal::collectives {
 namespace {
 
-// Smaller allocations are rather found in the transport's registration cache, or copied.
-constexpr std::size_t kRegisterBytes = 64 << 10;
+// Messages of less are copied by every transport.
+constexpr std::size_t kRegisterBytes = 4 << 10;
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/collectives/backend/net/scratch_memory.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/log.h"
 
@@ -48,14 +49,20 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       endpoint_name_(endpoint->name()),
       polled_(endpoint->must_be_polled()),
       host_(make_host_memory()),
-      pool_(std::make_unique<PoolMemory>(*host_)),
+      scratch_(std::make_unique<ScratchMemory>(*this, *host_)),
+      pool_(std::make_unique<PoolMemory>(*scratch_)),
       reduction_(kernels::make_cpu_reduction()),
       control_(std::move(control)),
       endpoint_(std::move(endpoint)),
       patience_(suitable_spins(options.ranks_on_host) > 0 ? kLookRoomy : kLookCrowded),
       thread_([this] { progress_loop(); }) {}
 
-NetEngine::~NetEngine() { stop(); }
+NetEngine::~NetEngine() {
+  stop();
+  // What gives memory back, then the pool, whose regions retire with the members they retire to.
+  idle_.clear();
+  pool_.reset();
+}
 
 std::unique_lock<std::mutex> NetEngine::enter() {
   entering_.fetch_add(1);
@@ -83,6 +90,7 @@ void NetEngine::submit(const std::shared_ptr<Channel>& channel,
 void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
                               std::shared_ptr<NetOperation> operation) {
   throw_if_failed();
+  drop_retired();
   fail_on_news([&] { return operation->name(); });
   channel->waiting.push_back(std::move(operation));
   in_flight_.fetch_add(1);
@@ -95,6 +103,8 @@ void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
     start_waiting(*channel);
   } catch (const Error& error) {
     fail(with_cause(error));
+  } catch (const std::exception& problem) {
+    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
   }
 }
 
@@ -102,6 +112,7 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
   {
     const auto lock = enter();
     throw_if_failed();
+    drop_retired();
     fail_on_news([&] { return task->name(); });
     in_flight_.fetch_add(1);
     last_driven_ = Clock::now().time_since_epoch().count();
@@ -112,7 +123,11 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
 
 bool NetEngine::test(InFlight& what) {
   if (what.done()) return true;
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  // Who never waits has a deadline too.
+  if (!what.first_test_) what.first_test_ = Clock::now();
+  const double waited = seconds_since(*what.first_test_);
+  const bool late = waited > options_.deadline_seconds;
+  const auto lock = late ? enter() : std::unique_lock(mutex_, std::try_to_lock);
   if (!lock) return false;  // somebody is at it
   if (what.done()) return true;
   throw_if_failed();
@@ -120,9 +135,23 @@ bool NetEngine::test(InFlight& what) {
   bool moved = true;
   // A bounded visit: the caller has something better to do.
   for (int steps = 0; steps < 4 && moved && !what.done(); ++steps) moved = advance();
-  if (!moved) check_news();
-  return what.done();
+  if (what.done()) return true;
+  check_news();
+  if (late) fail(timeout_error(what, waited));
+  return false;
 }
+
+// What an error names: the operation that somebody waits for.
+class NetEngine::Awaiting {
+ public:
+  Awaiting(const InFlight*& awaited, const InFlight& what) : awaited_(awaited) { awaited_ = &what; }
+  ~Awaiting() { awaited_ = nullptr; }
+  Awaiting(const Awaiting&) = delete;
+  Awaiting& operator=(const Awaiting&) = delete;
+
+ private:
+  const InFlight*& awaited_;
+};
 
 void NetEngine::wait(InFlight& what, Deadline deadline) {
   if (what.done()) return;
@@ -138,24 +167,28 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
   auto lock = enter();
   for (std::uint32_t looks = 0, sleeps = 0; !what.done(); ++looks) {
     throw_if_failed();
+    const Awaiting awaiting(awaited_, what);
+    const bool moved = advance();
+    const auto now = Clock::now();
+    if (moved) {
+      patience_.moved(now);
+      sleeps = 0;
+    }
+    const bool spent = !moved && patience_.spent(now);
+    // While there is movement too: deadlines and news count for all that is in flight.
+    if ((spent || looks % 64 == 0) && !what.done()) {
+      check_news();
+      if (now >= deadline.time())
+        fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
+    }
+    // After a look of our own: two who wait would otherwise hand the lock to and fro.
     if (entering_.load() > 0) {
       lock.unlock();
       std::this_thread::yield();
       lock = enter();
       continue;
     }
-    if (advance()) {
-      patience_.moved(Clock::now());
-      sleeps = 0;
-      continue;
-    }
-    const auto now = Clock::now();
-    const bool spent = patience_.spent(now);
-    if (spent || looks % 64 == 0) {
-      check_news();
-      if (now >= deadline.time())
-        fail(timeout_error(what, std::chrono::duration<double>(now - start).count()));
-    }
+    if (moved) continue;
     if (spent)
       endpoint_->sleep(sleep_microseconds(sleeps++));
     else
@@ -218,10 +251,7 @@ std::unique_ptr<Registration> NetEngine::register_memory(void* data, std::int64_
     Kept(std::weak_ptr<NetEngine> engine, std::uint64_t number)
         : engine_(std::move(engine)), number_(number) {}
     ~Kept() override {
-      const auto engine = engine_.lock();
-      if (!engine) return;
-      const auto lock = engine->enter();
-      engine->regions_.erase(number_);
+      if (const auto engine = engine_.lock()) engine->retire_region(number_);
     }
 
    private:
@@ -229,10 +259,28 @@ std::unique_ptr<Registration> NetEngine::register_memory(void* data, std::int64_
     std::uint64_t number_;
   };
   const auto lock = enter();
-  if (!endpoint_) return std::make_unique<Registration>();
-  auto region = endpoint_->register_memory(data, bytes);
-  regions_[++next_region_] = std::move(region);
-  return std::make_unique<Kept>(weak_from_this(), next_region_);
+  return std::make_unique<Kept>(weak_from_this(), hold_region(data, bytes));
+}
+
+std::uint64_t NetEngine::hold_region(void* data, std::int64_t bytes) {
+  drop_retired();
+  if (!endpoint_) return 0;
+  regions_[++next_region_] = endpoint_->register_memory(data, bytes);
+  return next_region_;
+}
+
+void NetEngine::retire_region(std::uint64_t region) noexcept {
+  const std::lock_guard lock(retired_mutex_);
+  retired_.push_back(region);
+  any_retired_.store(true);
+}
+
+void NetEngine::drop_retired() {
+  if (!any_retired_.load()) return;
+  const std::lock_guard lock(retired_mutex_);
+  for (const std::uint64_t region : retired_) regions_.erase(region);
+  retired_.clear();
+  any_retired_.store(false);
 }
 
 EndpointStatistics NetEngine::endpoint_statistics() const {
@@ -279,6 +327,8 @@ bool NetEngine::advance() {
   } catch (const Error& error) {
     if (failure_) throw;
     fail(with_cause(error));
+  } catch (const std::exception& problem) {  // no memory, say; the other ranks must hear of it
+    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
   }
 }
 
@@ -415,10 +465,14 @@ Error NetEngine::with_cause(const Error& error) {
   while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
   const auto news = control_->news();
   if (!news) return error;
+  // Rather what somebody waits for than the part of it that met the error.
   std::string name = error.operation();
+  if (awaited_)
+    name = awaited_->name();
+  else if (!tasks_.empty())
+    name = tasks_.front()->name();
   for (const auto& channel : active_)
     if (name.empty() && !channel->running.empty()) name = channel->running.front()->name();
-  for (const auto& task : tasks_) name = task->name();
   ErrorCode code = ErrorCode::peer_lost;
   std::string text;
   switch (news->kind) {
@@ -517,7 +571,7 @@ bool NetEngine::still_sending() {
   background_ = true;
   try {
     advance();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // Kept in failure_: the next call on any thread throws it.
     log::debug("rank {}, progress thread: {}", rank_, error.what());
   }
@@ -526,7 +580,7 @@ bool NetEngine::still_sending() {
 }
 
 void NetEngine::drive_in_background() {
-  std::uint32_t idle = 0;
+  std::uint32_t idle = 0, moves = 0;
   while (waiters_.load() == 0 && entering_.load() == 0 && in_flight_.load() > 0 &&
          !stopping_.load()) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -534,11 +588,9 @@ void NetEngine::drive_in_background() {
     background_ = true;
     try {
       idle = advance() ? 0 : idle + 1;
-      if (idle > 0) {
-        check_news();
-        endpoint_->sleep(sleep_microseconds(idle));
-      }
-    } catch (const Error& error) {
+      if (idle > 0 || ++moves % 64 == 0) check_news();
+      if (idle > 0) endpoint_->sleep(sleep_microseconds(idle));
+    } catch (const std::exception& error) {
       // Kept in failure_: the next call on any thread throws it.
       log::debug("rank {}, progress thread: {}", rank_, error.what());
     }

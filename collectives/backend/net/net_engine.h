@@ -43,6 +43,8 @@ class InFlight {
   void set_done() { done_.store(true); }
 
  private:
+  friend class NetEngine;
+  std::optional<Clock::time_point> first_test_;  // that found it unfinished
   std::atomic<bool> done_{false};
 };
 
@@ -117,6 +119,11 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
 
   // Keeps the range registered until the returned object ends, or the engine does.
   std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes);
+  // The same by number, with the engine's lock held: from inside Task::advance().
+  std::uint64_t hold_region(void* data, std::int64_t bytes);
+  // Whether the lock is held or not: it is given up before anything else is submitted, so that no
+  // message meets new memory under an old registration.
+  void retire_region(std::uint64_t region) noexcept;
   std::string endpoint_name() const { return endpoint_name_; }
   EndpointStatistics endpoint_statistics() const;
 
@@ -126,6 +133,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void set_next_group(std::uint32_t next);
 
  private:
+  class Awaiting;
   // All below: with mutex_ held.
   bool advance();
   bool run_channel(Channel& channel, std::int64_t& budget);
@@ -139,6 +147,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void check_news();
   template <typename Name>
   void fail_on_news(Name&& name);
+  void drop_retired();
   Error with_cause(const Error& error);
   Error timeout_error(const InFlight& what, double waited) const;
   // `sleeps`: so many in a row moved nothing.
@@ -157,7 +166,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::string endpoint_name_;
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
-  std::unique_ptr<MemoryResource> pool_;
+  std::unique_ptr<MemoryResource> scratch_;  // registered
+  std::unique_ptr<MemoryResource> pool_;     // over it
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   std::unique_ptr<ControlLinks> control_;
 
@@ -169,6 +179,9 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::unique_ptr<Endpoint> endpoint_;                              // null after a failure
   std::map<std::uint64_t, std::unique_ptr<MemoryRegion>> regions_;  // of endpoint_
   std::uint64_t next_region_ = 0;
+  std::mutex retired_mutex_;  // innermost
+  std::vector<std::uint64_t> retired_;
+  std::atomic<bool> any_retired_{false};
   std::optional<Error> failure_;
   EndpointStatistics last_statistics_;
   std::uint32_t next_group_ = 1;
@@ -176,6 +189,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   Clock::time_point peer_left_since_{};
   bool background_ = false;
   Patience patience_;
+  const InFlight* awaited_ = nullptr;  // whose wait() has the lock
 
   std::atomic<int> users_{0}, in_flight_{0}, waiters_{0};
   std::atomic<Clock::rep> last_driven_{0};
