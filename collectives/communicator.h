@@ -104,8 +104,9 @@ class Communicator {
                        Stream stream = {}) = 0;
 
   // Coalesced: nothing called between the two moves before end_group(), whose Work is done when all
-  // of it is. Calls inside return null. Sends and receives of a group run side by side. Groups nest
-  // as NCCL's do: an inner end_group() returns null.
+  // of it is. Calls inside return null. They must not depend on each other: they run side by side,
+  // in any order, or fused into one. Groups nest as NCCL's do: an inner end_group() returns null. A
+  // refused call throws and gives the whole group up.
   virtual void begin_group() = 0;
   virtual WorkPtr end_group() = 0;
 
@@ -114,7 +115,9 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   // Gives up everything in flight, here and, as soon as they notice, on all other ranks, whose
-  // waits throw aborted with `reason` and this rank's number. May be called from any thread.
+  // waits throw aborted with `reason` and this rank's number. May be called from any thread. What
+  // this Communicator was split from, or into, may be given up with it: native groups over several
+  // hosts share one transport, and end together.
   virtual void abort(std::string_view reason) = 0;
 };
 

@@ -8,13 +8,17 @@
 
 namespace shoal::collectives {
 
-// Not thread-safe. Dropping a Work does not cancel it: the progress
-// thread finishes it. After an Error the Communicator has failed: everything in flight and every
-// later call throws the same Error, and no buffer is touched any more.
+// Not thread-safe. Dropping a Work does not cancel it: the progress thread finishes it. After an
+// Error the Communicator has failed: everything in flight and every later call throws the same
+// Error, and this rank touches no buffer any more. Another rank of the host may still finish the
+// step it is in, which reads and writes this rank's symmetric memory (memory_resource()): what is
+// put there anew may be overwritten until that rank has failed too.
 class Work {
  public:
   virtual ~Work() = default;
-  virtual bool test() = 0;  // makes progress; true when done; throws the operation's Error
+  // Makes progress; true when done; throws the operation's Error. Who only tests has a deadline
+  // too (native, mpi): the Communicator's own, from the first test that found it unfinished.
+  virtual bool test() = 0;
   // Blocks and drives progress itself. Throws timeout (naming the missing ranks), peer_lost,
   // mismatch or aborted.
   virtual void wait(Deadline deadline) = 0;
