@@ -82,6 +82,20 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
 
 Reducer::~Reducer() {
   for (nn::Parameter* parameter : parameters_) parameter->set_ready_hook({});
+  give_up_step();
+}
+
+// Whatever ended the step early, an exception in backward say: buckets in flight would be reduced
+// in memory that is freed, and the other ranks wait for the rest.
+void Reducer::give_up_step() noexcept {
+  try {
+    while (!in_flight_.empty() && in_flight_.front().work->test()) in_flight_.pop_front();
+    if (in_flight_.empty()) return;
+    communicator_.abort("a Reducer was destroyed in the middle of a step");
+    in_flight_.front().work->wait(Deadline::in_seconds(0));
+  } catch (const std::exception&) {  // as it should be: the communicator has failed, or does now
+    in_flight_.clear();
+  }
 }
 
 void Reducer::begin_step() {

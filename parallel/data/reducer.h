@@ -73,7 +73,8 @@ class Reducer {
   // gradients stay valid as long as any Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
           const ReducerOptions& options = {});
-  ~Reducer();  // takes its hooks away; waits for nothing
+  // Takes its hooks away; waits for nothing. Aborts the communicator where buckets are in flight.
+  ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
@@ -108,6 +109,7 @@ class Reducer {
     std::int64_t begin_ns;
     collectives::WorkPtr work;
   };
+  void give_up_step() noexcept;
   void on_ready(int parameter);
   void mark_ready(int parameter);
   void progress();

@@ -354,6 +354,31 @@ TEST(Reducer, RefusesCallsOutOfOrder) {
   EXPECT_THROW(Reducer(pointers(parameters), *communicator, {.buckets_in_flight = -1}), Error);
 }
 
+TEST(Reducer, ThatEndsInTheMiddleOfAStepEndsItForAll) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    const auto start = Clock::now();
+    try {
+      Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 64 << 10});
+      reducer.begin_step();
+      reducer.arm();
+      if (world.rank == 1) store.get("thrown", Deadline::in_seconds(20));
+      for (std::size_t i = parameters.size(); i-- > 0;) {
+        if (world.rank == 0 && i == 0) throw std::runtime_error("no memory for activations");
+        backward_of(*parameters[i], 1.0f);
+      }
+      reducer.finish();
+    } catch (const std::exception&) {
+      store.set("thrown", "");
+      EXPECT_LT(seconds_since(start), 10);
+      throw;
+    }
+  });
+  EXPECT_EQ(errors[0], "no memory for activations");
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("a Reducer was destroyed in the middle of a step"));
+}
+
 TEST(Reducer, PassesAPeersDeathOn) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
