@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -34,6 +35,8 @@ std::optional<std::uint32_t> first_unfinished(const FlightDump& dump) {
   return dump.operations.back().sequence + 1;
 }
 
+int job_rank(const FlightDump& dump) { return dump.members[static_cast<std::size_t>(dump.rank)]; }
+
 std::string last_call(const FlightDump& dump) {
   if (dump.operations.empty()) return "it has not called anything";
   const FlightOperation& last = dump.operations.back();
@@ -49,6 +52,8 @@ class Examination {
     std::sort(dumps_.begin(), dumps_.end(),
               [](const auto* a, const auto* b) { return a->rank < b->rank; });
     result_.group = dumps_.front()->group;
+    for (const FlightDump* dump : dumps_)
+      if (!dump->blame.empty()) blames_[dump->blame][dump->blamed].push_back(job_rank(*dump));
   }
 
   GroupDiagnosis run() {
@@ -56,11 +61,11 @@ class Examination {
     find_first_unfinished();
     if (result_.sequence)
       judge(*result_.sequence);
-    else
+    else if (!judge_blame("nothing was open"))
       result_.summary = "nothing is open: every call was finished by everybody";
     for (const FlightDump* dump : dumps_)
       result_.details.push_back(
-          fmt::format("rank {} on {}: {}", dump->rank, dump->host, last_call(*dump)));
+          fmt::format("rank {} on {}: {}", job_rank(*dump), dump->host, last_call(*dump)));
     tell_failures();
     return std::move(result_);
   }
@@ -71,7 +76,7 @@ class Examination {
       if (std::none_of(dumps_.begin(), dumps_.end(), [&](const FlightDump* dump) {
             return dump->rank == static_cast<int>(rank);
           }))
-        result_.without_dump.push_back(static_cast<int>(rank));
+        result_.without_dump.push_back(dumps_.front()->members[rank]);
   }
 
   // The earliest operation that somebody called and not everybody (who wrote a dump) finished.
@@ -100,18 +105,86 @@ class Examination {
     for (const FlightDump* dump : dumps_) {
       const FlightOperation* operation = find(*dump, sequence);
       if (!operation) {
-        absent.push_back(dump->rank);
+        absent.push_back(job_rank(*dump));
         continue;
       }
-      calls[operation->text].push_back(dump->rank);
-      if (!operation->finished_s_ago) open.push_back(dump->rank);
+      calls[operation->text].push_back(job_rank(*dump));
+      if (!operation->finished_s_ago) open.push_back(job_rank(*dump));
     }
-    if (calls.size() > 1)
-      different(sequence, calls);
+    if (calls.size() > 1) return different(sequence, calls);
+    const std::string text = calls.empty() ? "an operation" : calls.begin()->first;
+    // A rank that lost another one may never have come to the call that the others wait in.
+    if (judge_blame(open.empty()
+                        ? fmt::format("#{} {} was not called by all", sequence, text)
+                        : fmt::format("#{} {} was open on {}", sequence, text, ranks_text(open))))
+      return;
+    if (calls.empty())
+      result_.summary = fmt::format("nobody called #{}", sequence);
     else if (!absent.empty())
       desynchronised(sequence, calls, absent);
     else
       stalled(sequence, calls.begin()->first, open);
+  }
+
+  // What the ranks' failures name, if they name any; `open`: what that held up.
+  bool judge_blame(const std::string& open) {
+    for (const char* kind : {"died", "unreachable", "silent"}) {
+      const auto found = blames_.find(kind);
+      if (found == blames_.end()) continue;
+      const auto& most = *std::max_element(
+          found->second.begin(), found->second.end(),
+          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+      result_.culprits = most.first;
+      if (found->first == "died")
+        died(open);
+      else if (found->first == "unreachable")
+        unreachable(found->second, open);
+      else
+        silent(open);
+      return true;
+    }
+    return false;
+  }
+
+  bool left_a_dump(int rank) const {
+    return std::any_of(dumps_.begin(), dumps_.end(),
+                       [&](const FlightDump* dump) { return job_rank(*dump) == rank; });
+  }
+  bool any_left_a_dump() const {
+    return std::any_of(result_.culprits.begin(), result_.culprits.end(),
+                       [this](int rank) { return left_a_dump(rank); });
+  }
+
+  void died(const std::string& open) {
+    result_.verdict = Verdict::lost;
+    result_.summary = fmt::format("{} died, while {}", ranks_text(result_.culprits), open);
+  }
+
+  // `losses`: who lost whom.
+  void unreachable(const std::map<std::vector<int>, std::vector<int>>& losses,
+                   const std::string& open) {
+    if (!any_left_a_dump()) {
+      result_.verdict = Verdict::lost;
+      result_.summary = fmt::format(
+          "{} could not be reached and left no dump (the host is down, or its link is cut), while "
+          "{}",
+          ranks_text(result_.culprits), open);
+      return;
+    }
+    result_.verdict = Verdict::cut;
+    std::vector<std::string> parts;
+    for (const auto& [lost, by] : losses)
+      parts.push_back(fmt::format("{} lost {}", ranks_text(by), ranks_text(lost)));
+    result_.summary =
+        fmt::format("the network was cut: {}, while {}", fmt::join(parts, "; "), open);
+  }
+
+  void silent(const std::string& open) {
+    result_.verdict = any_left_a_dump() ? Verdict::stalled : Verdict::lost;
+    result_.summary = fmt::format(
+        "{} did nothing until the deadline, though the host answered (stopped, or starved), while "
+        "{}",
+        ranks_text(result_.culprits), open);
   }
 
   void different(std::uint32_t sequence, const std::map<std::string, std::vector<int>>& calls) {
@@ -136,7 +209,7 @@ class Examination {
                     ranks_text(callers), callers.size() == 1 ? "waits" : "wait");
     if (absent.size() == 1)
       for (const FlightDump* dump : dumps_)
-        if (dump->rank == absent.front()) result_.summary += "; " + last_call(*dump);
+        if (job_rank(*dump) == absent.front()) result_.summary += "; " + last_call(*dump);
   }
 
   void stalled(std::uint32_t sequence, const std::string& text, const std::vector<int>& open) {
@@ -152,14 +225,14 @@ class Examination {
     std::vector<int> unmatched;
     for (const FlightDump* dump : dumps_) {
       const FlightOperation* operation = find(*dump, sequence);
-      if (operation && !operation->matched) unmatched.push_back(dump->rank);
+      if (operation && !operation->matched) unmatched.push_back(job_rank(*dump));
     }
     result_.culprits = open;
     result_.summary = fmt::format("everybody called #{} {}, but {} did not finish it", sequence,
                                   text, ranks_text(open));
     if (!unmatched.empty())
-      result_.summary += fmt::format(" ({} never heard from all others: look at the network)",
-                                     ranks_text(unmatched));
+      result_.summary += fmt::format(
+          " ({} did not get all of the others' data: look at the network)", ranks_text(unmatched));
   }
 
   void tell_failures() {
@@ -170,11 +243,13 @@ class Examination {
               [](const auto* a, const auto* b) { return a->written_at < b->written_at; });
     for (const FlightDump* dump : failed)
       result_.details.push_back(
-          fmt::format("rank {} failed {:.2f} s after the first: {}", dump->rank,
+          fmt::format("rank {} failed {:.2f} s after the first: {}", job_rank(*dump),
                       dump->written_at - failed.front()->written_at, dump->failure));
   }
 
   std::vector<const FlightDump*> dumps_;
+  // Kind of blame -> whom -> by whom.
+  std::map<std::string, std::map<std::vector<int>, std::vector<int>>> blames_;
   bool nothing_called_ = false;
   GroupDiagnosis result_;
 };
@@ -193,6 +268,10 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
     dump.members = json.at("members").get<std::vector<int>>();
     dump.written_at = json.at("written_at");
     if (!json.at("failure").is_null()) dump.failure = json.at("failure");
+    if (json.contains("blame") && !json.at("blame").is_null()) {
+      dump.blame = json.at("blame").at("kind");
+      dump.blamed = json.at("blame").at("ranks").get<std::vector<int>>();
+    }
     for (const auto& entry : json.at("operations")) {
       FlightOperation operation;
       operation.sequence = entry.at("sequence");
@@ -221,17 +300,27 @@ FlightDump read_flight_dump(const std::string& path) {
 std::vector<GroupDiagnosis> diagnose(std::span<const FlightDump> dumps) {
   std::map<std::string, std::vector<const FlightDump*>> groups;
   for (const FlightDump& dump : dumps) groups[dump.group].push_back(&dump);
-  std::vector<std::pair<double, GroupDiagnosis>> found;
-  for (auto& [group, members] : groups) {
+  const auto first_failure = [&](const std::string& group) {
     double first = 1e300;
-    for (const FlightDump* dump : members)
+    for (const FlightDump* dump : groups.at(group))
       if (!dump->failure.empty()) first = std::min(first, dump->written_at);
-    found.emplace_back(first, Examination(members).run());
+    return first;
+  };
+  // The outermost group that this one is a part of: "native/1" of "native/1/node/0".
+  const auto outermost = [&](const std::string& group) {
+    for (const auto& [other, members] : groups)  // shorter names first
+      if (group.starts_with(other + "/")) return other;
+    return group;
+  };
+  std::vector<std::tuple<double, std::string, std::string>> order;
+  for (const auto& [group, members] : groups) {
+    const std::string outer = outermost(group);
+    order.emplace_back(first_failure(outer), outer, group);
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(order.begin(), order.end());
   std::vector<GroupDiagnosis> result;
-  for (auto& [time, diagnosis] : found) result.push_back(std::move(diagnosis));
+  for (const auto& [time, outer, group] : order)
+    result.push_back(Examination(groups.at(group)).run());
   return result;
 }
 
@@ -247,6 +336,8 @@ std::string_view to_string(Verdict verdict) {
       return "stalled";
     case Verdict::lost:
       return "lost";
+    case Verdict::cut:
+      return "cut";
   }
   return "?";
 }

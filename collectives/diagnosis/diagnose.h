@@ -23,8 +23,10 @@ struct FlightOperation {
 // One file of FlightRecorder::dump.
 struct FlightDump {
   std::string group, host, failure;
-  int rank = 0;
+  int rank = 0;  // its place in the group
   std::vector<int> members;
+  std::string blame;        // to_string(Blame::Kind), or empty
+  std::vector<int> blamed;  // ranks of the job
   double written_at = 0;
   std::vector<FlightOperation> operations;  // oldest first
 };
@@ -37,21 +39,22 @@ enum class Verdict : std::uint8_t {
   fine,      // everything that was called was finished by everybody
   desync,    // some ranks never called what others wait for
   mismatch,  // ranks called different things as the same operation
-  stalled,   // everybody called it, not everybody finished
-  lost       // some ranks left no dump while others waited: killed, or stuck outside Shoal
+  stalled,   // everybody called it, not everybody finished; or a process was stopped
+  lost,      // ranks died, or left no dump while others waited: killed, or stuck outside Shoal
+  cut        // ranks that live on could not reach each other
 };
 
 struct GroupDiagnosis {
   std::string group;
   Verdict verdict = Verdict::fine;
   std::optional<std::uint32_t> sequence;  // the first operation that somebody did not finish
-  std::vector<int> culprits;              // ranks of the group, those to look at first
+  std::vector<int> culprits;              // ranks of the job, those to look at first
   std::vector<int> without_dump;          // killed, or never asked
   std::string summary;                    // one line
   std::vector<std::string> details;       // one line a rank, and the failures in order of time
 };
 
-// One for each group, in order of first failure.
+// One for each group, in order of first failure; groups inside another one after it.
 std::vector<GroupDiagnosis> diagnose(std::span<const FlightDump> dumps);
 std::string_view to_string(Verdict verdict);
 nlohmann::ordered_json to_json(const GroupDiagnosis& diagnosis);

@@ -36,6 +36,20 @@ std::string file_name(std::string group, int rank) {
 
 }  // namespace
 
+std::string_view to_string(Blame::Kind kind) {
+  switch (kind) {
+    case Blame::Kind::nobody:
+      return "nobody";
+    case Blame::Kind::died:
+      return "died";
+    case Blame::Kind::unreachable:
+      return "unreachable";
+    case Blame::Kind::silent:
+      return "silent";
+  }
+  return "?";
+}
+
 FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> members,
                                std::string directory)
     : group_(std::move(group)),
@@ -61,10 +75,11 @@ void FlightRecorder::finished(std::uint32_t sequence) {
   entry.finished_ns = coarse_ns();
 }
 
-void FlightRecorder::failed(std::string_view what) noexcept {
+void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept {
   if (!failure_.empty()) return;
   try {
     failure_ = what;
+    blame_ = blame;
     if (directory_.empty()) return;
     const std::string path = dump(directory_);
     if (path.empty())
@@ -95,6 +110,8 @@ nlohmann::ordered_json FlightRecorder::to_json() const {
                                 ? nlohmann::ordered_json(nullptr)
                                 : nlohmann::ordered_json(ago(entry.finished_ns))}});
   }
+  nlohmann::ordered_json notices = nlohmann::ordered_json::array();
+  for (const log::Notice& notice : log::notices()) notices.push_back(notice.text);
   const auto unix_time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch());
   return {{"format", "shoal-flight-1"},
@@ -106,6 +123,11 @@ nlohmann::ordered_json FlightRecorder::to_json() const {
           {"written_at", unix_time.count()},
           {"failure",
            failure_.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(failure_)},
+          {"blame", blame_.kind == Blame::Kind::nobody
+                        ? nlohmann::ordered_json(nullptr)
+                        : nlohmann::ordered_json{{"kind", collectives::to_string(blame_.kind)},
+                                                 {"ranks", blame_.ranks}}},
+          {"notices", std::move(notices)},
           {"operations", std::move(operations)}};
 }
 

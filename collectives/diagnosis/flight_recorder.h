@@ -16,6 +16,19 @@
 
 namespace shoal::collectives {
 
+// Whom a failure names, as the job numbers ranks.
+struct Blame {
+  enum class Kind : std::uint8_t {
+    nobody,
+    died,         // their processes ended
+    unreachable,  // nothing came from their host
+    silent        // their hosts answered, their processes did nothing: stopped or starved
+  };
+  Kind kind = Kind::nobody;
+  std::vector<int> ranks;
+};
+std::string_view to_string(Blame::Kind kind);
+
 class FlightRecorder {
  public:
   static constexpr std::size_t kCapacity = 512;  // operations remembered; a power of two
@@ -29,11 +42,13 @@ class FlightRecorder {
   void matched(std::uint32_t sequence);  // every rank this one needs has called the same
   void finished(std::uint32_t sequence);
   // Keeps the first failure, writes everything down and logs where. Never throws.
-  void failed(std::string_view what) noexcept;
+  void failed(std::string_view what, const Blame& blame = {}) noexcept;
 
   // {"format": "shoal-flight-1", "group", "rank", "members", "host", "process", "written_at" (Unix
-  // seconds), "failure" (text or null), "operations": [{"sequence", "operation", "text",
-  // "submitted_s_ago", "matched", "finished_s_ago" (null: not)}, oldest first]}
+  // seconds), "failure" (text or null), "blame": {"kind", "ranks"} or null, "notices":
+  // [fallbacks of this process, as text], "operations":
+  // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (null: not)},
+  // oldest first]}
   nlohmann::ordered_json to_json() const;
   // Writes it into `directory`, made if need be, as flight-GROUP-rankR.json; the path. Never
   // throws: a failure must not hide the one it describes. Empty when it could not be written.
@@ -52,6 +67,7 @@ class FlightRecorder {
   int rank_;
   std::vector<int> members_;
   std::string failure_;
+  Blame blame_;
   std::uint32_t newest_ = 0;
   std::vector<Entry> entries_;
 };

@@ -33,7 +33,8 @@ struct Logger {
   std::atomic<Level> level{Level::info};
   std::atomic<int> rank{-1};
   std::mutex mutex;
-  std::set<std::string, std::less<>> said;
+  std::set<std::string, std::less<>> said, noticed;
+  std::vector<Notice> notices;
 };
 
 Logger& logger() {
@@ -83,12 +84,20 @@ void write(Level level, std::string_view text) {
 
 void once(Level level, std::string_view key, std::string_view text) {
   Logger& log = logger();
-  if (log.rank > 0) return;
   {
     const std::scoped_lock lock(log.mutex);
+    if (log.noticed.emplace(key).second)
+      log.notices.push_back({level, std::string(key), std::string(text)});
+    if (log.rank > 0) return;
     if (!log.said.emplace(key).second) return;
   }
   write(level, text);
+}
+
+std::vector<Notice> notices() {
+  Logger& log = logger();
+  const std::scoped_lock lock(log.mutex);
+  return log.notices;
 }
 
 }  // namespace shoal::log

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -21,6 +22,14 @@ void write(Level level, std::string_view text);
 // Logs `text` once for each `key` in this process, and only on rank 0 (or before ranks are
 // known). Fallbacks go through here, so that each is said exactly once a job.
 void once(Level level, std::string_view key, std::string_view text);
+
+// What once() was told in this process so far, on any rank and at any level, in order: the job's
+// fallbacks, for whoever asks.
+struct Notice {
+  Level level;
+  std::string key, text;
+};
+std::vector<Notice> notices();
 
 template <typename... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {

@@ -72,6 +72,47 @@ TEST(Diagnosis, NamesTheRankThatDidNotCome) {
   EXPECT_THAT(found.details, ::testing::Contains(HasSubstr("rank 0 failed")));
 }
 
+TEST(Diagnosis, BelievesWhoSaysThatARankDied) {
+  Job job(3);
+  job.all(kBarrier);
+  job.call(0, all_reduce(16), false);  // rank 1 heard of it before it came here
+  job.at(0).failed("rank 2 died", {Blame::Kind::died, {2}});
+  job.at(1).failed("rank 2 died", {Blame::Kind::died, {2}});
+  const GroupDiagnosis found = job.diagnosis({2});
+  EXPECT_EQ(found.verdict, Verdict::lost);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+  EXPECT_THAT(found.summary,
+              HasSubstr("rank 2 died, while #2 all_reduce of 16 f32, sum was open on rank 0"));
+}
+
+TEST(Diagnosis, TellsACutNetworkFromAHostThatIsDown) {
+  const auto play = [](const std::vector<int>& without) {
+    Job job(4);
+    for (int rank = 0; rank < 4; ++rank) job.call(rank, all_reduce(16), false);
+    for (const int rank : {0, 1}) job.at(rank).failed("cut", {Blame::Kind::unreachable, {2, 3}});
+    for (const int rank : {2, 3}) job.at(rank).failed("cut", {Blame::Kind::unreachable, {0, 1}});
+    return job.diagnosis(without);
+  };
+  EXPECT_EQ(play({}).verdict, Verdict::cut);
+  EXPECT_THAT(play({}).summary,
+              HasSubstr("the network was cut: ranks 2, 3 lost ranks 0, 1; ranks 0, 1 lost ranks 2, "
+                        "3, while #1 all_reduce of 16 f32, sum was open on ranks 0, 1, 2, 3"));
+  EXPECT_EQ(play({2, 3}).verdict, Verdict::lost);
+  EXPECT_THAT(play({2, 3}).culprits, ElementsAre(2, 3));
+  EXPECT_THAT(play({2, 3}).summary, HasSubstr("ranks 2, 3 could not be reached and left no dump"));
+}
+
+TEST(Diagnosis, NamesTheProcessThatWasStopped) {
+  Job job(3);
+  job.call(0, all_reduce(16), false);
+  job.call(2, all_reduce(16), false);
+  job.at(0).failed("timeout", {Blame::Kind::silent, {1}});
+  EXPECT_EQ(job.diagnosis({1}).verdict, Verdict::lost);
+  EXPECT_THAT(job.diagnosis({1}).summary, HasSubstr("rank 1 did nothing until the deadline"));
+  EXPECT_EQ(job.diagnosis().verdict, Verdict::stalled);
+  EXPECT_THAT(job.diagnosis().culprits, ElementsAre(1));
+}
+
 TEST(Diagnosis, NamesARankThatNeverCalledAnything) {
   Job job(2);
   job.call(0, all_reduce(8), false);
@@ -108,7 +149,7 @@ TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
   const GroupDiagnosis stalled = job.diagnosis();
   EXPECT_EQ(stalled.verdict, Verdict::stalled);
   EXPECT_THAT(stalled.culprits, ElementsAre(1, 2));
-  EXPECT_THAT(stalled.summary, HasSubstr("ranks 1, 2 never heard from all others"));
+  EXPECT_THAT(stalled.summary, HasSubstr("ranks 1, 2 did not get all of the others' data"));
 }
 
 TEST(Diagnosis, SaysWhenNothingIsOpen) {

@@ -71,6 +71,19 @@ TEST(Log, OnceOnlyOnRankZeroAndForEachKey) {
   EXPECT_THAT(text, HasSubstr("third"));
 }
 
+TEST(Log, NoticesAreWhatOnceWasToldOnAnyRank) {
+  const std::size_t before = log::notices().size();
+  log::set_rank(3, 4);
+  log::once(log::Level::debug, "fallback c", "quietly");
+  log::once(log::Level::debug, "fallback c", "again");
+  log::set_rank(0, 1);
+  const auto notices = log::notices();
+  ASSERT_EQ(notices.size(), before + 1);
+  EXPECT_EQ(notices.back().key, "fallback c");
+  EXPECT_EQ(notices.back().text, "quietly");
+  EXPECT_EQ(notices.back().level, log::Level::debug);
+}
+
 class Environment : public ::testing::Test {
  protected:
   void set(const char* value) { ::setenv("SHOAL_TEST_ONLY", value, 1); }
