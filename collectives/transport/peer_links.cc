@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -259,7 +260,9 @@ PeerLinks::~PeerLinks() {
     const Message goodbye{MessageKind::goodbye, rank_, 0, 0};
     try {
       send_message(socket.get(), goodbye, Deadline::in_seconds(0));
-    } catch (const Error&) {  // the peer will see the end of file
+    } catch (const Error& problem) {
+      // The peer will see the end of file.
+      log::debug("rank {}: no goodbye to rank {}: {}", rank_, peer, problem.what());
     }
   }
 }

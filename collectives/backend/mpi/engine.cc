@@ -6,6 +6,8 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
+#include "shoal/runtime/base/log.h"
+
 namespace shoal::collectives {
 namespace {
 
@@ -62,8 +64,9 @@ void MpiEngine::fail(const Error& error) {
   if (!failure_) failure_ = error;
   abandon();
   if (error.code() != ErrorCode::aborted) try {
-      abort(error.what());    // who does not see what is wrong need not wait for its deadline
-    } catch (const Error&) {  // the store is gone too
+      abort(error.what());  // who does not see what is wrong need not wait for its deadline
+    } catch (const Error& problem) {
+      log::debug("mpi: rank {} cannot tell the others: {}", rank_, problem.what());
     }
   throw Error(*failure_);
 }
@@ -331,7 +334,9 @@ void MpiEngine::progress_loop() {
         while (waiters_ == 0 && advance()) {
         }
       });
-    } catch (const std::exception&) {  // kept in failure_
+    } catch (const std::exception& problem) {
+      // Kept in failure_: the next call on any thread throws it.
+      log::debug("mpi: rank {}, progress thread: {}", rank_, problem.what());
     }
     background_ = false;
   }
