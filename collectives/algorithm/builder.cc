@@ -165,7 +165,7 @@ int ProgramBuilder::copy(Piece source, Piece target) {
              {});
 }
 
-int ProgramBuilder::reduce(std::vector<Piece> sources, Piece target, bool finish) {
+int ProgramBuilder::reduce(std::vector<Piece> sources, Piece target, bool finish, bool in_tree) {
   if (sources.size() == 1) return copy(sources[0], target);
   if (target.count == 0) return -1;
   return add({.verb = Verb::reduce,
@@ -173,7 +173,8 @@ int ProgramBuilder::reduce(std::vector<Piece> sources, Piece target, bool finish
               .sources = std::move(sources),
               .target = target,
               .after = {},
-              .finish = finish},
+              .finish = finish,
+              .in_tree = in_tree},
              {});
 }
 

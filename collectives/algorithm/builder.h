@@ -44,7 +44,7 @@ class ProgramBuilder {
   int receive(int peer, Piece target, std::initializer_list<int> after = {});
   int copy(Piece source, Piece target);
   // A single source is copied, and then there is nothing to finish: it is the only rank's.
-  int reduce(std::vector<Piece> sources, Piece target, bool finish = false);
+  int reduce(std::vector<Piece> sources, Piece target, bool finish = false, bool in_tree = false);
   // Empty messages, for barrier.
   int signal(int peer, std::initializer_list<int> after = {});
   int await(int peer, std::initializer_list<int> after = {});

@@ -1,5 +1,5 @@
 // Herring's balanced fusion buffers with the workers as servers: rank p serves part p, which it
-// takes from all, folds once in rank order and returns to all. No sum is ever on the wire.
+// takes from all, sums once by the canonical tree and returns to all. No sum is ever on the wire.
 #include <algorithm>
 
 #include "shoal/collectives/algorithm/generators.h"
@@ -34,7 +34,7 @@ void direct_reduce_scatter(ProgramBuilder& b, std::span<const Range> parts, Piec
     for (int from = 0; from < n; ++from)
       sources.push_back(from == rank ? Piece{Space::input, own.begin + r.begin, r.size()}
                                      : arrival((rank - from + n) % n));
-    b.reduce(std::move(sources), part(mine, r), true);
+    b.reduce(std::move(sources), part(mine, r), true, true);
   }
 }
 

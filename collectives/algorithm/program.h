@@ -30,8 +30,8 @@ enum class Verb : std::uint8_t {
   receive,  // target from peer
   copy,     // sources[0] to target, converting between dtype and partial; onto itself (a call in
             // place) it is nothing
-  reduce    // target = left fold of sources (two or more), in order, in the accumulation type;
-            // target is one of the sources, or apart from all
+  reduce    // target = left fold of sources (two or more), in order, or the sum by their canonical
+            // tree, in the accumulation type; target is one of the sources, or apart from all
 };
 
 struct Instruction {
@@ -42,6 +42,7 @@ struct Instruction {
   Piece target;                // receive, copy, reduce
   std::vector<int> after;      // instructions (smaller numbers) that must be finished first
   bool finish = false;         // reduce: the result is complete; scale by 1/size for avg
+  bool in_tree = false;        // reduce: by the canonical tree; sources of the call's dtype only
 };
 
 // Instructions may run in any order that `after` allows; of those that may, the executor starts

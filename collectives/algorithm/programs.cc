@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/collectives/algorithm/canonical_tree.h"
 #include "shoal/collectives/algorithm/generators.h"
 #include "shoal/runtime/base/error.h"
 
@@ -56,6 +57,19 @@ Program whole_scatter(Member member, std::int64_t count, int root, Slicing) {
 }
 
 }  // namespace
+
+bool sums_canonically(Algorithm algorithm, int size, int root) {
+  switch (algorithm) {
+    case Algorithm::direct:
+      return true;
+    case Algorithm::tree:  // binomial, counted from the root
+      return root == 0;
+    case Algorithm::recursive_doubling:
+      return recursive_doubling_is_canonical(size);
+    default:
+      return size == 1;
+  }
+}
 
 Program all_reduce(Algorithm algorithm, Member member, std::int64_t count, Slicing slicing) {
   check(member, count, 0, slicing);

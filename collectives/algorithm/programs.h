@@ -3,8 +3,9 @@
 //
 // No two ranks start with the same peer. Every element is reduced once, or by every rank with the
 // same expression, so that results are the same to the bit on all ranks. Sums on their way travel
-// as Space::partial and are rounded once. A pair that an operation does not offer throws
-// invalid_argument, naming those it does.
+// as Space::partial and are rounded once. sums_canonically() says which sum by the canonical tree
+// (canonical_tree.h) and so give the bits of fixed order. A pair that an operation does not offer
+// throws invalid_argument, naming those it does.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,9 @@ using PartCounts = std::span<const std::int64_t>;
 
 namespace programs {
 
+// Whether that algorithm of a reduction sums by the canonical tree. `root`: of a reduce, else 0.
+bool sums_canonically(Algorithm algorithm, int size, int root);
+
 // ring, halving_doubling, recursive_doubling, tree, direct
 Program all_reduce(Algorithm algorithm, Member member, std::int64_t count, Slicing slicing);
 // ring, halving_doubling, direct. input: all parts, packed; output: part `rank`.
@@ -40,7 +44,7 @@ Program all_gather(Algorithm algorithm, Member member, PartCounts counts, Slicin
 Program broadcast(Algorithm algorithm, Member member, std::int64_t count, int root,
                   Slicing slicing);
 // tree, chain, sharded (shards of all but the root, who adds its own), direct (the root takes all
-// and folds in rank order). output is touched at the root only.
+// and sums). output is touched at the root only.
 Program reduce(Algorithm algorithm, Member member, std::int64_t count, int root, Slicing slicing);
 // tree, direct. `count` elements of each rank.
 Program gather(Algorithm algorithm, Member member, std::int64_t count, int root, Slicing slicing);

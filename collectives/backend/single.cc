@@ -3,7 +3,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
-#include "shoal/collectives/backend/scaled_reduction.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {

@@ -27,6 +27,9 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   if (settled.flight_directory.empty()) settled.flight_directory = env::get_string(env::kFlightDir);
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
+    if (options.fixed_order && backend.name == "nccl")
+      throw Error(ErrorCode::invalid_argument, "NCCL sums in an order of its own, not a fixed one",
+                  "use the native backend, or leave fixed_order out");
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
     if (world.size == 1 && !on_device) return make_single_communicator(options.backend, settled);

@@ -12,6 +12,7 @@ reduce_scatter:@direct:10
 reduce_scatter:0-16k:[9-inf]:@halving_doubling:20
 all_gather:@direct:10
 all_gather:0-16k:[5-inf]:@bruck:20
+reduce:@direct:5
 broadcast,reduce:@tree:10
 broadcast,reduce:64k-inf:@sharded:20
 gather,scatter:@direct:10

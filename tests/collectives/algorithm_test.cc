@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <map>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/algorithm/canonical_tree.h"
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/algorithm/exchange.h"
 #include "shoal/collectives/algorithm/ring.h"
@@ -31,6 +35,67 @@ TEST(Shard, TilesTheBufferInBalancedWholeGranules) {
         EXPECT_LT(largest - smallest, 2 * granule) << parts << " parts of " << count;
         EXPECT_EQ(shard(count, parts, 0, granule).size(), largest);  // plans rely on it
       }
+}
+
+// "((01)(23))4", by the definition.
+std::string tree_of(int begin, int size) {
+  if (size == 1) return std::string(1, static_cast<char>('a' + begin));
+  const int left = canonical_left(size);
+  return "(" + tree_of(begin, left) + tree_of(begin + left, size - left) + ")";
+}
+
+TEST(CanonicalTree, IsThatOfABinaryCounter) {
+  EXPECT_EQ(tree_of(0, 5), "(((ab)(cd))e)");
+  EXPECT_EQ(tree_of(0, 7), "(((ab)(cd))((ef)g))");
+  for (int size = 1; size <= 17; ++size) {
+    std::vector<std::string> stack;
+    std::size_t deepest = 0;
+    walk_canonical_tree(
+        size,
+        [&](int i) {
+          stack.push_back(tree_of(i, 1));
+          deepest = std::max(deepest, stack.size());
+        },
+        [&] {
+          const std::string right = stack.back();
+          stack.pop_back();
+          stack.back() = "(" + stack.back() + right + ")";
+        });
+    ASSERT_EQ(stack, std::vector<std::string>{tree_of(0, size)}) << size;
+    EXPECT_EQ(deepest, static_cast<std::size_t>(canonical_depth(size))) << size;
+  }
+}
+
+// The groups' trees put together by the tree over the groups.
+std::string tree_of_groups(std::span<const int> sizes, int begin) {
+  if (sizes.size() == 1) return tree_of(begin, sizes[0]);
+  const auto left = static_cast<std::size_t>(canonical_left(static_cast<int>(sizes.size())));
+  int ranks = 0;
+  for (const int size : sizes.first(left)) ranks += size;
+  return "(" + tree_of_groups(sizes.first(left), begin) +
+         tree_of_groups(sizes.subspan(left), begin + ranks) + ")";
+}
+
+TEST(CanonicalTree, SaysWhichGroupsItMatches) {
+  // Every way to cut up to 12 ranks into consecutive groups.
+  for (int size = 1; size <= 12; ++size)
+    for (int cuts = 0; cuts < 1 << (size - 1); ++cuts) {
+      std::vector<int> sizes{1};
+      for (int i = 0; i < size - 1; ++i) {
+        if ((cuts >> i) & 1)
+          sizes.push_back(1);
+        else
+          ++sizes.back();
+      }
+      ASSERT_EQ(canonical_over_groups(sizes), tree_of_groups(sizes, 0) == tree_of(0, size))
+          << size << " ranks, cuts " << cuts;
+    }
+  for (int hosts = 1; hosts <= 17; ++hosts)
+    for (const int ranks : {1, 2, 4, 8})
+      EXPECT_TRUE(canonical_over_groups(std::vector<int>(static_cast<std::size_t>(hosts), ranks)));
+  EXPECT_TRUE(canonical_over_groups(std::vector{4, 4, 3}));
+  EXPECT_FALSE(canonical_over_groups(std::vector{3, 3}));
+  EXPECT_FALSE(canonical_over_groups(std::vector{4, 2, 2}));
 }
 
 TEST(Shard, DoesNotOverflowNearTheLargestCount) {

@@ -364,8 +364,8 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
     auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
     group->own_page().place.store(place_of(kFirst - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, Algorithm::automatic, 20, FlightRecorder("wrap", world.rank, {0, 1, 2}),
-                  kFirst);
+    Engine engine(group, Algorithm::automatic, false, 20,
+                  FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
     std::vector<float> values(3000), small(3);
     for (int i = 0; i < 50; ++i)
       for (std::vector<float>* buffer : {&values, &small}) {

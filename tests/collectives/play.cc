@@ -4,12 +4,15 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <stdexcept>
 #include <tuple>
 
 #include <fmt/format.h>
+
+#include "shoal/collectives/algorithm/canonical_tree.h"
 
 namespace shoal::collectives {
 namespace {
@@ -148,6 +151,9 @@ void check_races(const Program& program, const Memory& memory, int rank) {
     for (const Piece& source : instruction.sources) note(source, false);
     if (instruction.verb != Verb::send) note(instruction.target, true);
     if (instruction.verb != Verb::reduce) continue;
+    for (const Piece& source : instruction.sources)
+      if (instruction.in_tree && source.space == Space::partial)
+        wrong("rank {}: instruction {} sums a partial by the tree", rank, i);
     for (const Piece& source : instruction.sources) {  // the same, or apart
       const std::int64_t a = memory.place(source), b = memory.place(instruction.target);
       if (Memory::space_of(source.space) == Memory::space_of(instruction.target.space) && a != b &&
@@ -342,9 +348,13 @@ class Player {
         const Element element = memory.read(source, i);
         return source.space == Space::partial ? element : widen(arithmetic_, element);
       };
-      Element sum = load(instruction.sources[0]);
-      for (std::size_t s = 1; s < instruction.sources.size(); ++s)
-        sum = combine(arithmetic_, sum, load(instruction.sources[s]));
+      std::vector<Element> terms;
+      for (const Piece& source : instruction.sources) terms.push_back(load(source));
+      Element sum =
+          instruction.in_tree
+              ? canonical_sum(arithmetic_, terms)
+              : std::accumulate(terms.begin() + 1, terms.end(), terms[0],
+                                [&](Element a, Element b) { return combine(arithmetic_, a, b); });
       if (instruction.finish && arithmetic_ == Arithmetic::integers) sum *= kFinish;
       memory.write(target, i, target.space == Space::partial ? sum : narrow(arithmetic_, sum));
     }
@@ -397,6 +407,13 @@ Element widen(Arithmetic, Element element) { return element; }
 Element narrow(Arithmetic arithmetic, Element element) {
   if (arithmetic != Arithmetic::bf16) return element;
   return (element + 0x7fff + ((element >> 16) & 1)) & 0xffff0000u;  // to nearest, ties to even
+}
+
+Element canonical_sum(Arithmetic arithmetic, std::span<const Element> terms) {
+  if (terms.size() == 1) return terms[0];
+  const auto left = static_cast<std::size_t>(canonical_left(static_cast<int>(terms.size())));
+  return combine(arithmetic, canonical_sum(arithmetic, terms.first(left)),
+                 canonical_sum(arithmetic, terms.subspan(left)));
 }
 
 Played play(std::vector<PlayedRank> ranks, Arithmetic arithmetic, PlayOrder order) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ enum class Arithmetic {
 // What `finish` multiplies integers by, so that once is seen from never and twice.
 inline constexpr Element kFinish = 0x9e3779b97f4a7c15u;
 Element combine(Arithmetic arithmetic, Element a, Element b);  // in the accumulation type
-Element widen(Arithmetic arithmetic, Element element);         // dtype to accumulation type
-Element narrow(Arithmetic arithmetic, Element element);        // and back
+// By the canonical tree as its definition has it (algorithm/canonical_tree.h).
+Element canonical_sum(Arithmetic arithmetic, std::span<const Element> terms);
+Element widen(Arithmetic arithmetic, Element element);   // dtype to accumulation type
+Element narrow(Arithmetic arithmetic, Element element);  // and back
 
 // One rank: its program and its memory, of which input and output are parts. In place they
 // overlap. Elements of output that are not input may not be read before they are written.

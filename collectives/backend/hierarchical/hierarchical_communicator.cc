@@ -4,7 +4,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
-#include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -20,7 +20,7 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   auto levels = std::make_shared<Levels>(Placement(hosts));
   const Placement& where = levels->placement;
   levels->rank = flat.rank();
-  levels->reduction = kernels::make_cpu_reduction();
+  levels->reduction = make_rank_reduction(options.fixed_order);
   CommunicatorOptions inner = options;
   if (inner.algorithm == "hierarchical") inner.algorithm.clear();
   const int node = levels->node_number(), local = levels->local_rank();
@@ -54,14 +54,31 @@ HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const Communicator
       prefix_(std::move(plan.prefix)),
       make_node_(std::move(plan.make_node)),
       levels_(make_levels(*flat_, plan.first_id, hosts_, prefix_, make_node_, options)),
+      by_subtrees_(levels_->placement.canonical()),
       memory_(engine_, levels_->nodes[0]->memory_resource()) {
-  if (options.fixed_order)
+  if (options.fixed_order) log_fixed_order();
+}
+
+void HierarchicalCommunicator::log_fixed_order() const {
+  const Placement& where = levels_->placement;
+  if (by_subtrees_) {
     log::once(log::Level::info, "fixed-order-hosts",
-              fmt::format("fixed_order: reductions over {} hosts go from rank to rank, which sends "
-                          "{:.1f}x the bytes of the hierarchical way",
-                          levels_->placement.nodes(),
-                          static_cast<double>(size() - 1) / (levels_->placement.nodes() - 1) *
-                              levels_->placement.nodes() / size() * levels_->placement.rails()));
+              fmt::format("fixed_order: the {} hosts are subtrees of the canonical tree over {} "
+                          "ranks; floating sums cost no more bytes between hosts than without",
+                          where.nodes(), size()));
+    return;
+  }
+  // Rank to rank a host with L of n ranks sends 2 L (n - L)/n S, by levels 2 (N - 1)/N S.
+  double most = 0;
+  for (int node = 0; node < where.nodes(); ++node) {
+    const double local = where.local_size(node);
+    most = std::max(most, local * (size() - local) / size());
+  }
+  log::once(log::Level::info, "fixed-order-hosts",
+            fmt::format("fixed_order: the {} hosts are no subtrees of the canonical tree over {} "
+                        "ranks, so floating reductions go from rank to rank, which sends {:.1f}x "
+                        "the bytes; hosts of 1, 2, 4, 8 … ranks each in rank order cost nothing",
+                        where.nodes(), size(), most * where.nodes() / (where.nodes() - 1)));
 }
 
 WorkPtr HierarchicalCommunicator::submit(Call&& call) {
@@ -73,7 +90,10 @@ WorkPtr HierarchicalCommunicator::submit(Call&& call) {
 }
 
 std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
-  if (options_.fixed_order || (!options_.algorithm.empty() && options_.algorithm != "hierarchical"))
+  if (!options_.algorithm.empty() && options_.algorithm != "hierarchical") return nullptr;
+  // Groups that the canonical tree does not match gather first: every rank's input goes to the
+  // rank that sums it. Integers give the same in any order.
+  if (options_.fixed_order && call.reduces() && is_floating(call.dtype) && !by_subtrees_)
     return nullptr;
   switch (call.operation) {
     case Operation::all_reduce:

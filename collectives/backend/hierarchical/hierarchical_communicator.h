@@ -33,11 +33,13 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
   std::shared_ptr<Task> task_of(const Call& call);
   bool pays_by_blocks(const Call& call) const;
+  void log_fixed_order() const;
 
   const std::vector<std::string> hosts_;
   const std::string prefix_;
   const MakeNode make_node_;
   std::shared_ptr<Levels> levels_;
+  const bool by_subtrees_;  // fixed order may go by levels
   RegisteredMemory memory_;
 };
 

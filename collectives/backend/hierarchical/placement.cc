@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "shoal/collectives/algorithm/canonical_tree.h"
+
 namespace shoal::collectives {
 
 Placement::Placement(const std::vector<std::string>& hosts) {
@@ -26,6 +28,12 @@ std::vector<int> Placement::rail(int local_rank) const {
   std::vector<int> ranks;
   for (const auto& members : members_) ranks.push_back(members[index(local_rank)]);
   return ranks;
+}
+
+bool Placement::canonical() const {
+  std::vector<int> sizes;
+  for (const auto& members : members_) sizes.push_back(static_cast<int>(members.size()));
+  return contiguous() && canonical_over_groups(sizes);
 }
 
 bool Placement::contiguous() const {

@@ -24,6 +24,8 @@ class Placement {
   std::vector<int> rail(int local_rank) const;
   // Each node's ranks follow each other, so that its part of a gathered buffer is one piece.
   bool contiguous() const;
+  // Contiguous, and the canonical tree over all ranks is that over the nodes, each a subtree.
+  bool canonical() const;
 
  private:
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "shoal/collectives/backend/mpi/engine.h"
-#include "shoal/collectives/backend/scaled_reduction.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 
 namespace shoal::collectives {
 namespace {
@@ -36,7 +36,8 @@ void append_parts(const std::vector<std::int64_t>& from, std::vector<int>& count
 
 }  // namespace
 
-bool reduced_by_mpi(const Call& call) {
+bool MpiEngine::reduced_by_mpi(const Call& call) const {
+  if (fixed_order_ && is_floating(call.dtype)) return false;
   if (call.operation != Operation::all_reduce && call.operation != Operation::reduce) return false;
   if (call.op == ReduceOp::premultiplied_sum) return false;
   if (call.dtype == DType::bf16 || call.dtype == DType::f16) return false;
@@ -162,9 +163,11 @@ void MpiEngine::finish_exchange(MpiOperation& o) {
     to += mine.begin * element;
   }
   if (c.op == ReduceOp::premultiplied_sum)
-    reduce_scaled(*reduction_, c.dtype, sources, factors, 1, to, mine.size());
+    reduce_in_tree(*reduction_, kernels::Reduce::sum, c.dtype, sources, factors, 1, to,
+                   mine.size());
   else if (c.op == ReduceOp::avg)
-    reduce_scaled(*reduction_, c.dtype, sources, {}, 1.0 / size_, to, mine.size());
+    reduce_in_tree(*reduction_, kernels::Reduce::sum, c.dtype, sources, {}, 1.0 / size_, to,
+                   mine.size());
   else
     reduction_->reduce(kernel_operation(c.op), c.dtype, sources, to, mine.size(), Stream{});
   if (!everywhere && !at_root) return finish(o);

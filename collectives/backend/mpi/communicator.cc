@@ -2,6 +2,7 @@
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/mpi/engine.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -50,8 +51,7 @@ class MpiCommunicator final : public CallCommunicator {
       const std::string prefix =
           fmt::format("{}/split/{}/{}", engine_->prefix(), plan.ordinal, plan.color);
       result = std::make_unique<MpiCommunicator>(
-          std::make_shared<MpiEngine>(part, engine_->store(), prefix, options_.deadline_seconds),
-          options_);
+          std::make_shared<MpiEngine>(part, engine_->store(), prefix, options_), options_);
     }
     const std::lock_guard lock(MpiRuntime::instance().mutex);
     MPI_Comm_free(&part);
@@ -84,9 +84,13 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
                 "algorithm '{}' is native's; the mpi backend leaves the choice to MPI",
                 options.algorithm);
   check_launch(world);
+  if (options.fixed_order)
+    log::once(log::Level::info, "mpi-fixed-order",
+              "fixed_order: the mpi backend exchanges the inputs of floating reductions and sums "
+              "them itself, which takes the place of MPI's own reductions");
   const auto generation = store.add(fmt::format("shoal/mpi/generation/{}", world.rank), 1);
-  auto engine = std::make_shared<MpiEngine>(
-      MPI_COMM_WORLD, store, fmt::format("shoal/mpi/{}", generation), options.deadline_seconds);
+  auto engine = std::make_shared<MpiEngine>(MPI_COMM_WORLD, store,
+                                            fmt::format("shoal/mpi/{}", generation), options);
   return std::make_unique<MpiCommunicator>(std::move(engine), options);
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -33,12 +34,14 @@ bool all_done(std::vector<MPI_Request>& requests) {
   return done != 0;
 }
 
-MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix, double deadline_seconds)
+MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix,
+                     const CommunicatorOptions& options)
     : store_(store),
       prefix_(std::move(prefix)),
-      deadline_seconds_(deadline_seconds),
+      deadline_seconds_(options.deadline_seconds),
+      fixed_order_(options.fixed_order),
       runtime_(MpiRuntime::instance()),
-      reduction_(kernels::make_cpu_reduction()) {
+      reduction_(make_rank_reduction(options.fixed_order)) {
   const std::lock_guard lock(runtime_.mutex);
   MPI_Comm_rank(parent, &rank_);
   MPI_Comm_size(parent, &size_);

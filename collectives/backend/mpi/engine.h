@@ -3,7 +3,7 @@
 // Before each collective ranks exchange cards by small point-to-point messages, so that a mismatch
 // is named before data moves and a deadline can name who did not come. 16-bit floats, min and max
 // (MPI's do not propagate NaN), premultiplied sums and reduce_scatter are an exchange by MPI and a
-// reduction in rank order here; everything else is MPI's own nonblocking collective.
+// reduction here; everything else is MPI's own nonblocking collective.
 #pragma once
 
 #include "shoal/collectives/backend/mpi/runtime.h"
@@ -48,7 +48,7 @@ struct MpiOperation {
 class MpiEngine {
  public:
   // `parent` is duplicated; collective over its ranks.
-  MpiEngine(MPI_Comm parent, Store& store, std::string prefix, double deadline_seconds);
+  MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options);
   ~MpiEngine() { stop(); }
 
   int rank() const { return rank_; }
@@ -84,6 +84,7 @@ class MpiEngine {
   [[noreturn]] void throw_timeout(MpiOperation& waited_for, double waited);
 
   // collectives.cc
+  bool reduced_by_mpi(const Call& call) const;  // by MPI itself, which has orders of its own
   void start_data(MpiOperation& o);
   MPI_Request start_move(MpiOperation& o);
   void start_exchange(MpiOperation& o);
@@ -102,6 +103,7 @@ class MpiEngine {
   Store& store_;
   const std::string prefix_;
   const double deadline_seconds_;
+  const bool fixed_order_;
   MpiRuntime& runtime_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL, messages_comm_ = MPI_COMM_NULL;
@@ -122,8 +124,5 @@ class MpiEngine {
 
 // True once all of them are complete.
 bool all_done(std::vector<MPI_Request>& requests);
-
-// MPI itself reduces this.
-bool reduced_by_mpi(const Call& call);
 
 }  // namespace shoal::collectives

@@ -27,6 +27,12 @@ class NativeWork final : public Work {
 // What a job forces on messages between hosts cannot be done inside one.
 Algorithm shared_memory_algorithm(const CommunicatorOptions& options) {
   const Algorithm forced = parse_algorithm(options.algorithm);
+  if (options.fixed_order && forced == Algorithm::ring) {
+    log::once(
+        log::Level::warn, "shm-fixed-order-ring",
+        "algorithm ring cannot keep a fixed order; inside a host direct and inline take over");
+    return Algorithm::automatic;
+  }
   if (forced == Algorithm::automatic || forced == Algorithm::direct || forced == Algorithm::ring ||
       forced == Algorithm::inlined)
     return forced;
@@ -53,7 +59,7 @@ class NativeCommunicator final : public CallCommunicator {
         options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
         engine_(std::make_shared<Engine>(
-            group, shared_memory_algorithm(options), options.deadline_seconds,
+            group, shared_memory_algorithm(options), options.fixed_order, options.deadline_seconds,
             FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
                            numbers_up_to(group->size()), options.flight_directory))) {}
   ~NativeCommunicator() override { engine_->stop(); }

@@ -7,6 +7,7 @@
 
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/messages.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -33,13 +34,14 @@ std::string named(const QueuedOperation& operation) {
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
-               FlightRecorder flight, std::uint32_t first_sequence)
+Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, bool fixed_order,
+               double deadline_seconds, FlightRecorder flight, std::uint32_t first_sequence)
     : group_(std::move(group)),
       forced_(forced),
+      fixed_order_(fixed_order),
       deadline_seconds_(deadline_seconds),
       spins_(suitable_spins(group_->size(), group_->cores())),
-      reduction_(kernels::make_cpu_reduction()),
+      reduction_(make_rank_reduction(fixed_order)),
       buffers_(static_cast<std::size_t>(group_->size())),
       messages_(std::make_unique<Messages>(group_)),
       next_sequence_(first_sequence),
@@ -291,7 +293,7 @@ bool Engine::exchange_when_matched(const QueuedOperation& operation) {
     if (slot.first.kind != own.kind || slot.first.count != own.count)
       check_match(operation, peer, slot.descriptor);
   }
-  run_inline_exchange(*group_, *reduction_, operation.call, operation.sequence);
+  run_inline_exchange(*group_, *reduction_, fixed_order_, operation.call, operation.sequence);
   return true;
 }
 

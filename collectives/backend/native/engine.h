@@ -43,7 +43,7 @@ class Messages;
 class Engine {
  public:
   // `first_sequence`: the same on all ranks; tests start just before the wrap.
-  Engine(std::shared_ptr<Group> group, Algorithm forced, double deadline_seconds,
+  Engine(std::shared_ptr<Group> group, Algorithm forced, bool fixed_order, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine();
 
@@ -106,6 +106,7 @@ class Engine {
 
   const std::shared_ptr<Group> group_;
   const Algorithm forced_;
+  const bool fixed_order_;
   const double deadline_seconds_;
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;

@@ -60,6 +60,7 @@ void sum_few(std::span<const void* const> sources, void* destination, std::int64
 struct Exchange {
   const Group& group;
   kernels::ReductionKernels& reduction;
+  bool fixed_order;
   const Call& call;
   std::uint32_t sequence;
   bool first_line;     // the data lies there
@@ -72,10 +73,11 @@ struct Exchange {
   void reduce(std::span<const void*> sources, std::int64_t offset) const {
     for (int peer = 0; peer < group.size(); ++peer)
       sources[static_cast<std::size_t>(peer)] = payload(peer) + offset;
-    if (call.op == ReduceOp::sum && call.count <= kFew && call.dtype == DType::f32)
-      return sum_few<float>(sources, call.recv, call.count);
-    if (call.op == ReduceOp::sum && call.count <= kFew && call.dtype == DType::f64)
-      return sum_few<double>(sources, call.recv, call.count);
+    // Of three ranks the canonical tree is the fold from the left.
+    const bool few =
+        call.op == ReduceOp::sum && call.count <= kFew && (!fixed_order || sources.size() <= 3);
+    if (few && call.dtype == DType::f32) return sum_few<float>(sources, call.recv, call.count);
+    if (few && call.dtype == DType::f64) return sum_few<double>(sources, call.recv, call.count);
     std::vector<double> factors;
     if (call.op == ReduceOp::premultiplied_sum)
       for (int peer = 0; peer < group.size(); ++peer)
@@ -99,11 +101,12 @@ bool is_inline_exchange(const Call& call, int size, Algorithm forced) {
   return needs_no_plan(call.operation) && travels_inline(call, size, forced);
 }
 
-void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, const Call& call,
-                         std::uint32_t sequence) {
+void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
+                         const Call& call, std::uint32_t sequence) {
   if (call.count == 0 || call.operation == Operation::barrier) return;
   const Exchange exchange{group,
                           reduction,
+                          fixed_order,
                           call,
                           sequence,
                           fits_first_line(call, call.send_bytes(group.rank(), group.size())),

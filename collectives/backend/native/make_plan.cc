@@ -6,7 +6,7 @@
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/backend/native/thresholds.h"
-#include "shoal/collectives/backend/scaled_reduction.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -42,9 +42,11 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
   const double average = 1.0 / static_cast<double>(sources.size());
   const bool half = call.dtype == DType::f16 || call.dtype == DType::bf16;
   if (call.op == ReduceOp::premultiplied_sum)
-    return reduce_scaled(reduction, call.dtype, sources, factors, 1, destination, count);
+    return reduce_in_tree(reduction, kernels::Reduce::sum, call.dtype, sources, factors, 1,
+                          destination, count);
   if (call.op == ReduceOp::avg && half)  // the sum of what fits may not fit
-    return reduce_scaled(reduction, call.dtype, sources, {}, average, destination, count);
+    return reduce_in_tree(reduction, kernels::Reduce::sum, call.dtype, sources, {}, average,
+                          destination, count);
   reduction.reduce(kernel_operation(call.op), call.dtype, sources, destination, count, Stream{});
   if (call.op == ReduceOp::avg) reduction.scale(call.dtype, destination, average, count, Stream{});
 }

@@ -52,7 +52,7 @@ struct PlanContext {
   int size() const { return group.size(); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
   ControlSlot& slot(int peer) const { return group.page(peer).slots[sequence % 2]; }
-  // One source for each rank, in rank order: reduces them and finishes avg and premultiplied_sum.
+  // One source for each rank: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
   // The same into every destination; `past_caches` as ReductionKernels says.
   void reduce_into_all(std::span<const void* const> sources, std::span<void* const> destinations,
@@ -79,7 +79,8 @@ struct PlanContext {
   bool exceeds_caches(std::int64_t bytes) const { return bytes > group.last_cache_bytes(); }
 };
 
-// Reduces one source for each rank and finishes avg and premultiplied_sum (`factors`, by rank).
+// Reduces one source for each rank, in the order of `reduction`, and finishes avg and
+// premultiplied_sum (`factors`, by rank).
 void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
                   std::span<const void* const> sources, std::span<const double> factors,
                   void* destination, std::int64_t count);
@@ -94,8 +95,8 @@ std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlS
 // any rank.
 bool is_inline_exchange(const Call& call, int size, Algorithm forced);
 // Once every rank has published this call: this rank's result.
-void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, const Call& call,
-                         std::uint32_t sequence);
+void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
+                         const Call& call, std::uint32_t sequence);
 
 // The plan for a call whose descriptors all match. `forced` applies to all_reduce.
 std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced);

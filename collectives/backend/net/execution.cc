@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "shoal/collectives/backend/partial_sums.h"
+#include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -35,13 +36,20 @@ void Execution::start(const ExecutionContext& context,
   call_ = &call;
   key_ = key;
   members_ = &members;
-  element_ = static_cast<std::int64_t>(size_of(call.dtype));
   const bool half = call.dtype == DType::bf16 || call.dtype == DType::f16;
+  const bool scales = call.op == ReduceOp::premultiplied_sum && call.reduces();
+  // What a factor makes of 16-bit floats is no 16-bit float: it travels as f32.
+  dtype_ = half && scales ? DType::f32 : call.dtype;
+  element_ = static_cast<std::int64_t>(size_of(dtype_));
   partial_element_ = half ? 4 : element_;
   scratch_ = scratch_of(context.scratch, program_->program().scratch * element_);
   partial_ = scratch_of(context.scratch, program_->program().partial * partial_element_);
   input_ = static_cast<const std::byte*>(call.send);
-  if (call.op == ReduceOp::premultiplied_sum && call.reduces()) scale_input(context);
+  output_ = static_cast<std::byte*>(call.recv);
+  rounded_ = 0;
+  if (scales)
+    scale_input(context, static_cast<int>(std::ranges::find(members, context.endpoint.rank()) -
+                                          members.begin()));
 
   unfinished_ = program_->size();
   states_.resize(index_of(unfinished_));
@@ -56,14 +64,21 @@ void Execution::start(const ExecutionContext& context,
 }
 
 // The factor is each rank's own, so it must be applied before anything is sent.
-void Execution::scale_input(const ExecutionContext& context) {
-  const std::int64_t bytes = call_->send_bytes(
-      static_cast<int>(std::ranges::find(*members_, context.endpoint.rank()) - members_->begin()),
-      static_cast<int>(members_->size()));
-  if (bytes == 0) return;
-  scaled_ = scratch_of(context.scratch, bytes);
-  std::memcpy(scaled_.data(), call_->send, static_cast<std::size_t>(bytes));
-  context.reduction.scale(call_->dtype, scaled_.data(), call_->factor, bytes / element_, Stream{});
+void Execution::scale_input(const ExecutionContext& context, int rank) {
+  const int size = static_cast<int>(members_->size());
+  const auto dense = static_cast<std::int64_t>(size_of(call_->dtype));
+  const std::int64_t count = call_->send_bytes(rank, size) / dense;
+  if (count == 0) return;
+  scaled_ = scratch_of(context.scratch, count * element_);
+  if (dtype_ == call_->dtype) {
+    std::memcpy(scaled_.data(), call_->send, static_cast<std::size_t>(count * element_));
+  } else {
+    widen(call_->dtype, call_->send, static_cast<float*>(scaled_.data()), count);
+    if (call_->recv) rounded_ = call_->recv_bytes(rank, size) / dense;
+    wide_output_ = scratch_of(context.scratch, rounded_ * element_);
+    output_ = static_cast<std::byte*>(wide_output_.data());
+  }
+  context.reduction.scale(dtype_, scaled_.data(), call_->factor, count, Stream{});
   input_ = static_cast<const std::byte*>(scaled_.data());
 }
 
@@ -73,7 +88,7 @@ std::byte* Execution::at(const Piece& piece) const {
     case Space::input:
       return const_cast<std::byte*>(input_) + offset;
     case Space::output:
-      return static_cast<std::byte*>(call_->recv) + offset;
+      return output_ + offset;
     case Space::scratch:
       return static_cast<std::byte*>(scratch_.data()) + offset;
     case Space::partial:
@@ -153,17 +168,23 @@ void Execution::reduce(const ExecutionContext& context, const Instruction& instr
       wide(instruction.target.space) ||
       std::ranges::any_of(instruction.sources, [this](const Piece& p) { return wide(p.space); });
   const bool scaled = finishes_with_scale(instruction);
+  if (instruction.in_tree && instruction.sources.size() > 3) {  // of three it is the left fold
+    sources_.clear();
+    for (const Piece& piece : instruction.sources) sources_.push_back(at(piece));
+    return reduce_in_tree(context.reduction, kernel_operation(call_->op), dtype_, sources_, {},
+                          final_factor(instruction), at(instruction.target),
+                          instruction.target.count);
+  }
   // A 16-bit average is rounded once, after the scaling.
   if (any_wide || (scaled && partial_element_ != element_))
     return fold_as_f32(context, instruction);
   sources_.clear();
   for (const Piece& piece : instruction.sources) sources_.push_back(at(piece));
-  context.reduction.reduce(kernel_operation(call_->op), call_->dtype, sources_,
-                           at(instruction.target), instruction.target.count, Stream{});
+  context.reduction.reduce(kernel_operation(call_->op), dtype_, sources_, at(instruction.target),
+                           instruction.target.count, Stream{});
   if (scaled)
-    context.reduction.scale(call_->dtype, at(instruction.target),
-                            1.0 / static_cast<double>(members_->size()), instruction.target.count,
-                            Stream{});
+    context.reduction.scale(dtype_, at(instruction.target), final_factor(instruction),
+                            instruction.target.count, Stream{});
 }
 
 void Execution::fold_as_f32(const ExecutionContext& context, const Instruction& instruction) {
@@ -173,7 +194,7 @@ void Execution::fold_as_f32(const ExecutionContext& context, const Instruction& 
     if (wide(piece.space))
       std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
     else
-      widen(call_->dtype, from, to, n);
+      widen(dtype_, from, to, n);
   };
   const std::int64_t count = instruction.target.count;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
@@ -186,13 +207,12 @@ void Execution::fold_as_f32(const ExecutionContext& context, const Instruction& 
                                Stream{});
     }
     if (finishes_with_scale(instruction))
-      context.reduction.scale(DType::f32, sum.data(), 1.0 / static_cast<double>(members_->size()),
-                              n, Stream{});
+      context.reduction.scale(DType::f32, sum.data(), final_factor(instruction), n, Stream{});
     std::byte* to = at(instruction.target) + begin * element(instruction.target.space);
     if (wide(instruction.target.space))
       std::memcpy(to, sum.data(), static_cast<std::size_t>(n) * sizeof(float));
     else
-      narrow(call_->dtype, sum.data(), to, n);
+      narrow(dtype_, sum.data(), to, n);
   }
 }
 
@@ -205,11 +225,14 @@ void Execution::copy(const ExecutionContext& context, const Instruction& instruc
   if (from != to)
     std::memmove(to, from, static_cast<std::size_t>(instruction.target.count * element_));
   if (finishes_with_scale(instruction))
-    context.reduction.scale(call_->dtype, to, 1.0 / static_cast<double>(members_->size()),
-                            instruction.target.count, Stream{});
+    context.reduction.scale(dtype_, to, final_factor(instruction), instruction.target.count,
+                            Stream{});
 }
 
 void Execution::finish() {
+  if (rounded_ > 0)
+    narrow(call_->dtype, static_cast<const float*>(wide_output_.data()), call_->recv, rounded_);
+  wide_output_.reset();
   scratch_.reset();
   partial_.reset();
   scaled_.reset();

@@ -49,13 +49,16 @@ class Execution {
     Clock::time_point started;
   };
 
-  void scale_input(const ExecutionContext& context);
+  void scale_input(const ExecutionContext& context, int rank);
   void complete(int index);
   void post(const ExecutionContext& context, int index);
   std::int64_t compute(const ExecutionContext& context, const Instruction& instruction);
   void reduce(const ExecutionContext& context, const Instruction& instruction);
   void fold_as_f32(const ExecutionContext& context, const Instruction& instruction);
   void copy(const ExecutionContext& context, const Instruction& instruction);
+  double final_factor(const Instruction& instruction) const {
+    return finishes_with_scale(instruction) ? 1.0 / static_cast<double>(members_->size()) : 1;
+  }
   bool finishes_with_scale(const Instruction& instruction) const {
     return instruction.finish && call_->op == ReduceOp::avg;
   }
@@ -69,9 +72,12 @@ class Execution {
   const Call* call_ = nullptr;
   OperationKey key_;
   const std::vector<int>* members_ = nullptr;
+  DType dtype_ = DType::u8;  // of the program's elements
   std::int64_t element_ = 1, partial_element_ = 1;
   const std::byte* input_ = nullptr;
-  Buffer scratch_, partial_, scaled_;
+  std::byte* output_ = nullptr;
+  std::int64_t rounded_ = 0;  // elements of output_ that finish() rounds into the call's recv
+  Buffer scratch_, partial_, scaled_, wide_output_;
   std::vector<State> states_;
   std::vector<int> ready_;   // a heap, smallest instruction first
   std::vector<int> posted_;  // messages in flight

@@ -80,14 +80,20 @@ std::shared_ptr<const CompiledProgram> ProgramCache::get(const Call& call, bool 
 
 Selection ProgramCache::select(const Call& call) const {
   if (call.operation == Operation::split) return {Algorithm::direct, 0, ""};
-  if (fixed_order_ && call.reduces()) return {Algorithm::direct, 0, "fixed_order"};
-  const auto offered = candidates(call.operation);
+  const auto all = candidates(call.operation);
+  std::vector<Algorithm> offered(all.begin(), all.end());
+  const bool ordered = fixed_order_ && call.reduces();
+  if (ordered)
+    std::erase_if(offered, [&](Algorithm algorithm) {
+      return !programs::sums_canonically(algorithm, size_, std::max(0, call.root));
+    });
   if (std::ranges::count(offered, forced_) > 0) return {forced_, 0, "forced"};
   if (forced_ != Algorithm::automatic && call.operation != Operation::barrier)
     log::once(log::Level::info,
               fmt::format("forced-{}-{}", to_string(call.operation), to_string(forced_)),
-              fmt::format("{} between hosts has no algorithm {}; the table chooses",
-                          to_string(call.operation), to_string(forced_)));
+              fmt::format("{} between hosts has no algorithm {}{}; the table chooses",
+                          to_string(call.operation), to_string(forced_),
+                          ordered ? " that keeps fixed_order" : ""));
   SelectionFacts facts;
   facts.operation = call.operation;
   // Ranks know only their own counts of all_to_all_v, and must choose alike.

@@ -31,7 +31,8 @@ class ProgramCache {
     friend bool operator==(const Shape&, const Shape&) = default;
   };
   bool matches(const Shape& shape, const Call& call, bool acknowledged) const;
-  // What the options force, else what the table says. fixed_order: in rank order.
+  // What the options force, else what the table says. fixed_order: of those that sum by the
+  // canonical tree.
   Selection select(const Call& call) const;
   Program generate(const Call& call, const Selection& selection) const;
 

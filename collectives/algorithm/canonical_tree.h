@@ -1,0 +1,40 @@
+// The binary tree over ranks that reductions follow in fixed order (decision 6): the left child of
+// a node of n ranks has the largest power of two below n, the right one the rest (the tree of a
+// binary counter; RFC 6962, 2.1). So ranks [i·2^k, (i+1)·2^k) are a subtree whatever comes after
+// them, and hosts of equally many ranks, a power of two, reduce by subtrees. Pure arithmetic.
+#pragma once
+
+#include <bit>
+#include <span>
+#include <vector>
+
+namespace shoal::collectives {
+
+// Ranks of the left child of a node of `size` ranks; size > 1.
+constexpr int canonical_left(int size) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(size) - 1));
+}
+
+// Evaluates the tree over `size` terms with a stack: leaf(i) pushes term i, combine() replaces the
+// two on top by their sum, the lower one on the left. At most canonical_depth(size) on the stack.
+template <typename Leaf, typename Combine>
+void walk_canonical_tree(int size, Leaf&& leaf, Combine&& combine) {
+  for (int i = 0; i < size; ++i) {
+    leaf(i);
+    for (unsigned done = static_cast<unsigned>(i) + 1; done % 2 == 0; done /= 2) combine();
+  }
+  for (int left = std::popcount(static_cast<unsigned>(size)); left > 1; --left) combine();
+}
+constexpr int canonical_depth(int size) {
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(size)));
+}
+
+// Groups of consecutive ranks, of `sizes` ranks each, in rank order: whether every group is a
+// subtree and what is above them is the tree over the groups. Then summing each group by its own
+// canonical tree, and the sums by the groups' one, is summing by the tree over all ranks.
+bool canonical_over_groups(std::span<const int> sizes);
+
+// Whether recursive doubling among `size` ranks (folding.h) sums by the tree.
+bool recursive_doubling_is_canonical(int size);
+
+}  // namespace shoal::collectives
