@@ -310,6 +310,8 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
   collectives::CommunicatorOptions how;
   how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
+  how.collectives = a.collectives;
+  how.fixed_order = a.fixed_order;
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &memory;
   const auto communicator = collectives::make_communicator(world, store, how);

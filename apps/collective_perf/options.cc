@@ -1,9 +1,8 @@
 #include "options.h"
 
 #include <array>
-#include <charconv>
-#include <cmath>
 
+#include "collective_perf/bytes.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
@@ -46,24 +45,6 @@ auto look_up(const Table& table, const std::string& text, const char* what) {
 }
 
 }  // namespace
-
-std::int64_t parse_bytes(const std::string& text) {
-  double number = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string unit(end, text.data() + text.size());
-  constexpr std::string_view kUnits = "kmgt";
-  double scale = 1;
-  bool valid = problem == std::errc{} && number >= 0 && unit.size() <= 1;
-  if (valid && unit.size() == 1) {
-    const auto place = kUnits.find(static_cast<char>(std::tolower(unit[0])));
-    valid = place != std::string_view::npos;
-    if (valid) scale = std::pow(1024.0, static_cast<double>(place + 1));
-  }
-  if (!valid || number * scale > 1e15)
-    throw Error(ErrorCode::invalid_argument, fmt::format("'{}' is not a size", text),
-                "write bytes, or a number with k, M or G");
-  return static_cast<std::int64_t>(number * scale);
-}
 
 std::optional<Options> parse(int argc, char** argv) {
   Options options;

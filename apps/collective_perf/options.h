@@ -35,7 +35,4 @@ struct Options {
 // Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
 std::optional<Options> parse(int argc, char** argv);
 
-// "8", "64k", "3M", "2G"; invalid_argument otherwise.
-std::int64_t parse_bytes(const std::string& text);
-
 }  // namespace shoal::perf

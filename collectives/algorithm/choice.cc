@@ -1,6 +1,5 @@
 #include "shoal/collectives/algorithm/choice.h"
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -50,16 +49,6 @@ Algorithm parse_algorithm(std::string_view text) {
               fmt::format("'{}' is not an algorithm of collectives", text),
               fmt::format("did you mean {}? There are {}", nearest_name(text, names),
                           fmt::join(names, ", ")));
-}
-
-Algorithm choose_all_reduce(const AllReduceFacts& facts, std::int64_t inline_capacity) {
-  if (facts.forced != Algorithm::automatic) return facts.forced;
-  // Inlined, each rank reads all others' whole input: n times the bytes for one synchronisation
-  // instead of two.
-  const std::int64_t inline_limit =
-      std::min(inline_capacity, std::int64_t{4096} / std::max(1, facts.ranks));
-  if (facts.bytes <= inline_limit) return Algorithm::inlined;
-  return Algorithm::direct;
 }
 
 }  // namespace shoal::collectives

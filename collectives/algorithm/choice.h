@@ -30,13 +30,4 @@ std::span<const Algorithm> all_algorithms();
 // invalid_argument, naming the nearest and all.
 Algorithm parse_algorithm(std::string_view text);
 
-struct AllReduceFacts {
-  std::int64_t bytes = 0;
-  int ranks = 1;
-  bool symmetric = false;  // every rank's buffers are
-  Algorithm forced = Algorithm::automatic;
-};
-// Of the shared-memory plans of one host.
-Algorithm choose_all_reduce(const AllReduceFacts& facts, std::int64_t inline_capacity);
-
 }  // namespace shoal::collectives

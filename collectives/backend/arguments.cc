@@ -143,6 +143,23 @@ void check_call(const Call& call, int rank, int size, DeviceType device) {
               "{} of {} elements: send and recv overlap without being in place", name, call.count);
 }
 
+std::int64_t table_bytes(const Call& call, int size) {
+  const auto whole = call.count * static_cast<std::int64_t>(size_of(call.dtype));
+  switch (call.operation) {
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::gather:
+    case Operation::scatter:
+    case Operation::all_to_all:
+    case Operation::split:
+      return size * whole;
+    case Operation::all_to_all_v:
+      return 0;
+    default:
+      return whole;
+  }
+}
+
 std::string_view to_string(ReduceOp op) { return reduce_name(static_cast<std::uint8_t>(op)); }
 
 Signature signature_of(const Call& call) {

@@ -33,6 +33,10 @@ struct Call {
 // buffers that overlap without being in place, a stream that is not of the `device` kind.
 void check_call(const Call& call, int rank, int size, DeviceType device = DeviceType::cpu);
 
+// Of the larger of a rank's buffers, the same for every rank: what selection tables speak of. 0 for
+// all_to_all_v, whose ranks know only their own counts.
+std::int64_t table_bytes(const Call& call, int size);
+
 // What the ranks must agree on.
 Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"

@@ -35,23 +35,32 @@ std::string read(const std::string& path, const std::string& source) {
   return text.str();
 }
 
+// Of "@FILE"; "" where `rules` are rules.
+std::string file_of(std::string_view rules) {
+  if (!rules.starts_with('@') || rules.starts_with("@^") ||
+      rules.find(':') != std::string_view::npos ||
+      rules.find_first_of("#\n") != std::string_view::npos)
+    return {};
+  const auto name = rules.substr(1, rules.find('/') - 1);
+  if (std::ranges::any_of(all_algorithms(),
+                          [&](Algorithm algorithm) { return name == to_string(algorithm); }))
+    return {};
+  return std::string(rules.substr(1));
+}
+
 }  // namespace
+
+std::string rules_text(std::string_view option, const std::string& source) {
+  const std::string path = file_of(option);
+  return path.empty() ? std::string(option) : read(path, source);
+}
 
 AlgorithmSelector::AlgorithmSelector() { add(default_table(), "built-in"); }
 
 void AlgorithmSelector::add(std::string_view rules, std::string source) {
-  std::string text(rules);
-  if (rules.starts_with('@') && !rules.starts_with("@^") &&
-      rules.find(':') == std::string_view::npos &&
-      rules.find_first_of("#\n") == std::string_view::npos &&
-      std::ranges::none_of(all_algorithms(), [&](Algorithm algorithm) {
-        const auto name = rules.substr(1, rules.find('/') - 1);
-        return name == to_string(algorithm);
-      })) {
-    const std::string path(rules.substr(1));
-    text = read(path, source);
-    source = path;
-  }
+  const std::string path = file_of(rules);
+  const std::string text = path.empty() ? std::string(rules) : read(path, source);
+  if (!path.empty()) source = path;
   for (Rule& rule : parse_rules(text, source)) rules_.push_back({std::move(rule), source});
 }
 
@@ -99,8 +108,19 @@ std::string AlgorithmSelector::print() const {
   return text;
 }
 
-AlgorithmSelector make_selector(std::string_view option) {
+std::vector<std::int64_t> AlgorithmSelector::borders() const {
+  std::vector<std::int64_t> borders{0};
+  for (const Sourced& sourced : rules_)
+    for (const std::int64_t border : {sourced.rule.bytes.low, sourced.rule.bytes.high})
+      if (border != Span::kEnd) borders.push_back(border);
+  std::ranges::sort(borders);
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  return borders;
+}
+
+AlgorithmSelector make_selector(std::string_view option, int ranks_on_host) {
   AlgorithmSelector selector;
+  if (ranks_on_host > 0) selector.add(shared_memory_rules(ranks_on_host), "built-in");
   const std::string environment = env::get_string(env::kCollectives);
   if (!environment.empty()) selector.add(environment, "SHOAL_COLLECTIVES");
   if (!option.empty()) selector.add(option, "option collectives");
@@ -142,6 +162,43 @@ std::span<const Algorithm> candidates(Operation operation) {
     default:
       return {};
   }
+}
+
+std::span<const Algorithm> shared_memory_candidates(Operation operation) {
+  static constexpr std::array kAllReduce{Algorithm::inlined, Algorithm::direct, Algorithm::ring};
+  static constexpr std::array kOthers{Algorithm::inlined, Algorithm::direct};
+  if (operation == Operation::all_reduce) return kAllReduce;
+  if (operation == Operation::barrier || candidates(operation).empty()) return {};
+  return kOthers;
+}
+
+std::span<const Algorithm> levelled_candidates(Operation operation) {
+  static constexpr std::array kAllReduce{Algorithm::hierarchical,
+                                         Algorithm::direct,
+                                         Algorithm::ring,
+                                         Algorithm::halving_doubling,
+                                         Algorithm::recursive_doubling,
+                                         Algorithm::tree};
+  static constexpr std::array kReduceScatter{Algorithm::hierarchical, Algorithm::direct,
+                                             Algorithm::ring, Algorithm::halving_doubling};
+  static constexpr std::array kAllGather{Algorithm::hierarchical, Algorithm::direct,
+                                         Algorithm::ring, Algorithm::halving_doubling,
+                                         Algorithm::bruck};
+  switch (base_operation(operation)) {
+    case Operation::all_reduce:
+      return kAllReduce;
+    case Operation::reduce_scatter:
+      return kReduceScatter;
+    case Operation::all_gather:
+      return kAllGather;
+    default:
+      return candidates(operation);
+  }
+}
+
+std::span<const Algorithm> offered(Operation operation, int ranks, int nodes) {
+  if (nodes == 1) return shared_memory_candidates(operation);
+  return nodes < ranks ? levelled_candidates(operation) : candidates(operation);
 }
 
 }  // namespace shoal::collectives

@@ -12,7 +12,8 @@
 
 namespace shoal::collectives {
 
-enum class MemoryKind : std::uint8_t { host, symmetric, cuda };
+// unknown: no rule that names a kind fits.
+enum class MemoryKind : std::uint8_t { host, symmetric, cuda, unknown };
 
 struct Span {  // low <= x < high; without end: infinite
   static constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();

@@ -167,14 +167,6 @@ TEST(Ring, NeighboursAreInverse) {
   EXPECT_THROW(ring_step(0, 2, 3), Error);
 }
 
-TEST(Choice, SmallGoesInlineAndForcingWins) {
-  EXPECT_EQ(choose_all_reduce({8, 2, true, Algorithm::automatic}, 8192), Algorithm::inlined);
-  EXPECT_EQ(choose_all_reduce({1 << 20, 2, true, Algorithm::automatic}, 8192), Algorithm::direct);
-  EXPECT_EQ(choose_all_reduce({8, 2, true, Algorithm::ring}, 8192), Algorithm::ring);
-  // More ranks read more copies of the input.
-  EXPECT_EQ(choose_all_reduce({4096, 16, true, Algorithm::automatic}, 8192), Algorithm::direct);
-}
-
 TEST(Choice, RefusesUnknownNamesAndSaysWhichThereAre) {
   try {
     parse_algorithm("rings");

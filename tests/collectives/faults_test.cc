@@ -261,7 +261,18 @@ TEST(Mismatch, OfForcedAlgorithmsIsNamed) {
     const auto communicator = make_communicator(world, store, options);
     sum(*communicator, values);
   });
-  EXPECT_THAT(errors[0], HasSubstr("with algorithm automatic and ring"));
+  EXPECT_THAT(errors[0], HasSubstr("with algorithm inline and ring"));
+}
+
+TEST(Mismatch, OfSelectionTablesIsNamed) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(10);
+    if (world.rank == 1) options.collectives = "all_reduce:0-1k:@direct";
+    std::vector<float> values(10);
+    const auto communicator = make_communicator(world, store, options);
+    sum(*communicator, values);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("with algorithm inline and direct"));
 }
 
 TEST(Abort, EndsWaitsOnAllRanksAndSaysWhy) {
@@ -364,8 +375,8 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
     auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
     group->own_page().place.store(place_of(kFirst - 1, 0));
     barrier(store, "placed", world.size, deadline);
-    Engine engine(group, Algorithm::automatic, false, 20,
-                  FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
+    Engine engine(group, PlanChoice({}, 3), 20, FlightRecorder("wrap", world.rank, {0, 1, 2}),
+                  kFirst);
     std::vector<float> values(3000), small(3);
     for (int i = 0; i < 50; ++i)
       for (std::vector<float>* buffer : {&values, &small}) {

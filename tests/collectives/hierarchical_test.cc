@@ -177,6 +177,28 @@ TEST(Hierarchical, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
     ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
 }
 
+// Large sums leave the host's counters alone only where they go from rank to rank.
+TEST(Hierarchical, TheTableDecidesBetweenLevelsAndRankToRank) {
+  const LoopbackRanks loopback(4);
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(30);
+    options.collectives = "all_reduce:0-64k:{2}:[4]:@ring";
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), options);
+    const auto in_host = [&] {
+      const CommunicatorStatistics s = c->statistics();
+      return s.zero_copy + s.bounced;
+    };
+    std::vector<float> values(40000, 1.0f);
+    c->all_reduce(values.data(), values.data(), 1000, DType::f32, ReduceOp::sum)->wait();
+    EXPECT_EQ(values[999], 4.0f);
+    EXPECT_EQ(in_host(), 0);
+    c->all_reduce(values.data(), values.data(), 40000, DType::f32, ReduceOp::sum)->wait();
+    EXPECT_EQ(values[999], 16.0f);
+    EXPECT_EQ(values[39999], 4.0f);
+    EXPECT_GT(in_host(), 0);
+  });
+}
+
 TEST(Hierarchical, SixteenBitFloatsAccumulateInSinglePrecisionOverAllLevels) {
   const LoopbackRanks loopback(5);
   shoal::test::run_thread_ranks(5, [&](const World& world, Store& store) {

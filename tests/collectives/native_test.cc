@@ -42,6 +42,43 @@ TEST_P(NativeResults, AreExactWithProcessRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
 
+// Rules of the table decide inside a host too.
+TEST(Native, TheTableOverridesThePlans) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    CommunicatorOptions options = options_for("");
+    options.collectives =
+        "all_reduce:0-256:@direct#all_reduce:host:64k-inf:@ring#broadcast:^inline";
+    const auto communicator = make_communicator(world, store, options);
+    Buffer symmetric(communicator->memory_resource(), 80000, MemoryTag::gradients);
+    std::vector<float> plain(20000, 1.0f);
+    const auto sum = [&](void* data, std::int64_t count) {
+      communicator->all_reduce(data, data, count, DType::f32, ReduceOp::sum)->wait();
+      return communicator->statistics();
+    };
+    const auto before = sum(plain.data(), 10);  // 40 bytes: the table has taken inline away
+    EXPECT_EQ(before.inlined, 0);
+    EXPECT_EQ(before.bounced, 1);
+    EXPECT_EQ(sum(plain.data(), 100).inlined, 1);
+    EXPECT_EQ(sum(plain.data(), 20000).ring, 1);
+    EXPECT_EQ(plain[0], 8.0f);
+    EXPECT_EQ(sum(symmetric.data(), 20000).ring, 1);  // the rule is of the other memory
+    communicator->broadcast(plain.data(), 1, DType::f32, 0)->wait();
+    EXPECT_EQ(communicator->statistics().inlined, 1);
+  });
+}
+
+TEST(Native, ExcludingEveryPlanLeavesDirect) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    CommunicatorOptions options = options_for("");
+    options.collectives = "all_reduce:0";
+    const auto communicator = make_communicator(world, store, options);
+    float value = 1;
+    communicator->all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum)->wait();
+    EXPECT_EQ(value, 2.0f);
+    EXPECT_EQ(communicator->statistics().inlined, 0);
+  });
+}
+
 // Sums of random numbers depend on the order of additions: all ranks and all runs must agree to
 // the bit, and the zero-copy and bounced routes with them.
 TEST(Native, ResultsAreBitIdenticalOnAllRanksAndInBothKindsOfMemory) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/select/algorithm_selector.h"
+#include "shoal/collectives/select/choices.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -106,6 +107,70 @@ TEST(Selection, ReadsRulesFromAFile) {
   EXPECT_EQ(after("@" + path, Operation::all_reduce, 8), Algorithm::ring);
   EXPECT_EQ(after("@ring", Operation::all_reduce, 8), Algorithm::ring);  // no file
   EXPECT_THROW(after("@/no/such/table", Operation::all_reduce, 8), Error);
+}
+
+TEST(Selection, OffersWhatAGroupCanDo) {
+  EXPECT_EQ(offered(Operation::all_reduce, 4, 1).front(), Algorithm::inlined);
+  EXPECT_EQ(offered(Operation::all_reduce, 8, 4).front(), Algorithm::hierarchical);
+  EXPECT_EQ(offered(Operation::all_reduce, 4, 4).front(), Algorithm::direct);
+  EXPECT_EQ(offered(Operation::gather, 8, 4).size(), candidates(Operation::gather).size());
+}
+
+TEST(Selection, SharedMemoryHasRulesOfItsRanks) {
+  for (const int ranks : {2, 3, 8, 64}) {
+    const AlgorithmSelector selector = make_selector("", ranks);
+    const auto choose = [&](Operation operation, std::int64_t bytes) {
+      return selector
+          .select({operation, bytes, MemoryKind::unknown, ranks, 1}, offered(operation, ranks, 1))
+          .algorithm;
+    };
+    EXPECT_EQ(choose(Operation::all_reduce, 4096 / ranks), Algorithm::inlined);
+    EXPECT_EQ(choose(Operation::all_reduce, 4096 / ranks + 1), Algorithm::direct);
+    EXPECT_EQ(choose(Operation::broadcast, 8192), Algorithm::inlined);
+    EXPECT_EQ(choose(Operation::broadcast, 8193), Algorithm::direct);
+    EXPECT_EQ(choose(Operation::all_gather, 16384), Algorithm::inlined);
+    EXPECT_EQ(choose(Operation::scatter, 16384 / ranks + 1), Algorithm::direct);
+    EXPECT_THAT(selector.print(), HasSubstr("all_reduce:0-"));
+  }
+}
+
+TEST(Selection, LevelsAreTheDefaultOfSeveralHosts) {
+  const AlgorithmSelector selector;
+  const auto choose = [&](Operation operation, std::int64_t bytes) {
+    return selector.select({operation, bytes, MemoryKind::unknown, 8, 4}, offered(operation, 8, 4))
+        .algorithm;
+  };
+  EXPECT_EQ(choose(Operation::all_reduce, 8), Algorithm::hierarchical);
+  EXPECT_EQ(choose(Operation::all_gather, (64 << 10) - 1), Algorithm::direct);
+  EXPECT_EQ(choose(Operation::all_gather, 64 << 10), Algorithm::hierarchical);
+}
+
+TEST(Selection, RulesOfAMemoryDoNotSpeakWhereItIsNotKnown) {
+  const AlgorithmSelector selector = [] {
+    AlgorithmSelector made;
+    made.add("all_reduce:symmetric:@ring", "test");
+    return made;
+  }();
+  EXPECT_EQ(choose(selector, Operation::all_reduce, 1 << 20, 8, 8, MemoryKind::symmetric).algorithm,
+            Algorithm::ring);
+  EXPECT_EQ(choose(selector, Operation::all_reduce, 1 << 20, 8, 8, MemoryKind::unknown).algorithm,
+            Algorithm::direct);
+}
+
+TEST(Choices, AreTheSelectorsAnswersAtEverySize) {
+  AlgorithmSelector selector;
+  selector.add("all_reduce:1k-2k:@ring/256#all_reduce:1500-1600:^ring#broadcast:100-200:0", "test");
+  const Choices choices(selector, 8, 8, MemoryKind::unknown, candidates);
+  for (std::int64_t bytes = 0; bytes < 40000; bytes += 50)
+    for (const Operation operation : {Operation::all_reduce, Operation::all_gather})
+      ASSERT_EQ(choices.at(operation, bytes),
+                choose(selector, operation, bytes, 8, 8, MemoryKind::unknown))
+          << bytes;
+  EXPECT_EQ(choices.at(Operation::all_reduce, 1024).slice, 256);
+  EXPECT_EQ(choices.at(Operation::broadcast, 150).algorithm, Algorithm::automatic);
+  EXPECT_THAT(choices.at(Operation::broadcast, 150).why, HasSubstr("broadcast:100-200:0"));
+  EXPECT_EQ(choices.at(Operation::broadcast, 200).algorithm, Algorithm::tree);
+  EXPECT_EQ(choices.at(Operation::send, 200).algorithm, Algorithm::automatic);
 }
 
 std::string problem_of(std::string_view rules) {

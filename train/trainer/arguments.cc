@@ -140,6 +140,11 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .boolean("dataloader_drop_last", &a.dataloader_drop_last,
                {.help = "leave out a shorter last batch"})
       .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
+      .string("collectives", &a.collectives,
+              {.help = "rules that choose algorithms, after SHOAL_COLLECTIVES', such as "
+                       "all_reduce:0-64k:@ring#^tree, or @FILE of shoal-collective-tune"})
+      .boolean("fixed_order", &a.fixed_order,
+               {.help = "sums over ranks have the same bits whatever the ranks per host"})
       .real("ddp_bucket_cap_mb", &a.ddp_bucket_cap_mb,
             {.min = 0, .open_min = true, .help = "MiB of gradients reduced at once"})
       .real("ddp_first_bucket_cap_mb", &a.ddp_first_bucket_cap_mb,

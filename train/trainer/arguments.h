@@ -85,6 +85,8 @@ struct TrainingArguments {
 
   // --- collectives
   std::string ddp_backend;  // empty: SHOAL_BACKEND
+  std::string collectives;  // rules after SHOAL_COLLECTIVES' (collectives/select)
+  bool fixed_order = false;
   // Fusion buffers (parallel/data/reducer.h): MiB, and how many are reduced at a time.
   double ddp_bucket_cap_mb = 25, ddp_first_bucket_cap_mb = 1;
   std::int64_t ddp_buckets_in_flight = 0;  // 0: as many as are ready

@@ -17,19 +17,20 @@ constexpr std::int64_t kWantedSlices = 16;
 // wire, and few, because what is called first should be done first.
 constexpr int kOnRail = 6;
 
-Slices cut(std::int64_t count, std::int64_t element) {
+Slices cut(std::int64_t count, std::int64_t element, std::int64_t slice) {
   const std::int64_t bytes =
-      std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
+      slice > 0 ? slice
+                : std::clamp(count * element / kWantedSlices, kSmallestSlice, kLargestSlice);
   return {count, std::max<std::int64_t>(1, bytes / element)};
 }
 
 class AllReduceTask final : public NodeTask {
  public:
-  AllReduceTask(std::shared_ptr<Levels> levels, Call call)
+  AllReduceTask(std::shared_ptr<Levels> levels, Call call, std::int64_t slice)
       : NodeTask(std::move(levels), std::move(call)),
         element_(static_cast<std::int64_t>(size_of(call_.dtype))),
         wide_(call_.dtype == DType::bf16 || call_.dtype == DType::f16),
-        slices_(cut(call_.count, wide_ ? 4 : element_)),
+        slices_(cut(call_.count, wide_ ? 4 : element_, slice)),
         parts_(static_cast<std::size_t>(slices_.number())) {}
 
  private:
@@ -179,8 +180,9 @@ class AllReduceTask final : public NodeTask {
 
 }  // namespace
 
-std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call) {
-  return std::make_shared<AllReduceTask>(std::move(levels), std::move(call));
+std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
+                                           std::int64_t slice) {
+  return std::make_shared<AllReduceTask>(std::move(levels), std::move(call), slice);
 }
 
 }  // namespace shoal::collectives

@@ -10,9 +10,6 @@
 namespace shoal::collectives {
 namespace {
 
-// Less is a matter of latency: few messages matter more than few bytes.
-constexpr std::int64_t kBlockBytes = 64 << 10;
-
 std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id,
                                     const std::vector<std::string>& hosts,
                                     const std::string& prefix, const MakeNode& make_node,
@@ -55,7 +52,10 @@ HierarchicalCommunicator::HierarchicalCommunicator(Plan plan, const Communicator
       make_node_(std::move(plan.make_node)),
       levels_(make_levels(*flat_, plan.first_id, hosts_, prefix_, make_node_, options)),
       by_subtrees_(levels_->placement.canonical()),
+      choices_(make_selector(options.collectives), size(), levels_->placement.nodes(),
+               MemoryKind::unknown, levelled_candidates),
       memory_(engine_, levels_->nodes[0]->memory_resource()) {
+  flat_->set_nodes(levels_->placement.nodes());
   if (options.fixed_order) log_fixed_order();
 }
 
@@ -90,30 +90,30 @@ WorkPtr HierarchicalCommunicator::submit(Call&& call) {
 }
 
 std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
-  if (!options_.algorithm.empty() && options_.algorithm != "hierarchical") return nullptr;
+  const bool forced = options_.algorithm == "hierarchical";
+  if (!forced && !options_.algorithm.empty()) return nullptr;
   // Groups that the canonical tree does not match gather first: every rank's input goes to the
   // rank that sums it. Integers give the same in any order.
   if (options_.fixed_order && call.reduces() && is_floating(call.dtype) && !by_subtrees_)
     return nullptr;
+  const Selection& selection =
+      choices_.at(base_operation(call.operation), table_bytes(call, size()));
+  if (!forced && selection.algorithm != Algorithm::hierarchical) return nullptr;
   switch (call.operation) {
     case Operation::all_reduce:
-      return make_all_reduce_task(levels_, call);
+      return make_all_reduce_task(levels_, call, selection.slice);
     case Operation::all_gather:
     case Operation::all_gather_v:
-      return pays_by_blocks(call) ? make_all_gather_task(levels_, call) : nullptr;
+      return in_blocks(call) ? make_all_gather_task(levels_, call) : nullptr;
     case Operation::reduce_scatter:
     case Operation::reduce_scatter_v:
-      return pays_by_blocks(call) ? make_reduce_scatter_task(levels_, call) : nullptr;
+      return in_blocks(call) ? make_reduce_scatter_task(levels_, call) : nullptr;
     default:
       return nullptr;
   }
 }
 
-// Decided alike on all ranks, which pass the same counts.
-bool HierarchicalCommunicator::pays_by_blocks(const Call& call) const {
-  const std::int64_t parts = has_counts(call.operation) ? 1 : size();
-  if (call.count * parts * static_cast<std::int64_t>(size_of(call.dtype)) < kBlockBytes)
-    return false;
+bool HierarchicalCommunicator::in_blocks(const Call& call) const {
   if (levels_->placement.contiguous()) return true;
   log::once(log::Level::warn, "hosts-not-contiguous",
             fmt::format("native: {} goes from rank to rank, because the ranks of a host do not "

@@ -5,6 +5,7 @@
 
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 #include "shoal/collectives/backend/net/engine_communicator.h"
+#include "shoal/collectives/select/choices.h"
 
 namespace shoal::collectives {
 
@@ -32,7 +33,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   WorkPtr submit(Call&& call) override;
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
   std::shared_ptr<Task> task_of(const Call& call);
-  bool pays_by_blocks(const Call& call) const;
+  bool in_blocks(const Call& call) const;
   void log_fixed_order() const;
 
   const std::vector<std::string> hosts_;
@@ -40,6 +41,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   const MakeNode make_node_;
   std::shared_ptr<Levels> levels_;
   const bool by_subtrees_;  // fixed order may go by levels
+  const Choices choices_;
   RegisteredMemory memory_;
 };
 

@@ -88,7 +88,9 @@ class NodeTask : public Task {
 };
 
 // Whole operations; calls are checked.
-std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call);
+// `slice`: bytes that pass the levels at a time; 0: by the length of the call.
+std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
+                                           std::int64_t slice = 0);
 // Of equal parts or with counts. The placement must be contiguous.
 std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, Call call);
 std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, Call call);

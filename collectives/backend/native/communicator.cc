@@ -1,11 +1,9 @@
 #include <numeric>
 
-#include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
-#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -24,25 +22,6 @@ class NativeWork final : public Work {
   std::shared_ptr<QueuedOperation> operation_;
 };
 
-// What a job forces on messages between hosts cannot be done inside one.
-Algorithm shared_memory_algorithm(const CommunicatorOptions& options) {
-  const Algorithm forced = parse_algorithm(options.algorithm);
-  if (options.fixed_order && forced == Algorithm::ring) {
-    log::once(
-        log::Level::warn, "shm-fixed-order-ring",
-        "algorithm ring cannot keep a fixed order; inside a host direct and inline take over");
-    return Algorithm::automatic;
-  }
-  if (forced == Algorithm::automatic || forced == Algorithm::direct || forced == Algorithm::ring ||
-      forced == Algorithm::inlined)
-    return forced;
-  log::once(log::Level::warn, "shm-algorithm-" + options.algorithm,
-            fmt::format("algorithm {} is for messages between hosts; inside a host shared memory "
-                        "chooses by size (direct, ring and inline can be forced)",
-                        options.algorithm));
-  return Algorithm::automatic;
-}
-
 std::vector<int> numbers_up_to(int size) {
   std::vector<int> numbers(static_cast<std::size_t>(size));
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -59,7 +38,7 @@ class NativeCommunicator final : public CallCommunicator {
         options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
         engine_(std::make_shared<Engine>(
-            group, shared_memory_algorithm(options), options.fixed_order, options.deadline_seconds,
+            group, PlanChoice(options, group->size()), options.deadline_seconds,
             FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
                            numbers_up_to(group->size()), options.flight_directory))) {}
   ~NativeCommunicator() override { engine_->stop(); }

@@ -34,14 +34,13 @@ std::string named(const QueuedOperation& operation) {
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<Group> group, Algorithm forced, bool fixed_order,
-               double deadline_seconds, FlightRecorder flight, std::uint32_t first_sequence)
+Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
+               FlightRecorder flight, std::uint32_t first_sequence)
     : group_(std::move(group)),
-      forced_(forced),
-      fixed_order_(fixed_order),
+      choice_(std::move(choice)),
       deadline_seconds_(deadline_seconds),
       spins_(suitable_spins(group_->size(), group_->cores())),
-      reduction_(make_rank_reduction(fixed_order)),
+      reduction_(make_rank_reduction(choice_.fixed_order())),
       buffers_(static_cast<std::size_t>(group_->size())),
       messages_(std::make_unique<Messages>(group_)),
       next_sequence_(first_sequence),
@@ -254,14 +253,14 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
-  d.algorithm = static_cast<std::uint8_t>(forced_);
   d.factor = call.factor;
   d.send = d.recv = Location{};
   write_counts(call, slot);
-  const bool inlined = travels_inline(call, size, forced_);
+  const bool inlined = travels_inline(call, size, choice_);
+  d.algorithm = static_cast<std::uint8_t>(choice_.told(call, inlined));
   // A fused call has more to compare than the first line holds.
   operation.exchanged_inline =
-      inlined && !operation.fusion && is_inline_exchange(call, size, forced_);
+      inlined && !operation.fusion && is_inline_exchange(call, size, choice_);
   // Another rank may send more in an all_to_all_v than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
@@ -293,7 +292,8 @@ bool Engine::exchange_when_matched(const QueuedOperation& operation) {
     if (slot.first.kind != own.kind || slot.first.count != own.count)
       check_match(operation, peer, slot.descriptor);
   }
-  run_inline_exchange(*group_, *reduction_, fixed_order_, operation.call, operation.sequence);
+  run_inline_exchange(*group_, *reduction_, choice_.fixed_order(), operation.call,
+                      operation.sequence);
   return true;
 }
 
@@ -316,7 +316,8 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
                       {buffers_.recv_symmetric.get(), size},
                       buffers_.send_address,
                       buffers_.recv_address,
-                      buffers_.factors};
+                      buffers_.factors,
+                      choice_};
   for (int peer = 0; peer < group_->size(); ++peer) {
     const Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
     if (peer != group_->rank()) check_match(operation, peer, d);
@@ -346,7 +347,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
   const auto own = static_cast<std::size_t>(group_->rank());
   buffers_.send[own] = static_cast<std::byte*>(const_cast<void*>(operation.call.send));
   buffers_.recv[own] = static_cast<std::byte*>(operation.call.recv);
-  operation.plan = make_plan(std::move(context), forced_);
+  operation.plan = make_plan(std::move(context), choice_);
   return true;
 }
 
@@ -358,7 +359,7 @@ void Engine::check_match(const QueuedOperation& operation, int peer, const Descr
   std::string text =
       fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
                   group_->rank(), describe(own), peer, describe(theirs));
-  if (theirs.algorithm != own.algorithm)
+  if (theirs.algorithm != own.algorithm && describe(own) == describe(theirs))
     text +=
         fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
                     to_string(static_cast<Algorithm>(theirs.algorithm)));

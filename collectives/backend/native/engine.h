@@ -43,7 +43,7 @@ class Messages;
 class Engine {
  public:
   // `first_sequence`: the same on all ranks; tests start just before the wrap.
-  Engine(std::shared_ptr<Group> group, Algorithm forced, bool fixed_order, double deadline_seconds,
+  Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine();
 
@@ -105,8 +105,7 @@ class Engine {
   void drive_in_background();
 
   const std::shared_ptr<Group> group_;
-  const Algorithm forced_;
-  const bool fixed_order_;
+  const PlanChoice choice_;
   const double deadline_seconds_;
   const std::uint32_t spins_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;

@@ -237,13 +237,13 @@ class BounceExchange final : public ExchangePlanBase {
 
 bool all_travel_inline(const PlanContext& c) {
   if (c.call.operation != Operation::all_to_all_v)
-    return travels_inline(c.call, c.size(), Algorithm::automatic);
+    return travels_inline(c.call, c.size(), c.choice);
   for (int peer = 0; peer < c.size(); ++peer) {
     Call theirs = c.call;
     const Counts counts = counts_in(c.slot(peer), c.size());
     theirs.counts.assign(counts.begin(), counts.end());
     theirs.count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-    if (!travels_inline(theirs, c.size(), Algorithm::automatic)) return false;
+    if (!travels_inline(theirs, c.size(), c.choice)) return false;
   }
   return true;
 }

@@ -97,8 +97,8 @@ struct Exchange {
 
 }  // namespace
 
-bool is_inline_exchange(const Call& call, int size, Algorithm forced) {
-  return needs_no_plan(call.operation) && travels_inline(call, size, forced);
+bool is_inline_exchange(const Call& call, int size, const PlanChoice& choice) {
+  return needs_no_plan(call.operation) && travels_inline(call, size, choice);
 }
 
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
@@ -130,15 +130,11 @@ void run_inline_exchange(const Group& group, kernels::ReductionKernels& reductio
   }
 }
 
-bool travels_inline(const Call& call, int size, Algorithm forced) {
-  const std::int64_t bytes = largest_send_bytes(call, size);
+bool travels_inline(const Call& call, int size, const PlanChoice& choice) {
+  if (call.operation == Operation::barrier || call.count == 0) return true;
   const auto capacity =
       static_cast<std::int64_t>(kInlineBytes - counts_bytes(call.operation, size));
-  if (call.operation == Operation::barrier || call.count == 0) return true;
-  if (call.operation == Operation::broadcast) return bytes <= capacity;
-  if (call.operation == Operation::all_reduce)
-    return choose_all_reduce({bytes, size, false, forced}, capacity) == Algorithm::inlined;
-  return bytes <= std::min(capacity, std::int64_t{16384} / size);
+  return choice.inlines(call) && largest_send_bytes(call, size) <= capacity;
 }
 
 std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {

@@ -129,7 +129,7 @@ std::int64_t PlanContext::lane_bytes() const {
   return std::min(kLargestLane, kBounceBytes / (size() + 1) / kSmallestLane * kSmallestLane);
 }
 
-std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
+std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice) {
   switch (context.call.operation) {
     case Operation::gather:
     case Operation::scatter:
@@ -145,10 +145,8 @@ std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced) {
       break;
   }
   if (context.call.operation == Operation::all_reduce) {
-    const AllReduceFacts facts{context.call.send_bytes(context.rank(), context.size()),
-                               context.size(),
-                               context.all_send_symmetric && context.all_recv_symmetric, forced};
-    if (choose_all_reduce(facts, static_cast<std::int64_t>(kInlineBytes)) == Algorithm::ring)
+    const bool symmetric = context.all_send_symmetric && context.all_recv_symmetric;
+    if (choice.plan(context.call, symmetric) == Algorithm::ring)
       return make_ring_plan(std::move(context));
   }
   return can_go_direct(context) ? make_direct_plan(context) : make_bounce_plan(std::move(context));

@@ -7,6 +7,7 @@
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/arguments.h"
 #include "shoal/collectives/backend/native/group.h"
+#include "shoal/collectives/backend/native/plan_choice.h"
 #include "shoal/kernels/reduction.h"
 
 namespace shoal::collectives {
@@ -47,6 +48,7 @@ struct PlanContext {
   std::span<const std::uint64_t> send_address, recv_address;  // by rank, where not symmetric: in
                                                               // that rank's process
   std::span<const double> factors;                            // by rank; of premultiplied_sum
+  const PlanChoice& choice;
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
@@ -86,20 +88,20 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
                   void* destination, std::int64_t count);
 
 // True when the call's data fits the control message; decided alike on all ranks.
-bool travels_inline(const Call& call, int size, Algorithm forced);
+bool travels_inline(const Call& call, int size, const PlanChoice& choice);
 // Puts the bytes that others need beside the descriptor; returns how many of a rank lie outside of
 // its first line.
 std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
 
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
-bool is_inline_exchange(const Call& call, int size, Algorithm forced);
+bool is_inline_exchange(const Call& call, int size, const PlanChoice& choice);
 // Once every rank has published this call: this rank's result.
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
                          const Call& call, std::uint32_t sequence);
 
-// The plan for a call whose descriptors all match. `forced` applies to all_reduce.
-std::unique_ptr<Plan> make_plan(PlanContext context, Algorithm forced);
+// The plan for a call whose descriptors all match.
+std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice);
 
 std::unique_ptr<Plan> make_direct_plan(const PlanContext& context);
 std::unique_ptr<Plan> make_bounce_plan(PlanContext context);

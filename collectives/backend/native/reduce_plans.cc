@@ -250,7 +250,7 @@ class BounceReduceScatterV final : public Plan {
 }  // namespace
 
 std::unique_ptr<Plan> make_reduce_plan(PlanContext context) {
-  if (travels_inline(context.call, context.size(), Algorithm::automatic))
+  if (travels_inline(context.call, context.size(), context.choice))
     return std::make_unique<InlineReduce>(std::move(context));
   if (context.all_send_symmetric ||
       context.single_copy(largest_send_bytes(context.call, context.size())))

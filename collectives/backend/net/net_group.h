@@ -32,6 +32,9 @@ class NetGroup {
   const std::vector<int>& members() const { return *members_; }
   const std::shared_ptr<NetEngine>& engine() const { return engine_; }
 
+  // Hosts that the ranks are on, for the table; without: each on one of its own. Before any call.
+  void set_nodes(int nodes) { programs_.set_nodes(nodes); }
+
   // A checked call. The second: from inside Task::advance().
   std::shared_ptr<NetOperation> submit(Call call);
   std::shared_ptr<NetOperation> submit_locked(Call call);

@@ -42,6 +42,7 @@ Program message_program(const Call& call, bool acknowledged) {
 ProgramCache::ProgramCache(int rank, int size, const CommunicatorOptions& options)
     : rank_(rank),
       size_(size),
+      nodes_(size),
       forced_(parse_algorithm(options.algorithm)),
       fixed_order_(options.fixed_order),
       selector_(make_selector(options.collectives)) {}
@@ -96,12 +97,10 @@ Selection ProgramCache::select(const Call& call) const {
                           ordered ? " that keeps fixed_order" : ""));
   SelectionFacts facts;
   facts.operation = call.operation;
-  // Ranks know only their own counts of all_to_all_v, and must choose alike.
-  if (call.operation != Operation::all_to_all_v)
-    for (int rank = 0; rank < size_; ++rank)
-      facts.bytes =
-          std::max({facts.bytes, call.send_bytes(rank, size_), call.recv_bytes(rank, size_)});
-  facts.ranks = facts.nodes = size_;  // whatever hosts they are on, it all goes over the Endpoint
+  facts.bytes = table_bytes(call, size_);
+  facts.memory = MemoryKind::unknown;
+  facts.ranks = size_;
+  facts.nodes = nodes_;
   Selection selection = selector_.select(facts, offered);
   log::debug("{} of {} bytes, {} ranks: {} ({})", to_string(call.operation), facts.bytes, size_,
              to_string(selection.algorithm), selection.why);

@@ -16,6 +16,9 @@ class ProgramCache {
  public:
   ProgramCache(int rank, int size, const CommunicatorOptions& options);
 
+  // Hosts that the ranks are on, for the table; without: each on one of its own.
+  void set_nodes(int nodes) { nodes_ = nodes; }
+
   // `acknowledged`: of a message; its receiver answers.
   std::shared_ptr<const CompiledProgram> get(const Call& call, bool acknowledged);
 
@@ -36,7 +39,7 @@ class ProgramCache {
   Selection select(const Call& call) const;
   Program generate(const Call& call, const Selection& selection) const;
 
-  int rank_, size_;
+  int rank_, size_, nodes_;
   Algorithm forced_;
   bool fixed_order_;
   AlgorithmSelector selector_;

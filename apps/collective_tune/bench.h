@@ -1,0 +1,71 @@
+// Times choices of algorithms side by side on one kind of group: all ranks, the ranks of each host,
+// or the rails (one rank of each host).
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "decide.h"
+#include "options.h"
+
+#include "shoal/runtime/rendezvous/world.h"
+
+namespace shoal::tune {
+
+enum class Scope { world, hosts, rails };
+
+struct Point {
+  Operation operation = Operation::all_reduce;
+  std::int64_t bytes = 0;  // of the larger buffer
+  MemoryKind memory = MemoryKind::symmetric;
+};
+
+// Everything is collective over all ranks of the world; what it returns is the same on all.
+class Bench {
+ public:
+  // `rules`: in force for every choice, after SHOAL_COLLECTIVES'.
+  Bench(const World& world, Store& store, const Options& options, Scope scope, std::string rules);
+
+  int ranks() const { return ranks_; }  // of a group
+  int nodes() const { return nodes_; }
+  // The choices worth trying for an operation, the default, which is its own choice, left out.
+  std::vector<Choice> choices(const Point& point) const;
+  Choice usual(const Point& point) const;
+  // The default first. A choice's Communicator is made at its first use.
+  std::vector<Timed> time(const Point& point, const std::vector<Choice>& choices);
+  // The default against the default with `more` rules after it.
+  std::vector<Timed> time_rules(const Point& point, const std::string& more);
+
+ private:
+  struct Place {
+    collectives::Communicator* communicator = nullptr;  // null: this rank has no group
+    Buffer symmetric;
+    std::byte* send = nullptr;
+    std::byte* recv = nullptr;
+  };
+  collectives::Communicator* with(const std::string& rules);
+  std::string rule_of(const Choice& choice) const;
+  std::vector<Timed> time_all(const Point& point, std::vector<Timed> timed,
+                              const std::vector<std::string>& rules);
+  double run(const Point& point, const Place& place, int times);
+  void agree(std::vector<double>& values);
+
+  const World& world_;
+  Store& store_;
+  const Options& options_;
+  const Scope scope_;
+  const std::string rules_;
+  std::unique_ptr<collectives::Communicator> control_;
+  std::unique_ptr<MemoryResource> host_;
+  int ranks_ = 1, nodes_ = 1, color_ = 0;
+  // By rules; of `world` scope the first is the second.
+  struct Made {
+    std::unique_ptr<collectives::Communicator> world, group;
+  };
+  std::map<std::string, Made> made_;
+};
+
+// The scopes that make sense for this world, in the order to tune them.
+std::vector<Scope> scopes_of(const World& world);
+
+}  // namespace shoal::tune

@@ -1,0 +1,29 @@
+// The command line of shoal-collective-tune.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/collectives/select/rule.h"
+
+namespace shoal::tune {
+
+struct Options {
+  std::vector<collectives::Operation> operations;
+  std::vector<std::int64_t> sizes;  // ascending
+  std::vector<collectives::MemoryKind> memory;
+  std::vector<std::int64_t> slices;  // bytes of a message between hosts, tried with the best
+  int rounds = 9;
+  double margin = 0.05;
+  std::string output;  // the table's file; empty: standard output
+  bool json = false, print = false, quiet = false;
+  collectives::CommunicatorOptions communicator;
+};
+
+// Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
+std::optional<Options> parse(int argc, char** argv);
+
+}  // namespace shoal::tune
