@@ -1,4 +1,5 @@
 // shoal-collective-tune: measures algorithms here and writes the rules that gain.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fstream>

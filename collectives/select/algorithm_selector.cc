@@ -184,6 +184,10 @@ std::span<const Algorithm> levelled_candidates(Operation operation) {
   static constexpr std::array kAllGather{Algorithm::hierarchical, Algorithm::direct,
                                          Algorithm::ring, Algorithm::halving_doubling,
                                          Algorithm::bruck};
+  static constexpr std::array kBroadcast{Algorithm::hierarchical, Algorithm::tree, Algorithm::chain,
+                                         Algorithm::sharded};
+  static constexpr std::array kReduce{Algorithm::hierarchical, Algorithm::tree, Algorithm::chain,
+                                      Algorithm::sharded, Algorithm::direct};
   switch (base_operation(operation)) {
     case Operation::all_reduce:
       return kAllReduce;
@@ -191,6 +195,10 @@ std::span<const Algorithm> levelled_candidates(Operation operation) {
       return kReduceScatter;
     case Operation::all_gather:
       return kAllGather;
+    case Operation::broadcast:
+      return kBroadcast;
+    case Operation::reduce:
+      return kReduce;
     default:
       return candidates(operation);
   }

@@ -22,7 +22,7 @@ gather,scatter:0-16k:[9-inf]:@tree:20
 all_to_all:@direct:10
 all_to_all:16m-inf:[17-inf]:@pairwise:20
 barrier:@dissemination:10
-all_reduce:{2-inf}:@hierarchical:30
+all_reduce,broadcast,reduce:{2-inf}:@hierarchical:30
 all_gather,reduce_scatter:64k-inf:{2-inf}:@hierarchical:30
 )";
 }

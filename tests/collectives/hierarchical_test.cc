@@ -1,5 +1,7 @@
 // Ranks on emulated hosts: threads that share memory with those of one host name only and reach
 // the others over the loopback.
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -134,12 +136,17 @@ TEST_P(HierarchicalResults, AreExactInManySlices) {
       for (const bool in_place : {true, false})
         for (const Operation operation :
              {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
-              Operation::all_gather_v, Operation::reduce_scatter_v}) {
+              Operation::all_gather_v, Operation::reduce_scatter_v, Operation::broadcast,
+              Operation::reduce}) {
+          if (operation == Operation::broadcast && !in_place) continue;
+          const bool whole = operation == Operation::all_reduce ||
+                             operation == Operation::broadcast || operation == Operation::reduce;
           test::Case one;
           one.operation = operation;
+          one.root = dtype == DType::f32 ? size - 1 : 1;
           one.dtype = dtype;
           one.op = ReduceOp::avg;
-          one.count = operation == Operation::all_reduce ? 1200003 : 300001;
+          one.count = whole ? 1200003 : 300001;
           one.in_place = in_place;
           one.memory = in_place ? test::Memory::symmetric : test::Memory::plain;
           const std::string own = test::check(*c, one);
@@ -175,6 +182,114 @@ TEST(Hierarchical, ResultsAreBitIdenticalOnAllRanksAndInAllRuns) {
   }
   for (const auto& result : results)
     ASSERT_EQ(std::memcmp(result.data(), results[0].data(), kCount * sizeof(float)), 0);
+}
+
+// Each host takes a broadcast's bytes in once, and gives a reduce's out once, whatever its ranks.
+TEST(Hierarchical, RootedOperationsCrossTheWiresOncePerHost) {
+  constexpr std::int64_t kCount = 300000;
+  for (const bool by_levels : {true, false}) {
+    const LoopbackRanks loopback(6);
+    std::array<std::atomic<std::int64_t>, 2> crossed{};
+    shoal::test::run_thread_ranks(6, [&](const World& world, Store& store) {
+      CommunicatorOptions options = with_deadline(30);
+      if (!by_levels) options.collectives = "broadcast,reduce:@^hierarchical";
+      std::shared_ptr<NetEngine> engine;
+      const auto c =
+          loopback.hierarchical(world, store, hosts_of("aaabbb"), options, nullptr, &engine);
+      std::vector<float> values(kCount, static_cast<float>(world.rank));
+      const auto bytes_of = [&](auto&& operation) {
+        const std::int64_t before = engine->endpoint_statistics().bytes_sent;
+        operation();
+        return engine->endpoint_statistics().bytes_sent - before;
+      };
+      crossed[0] += bytes_of([&] { c->broadcast(values.data(), kCount, DType::f32, 4)->wait(); });
+      EXPECT_EQ(values[kCount - 1], 4.0f);
+      crossed[1] += bytes_of([&] {
+        c->reduce(values.data(), values.data(), kCount, DType::f32, ReduceOp::sum, 4)->wait();
+      });
+      if (world.rank == 4) {
+        EXPECT_EQ(values[7], 24.0f);
+      }
+    });
+    // Rank to rank counts those inside a host too: n - 1 times the data.
+    for (const auto& bytes : crossed) EXPECT_EQ(bytes.load(), (by_levels ? 1 : 5) * kCount * 4);
+  }
+}
+
+TEST(Hierarchical, EmptyOperationsPassTheTurn) {
+  const LoopbackRanks loopback(4);
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(20));
+    std::vector<std::vector<float>> buffers(9, std::vector<float>(100000, 1.0f));
+    std::vector<WorkPtr> works;
+    for (std::size_t i = 0; i < buffers.size(); i += 3) {
+      float* const sum = buffers[i].data();
+      float* const sent = buffers[i + 1].data();
+      float* const most = buffers[i + 2].data();
+      sent[99999] = most[99999] = static_cast<float>(world.rank);
+      works.push_back(c->all_reduce(sum, sum, 100000, DType::f32, ReduceOp::sum));
+      works.push_back(c->all_reduce(sum, sum, 0, DType::f32, ReduceOp::sum));
+      works.push_back(c->broadcast(sent, 0, DType::f32, 3));
+      works.push_back(c->broadcast(sent, 100000, DType::f32, 3));
+      works.push_back(c->reduce(most, most, 100000, DType::f32, ReduceOp::max, 1));
+    }
+    for (const auto& work : works) work->wait();
+    for (std::size_t i = 0; i < buffers.size(); i += 3) {
+      EXPECT_EQ(buffers[i][99999], 4.0f);
+      EXPECT_EQ(buffers[i + 1][99999], 3.0f);
+      if (world.rank == 1) {
+        EXPECT_EQ(buffers[i + 2][99999], 3.0f);
+      }
+    }
+  });
+}
+
+// Every kind of task in flight at once, ranks out of step: what one host puts on its rails before
+// another kind's, all hosts must.
+TEST(Hierarchical, MixedOperationsInFlightKeepOneOrderOnTheRails) {
+  constexpr std::int64_t kPart = 20000;  // above what goes from rank to rank
+  const LoopbackRanks loopback(4);
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(30));
+    std::mt19937 random(static_cast<unsigned>(world.rank));
+    struct Round {
+      std::vector<float> scattered = std::vector<float>(4 * kPart, 1.0f);
+      std::vector<float> part = std::vector<float>(kPart);
+      std::vector<float> gathered = std::vector<float>(4 * kPart);
+      std::vector<float> own, sent, sum, most;
+    };
+    std::vector<Round> rounds(12);
+    std::vector<WorkPtr> works;
+    const auto dawdle = [&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 800));
+    };
+    for (Round& r : rounds) {
+      const auto rank = static_cast<float>(world.rank);
+      r.own.assign(kPart, rank);
+      r.sent.assign(kPart, rank);
+      r.sum.assign(kPart, rank);
+      r.most.assign(kPart, rank);
+      works.push_back(
+          c->reduce_scatter(r.scattered.data(), r.part.data(), kPart, DType::f32, ReduceOp::sum));
+      dawdle();
+      works.push_back(c->all_gather(r.own.data(), r.gathered.data(), kPart, DType::f32));
+      works.push_back(c->broadcast(r.sent.data(), kPart, DType::f32, 2));
+      dawdle();
+      works.push_back(c->all_reduce(r.sum.data(), r.sum.data(), kPart, DType::f32, ReduceOp::sum));
+      works.push_back(c->reduce(r.most.data(), r.most.data(), kPart, DType::f32, ReduceOp::max, 1));
+    }
+    for (const auto& work : works) work->wait();
+    for (const Round& r : rounds) {
+      EXPECT_EQ(r.part.back(), 4.0f);
+      for (std::size_t peer = 0; peer < 4; ++peer)
+        EXPECT_EQ(r.gathered[peer * kPart + 7], static_cast<float>(peer));
+      EXPECT_EQ(r.sent.back(), 2.0f);
+      EXPECT_EQ(r.sum.back(), 6.0f);
+      if (world.rank == 1) {
+        EXPECT_EQ(r.most.back(), 3.0f);
+      }
+    }
+  });
 }
 
 // Large sums leave the host's counters alone only where they go from rank to rank.

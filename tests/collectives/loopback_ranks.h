@@ -36,12 +36,14 @@ struct LoopbackRanks {
   std::unique_ptr<Communicator> hierarchical(const World& world, Store& store,
                                              const std::vector<std::string>& hosts,
                                              const CommunicatorOptions& options,
-                                             const FaultOptions* faults = nullptr) const {
+                                             const FaultOptions* faults = nullptr,
+                                             std::shared_ptr<NetEngine>* used = nullptr) const {
     const auto engine = make_net_engine(
         endpoint(world.rank, faults),
         std::make_unique<ControlLinks>(world.rank, world.size, store, "test/control",
                                        Deadline::in_seconds(options.deadline_seconds)),
         world.local_size, options);
+    if (used) *used = engine;
     HierarchicalCommunicator::Plan plan;
     plan.first_id = engine->next_group();
     plan.flat = make_world_group(engine, world.size, options);

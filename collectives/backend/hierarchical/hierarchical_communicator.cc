@@ -102,6 +102,10 @@ std::shared_ptr<Task> HierarchicalCommunicator::task_of(const Call& call) {
   switch (call.operation) {
     case Operation::all_reduce:
       return make_all_reduce_task(levels_, call, selection.slice);
+    case Operation::broadcast:
+      return make_broadcast_task(levels_, call, selection.slice);
+    case Operation::reduce:
+      return make_reduce_task(levels_, call, selection.slice);
     case Operation::all_gather:
     case Operation::all_gather_v:
       return in_blocks(call) ? make_all_gather_task(levels_, call) : nullptr;

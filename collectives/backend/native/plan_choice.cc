@@ -1,7 +1,5 @@
 #include "shoal/collectives/backend/native/plan_choice.h"
 
-#include <array>
-
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
