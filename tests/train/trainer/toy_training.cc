@@ -1,0 +1,166 @@
+#include "train/trainer/toy_training.h"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "support/ranks.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+
+#include "shoal/train/tasks/causal_lm.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+// Fixed pseudo-random ids; every third sample has positions without a loss, so that ranks count
+// different numbers of targets.
+class ToyDataset final : public Dataset {
+ public:
+  ToyDataset(std::int64_t size, std::uint32_t salt) : size_(size), salt_(salt) {}
+  std::int64_t size() const override { return size_; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    std::uint32_t x = static_cast<std::uint32_t>(index) * 2654435761U + salt_;
+    for (int t = 0; t < 12; ++t) {
+      x = x * 1664525U + 1013904223U;
+      sample.input_ids.push_back(static_cast<std::int32_t>((x >> 16U) % kToyVocabulary));
+    }
+    sample.labels = sample.input_ids;
+    if (index % 3 == 0)
+      for (int t = 0; t < 7; ++t) sample.labels[static_cast<std::size_t>(t)] = kIgnoreLabel;
+    return sample;
+  }
+
+ private:
+  std::int64_t size_;
+  std::uint32_t salt_;
+};
+
+// What each rank does; the outcome is rank 0's.
+test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& options,
+                       Outcome& outcome, std::atomic<int>& signal) {
+  return [&](const World& world, Store& store) {
+    auto host = make_host_memory();
+    CountingMemory memory(*host);
+    const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory});
+    const auto communicator = collectives::make_communicator(world, store);
+    CausalLmTask task(options.config, nullptr,
+                      {.gradient_checkpointing = arguments.gradient_checkpointing});
+    Recorder other;
+    Recorder& recorder = world.rank == 0 ? outcome.main : other;
+    recorder.stop_after = options.stop_after;
+    // Only the last rank is told to stop: all must.
+    if (world.rank == options.ranks - 1) {
+      recorder.signal_after = options.signal_after;
+      recorder.signal = &signal;
+      recorder.fail_after = options.fail_after;
+    }
+    const std::atomic<int> never{0};
+    TrainerParts parts;
+    parts.task = &task;
+    parts.kernels = kernels.get();
+    parts.memory = &memory;
+    parts.communicator = communicator.get();
+    parts.train_dataset = std::make_shared<ToyDataset>(options.samples, 7U);
+    if (options.eval_samples > 0)
+      parts.eval_dataset = std::make_shared<ToyDataset>(options.eval_samples, 99U);
+    parts.collator = std::make_shared<PaddingCollator>();
+    parts.callbacks = {&recorder};
+    parts.stop_signal = world.rank == options.ranks - 1 ? &signal : &never;
+    Trainer trainer(options.arguments_of ? options.arguments_of(world.rank) : arguments, parts);
+    const TrainResult result = trainer.train();
+    if (world.rank == 0) outcome.result = result;
+    communicator->barrier()->wait();
+  };
+}
+
+}  // namespace
+
+nn::Gpt2Config toy_config() {
+  nn::Gpt2Config config;
+  config.vocab_size = kToyVocabulary;
+  config.n_positions = 16;
+  config.n_embd = 24;
+  config.n_layer = 2;
+  config.n_head = 3;
+  config.bos_token_id = config.eos_token_id = 0;
+  return config;
+}
+
+TrainingArguments toy_arguments(const std::string& output) {
+  TrainingArguments a;
+  a.output_dir = output;
+  a.per_device_train_batch_size = 8;
+  a.per_device_eval_batch_size = 3;
+  a.max_steps = 50;
+  a.learning_rate = 3e-3;
+  a.weight_decay = 0.01;
+  a.warmup_steps = 5;
+  a.logging_steps = 7;
+  a.save_strategy = Interval::no;
+  return a;
+}
+
+Outcome run(const TrainingArguments& arguments, const RunOptions& options) {
+  Outcome outcome;
+  std::atomic<int> signal{0};
+  test::run_thread_ranks(options.ranks, body_of(arguments, options, outcome, signal));
+  return outcome;
+}
+
+std::vector<std::string> errors_of(const TrainingArguments& arguments, const RunOptions& options) {
+  Outcome outcome;
+  std::atomic<int> signal{0};
+  return test::thread_rank_errors(options.ranks, body_of(arguments, options, outcome, signal));
+}
+
+std::string error_of(const TrainingArguments& arguments, const RunOptions& options) {
+  try {
+    run(arguments, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], tolerance * std::abs(a[i])) << "step " << i + 1;
+}
+
+void expect_resume_to_the_bit(TrainingArguments arguments, const RunOptions& options) {
+  const TemporaryDirectory output;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 25;
+  arguments.output_dir = output / "whole";
+  const auto whole = run(arguments, options);
+  arguments.output_dir = output / "broken";
+  RunOptions stopped = options;
+  stopped.stop_after = 25;
+  run(arguments, stopped);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments, options);
+
+  ASSERT_EQ(rest.main.losses.size(), 25U);
+  EXPECT_THAT(rest.main.messages, HasSubstr("resuming from"));
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 25, whole.main.losses.end()));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json"})
+    EXPECT_EQ(bytes_of(output / "whole/checkpoint-50/" + file),
+              bytes_of(output / "broken/checkpoint-50/" + file))
+        << file;
+  EXPECT_EQ(whole.result.train_loss, rest.result.train_loss);
+}
+
+}  // namespace shoal::test

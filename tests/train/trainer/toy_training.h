@@ -1,0 +1,71 @@
+// A training run of a second: a tiny GPT-2 on made-up ids, on ranks that are threads.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::test {
+
+inline constexpr std::int32_t kToyVocabulary = 61;
+nn::Gpt2Config toy_config();
+
+class Recorder final : public TrainerCallback {
+ public:
+  void on_step_end(const StepReport& report, TrainerControl& control) override {
+    losses.push_back(report.loss);
+    norms.push_back(report.grad_norm);
+    if (report.step == fail_after) throw Error(ErrorCode::internal, "the test's own failure");
+    if (report.step == stop_after) control.should_stop = true;
+    if (report.step == signal_after && signal != nullptr) *signal = 15;
+  }
+  void on_log(const nlohmann::ordered_json& record) override { logs.push_back(record); }
+  void on_save(std::int64_t step, const std::string&) override { saves.push_back(step); }
+  void on_evaluate(const nlohmann::ordered_json& metrics) override {
+    evaluations.push_back(metrics);
+  }
+  void on_message(const std::string& line) override { messages += line + "\n"; }
+  std::vector<double> losses, norms;
+  std::vector<nlohmann::ordered_json> logs, evaluations;
+  std::vector<std::int64_t> saves;
+  std::string messages;
+  std::int64_t stop_after = -1, signal_after = -1, fail_after = -1;
+  std::atomic<int>* signal = nullptr;
+};
+
+TrainingArguments toy_arguments(const std::string& output);
+
+struct Outcome {
+  Recorder main;  // rank 0's
+  TrainResult result;
+};
+
+struct RunOptions {
+  int ranks = 1;
+  std::int64_t samples = 41;  // not a multiple of anything
+  std::int64_t eval_samples = 0;
+  std::int64_t stop_after = -1, signal_after = -1;
+  std::int64_t fail_after = -1;  // the last rank throws
+  nn::Gpt2Config config = toy_config();
+  std::function<TrainingArguments(int rank)> arguments_of = {};  // empty: the same on each
+};
+
+// Trains; the outcome is rank 0's. Throws what a rank threw.
+Outcome run(const TrainingArguments& arguments, const RunOptions& options = {});
+// What each rank threw; empty where it did not.
+std::vector<std::string> errors_of(const TrainingArguments& arguments, const RunOptions& options);
+// What run() throws, or "no error".
+std::string error_of(const TrainingArguments& arguments, const RunOptions& options = {});
+
+std::string bytes_of(const std::string& path);
+// Relative.
+void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance);
+// Stopping after 25 of 50 steps and resuming gives the losses and files of a run in one piece.
+void expect_resume_to_the_bit(TrainingArguments arguments, const RunOptions& options);
+
+}  // namespace shoal::test

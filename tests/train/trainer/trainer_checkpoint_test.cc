@@ -1,0 +1,214 @@
+#include <csignal>
+#include <filesystem>
+
+#include "support/temporary_directory.h"
+#include "train/trainer/toy_training.h"
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+
+namespace shoal {
+namespace {
+
+using test::error_of;
+using test::expect_resume_to_the_bit;
+using test::run;
+using test::RunOptions;
+using test::toy_arguments;
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+TEST(TrainerResume, IsBitIdentical) { expect_resume_to_the_bit(toy_arguments(""), {}); }
+
+TEST(TrainerResume, IsBitIdenticalOnTwoRanksWithAccumulationAndWorkers) {
+  auto arguments = toy_arguments("");
+  arguments.per_device_train_batch_size = 2;
+  arguments.gradient_accumulation_steps = 3;  // the last update of an epoch has fewer
+  arguments.dataloader_num_workers = 2;
+  expect_resume_to_the_bit(arguments, {.ranks = 2});
+}
+
+TEST(TrainerResume, IsBitIdenticalInBf16) {
+  auto arguments = toy_arguments("");
+  arguments.bf16 = true;
+  expect_resume_to_the_bit(arguments, {});
+}
+
+TEST(TrainerResume, IsBitIdenticalInF16WithItsLossScale) {
+  auto arguments = toy_arguments("");
+  arguments.fp16 = true;
+  expect_resume_to_the_bit(arguments, {});
+}
+
+TEST(TrainerResume, PassesOverAnIncompleteCheckpoint) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 9;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 3;
+  const auto whole = run(arguments);
+  EXPECT_EQ(whole.main.saves, (std::vector<std::int64_t>{3, 6, 9}));
+  std::filesystem::remove(output / "checkpoint-9/COMPLETE");
+  std::filesystem::resize_file(output / "checkpoint-6/model.safetensors", 100);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments);
+  EXPECT_EQ(rest.main.losses.size(), 6U);  // from step 3
+  EXPECT_THAT(rest.main.messages, HasSubstr("no COMPLETE marker"));
+  EXPECT_THAT(rest.main.messages, HasSubstr("100 bytes"));
+  EXPECT_EQ(rest.main.losses.back(), whole.main.losses.back());
+}
+
+TEST(TrainerResume, SaysWhatItCannotDo) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 4;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  EXPECT_THAT(error_of(arguments), HasSubstr("--resume_from_checkpoint true"));
+  arguments.resume_from_checkpoint = output / "checkpoint-3";
+  EXPECT_THAT(error_of(arguments), HasSubstr("cannot resume from"));
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  RunOptions wider;
+  wider.config.n_embd = 48;
+  EXPECT_THAT(error_of(arguments, wider), HasSubstr("wte"));
+  // Nothing of all that has touched what was there.
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-4", true), std::nullopt);
+  arguments.resume_from_checkpoint = "false";
+  arguments.overwrite_output_dir = true;
+  arguments.save_strategy = Interval::no;
+  EXPECT_EQ(run(arguments).main.losses.size(), 4U);
+  EXPECT_TRUE(list_checkpoints(output.path()).empty());
+}
+
+// As where output_dir is each host's own.
+TEST(TrainerResume, RanksThatSeeDifferentCheckpointsAreRefused) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output / "0");
+  arguments.max_steps = 2;
+  arguments.save_strategy = Interval::steps;
+  run(arguments);
+  arguments.resume_from_checkpoint = "true";
+  RunOptions options{.ranks = 2};
+  options.arguments_of = [&](int rank) {
+    TrainingArguments own = arguments;
+    own.output_dir = output / std::to_string(rank);
+    return own;
+  };
+  EXPECT_THAT(error_of(arguments, options),
+              HasSubstr("rank 0 would resume from step 2, but rank 1 from no checkpoint"));
+}
+
+TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 2;
+  std::filesystem::create_directory(output / "checkpoint-1");
+  arguments.resume_from_checkpoint = "true";
+  const auto begun = run(arguments);
+  EXPECT_EQ(begun.main.losses.size(), 2U);
+  EXPECT_THAT(begun.main.messages, HasSubstr("checkpoint-1 is passed over"));
+  EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
+}
+
+TEST(TrainerCheckpoints, AreRotated) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 10;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  arguments.save_total_limit = 2;
+  run(arguments);
+  const auto left = list_checkpoints(output.path());
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[0].step, 8);
+  EXPECT_EQ(left[1].step, 10);
+}
+
+// A run that goes back writes lower numbers than those of the run that it leaves.
+TEST(TrainerCheckpoints, RotationNeverTakesTheOneJustWritten) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 10;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  std::filesystem::create_directory(output / "tmp-checkpoint-9.0");
+  arguments.save_total_limit = 1;
+  arguments.max_steps = 6;
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  const auto back = run(arguments);
+  EXPECT_THAT(back.main.messages, HasSubstr("checkpoint-10 is of a later step"));
+  EXPECT_EQ(back.result.last_checkpoint, output / "checkpoint-6");
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
+  EXPECT_FALSE(std::filesystem::exists(output / "tmp-checkpoint-9.0"));
+}
+
+// The kernel refuses bytes beyond RLIMIT_FSIZE as it refuses them on a full disk.
+TEST(TrainerCheckpoints, AFullDiskEndsTheRunAndLeavesEarlierOnes) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 2;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  arguments.max_steps = 20;
+  arguments.resume_from_checkpoint = "true";
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{1 << 14, old.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string text = error_of(arguments);
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_THAT(text, HasSubstr("model.safetensors"));
+  ASSERT_EQ(list_checkpoints(output.path()).size(), 1U);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-2", true), std::nullopt);
+}
+
+TEST(TrainerStop, OneRanksSignalStopsAllWithACheckpoint) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.per_device_train_batch_size = 4;
+  const auto stopped = run(arguments, {.ranks = 2, .signal_after = 10});
+  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 got none
+  // The signal comes at the end of step 10: no other is begun.
+  EXPECT_EQ(stopped.result.global_step, 10);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-10", true), std::nullopt);
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
+  // The batches drawn for step 11 are not lost.
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments, {.ranks = 2});
+  arguments.resume_from_checkpoint = "false";
+  arguments.output_dir = output / "whole";
+  const auto whole = run(arguments, {.ranks = 2});
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 10, whole.main.losses.end()));
+}
+
+TEST(TrainerStop, ACheckpointOfTheSameStepIsNotWrittenAgain) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 5;
+  const auto stopped = run(arguments, {.signal_after = 10});
+  EXPECT_EQ(stopped.main.saves, (std::vector<std::int64_t>{5, 10}));
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
+}
+
+// What another run left under a higher number is not this run's.
+TEST(TrainerStop, TheLastCheckpointIsThisRuns) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 6;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 3;
+  run(arguments);
+  arguments.resume_from_checkpoint = output / "checkpoint-3";
+  const auto stopped = run(arguments, {.signal_after = 4});
+  EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-4");
+}
+
+}  // namespace
+}  // namespace shoal
