@@ -124,7 +124,8 @@ class DdpStep {
 
   void check(const nn::Parameter& parameter, int step) {
     const int ranks = communicator_.size();
-    const auto sum = static_cast<float>((step + 1) * (ranks * (ranks + 1) / 2));
+    const int of_ranks = ranks * (ranks + 1) / 2;  // 1 + 2 + ... + ranks
+    const auto sum = static_cast<float>((step + 1) * of_ranks);
     const std::int64_t count = parameter.shape().count();
     const float* gradient = parameter.gradient.const_data<float>();
     for (const std::int64_t i : {std::int64_t{0}, count / 2, count - 1})

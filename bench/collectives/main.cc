@@ -43,10 +43,10 @@ bool verify(const Contestant& contestant, std::int64_t count, int rank, int size
   if (!contestant.reduces) return true;
   for (std::int64_t i = 0; i < count; ++i) contestant.data[i] = static_cast<float>(rank + i % 7);
   contestant.all_reduce(count);
+  const std::int64_t of_ranks = size * (size - 1) / 2;  // 0 + 1 + ... + size - 1
   bool right = true;
   for (std::int64_t i = 0; i < count; ++i)
-    right =
-        right && contestant.data[i] == static_cast<float>(size * (size - 1) / 2 + size * (i % 7));
+    right = right && contestant.data[i] == static_cast<float>(of_ranks + size * (i % 7));
   std::fill_n(contestant.data, count, 0.0f);  // repeated sums stay finite
   return right;
 }

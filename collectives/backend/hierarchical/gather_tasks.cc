@@ -257,12 +257,12 @@ class ReduceScatterTask final : public BlockTask {
 
 }  // namespace
 
-std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, Call call) {
-  return std::make_shared<AllGatherTask>(std::move(levels), std::move(call));
+std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call) {
+  return std::make_shared<AllGatherTask>(std::move(levels), call);
 }
 
-std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, Call call) {
-  return std::make_shared<ReduceScatterTask>(std::move(levels), std::move(call));
+std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, const Call& call) {
+  return std::make_shared<ReduceScatterTask>(std::move(levels), call);
 }
 
 }  // namespace shoal::collectives

@@ -92,8 +92,8 @@ class NodeTask : public Task {
 std::shared_ptr<Task> make_all_reduce_task(std::shared_ptr<Levels> levels, Call call,
                                            std::int64_t slice = 0);
 // Of equal parts or with counts. The placement must be contiguous.
-std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, Call call);
-std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, Call call);
+std::shared_ptr<Task> make_all_gather_task(std::shared_ptr<Levels> levels, const Call& call);
+std::shared_ptr<Task> make_reduce_scatter_task(std::shared_ptr<Levels> levels, const Call& call);
 // `slice`: as of all_reduce.
 std::shared_ptr<Task> make_broadcast_task(std::shared_ptr<Levels> levels, const Call& call,
                                           std::int64_t slice = 0);

@@ -83,8 +83,8 @@ class ExchangePlan : public BouncePlan {
 
 class BounceAllGather final : public ExchangePlan {
  public:
-  explicit BounceAllGather(PlanContext context)
-      : ExchangePlan(std::move(context), kSlotBytes / context.element()) {}
+  explicit BounceAllGather(const PlanContext& context)
+      : ExchangePlan(context, kSlotBytes / context.element()) {}
 
  private:
   void fill(std::int64_t k, Range slice) override {
@@ -105,8 +105,8 @@ class BounceAllGather final : public ExchangePlan {
 
 class BounceReduceScatter final : public ExchangePlan {
  public:
-  explicit BounceReduceScatter(PlanContext context)
-      : ExchangePlan(std::move(context), width(context)) {}
+  explicit BounceReduceScatter(const PlanContext& context)
+      : ExchangePlan(context, width(context)) {}
 
  private:
   // Elements of each of the `size` parts of a slot; parts begin at whole cache lines.
@@ -132,8 +132,8 @@ class BounceReduceScatter final : public ExchangePlan {
 
 class BounceBroadcast final : public ExchangePlan {
  public:
-  explicit BounceBroadcast(PlanContext context)
-      : ExchangePlan(std::move(context), kSlotBytes / context.element()) {}
+  explicit BounceBroadcast(const PlanContext& context)
+      : ExchangePlan(context, kSlotBytes / context.element()) {}
 
  private:
   void fill(std::int64_t k, Range slice) override {
@@ -150,8 +150,8 @@ class BounceBroadcast final : public ExchangePlan {
 // its recv buffer and its slot, and takes the other shards from the slots of those who made them.
 class BounceAllReduce final : public BouncePlan {
  public:
-  explicit BounceAllReduce(PlanContext context)
-      : BouncePlan(std::move(context), kSlotBytes / context.element()) {}
+  explicit BounceAllReduce(const PlanContext& context)
+      : BouncePlan(context, kSlotBytes / context.element()) {}
   std::uint32_t steps() const override {
     return 1 + 3 * static_cast<std::uint32_t>(slices_.number());
   }
