@@ -211,16 +211,16 @@ class BounceAllReduce final : public BouncePlan {
 
 }  // namespace
 
-std::unique_ptr<Plan> make_bounce_plan(PlanContext context) {
+std::unique_ptr<Plan> make_bounce_plan(const PlanContext& context) {
   switch (context.call.operation) {
     case Operation::all_reduce:
-      return std::make_unique<BounceAllReduce>(std::move(context));
+      return std::make_unique<BounceAllReduce>(context);
     case Operation::reduce_scatter:
-      return std::make_unique<BounceReduceScatter>(std::move(context));
+      return std::make_unique<BounceReduceScatter>(context);
     case Operation::all_gather:
-      return std::make_unique<BounceAllGather>(std::move(context));
+      return std::make_unique<BounceAllGather>(context);
     case Operation::broadcast:
-      return std::make_unique<BounceBroadcast>(std::move(context));
+      return std::make_unique<BounceBroadcast>(context);
     case Operation::barrier:
     default:
       break;

@@ -104,7 +104,7 @@ void run_inline_exchange(const Group& group, kernels::ReductionKernels& reductio
 std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice);
 
 std::unique_ptr<Plan> make_direct_plan(const PlanContext& context);
-std::unique_ptr<Plan> make_bounce_plan(PlanContext context);
+std::unique_ptr<Plan> make_bounce_plan(const PlanContext& context);
 std::unique_ptr<Plan> make_ring_plan(PlanContext context);
 // gather, scatter, all_gather_v, all_to_all(_v): whichever of zero-copy, bounced and inline fits.
 std::unique_ptr<Plan> make_exchange_plan(PlanContext context);
