@@ -342,18 +342,18 @@ TEST(Hosts, ShmAmongSeveralIsRefused) {
   EXPECT_THAT(errors[0], HasSubstr("transport shm, but the 2 ranks are on 2 hosts"));
 }
 
-// Sequence numbers and places wrap; nothing may hang or mismatch there.
 TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
   const testing::TemporaryDirectory directory;
   const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
-    CommunicatorOptions options = with_deadline(0.5);
+    // Long enough to form the group on a busy machine.
+    CommunicatorOptions options = with_deadline(2);
     options.flight_directory = directory.path();
     const auto communicator = make_communicator(world, store, options);
     std::vector<float> values(5000, 1.0f), small(16, 1.0f);
     sum(*communicator, values);
     if (world.rank != 1) sum(*communicator, small);
     // It lives on without calling what the others wait for, until they gave up.
-    if (world.rank == 1) sleep_seconds(1.2);
+    if (world.rank == 1) sleep_seconds(3);
     communicator->barrier()->wait();
   });
   for (const std::string& error : errors) EXPECT_FALSE(error.empty());
@@ -368,6 +368,7 @@ TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
   EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 16 f32, sum"));
 }
 
+// Sequence numbers and places wrap; nothing may hang or mismatch there.
 TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
   constexpr std::uint32_t kFirst = 0xffffffffu - 20;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {

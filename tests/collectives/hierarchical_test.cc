@@ -365,7 +365,8 @@ TEST(Hierarchical, OverlapsOperationsWithoutNeedingTheNextCall) {
       constexpr std::int64_t kCount = 900'001, kPart = 100'003;
       const auto ranks = static_cast<std::size_t>(size);
       const auto rank = static_cast<std::size_t>(world.rank);
-      const auto sum = static_cast<float>(size * (size + 1) / 2);
+      const int of_ranks = size * (size + 1) / 2;  // 1 + 2 + ... + size
+      const auto sum = static_cast<float>(of_ranks);
       for (int round = 0; round < 3; ++round) {
         std::vector<float> first(kCount, static_cast<float>(world.rank + 1)), last = first;
         std::vector<float> whole(kPart * ranks, static_cast<float>(world.rank + 1)), part(kPart);
