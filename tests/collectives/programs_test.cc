@@ -506,7 +506,7 @@ TEST(Barrier, EverybodyHasHeardOfEverybody) {
       all.push_back(programs::barrier({rank, n}));
       ranks[static_cast<std::size_t>(rank)].program = all.back();
     }
-    for (const std::uint64_t seed : {0, 3, 4})
+    for (const std::uint64_t seed : {0U, 3U, 4U})
       EXPECT_EQ(play(ranks, Arithmetic::integers, {seed, seed == 3}).steps, log2_up(n));
     std::vector<std::set<int>> known(static_cast<std::size_t>(n));
     for (int rank = 0; rank < n; ++rank) known[static_cast<std::size_t>(rank)] = {rank};
@@ -609,7 +609,7 @@ TEST_F(Broken, UnwrittenElementIsFound) {
   EXPECT_EQ(problem(), "rank 0: element 2 of space 1 is read before it is written");
 }
 TEST_F(Broken, DeadlockIsFound) {
-  for (std::size_t rank : {0, 1}) {
+  for (std::size_t rank : {0U, 1U}) {
     auto& all = ranks_[rank].program.instructions;
     std::swap(all[0], all[1]);  // receives first, and sends only then
     all[1].after = {0};
