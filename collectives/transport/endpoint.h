@@ -40,7 +40,7 @@ struct EndpointStatistics {
   std::int64_t eager_messages = 0, rendezvous_messages = 0;  // sent
   std::int64_t bytes_sent = 0, bytes_received = 0;
   std::int64_t unexpected = 0;     // eager messages that came before their receive was posted
-  std::int64_t staged_bytes = 0;   // copied through pinned staging
+  std::int64_t staged_bytes = 0;   // copied through the ring of shared memory
   std::int64_t registrations = 0;  // misses of the registration cache
 };
 
