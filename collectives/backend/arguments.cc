@@ -1,5 +1,6 @@
 #include "shoal/collectives/backend/arguments.h"
 
+#include <array>
 #include <numeric>
 
 #include "shoal/runtime/base/error.h"
@@ -162,7 +163,9 @@ std::int64_t table_bytes(const Call& call, int size) {
 
 std::string_view to_string(ReduceOp op) { return reduce_name(static_cast<std::uint8_t>(op)); }
 
-Signature signature_of(const Call& call) {
+namespace {
+
+Signature own_signature(const Call& call) {
   Signature s;
   s.operation = call.operation;
   s.dtype = call.dtype;
@@ -173,6 +176,23 @@ Signature signature_of(const Call& call) {
     s.counts = call.counts.empty() ? 0 : hash_counts(call.counts);
   }
   return s;
+}
+
+}  // namespace
+
+Signature signature_of(const Call& call) {
+  const Signature own = own_signature(call);
+  if (!call.outer) return own;
+  Signature outer = call.outer->signature;
+  const std::array step{static_cast<std::int64_t>(own.operation),
+                        static_cast<std::int64_t>(own.dtype),
+                        std::int64_t{own.reduce},
+                        std::int64_t{own.root},
+                        own.count,
+                        static_cast<std::int64_t>(own.counts),
+                        static_cast<std::int64_t>(outer.counts)};
+  outer.counts = hash_counts(step);
+  return outer;
 }
 
 std::string describe(const Call& call) { return describe(signature_of(call)); }

@@ -1,6 +1,7 @@
 // What every backend checks about a call before anything moves.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
@@ -8,6 +9,13 @@
 #include "shoal/kernels/reduction.h"
 
 namespace shoal::collectives {
+
+// What the user called, where a call is a step of it inside a host or between hosts: that is what
+// ranks compare and what messages name.
+struct OuterCall {
+  Signature signature;
+  std::uint32_t number = 0;
+};
 
 // One call, as the queue of a backend keeps it.
 struct Call {
@@ -22,6 +30,7 @@ struct Call {
   std::vector<std::int64_t> counts{};       // of a _v operation; all_to_all_v: what this rank sends
   std::vector<std::int64_t> recv_counts{};  // of all_to_all_v
   Stream stream{};
+  std::optional<OuterCall> outer{};
 
   // Bytes of the whole send and recv buffer of that rank.
   std::int64_t send_bytes(int rank, int size) const;
@@ -37,7 +46,7 @@ void check_call(const Call& call, int rank, int size, DeviceType device = Device
 // all_to_all_v, whose ranks know only their own counts.
 std::int64_t table_bytes(const Call& call, int size);
 
-// What the ranks must agree on.
+// What the ranks must agree on: of a step the outer call's, its own hashed into `counts`.
 Signature signature_of(const Call& call);
 // "all_reduce of 16 f32, sum"
 std::string describe(const Call& call);

@@ -26,10 +26,11 @@ std::unique_ptr<Communicator> make_single_communicator(std::string name,
                                                        const CommunicatorOptions& options);
 
 // What `native` is inside a host: shared memory. `prefix`: of its keys in the store, new for each
-// group; collective among the group's ranks.
+// group; collective among the group's ranks. `members`: see Group.
 std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
                                                      const std::string& prefix,
-                                                     const CommunicatorOptions& options);
+                                                     const CommunicatorOptions& options,
+                                                     std::vector<int> members = {});
 
 // For backends whose symmetric memory is ordinary memory; counted in `counted_by` unless null.
 std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted_by);

@@ -159,6 +159,7 @@ WorkPtr CallCommunicator::take(Call&& call) {
     group_.clear();
     throw;
   }
+  call.outer = outer_;
   if (depth_ == 0) return submit(std::move(call));
   group_.push_back(std::move(call));
   return nullptr;

@@ -38,6 +38,9 @@ class CallCommunicator : public Communicator {
   WorkPtr end_group() final;
   std::unique_ptr<Communicator> split(int color, int key) final;
 
+  // What is called from now on are steps of that call of another Communicator; none: its own again.
+  void on_behalf_of(std::optional<OuterCall> outer) { outer_ = outer; }
+
  protected:
   // A checked call, outside a group.
   virtual WorkPtr submit(Call&& call) = 0;
@@ -65,6 +68,7 @@ class CallCommunicator : public Communicator {
  private:
   WorkPtr take(Call&& call);
 
+  std::optional<OuterCall> outer_;
   int depth_ = 0;  // of begin_group
   std::vector<Call> group_;
   std::int64_t splits_ = 0;

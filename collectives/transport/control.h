@@ -29,7 +29,8 @@ struct Location {
 
 struct Descriptor : Signature {
   std::uint32_t sequence = 0;
-  double factor = 1;  // of premultiplied_sum
+  std::uint32_t number = 0;  // as the user counts, for messages
+  double factor = 1;         // of premultiplied_sum
   Location send, recv;
 };
 

@@ -31,7 +31,17 @@
 namespace shoal::collectives {
 namespace {
 
-enum class Kind : std::uint32_t { hello, welcome, heartbeat, left, died, silent, failed, aborted };
+enum class Kind : std::uint32_t {
+  hello,
+  welcome,
+  // Rank 0's: "3 2.4 5 7.1": seconds since ranks 3 and 5 were heard of. Others': "17 barrier".
+  heartbeat,
+  left,
+  died,
+  unreachable,
+  failed,
+  aborted
+};
 
 struct Header {
   std::uint32_t magic = 0x53484f41;  // both ends run the same build on the same kind of machine
@@ -42,6 +52,8 @@ struct Header {
 };
 
 constexpr std::size_t kMostText = 2000;
+constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
+constexpr double kLongestBeat = 1, kMissedBeats = 2.5;  // seconds between heartbeats; worth telling
 
 struct Message {
   Kind kind = Kind::heartbeat;
@@ -64,6 +76,8 @@ struct Connection {
   FileDescriptor fd;
   std::string in, out;
   Clock::time_point heard = Clock::now();
+  double out_of_reach = 0;   // seconds
+  bool unreachable = false;  // that is how it ended
 
   // Writes what the socket takes; the rest waits for the next time.
   void flush() {
@@ -74,6 +88,15 @@ struct Connection {
       out.erase(0, static_cast<std::size_t>(n));
     }
   }
+  // Notes for how long nothing has come from the peer's kernel. Time in which this process itself
+  // was stopped does not count: at most `most` more than the last time.
+  void look(double most) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(fd.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+    const double since = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) * 1e-3;
+    out_of_reach = std::min(since, out_of_reach + most);
+  }
   // False at the end of the connection, or when it carries something else than our messages.
   bool receive(std::deque<Message>& messages) {
     std::array<char, 4096> chunk;
@@ -81,6 +104,7 @@ struct Connection {
       const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      if (n < 0) unreachable = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
       if (n <= 0) return false;
       in.append(chunk.data(), static_cast<std::size_t>(n));
       heard = Clock::now();
@@ -177,10 +201,15 @@ Error missing_ranks(int rank, const std::vector<int>& missing) {
 
 class ControlLinks::Impl {
  public:
-  Impl(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+  Impl(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
+       double unreachable_seconds)
       : rank_(rank),
         size_(size),
+        limit_(unreachable_seconds),
+        beat_(std::clamp(unreachable_seconds / 5, 0.05, kLongestBeat)),
         left_(static_cast<std::size_t>(size)),
+        heard_(static_cast<std::size_t>(size)),
+        calls_(rank == 0 ? kCalls : 1),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw_error(ErrorCode::io, "eventfd: {}", std::strerror(errno));
     peers_.resize(rank == 0 ? static_cast<std::size_t>(size) : 1);
@@ -188,6 +217,7 @@ class ControlLinks::Impl {
       form_hub(store, prefix, deadline);
     else
       join_hub(store, prefix, deadline);
+    std::ranges::fill(heard_, Clock::now());
     thread_ = std::thread([this] { run(); });
   }
 
@@ -210,6 +240,25 @@ class ControlLinks::Impl {
       outgoing_.push_back({kind, rank_, std::string(text.substr(0, kMostText)), code});
     }
     ring();
+  }
+
+  std::optional<double> silent_seconds(int rank) const {
+    const std::lock_guard lock(mutex_);
+    const auto silence = [this](int of) {
+      return seconds_since(heard_[static_cast<std::size_t>(of)]);
+    };
+    const double usual = kMissedBeats * beat_, seconds = silence(rank);
+    if (rank == rank_ || left_[static_cast<std::size_t>(rank)] || seconds < usual)
+      return std::nullopt;
+    if (rank_ == 0 || rank == 0) return seconds;
+    // What rank 0 told is as old as its own heartbeat.
+    return silence(0) < usual && seconds >= usual + beat_ ? std::optional(seconds) : std::nullopt;
+  }
+
+  void called(std::uint32_t number, const Signature& signature) {
+    const std::lock_guard lock(mutex_);
+    newest_ = number % calls_.size();
+    calls_[newest_] = {true, number, signature};
   }
 
   bool left(int rank) const {
@@ -337,10 +386,10 @@ class ControlLinks::Impl {
       if (stopping_.load() && Clock::now() >= flush_by_) break;
       send_outgoing();
       if (Clock::now() >= next_beat) {
-        next_beat =
-            Clock::now() + std::chrono::milliseconds(static_cast<int>(kHeartbeatSeconds * 1000));
-        for (Connection& c : peers_) send(c, {Kind::heartbeat, rank_, "", 0});
-        look_for_silence();
+        next_beat = Clock::now() + std::chrono::milliseconds(static_cast<int>(beat_ * 1000));
+        look_for_unreachable();
+        const std::string text = rank_ == 0 ? silent_ranks() : newest_call();
+        for (Connection& c : peers_) send(c, {Kind::heartbeat, rank_, text, 0});
       }
       entries.assign(1, {wake_.get(), POLLIN, 0});
       for (const Connection& c : peers_)
@@ -379,7 +428,10 @@ class ControlLinks::Impl {
     connection.flush();
     std::deque<Message> messages;
     const bool alive = connection.receive(messages);
-    for (const Message& message : messages) note(message);
+    for (const Message& message : messages) {
+      if (message.kind == Kind::heartbeat) hear(message);
+      note(message);
+    }
     if (alive) return;
     connection.fd.reset();
     const int gone = rank_of(index);
@@ -387,7 +439,61 @@ class ControlLinks::Impl {
       const std::lock_guard lock(mutex_);
       hub_gone_ = true;
     }
-    if (!left(gone)) note({Kind::died, gone, "", 0});
+    if (left(gone)) return;
+    if (connection.unreachable)
+      note({Kind::unreachable, gone, fmt::format("{:.1f}", seconds_since(connection.heard)), 0});
+    else
+      note({Kind::died, gone, "", 0});
+  }
+
+  void hear(const Message& heartbeat) {
+    const auto now = Clock::now();
+    if (rank_ == 0) {
+      if (heartbeat.rank <= 0 || heartbeat.rank >= size_) return;
+      compare(heartbeat);
+      const std::lock_guard lock(mutex_);
+      heard_[static_cast<std::size_t>(heartbeat.rank)] = now;
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    std::ranges::fill(heard_, now);
+    std::istringstream text(heartbeat.text);
+    double seconds = 0;
+    for (int rank = 0; text >> rank >> seconds;)
+      if (rank >= 0 && rank < size_)
+        heard_[static_cast<std::size_t>(rank)] =
+            now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  }
+  // Rank 0: whether that rank's newest call is what this one called, or calls, by that number.
+  void compare(const Message& heartbeat) {
+    std::istringstream text(heartbeat.text);
+    std::uint32_t number = 0;
+    std::string theirs, own;
+    if (!(text >> number) || !std::getline(text >> std::ws, theirs)) return;
+    {
+      const std::lock_guard lock(mutex_);
+      const CalledOperation& call = calls_[number % calls_.size()];
+      if (!call.used || call.number != number) return;
+      own = describe(call.signature);
+    }
+    if (own == theirs) return;
+    note(
+        {Kind::failed, heartbeat.rank,
+         fmt::format("ranks called different operations: rank 0 called {}, rank {} called {} (#{})",
+                     own, heartbeat.rank, theirs, number),
+         static_cast<std::uint32_t>(ErrorCode::mismatch)});
+  }
+  std::string newest_call() const {
+    const std::lock_guard lock(mutex_);
+    const CalledOperation& call = calls_[newest_];
+    return call.used ? fmt::format("{} {}", call.number, describe(call.signature)) : std::string();
+  }
+  std::string silent_ranks() const {
+    std::string text;
+    for (int rank = 0; rank < size_ && text.size() + 32 < kMostText; ++rank)
+      if (const auto seconds = silent_seconds(rank))
+        text += fmt::format("{} {:.1f} ", rank, *seconds);
+    return text;
   }
 
   // Keeps it and, at the hub, passes it on.
@@ -410,8 +516,8 @@ class ControlLinks::Impl {
 
   static ControlNews::Kind kind_of(Kind kind) {
     switch (kind) {
-      case Kind::silent:
-        return ControlNews::Kind::silent;
+      case Kind::unreachable:
+        return ControlNews::Kind::unreachable;
       case Kind::failed:
         return ControlNews::Kind::failed;
       case Kind::aborted:
@@ -421,27 +527,42 @@ class ControlLinks::Impl {
     }
   }
 
-  void look_for_silence() {
-    for (std::size_t i = 0; i < peers_.size(); ++i)
-      if (peers_[i].fd && !left(rank_of(i)) && seconds_since(peers_[i].heard) > kSilentSeconds)
-        note({Kind::silent, rank_of(i), "", 0});
+  void look_for_unreachable() {
+    const double elapsed = std::min(seconds_since(last_look_), 2 * beat_);
+    last_look_ = Clock::now();
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      Connection& connection = peers_[i];
+      if (!connection.fd || left(rank_of(i))) continue;
+      connection.look(elapsed);
+      if (connection.out_of_reach > limit_)
+        note({Kind::unreachable, rank_of(i), fmt::format("{:.1f}", connection.out_of_reach), 0});
+    }
   }
 
   const int rank_, size_;
-  mutable std::mutex mutex_;  // held for bookkeeping only
+  const double limit_, beat_;  // seconds
+  mutable std::mutex mutex_;   // held for bookkeeping only
   std::optional<ControlNews> news_;
   std::vector<bool> left_;
+  std::vector<Clock::time_point> heard_;  // by rank: of its process
+  struct CalledOperation {
+    bool used = false;
+    std::uint32_t number = 0;
+    Signature signature;
+  };
+  std::vector<CalledOperation> calls_;  // rank 0: by number, modulo; others: the newest
+  std::size_t newest_ = 0;
   bool hub_gone_ = false;
   std::deque<Message> outgoing_;
   std::atomic<bool> has_news_{false}, stopping_{false};
   FileDescriptor wake_;
   std::vector<Connection> peers_;  // rank 0: by rank; others: rank 0's. The thread's own.
-  Clock::time_point flush_by_{};
+  Clock::time_point flush_by_{}, last_look_ = Clock::now();
   std::thread thread_;
 };
 
 ControlLinks::ControlLinks(int rank, int size, Store& store, const std::string& prefix,
-                           Deadline deadline) {
+                           Deadline deadline, double unreachable_seconds) {
   store.set(fmt::format("{}/came/{}", prefix, rank), "1");
   std::vector<int> missing;
   for (int peer = 0; peer < size; ++peer) {
@@ -454,15 +575,25 @@ ControlLinks::ControlLinks(int rank, int size, Store& store, const std::string& 
     }
   }
   if (!missing.empty()) throw missing_ranks(rank, missing);
-  impl_ = std::make_unique<Impl>(rank, size, store, prefix, deadline);
+  impl_ = std::make_unique<Impl>(rank, size, store, prefix, deadline, unreachable_seconds);
 }
 
 ControlLinks::~ControlLinks() = default;
+
+double ControlLinks::patience(double deadline_seconds) {
+  return std::clamp(0.8 * deadline_seconds, 1.0, 15.0);
+}
+std::optional<double> ControlLinks::silent_seconds(int rank) const {
+  return impl_->silent_seconds(rank);
+}
 
 std::optional<ControlNews> ControlLinks::news() const { return impl_->news(); }
 bool ControlLinks::has_news() const { return impl_->has_news(); }
 void ControlLinks::tell(ControlNews::Kind what, std::string_view text, std::uint32_t code) {
   impl_->tell(what == ControlNews::Kind::aborted ? Kind::aborted : Kind::failed, text, code);
+}
+void ControlLinks::called(std::uint32_t number, const Signature& signature) {
+  impl_->called(number, signature);
 }
 void ControlLinks::leave() { impl_->tell(Kind::left, "", 0); }
 bool ControlLinks::left(int rank) const { return impl_->left(rank); }

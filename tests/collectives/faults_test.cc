@@ -1,7 +1,9 @@
 // What goes wrong is named: dead, stalled, leaving and disagreeing ranks.
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -14,7 +16,9 @@
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/diagnosis/diagnose.h"
+#include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -393,6 +397,86 @@ TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
         ASSERT_EQ(buffer->back(), 3.0f) << i;
       }
   });
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * 4096;
+}
+
+// As many operations as a day of training has; numbers wrap in the middle. 10^6 by SHOAL_TEST_FULL.
+std::int64_t many(std::int64_t by_default, std::int64_t full) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  by_default /= 20;
+  full /= 20;
+#endif
+  const char* value = std::getenv("SHOAL_TEST_FULL");
+  return value && std::string_view(value) == "1" ? full : by_default;
+}
+
+TEST(ManyOperations, LeaveMemoryFlatInSharedMemory) {
+  const std::int64_t operations = many(30'000, 1'000'000);
+  const auto first = 0xffffffffu - static_cast<std::uint32_t>(operations / 2);
+  test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto deadline = Deadline::in_seconds(100);
+    auto group = std::make_shared<Group>(world.rank, world.size, store, "many", deadline);
+    group->own_page().place.store(place_of(first - 1, 0));
+    barrier(store, "placed", world.size, deadline);
+    Engine engine(group, PlanChoice({}, 2), 100, FlightRecorder("many", world.rank, {0, 1}), first);
+    std::vector<std::int32_t> small(2), large(3000);
+    std::int64_t base = 0;
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < operations; ++i) {
+      auto& x = i % 16 == 0 ? large : small;
+      x.back() = static_cast<std::int32_t>(i) + world.rank;
+      Call call{Operation::all_reduce,
+                x.data(),
+                x.data(),
+                static_cast<std::int64_t>(x.size()),
+                DType::i32,
+                ReduceOp::sum,
+                -1};
+      engine.wait(*engine.submit(std::move(call)), deadline);
+      ASSERT_EQ(x.back(), static_cast<std::int32_t>(2 * i + 1));
+      if (i == operations / 10) base = resident_bytes();
+    }
+    if (world.rank == 0)
+      log::info("{} operations, {:.2f} us each, resident memory +{} KiB", operations,
+                seconds_since(start) * 1e6 / static_cast<double>(operations),
+                (resident_bytes() - base) >> 10);
+    EXPECT_LT(resident_bytes() - base, 1 << 20);
+  });
+}
+
+TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
+  if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
+  const std::int64_t operations = many(8'000, 200'000);
+  ProcessRanks ranks(2, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(100);
+    options.transport = "tcp";
+    const auto c = make_communicator(world, store, options);
+    std::vector<std::int32_t> small(2), large(10000);
+    std::int64_t base = 0;
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < operations; ++i) {
+      auto& x = i % 16 == 0 ? large : small;
+      x.back() = static_cast<std::int32_t>(i) + world.rank;
+      c->all_reduce(x.data(), x.data(), static_cast<std::int64_t>(x.size()), DType::i32,
+                    ReduceOp::sum)
+          ->wait();
+      ASSERT_EQ(x.back(), static_cast<std::int32_t>(2 * i + 1));
+      if (i == operations / 2) base = resident_bytes();
+    }
+    if (world.rank == 0)
+      log::info("{} operations, {:.2f} us each, resident memory +{} KiB", operations,
+                seconds_since(start) * 1e6 / static_cast<double>(operations),
+                (resident_bytes() - base) >> 10);
+    // The ring of receive buffers is touched for the first time for as long as 30000 operations.
+    EXPECT_LT(resident_bytes() - base, (operations < 100'000 ? 4 : 1) << 20);
+  });
+  for (const auto& outcome : ranks.wait(110)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
 TEST(Work, CompletesWithoutAnybodyWaiting) {

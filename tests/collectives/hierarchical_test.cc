@@ -457,6 +457,42 @@ TEST(Hierarchical, AMismatchIsNamedOnEveryRank) {
     EXPECT_THAT(error, AllOf(HasSubstr("ranks called different operations"), HasSubstr("4999")));
 }
 
+// Differences that no step inside a host or on a rail shows: the steps are the same sums.
+TEST(Hierarchical, AMismatchIsNamedAsItWasCalled) {
+  const auto errors_of = [](const auto& call_of_victim, int victim, bool whole_host) {
+    const LoopbackRanks loopback(4);
+    return shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
+      const auto c = loopback.hierarchical(world, store, hosts_of("aabb"), with_deadline(10));
+      std::vector<float> x(5000);
+      if (world.rank == victim || (whole_host && world.rank / 2 == victim / 2))
+        call_of_victim(*c, x.data())->wait();
+      c->all_reduce(x.data(), x.data(), 5000, DType::f32, ReduceOp::sum)->wait();
+    });
+  };
+  const auto avg = [](Communicator& c, float* x) {
+    return c.all_reduce(x, x, 5000, DType::f32, ReduceOp::avg);
+  };
+  const auto count = [](Communicator& c, float* x) {
+    return c.all_reduce(x, x, 4999, DType::f32, ReduceOp::sum);
+  };
+  const auto barrier = [](Communicator& c, float*) { return c.barrier(); };
+  for (const bool whole_host : {false, true}) {
+    for (const auto& error : errors_of(avg, 3, whole_host))
+      EXPECT_THAT(error, AllOf(HasSubstr("called all_reduce of 5000 f32, avg"),
+                               HasSubstr("called all_reduce of 5000 f32, sum")));
+    for (const auto& error : errors_of(count, 3, whole_host))
+      EXPECT_THAT(error, AllOf(HasSubstr("called all_reduce of 4999 f32, sum"),
+                               HasSubstr("called all_reduce of 5000 f32, sum")));
+  }
+  // Rank 3 alone, and by its number in the job.
+  for (const auto& error : errors_of(avg, 3, false))
+    EXPECT_THAT(error, HasSubstr("rank 3 called all_reduce of 5000 f32, avg"));
+  // One goes over the hosts, the other from rank to rank.
+  for (const auto& error : errors_of(barrier, 2, false))
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 2 called barrier"),
+                             HasSubstr("called all_reduce of 5000 f32, sum")));
+}
+
 TEST(Hierarchical, AStalledRankIsNamed) {
   for (const std::string hosts : {"aabb", "abbb"}) {
     const LoopbackRanks loopback(4);

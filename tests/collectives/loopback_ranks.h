@@ -50,8 +50,8 @@ struct LoopbackRanks {
     plan.hosts = hosts;
     plan.prefix = "test/hierarchical";
     plan.make_node = [&store](int rank, int size, const std::string& prefix,
-                              const CommunicatorOptions& of) {
-      return make_node_communicator(rank, size, store, prefix, of);
+                              const CommunicatorOptions& of, std::vector<int> members) {
+      return make_node_communicator(rank, size, store, prefix, of, std::move(members));
     };
     return std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
   }

@@ -1,5 +1,6 @@
 // A rank under mpirun: runs the checks that its first argument names with the backend that its
 // second one names. Exit status 0: all right. tests/collectives/mpirun_test.cc starts it.
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -124,6 +125,22 @@ int run(const std::string& what, const std::string& backend) {
   if (what == "silent" && world.rank == 0)
     communicator->recv(values.data(), 4, DType::f32, 1)->wait();
   if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);
+  if (world.rank == 1 && what == "dtype")
+    communicator->all_reduce(values.data(), values.data(), 100, DType::i32, ReduceOp::sum)->wait();
+  if (world.rank == 1 && what == "reduce")
+    communicator->all_reduce(values.data(), values.data(), 100, DType::f32, ReduceOp::max)->wait();
+  if (world.rank == 1 && what == "operation")
+    communicator->broadcast(values.data(), 100, DType::f32, 1)->wait();
+  if (world.rank == 1 && what == "order") communicator->barrier()->wait();
+  if (what == "dtype" || what == "reduce" || what == "operation" || what == "order") {
+    sum(100);
+    communicator->barrier()->wait();
+  }
+  if (what == "kill") {
+    sum(100);
+    if (world.rank == 1) std::raise(SIGKILL);
+    for (;;) sum(100);
+  }
   if (what == "stall") {
     sum(100);
     if (world.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(3));

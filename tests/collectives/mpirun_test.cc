@@ -1,12 +1,19 @@
 // The mpi backend, and native under mpirun: starts mpi_ranks.cc with mpirun.
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+
+#include "shoal/collectives/diagnosis/diagnose.h"
 
 namespace {
 
@@ -57,6 +64,43 @@ TEST_F(Mpirun, MpiNamesAMismatch) {
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("rank 1 called all_reduce of 99 f32, sum"));
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 called all_reduce of 100 f32, sum"));
+}
+
+TEST_F(Mpirun, MpiNamesEveryDifferenceBeforeDataMoves) {
+  const std::vector<std::pair<std::string, std::string>> differences{
+      {"dtype", "all_reduce of 100 i32, sum"},
+      {"reduce", "all_reduce of 100 f32, max"},
+      {"operation", "broadcast of 100 f32, root 1"},
+      {"order", "barrier"}};
+  for (const auto& [what, called] : differences) {
+    const Outcome outcome = mpirun(2, what, "mpi");
+    EXPECT_NE(outcome.status, 0) << what;
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("rank 1 called {}", called))) << what;
+    EXPECT_THAT(outcome.output, HasSubstr("rank 0 called all_reduce of 100 f32, sum")) << what;
+  }
+}
+
+// All that MPI permits: mpirun names the process that died and ends the others.
+TEST_F(Mpirun, MpiEndsWithAKilledRank) {
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome outcome = mpirun(3, "kill", "mpi");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1"));
+}
+
+TEST_F(Mpirun, MpiWritesItsLastCallsDown) {
+  const shoal::testing::TemporaryDirectory directory;
+  ::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1);
+  (void)mpirun(2, "mismatch", "mpi");
+  ::unsetenv("SHOAL_FLIGHT_DIR");
+  std::vector<shoal::collectives::FlightDump> dumps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    dumps.push_back(shoal::collectives::read_flight_dump(entry.path()));
+  const auto found = shoal::collectives::diagnose(dumps);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 99 f32, sum"));
 }
 
 TEST_F(Mpirun, MpiNamesUnequalCountsAndMessages) {

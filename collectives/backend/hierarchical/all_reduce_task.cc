@@ -85,6 +85,7 @@ class AllReduceTask final : public NodeTask {
     call.count = part.own;
     call.dtype = dtype();
     call.op = rail_reduction();
+    call.outer = outer();
     part.rail = levels_->rail->submit_locked(std::move(call));
     ++levels_->on_rail;
   }

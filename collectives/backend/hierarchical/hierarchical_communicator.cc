@@ -21,25 +21,32 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   CommunicatorOptions inner = options;
   if (inner.algorithm == "hierarchical") inner.algorithm.clear();
   const int node = levels->node_number(), local = levels->local_rank();
-  levels->nodes[0] =
-      levels->local_size() == 1
-          ? make_single_communicator("native", inner)
-          : make_node(local, levels->local_size(), fmt::format("{}/node/{}", prefix, node), inner);
+  const auto in_job = [&](const std::vector<int>& ranks) {
+    std::vector<int> members;
+    for (const int rank : ranks) members.push_back(flat.members()[static_cast<std::size_t>(rank)]);
+    return members;
+  };
+  levels->nodes[0] = levels->local_size() == 1 ? make_single_communicator("native", inner)
+                                               : make_node(local, levels->local_size(),
+                                                           fmt::format("{}/node/{}", prefix, node),
+                                                           inner, in_job(where.members(node)));
   levels->nodes[1] = levels->nodes[0]->split(0, local);
   const std::uint32_t end = first_id + EngineCommunicator::ids_of(where.size());
-  for (std::uint32_t lane = 0; lane < 2; ++lane)
+  for (std::uint32_t lane = 0; lane < 2; ++lane) {
+    // Whoever makes them, they derive from it.
+    levels->node_calls[lane] = dynamic_cast<CallCommunicator*>(levels->nodes[lane].get());
+    SHOAL_ASSERT(levels->node_calls[lane]);
     levels->exchanges[lane] = std::make_unique<NetGroup>(flat.engine(), end - 2 + lane,
                                                          flat.members(), flat.rank(), inner);
+  }
   levels->registered =
       std::make_unique<ScratchMemory>(*flat.engine(), levels->nodes[0]->memory_resource());
   levels->scratch = std::make_unique<PoolMemory>(*levels->registered);
   if (local >= where.rails()) return levels;
-  std::vector<int> members;
-  for (const int rank : where.rail(local))
-    members.push_back(flat.members()[static_cast<std::size_t>(rank)]);
   const std::uint32_t id = first_id + group_ids(where.size()) +
                            static_cast<std::uint32_t>(local) * group_ids(where.nodes());
-  levels->rail = std::make_unique<NetGroup>(flat.engine(), id, std::move(members), node, inner);
+  levels->rail =
+      std::make_unique<NetGroup>(flat.engine(), id, in_job(where.rail(local)), node, inner);
   return levels;
 }
 
@@ -83,7 +90,7 @@ void HierarchicalCommunicator::log_fixed_order() const {
 
 WorkPtr HierarchicalCommunicator::submit(Call&& call) {
   if (auto task = task_of(call)) {
-    engine_->submit(task);
+    flat_->submit(task, call);
     return std::make_unique<NetWork>(engine_, std::move(task));
   }
   return EngineCommunicator::submit(std::move(call));
@@ -156,10 +163,11 @@ std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPl
     inner.hosts.push_back(hosts_[static_cast<std::size_t>(peer)]);
     members.push_back(flat_->members()[static_cast<std::size_t>(peer)]);
   }
-  if (Placement(inner.hosts).nodes() == 1) return make_node_(plan.rank, ranks, prefix, options_);
+  if (Placement(inner.hosts).nodes() == 1)
+    return make_node_(plan.rank, ranks, prefix, options_, std::move(members));
   inner.first_id = split_ids_.at(plan.color);
-  inner.flat =
-      std::make_unique<NetGroup>(engine_, inner.first_id, std::move(members), plan.rank, options_);
+  inner.flat = std::make_unique<NetGroup>(engine_, inner.first_id, std::move(members), plan.rank,
+                                          options_, flat_->split_name(plan.ordinal, plan.color));
   if (Placement(inner.hosts).nodes() == ranks)
     return std::make_unique<NetCommunicator>(std::move(inner.flat), options_);
   inner.prefix = prefix;

@@ -9,9 +9,11 @@
 
 namespace shoal::collectives {
 
-// Where groups of one host come from. `prefix` is theirs alone; collective among them.
+// Where groups of one host come from. `prefix` is theirs alone; collective among them. `members`:
+// their ranks in the job.
 using MakeNode = std::function<std::unique_ptr<Communicator>(
-    int rank, int size, const std::string& prefix, const CommunicatorOptions& options)>;
+    int rank, int size, const std::string& prefix, const CommunicatorOptions& options,
+    std::vector<int> members)>;
 
 class HierarchicalCommunicator final : public EngineCommunicator {
  public:

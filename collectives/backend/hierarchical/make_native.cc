@@ -73,20 +73,23 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
   auto endpoint = make_fabric_endpoint(fabric_options(options.transport), world.rank, world.size,
                                        local, local_size, store, prefix + "/fabric", deadline);
   auto control =
-      std::make_unique<ControlLinks>(world.rank, world.size, store, prefix + "/control", deadline);
+      std::make_unique<ControlLinks>(world.rank, world.size, store, prefix + "/control", deadline,
+                                     ControlLinks::patience(options.deadline_seconds));
   if (world.rank == 0)
     log::debug("native: {} ranks on {} hosts over {}", world.size, where.nodes(), endpoint->name());
-  const auto engine = make_net_engine(std::move(endpoint), std::move(control), local_size, options);
+  const auto engine = make_net_engine(std::move(endpoint), std::move(control), local_size, options,
+                                      where.nodes() == 1 ? std::vector<std::string>{} : hosts);
   HierarchicalCommunicator::Plan plan;
   plan.first_id = engine->next_group();
-  plan.flat = make_world_group(engine, world.size, options);
+  plan.flat =
+      make_world_group(engine, world.size, options, 1, fmt::format("native/{}", generation));
   if (where.nodes() == 1 || where.nodes() == world.size)
     return std::make_unique<NetCommunicator>(std::move(plan.flat), options);
   plan.hosts = hosts;
   plan.prefix = prefix;
   plan.make_node = [&store](int rank, int size, const std::string& inner,
-                            const CommunicatorOptions& of) {
-    return make_node_communicator(rank, size, store, inner, of);
+                            const CommunicatorOptions& of, std::vector<int> members) {
+    return make_node_communicator(rank, size, store, inner, of, std::move(members));
   };
   return std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
 }

@@ -1,13 +1,13 @@
 #include "shoal/collectives/backend/hierarchical/node_task.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 namespace shoal::collectives {
 
 NodeTask::NodeTask(std::shared_ptr<Levels> levels, Call call)
     : levels_(std::move(levels)), call_(std::move(call)), ticket_(levels_->next_ticket++) {}
 
-std::string NodeTask::name() const { return fmt::format("{} (#{})", describe(call_), ticket_ + 1); }
+std::string NodeTask::name() const { return fmt::format("{} (#{})", describe(call_), number); }
 
 bool NodeTask::advance(bool background) {
   bool moved = advance_rail();
@@ -54,25 +54,29 @@ bool NodeTask::advance_node(Lane lane) {
         return true;
       }
       if (!may_start(lane, state.step)) return moved;
-      state.work = start(lane, state.step);
+      state.work = start_for_caller(lane, state.step);
       if (!state.work) ended(lane, state.step++);
       moved = true;
     }
   } catch (const Error& error) {
-    throw in_world(error);
+    throw as_called(error);
   }
 }
 
-// The node's Communicator knows local ranks only.
-Error NodeTask::in_world(const Error& error) const {
-  const auto& members = levels_->placement.members(levels_->node_number());
-  Error outer(error.code(),
-              fmt::format("within the host, whose ranks {} are its local ranks in order: {}",
-                          fmt::join(members, ", "), error.message()),
-              error.remedy());
+// Ranks of the host compare, and name, what the user called.
+WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
+  CallCommunicator& node = *levels_->node_calls[static_cast<std::size_t>(lane)];
+  node.on_behalf_of(outer());
+  struct Reset {
+    CallCommunicator& node;
+    ~Reset() { node.on_behalf_of({}); }
+  } const reset{node};
+  return start(lane, step);
+}
+
+Error NodeTask::as_called(const Error& error) const {
+  Error outer(error);
   outer.at_rank(levels_->rank).in_operation(name());
-  if (error.peer() >= 0 && error.peer() < static_cast<int>(members.size()))
-    outer.with_peer(members[static_cast<std::size_t>(error.peer())]);
   return outer;
 }
 
@@ -82,9 +86,9 @@ std::string NodeTask::missing(std::vector<int>& peers) const {
     try {
       state.work->wait(Deadline::in_seconds(0));
     } catch (const Error& error) {
-      const Error outer = in_world(error);
+      const Error outer = as_called(error);
       if (outer.peer() >= 0) peers.push_back(outer.peer());
-      return outer.message();
+      return fmt::format("within the host: {}", outer.message());
     }
     return "its own next step";
   }

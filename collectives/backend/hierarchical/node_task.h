@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/hierarchical/placement.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend/net/scratch_memory.h"
@@ -26,7 +27,8 @@ struct Levels {
   int rank = 0;  // of the whole group
   // This host's ranks, by lane. They share symmetric memory, the first one's.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
-  std::unique_ptr<NetGroup> rail;  // null where this rank has none
+  std::array<CallCommunicator*, 2> node_calls{};  // the same
+  std::unique_ptr<NetGroup> rail;                 // null where this rank has none
   // All ranks, for programs of Tasks, by the lane that submits them in one order.
   std::array<std::unique_ptr<NetGroup>, 2> exchanges;
   // For Tasks' partial sums: memory of the nodes that is registered once. Within Task::advance().
@@ -71,6 +73,9 @@ class NodeTask : public Task {
   virtual bool rail_over() const = 0;
   virtual const NetOperation* awaited() const = 0;  // an unfinished rail operation, or null
 
+  // What steps on the node and the rails are for.
+  OuterCall outer() const { return {signature, number}; }
+
   const std::shared_ptr<Levels> levels_;
   const Call call_;
 
@@ -81,7 +86,8 @@ class NodeTask : public Task {
     WorkPtr work;
   };
   bool advance_node(Lane lane);
-  Error in_world(const Error& error) const;
+  WorkPtr start_for_caller(Lane lane, int step);
+  Error as_called(const Error& error) const;
 
   const std::uint64_t ticket_;
   std::array<State, 2> states_;  // by lane

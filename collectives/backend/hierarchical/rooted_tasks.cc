@@ -72,6 +72,7 @@ class RootedTask : public NodeTask {
     if (shares(slice).own == 0) return;  // a rank without a rail has nothing to wait for
     call.count = shares(slice).own;
     call.root = root_node();
+    call.outer = outer();
     rail.operation = levels_->rail->submit_locked(std::move(call));
     ++levels_->on_rail;
   }

@@ -1,4 +1,6 @@
 // Whole collectives from MPI (Open MPI).
+#include <numeric>
+
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/mpi/engine.h"
@@ -50,8 +52,11 @@ class MpiCommunicator final : public CallCommunicator {
     } else {
       const std::string prefix =
           fmt::format("{}/split/{}/{}", engine_->prefix(), plan.ordinal, plan.color);
+      std::vector<int> members;
+      for (const int peer : plan.ranks) members.push_back(engine_->member(peer));
       result = std::make_unique<MpiCommunicator>(
-          std::make_shared<MpiEngine>(part, engine_->store(), prefix, options_), options_);
+          std::make_shared<MpiEngine>(part, engine_->store(), prefix, options_, std::move(members)),
+          options_);
     }
     const std::lock_guard lock(MpiRuntime::instance().mutex);
     MPI_Comm_free(&part);
@@ -89,8 +94,10 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
               "fixed_order: the mpi backend exchanges the inputs of floating reductions and sums "
               "them itself, which takes the place of MPI's own reductions");
   const auto generation = store.add(fmt::format("shoal/mpi/generation/{}", world.rank), 1);
-  auto engine = std::make_shared<MpiEngine>(MPI_COMM_WORLD, store,
-                                            fmt::format("shoal/mpi/{}", generation), options);
+  std::vector<int> members(static_cast<std::size_t>(world.size));
+  std::iota(members.begin(), members.end(), 0);
+  auto engine = std::make_shared<MpiEngine>(
+      MPI_COMM_WORLD, store, fmt::format("shoal/mpi/{}", generation), options, std::move(members));
   return std::make_unique<MpiCommunicator>(std::move(engine), options);
 }
 

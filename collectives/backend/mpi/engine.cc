@@ -20,6 +20,17 @@ std::string named(const MpiOperation& o) {
   return fmt::format("{} (#{})", describe(o.call), o.sequence);
 }
 
+std::string flight_name(const std::string& prefix) {
+  return prefix.starts_with("shoal/") ? prefix.substr(6) : prefix;
+}
+
+int place_in(MPI_Comm comm) {
+  const std::lock_guard lock(MpiRuntime::instance().mutex);
+  int rank = 0;
+  MPI_Comm_rank(comm, &rank);
+  return rank;
+}
+
 std::int64_t count_for(const std::vector<std::int64_t>& counts, int peer) {
   return counts.empty() ? 0 : counts[static_cast<std::size_t>(peer)];
 }
@@ -35,13 +46,15 @@ bool all_done(std::vector<MPI_Request>& requests) {
 }
 
 MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix,
-                     const CommunicatorOptions& options)
+                     const CommunicatorOptions& options, std::vector<int> members)
     : store_(store),
       prefix_(std::move(prefix)),
       deadline_seconds_(options.deadline_seconds),
       fixed_order_(options.fixed_order),
+      members_(std::move(members)),
       runtime_(MpiRuntime::instance()),
-      reduction_(make_rank_reduction(options.fixed_order)) {
+      reduction_(make_rank_reduction(options.fixed_order)),
+      flight_(flight_name(prefix_), place_in(parent), members_, options.flight_directory) {
   const std::lock_guard lock(runtime_.mutex);
   MPI_Comm_rank(parent, &rank_);
   MPI_Comm_size(parent, &size_);
@@ -64,7 +77,10 @@ void MpiEngine::guarded(Body&& body) {
 }
 
 void MpiEngine::fail(const Error& error) {
-  if (!failure_) failure_ = error;
+  if (!failure_) {
+    failure_ = error;
+    flight_.failed(error.what());
+  }
   abandon();
   if (error.code() != ErrorCode::aborted) try {
       abort(error.what());  // who does not see what is wrong need not wait for its deadline
@@ -105,6 +121,8 @@ std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
     guarded([&] { post_message(*operation); });
   } else {
     operation->sequence = next_sequence_++;
+    flight_.submitted(static_cast<std::uint32_t>(operation->sequence),
+                      signature_of(operation->call));
     queue_.push_back(operation);
   }
   guarded([&] { advance(); });
@@ -217,6 +235,7 @@ bool MpiEngine::advance_head() {
     case MpiOperation::Stage::cards:
       if (!all_done(head.card_requests)) return false;
       check_cards(head);
+      flight_.matched(static_cast<std::uint32_t>(head.sequence));
       start_data(head);
       return true;
     case MpiOperation::Stage::exchange:
@@ -296,7 +315,9 @@ void MpiEngine::finish(MpiOperation& o) {
   ++statistics_.operations;
   statistics_.by_progress_thread += background_;
   o.finished = true;
-  if (!is_message(c.operation)) queue_.pop_front();
+  if (is_message(c.operation)) return;
+  flight_.finished(static_cast<std::uint32_t>(o.sequence));
+  queue_.pop_front();
 }
 
 void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {

@@ -18,6 +18,7 @@
 
 #include "shoal/collectives/algorithm/shard.h"
 #include "shoal/collectives/backend/arguments.h"
+#include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -47,8 +48,9 @@ struct MpiOperation {
 
 class MpiEngine {
  public:
-  // `parent` is duplicated; collective over its ranks.
-  MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options);
+  // `parent` is duplicated; collective over its ranks. `members`: their ranks in the job.
+  MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options,
+            std::vector<int> members);
   ~MpiEngine() { stop(); }
 
   int rank() const { return rank_; }
@@ -56,6 +58,7 @@ class MpiEngine {
   double deadline_seconds() const { return deadline_seconds_; }
   Store& store() const { return store_; }
   const std::string& prefix() const { return prefix_; }
+  int member(int peer) const { return members_[static_cast<std::size_t>(peer)]; }
   CommunicatorStatistics statistics() const;
 
   std::shared_ptr<MpiOperation> submit(Call call);
@@ -104,6 +107,7 @@ class MpiEngine {
   const std::string prefix_;
   const double deadline_seconds_;
   const bool fixed_order_;
+  const std::vector<int> members_;
   MpiRuntime& runtime_;
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL, messages_comm_ = MPI_COMM_NULL;
@@ -114,6 +118,7 @@ class MpiEngine {
   std::map<std::pair<int, int>, std::uint64_t> message_sequences_;  // by (from, to)
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
+  FlightRecorder flight_;  // of the collectives
   bool background_ = false;
 
   std::atomic<int> waiters_{0};

@@ -1,5 +1,3 @@
-#include <numeric>
-
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/native/engine.h"
@@ -22,10 +20,10 @@ class NativeWork final : public Work {
   std::shared_ptr<QueuedOperation> operation_;
 };
 
-std::vector<int> numbers_up_to(int size) {
-  std::vector<int> numbers(static_cast<std::size_t>(size));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
+std::vector<int> members_of(const Group& group) {
+  std::vector<int> members;
+  for (int peer = 0; peer < group.size(); ++peer) members.push_back(group.member(peer));
+  return members;
 }
 
 class NativeCommunicator final : public CallCommunicator {
@@ -40,7 +38,7 @@ class NativeCommunicator final : public CallCommunicator {
         engine_(std::make_shared<Engine>(
             group, PlanChoice(options, group->size()), options.deadline_seconds,
             FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
-                           numbers_up_to(group->size()), options.flight_directory))) {}
+                           members_of(*group), options.flight_directory))) {}
   ~NativeCommunicator() override { engine_->stop(); }
 
   int rank() const override { return group_->rank(); }
@@ -74,11 +72,19 @@ class NativeCommunicator final : public CallCommunicator {
     if (plan.ranks.empty()) return nullptr;
     const int ranks = static_cast<int>(plan.ranks.size());
     const std::string prefix = fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color);
-    if (ranks == 1 || plan.ranks != numbers_up_to(size()))
-      return make_node_communicator(plan.rank, ranks, store_, prefix, options_);
+    std::vector<int> members;
+    bool same = ranks == size();
+    for (int place = 0; place < ranks; ++place) {
+      const int peer = plan.ranks[static_cast<std::size_t>(place)];
+      same = same && peer == place;
+      members.push_back(group_->member(peer));
+    }
+    if (ranks == 1 || !same)
+      return make_node_communicator(plan.rank, ranks, store_, prefix, options_, std::move(members));
     // The same ranks once more: this one's memory is symmetric there too.
     auto group = std::make_shared<Group>(plan.rank, ranks, store_, prefix,
-                                         Deadline::in_seconds(options_.deadline_seconds), group_);
+                                         Deadline::in_seconds(options_.deadline_seconds),
+                                         std::move(members), group_);
     return std::make_unique<NativeCommunicator>(std::move(group), store_, prefix, options_);
   }
 
@@ -94,10 +100,12 @@ class NativeCommunicator final : public CallCommunicator {
 
 std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& store,
                                                      const std::string& prefix,
-                                                     const CommunicatorOptions& options) {
+                                                     const CommunicatorOptions& options,
+                                                     std::vector<int> members) {
   if (size == 1) return make_single_communicator("native", options);
-  auto group = std::make_shared<Group>(rank, size, store, prefix,
-                                       Deadline::in_seconds(options.deadline_seconds));
+  auto group =
+      std::make_shared<Group>(rank, size, store, prefix,
+                              Deadline::in_seconds(options.deadline_seconds), std::move(members));
   return std::make_unique<NativeCommunicator>(std::move(group), store, prefix, options);
 }
 

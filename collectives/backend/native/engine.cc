@@ -28,8 +28,13 @@ int sleep_milliseconds(Deadline deadline) {
       std::clamp(deadline.seconds_left() * 1000, 1.0, double{kSleepMilliseconds}));
 }
 
+// As the user calls and counts it.
+std::uint32_t number_of(const QueuedOperation& operation) {
+  return operation.call.outer ? operation.call.outer->number : operation.sequence;
+}
+
 std::string named(const QueuedOperation& operation) {
-  return fmt::format("{} (#{})", describe(operation.call), operation.sequence);
+  return fmt::format("{} (#{})", describe(operation.call), number_of(operation));
 }
 
 }  // namespace
@@ -253,6 +258,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
+  d.number = number_of(operation);
   d.factor = call.factor;
   d.send = d.recv = Location{};
   write_counts(call, slot);
@@ -356,19 +362,22 @@ void Engine::check_match(const QueuedOperation& operation, int peer, const Descr
   if (theirs.sequence == own.sequence &&
       static_cast<const Signature&>(theirs) == static_cast<const Signature&>(own))
     return;
-  std::string text =
-      fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
-                  group_->rank(), describe(own), peer, describe(theirs));
+  std::string text = fmt::format(
+      "ranks called different operations: rank {} called {}, rank {} called {}",
+      group_->member(group_->rank()), describe(own), group_->member(peer), describe(theirs));
   if (theirs.algorithm != own.algorithm && describe(own) == describe(theirs))
     text +=
         fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
                     to_string(static_cast<Algorithm>(theirs.algorithm)));
-  if (theirs.operation == own.operation && theirs.counts != own.counts)
+  if (operation.call.outer && describe(theirs) == describe(own))
+    text += " with other counts or options";
+  else if (!operation.call.outer && theirs.operation == own.operation &&
+           theirs.counts != own.counts)
     text += has_counts(own.operation) ? counts_difference(*group_, operation.sequence, peer)
                                       : ", fused of other calls of a group";
   fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
-           .at_rank(group_->rank())
-           .with_peer(peer)
+           .at_rank(group_->member(group_->rank()))
+           .with_peer(group_->member(peer))
            .in_operation(named(operation)));
 }
 
@@ -447,14 +456,14 @@ void Engine::drop_queue() {
   queue_.clear();
 }
 
-void Engine::fail(const Error& error) {
+void Engine::fail(const Error& error, const Blame& blame) {
   if (!failure_) {
     failure_ = error;
-    if (error.rank() < 0) failure_->at_rank(group_->rank());
+    if (error.rank() < 0) failure_->at_rank(group_->member(group_->rank()));
     if (error.operation().empty() && !queue_.empty())
       failure_->in_operation(named(*queue_.front()));
     if (error.code() != ErrorCode::aborted) group_->say_last_words(failure_->what());
-    flight_.failed(failure_->what());
+    flight_.failed(failure_->what(), blame);
     group_->close_memory();
     drop_queue();
     messages_->clear();
@@ -466,9 +475,9 @@ void Engine::fail(const Error& error) {
 void Engine::check_aborted(const QueuedOperation& operation) {
   if (const auto by = group_->aborted_by()) {
     const std::string reason = group_->last_words(*by);
-    fail(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", *by, reason))
-             .at_rank(group_->rank())
-             .with_peer(*by)
+    fail(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", group_->member(*by), reason))
+             .at_rank(group_->member(group_->rank()))
+             .with_peer(group_->member(*by))
              .in_operation(named(operation)));
   }
 }
@@ -498,7 +507,9 @@ void Engine::check_peers(const QueuedOperation& head) {
     if (blocking < 0) return;
     const auto target = place_of(head.sequence, head.plan ? head.plan->steps() : 0);
     if (peer != blocking && reached(group_->page(peer).place.load(), target)) continue;
-    fail(lost(peer, state, head));
+    fail(lost(peer, state, head),
+         {state == LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
+          {group_->member(peer)}});
   }
 }
 
@@ -514,21 +525,23 @@ void Engine::check_before_step(const QueuedOperation& head) {
 Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
   const std::string words = group_->last_words(peer);
   Error error(ErrorCode::peer_lost,
-              fmt::format("rank {} {} ({})", peer,
+              fmt::format("rank {} {} ({})", group_->member(peer),
                           state == LinkState::open   ? "failed"
                           : state == LinkState::lost ? "died"
                                                      : "left the group",
                           words.empty() ? whereabouts(peer) : "its last words: " + words),
               "look at that rank's own output for the cause");
-  return error.at_rank(group_->rank()).with_peer(peer).in_operation(named(head));
+  return error.at_rank(group_->member(group_->rank()))
+      .with_peer(group_->member(peer))
+      .in_operation(named(head));
 }
 
 std::string Engine::whereabouts(int peer) const {
   const std::uint64_t place = group_->page(peer).place.load();
   const std::uint32_t sequence = sequence_of(place);
   if (place == 0) return "it has not called anything yet";
-  const std::string what = fmt::format(
-      "{} (#{})", describe(group_->page(peer).slots[sequence % 2].descriptor), sequence);
+  const Descriptor& last = group_->page(peer).slots[sequence % 2].descriptor;
+  const std::string what = fmt::format("{} (#{})", describe(last), last.number);
   if (!queue_.empty() && queue_.front()->sequence == sequence)
     return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
   return "it last called " + what;
@@ -553,15 +566,15 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
     if (peer == group_->rank() || (!behind && !unmapped)) continue;
     if (first < 0) first = peer;
     missing.push_back(
-        fmt::format("rank {} ({})", peer,
+        fmt::format("rank {} ({})", group_->member(peer),
                     behind ? whereabouts(peer) : "the memory it calls with has not been mapped"));
   }
   Error error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,
                           fmt::join(missing, ", ")),
               "see what those ranks do, or raise SHOAL_DEADLINE_S");
-  error.at_rank(group_->rank()).in_operation(named(operation));
-  if (first >= 0) error.with_peer(first);
+  error.at_rank(group_->member(group_->rank())).in_operation(named(operation));
+  if (first >= 0) error.with_peer(group_->member(first));
   return error;
 }
 

@@ -84,7 +84,7 @@ class Engine {
     hint.store(hint.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
   void throw_if_failed() const;
-  [[noreturn]] void fail(const Error& error);
+  [[noreturn]] void fail(const Error& error, const Blame& blame = {});
   void drop_queue();
   // Fails where something cannot come any more: somebody aborted, a peer is dead. Looks at most
   // every few milliseconds.

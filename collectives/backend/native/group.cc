@@ -36,9 +36,10 @@ std::int64_t size_of_last_cache() {
 }  // namespace
 
 Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
-             std::shared_ptr<Group> memory)
+             std::vector<int> members, std::shared_ptr<Group> memory)
     : rank_(rank),
       size_(size),
+      members_(std::move(members)),
       last_cache_bytes_(size_of_last_cache()),
       control_(index(size)),
       pages_(index(size)),

@@ -23,14 +23,17 @@ inline constexpr std::int64_t kBounceBytes = std::int64_t{2} << 20;
 
 class Group {
  public:
-  // `memory`: a group of the same ranks in the same order whose symmetric memory is this one's too;
-  // or null.
+  // `members`: the ranks of the job, for messages; empty: the group is the job. `memory`: a group
+  // of the same ranks in the same order whose symmetric memory is this one's too; or null.
   Group(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
-        std::shared_ptr<Group> memory = nullptr);
+        std::vector<int> members = {}, std::shared_ptr<Group> memory = nullptr);
   ~Group();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int member(int peer) const {
+    return members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
+  }
 
   // Of the last cache, shared by all ranks.
   std::int64_t last_cache_bytes() const { return last_cache_bytes_; }
@@ -101,6 +104,7 @@ class Group {
   void poll_links_locked();
 
   int rank_, size_;
+  const std::vector<int> members_;
   std::int64_t last_cache_bytes_;
   bool sleepers_fence_ = false;
   int cores_ = 1;

@@ -20,25 +20,28 @@ std::unique_ptr<Communicator> NetCommunicator::make_split(const SplitPlan& plan)
     members.push_back(flat_->members()[static_cast<std::size_t>(peer)]);
   return std::make_unique<NetCommunicator>(
       std::make_unique<NetGroup>(engine_, split_ids_.at(plan.color), std::move(members), plan.rank,
-                                 options_),
+                                 options_, flat_->split_name(plan.ordinal, plan.color)),
       options_);
 }
 
 std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<Endpoint> endpoint,
                                            std::unique_ptr<ControlLinks> control, int ranks_on_host,
-                                           const CommunicatorOptions& options) {
-  return std::make_shared<NetEngine>(std::move(endpoint), std::move(control),
-                                     NetEngine::Options{options.deadline_seconds, ranks_on_host});
+                                           const CommunicatorOptions& options,
+                                           std::vector<std::string> hosts) {
+  return std::make_shared<NetEngine>(
+      std::move(endpoint), std::move(control),
+      NetEngine::Options{options.deadline_seconds, ranks_on_host, std::move(hosts)});
 }
 
 std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& engine, int size,
-                                           const CommunicatorOptions& options,
-                                           std::uint32_t first) {
+                                           const CommunicatorOptions& options, std::uint32_t first,
+                                           std::string name) {
   std::vector<int> members(static_cast<std::size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   const std::uint32_t id = engine->next_group();
   engine->set_next_group(id + EngineCommunicator::ids_of(size));
-  return std::make_unique<NetGroup>(engine, id, std::move(members), engine->rank(), options, first);
+  return std::make_unique<NetGroup>(engine, id, std::move(members), engine->rank(), options,
+                                    std::move(name), first);
 }
 
 std::unique_ptr<Communicator> make_net_communicator(std::unique_ptr<Endpoint> endpoint,

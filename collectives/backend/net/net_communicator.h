@@ -20,14 +20,15 @@ class NetCommunicator final : public EngineCommunicator {
   RegisteredMemory memory_;
 };
 
-// The engine of all processes that `endpoint` reaches, and the group of all of them. `first`: see
-// NetGroup.
+// The engine of all processes that `endpoint` reaches, and the group of all of them. `hosts`: see
+// NetEngine::Options; `first` and `name`: see NetGroup.
 std::shared_ptr<NetEngine> make_net_engine(std::unique_ptr<Endpoint> endpoint,
                                            std::unique_ptr<ControlLinks> control, int ranks_on_host,
-                                           const CommunicatorOptions& options);
+                                           const CommunicatorOptions& options,
+                                           std::vector<std::string> hosts = {});
 std::unique_ptr<NetGroup> make_world_group(const std::shared_ptr<NetEngine>& engine, int size,
                                            const CommunicatorOptions& options,
-                                           std::uint32_t first = 1);
+                                           std::uint32_t first = 1, std::string name = "world");
 // Both.
 std::unique_ptr<Communicator> make_net_communicator(std::unique_ptr<Endpoint> endpoint,
                                                     std::unique_ptr<ControlLinks> control,

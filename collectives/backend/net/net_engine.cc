@@ -31,12 +31,14 @@ constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 // How long a rank that is done stays for the others' sake, and how long one that left is waited
 // for: what it sent may still be on the way.
 constexpr double kLingerSeconds = 5;
-constexpr double kCauseSeconds = 1;
+constexpr std::uint32_t kWorldGroup = 1;  // the first id that is given out
 constexpr auto kLeftGrace = milliseconds(500);
 
 }  // namespace
 
-std::string NetOperation::name() const { return fmt::format("{} (#{})", describe(call), number); }
+std::string NetOperation::name() const {
+  return fmt::format("{} (#{})", describe(call), call.outer ? call.outer->number : number);
+}
 
 std::string NetOperation::missing(std::vector<int>& peers) const {
   return execution ? execution->missing(peers) : "it has not started";
@@ -46,6 +48,7 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
                      const Options& options)
     : options_(options),
       rank_(endpoint->rank()),
+      size_(endpoint->size()),
       endpoint_name_(endpoint->name()),
       polled_(endpoint->must_be_polled()),
       host_(make_host_memory()),
@@ -92,6 +95,7 @@ void NetEngine::submit_locked(const std::shared_ptr<Channel>& channel,
   throw_if_failed();
   drop_retired();
   fail_on_news([&] { return operation->name(); });
+  note_call(*operation);
   channel->waiting.push_back(std::move(operation));
   in_flight_.fetch_add(1);
   last_driven_ = Clock::now().time_since_epoch().count();
@@ -114,11 +118,23 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
     throw_if_failed();
     drop_retired();
     fail_on_news([&] { return task->name(); });
+    note_call(*task);
+    try {
+      endpoint_->begin(task->key, task->signature);
+    } catch (const Error& error) {  // a message that came earlier is of another operation
+      fail(with_cause(error));
+    }
     in_flight_.fetch_add(1);
     last_driven_ = Clock::now().time_since_epoch().count();
     tasks_.push_back(std::move(task));
   }
   wake_thread();
+}
+
+void NetEngine::note_call(const InFlight& what) {
+  if (what.flight) what.flight->submitted(what.number, what.signature);
+  // Only of the group of all ranks, whose numbers rank 0 has too.
+  if (control_ && what.key.group == kWorldGroup) control_->called(what.number, what.signature);
 }
 
 bool NetEngine::test(InFlight& what) {
@@ -206,10 +222,22 @@ int NetEngine::sleep_microseconds(std::uint32_t sleeps) const {
 void NetEngine::abort(std::string_view reason) {
   if (control_) control_->tell(ControlNews::Kind::aborted, reason);
   const auto lock = enter();
-  if (!failure_)
-    close(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", rank_, reason))
-              .at_rank(rank_)
-              .with_peer(rank_));
+  if (failure_) return;
+  close(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", rank_, reason))
+            .at_rank(rank_)
+            .with_peer(rank_));
+  write_down(*failure_);
+}
+
+void NetEngine::record(const std::shared_ptr<FlightRecorder>& recorder) {
+  const auto lock = enter();
+  std::erase_if(recorders_, [](const auto& one) { return one.expired(); });
+  recorders_.push_back(recorder);
+}
+
+void NetEngine::write_down(const Error& error) {
+  for (const auto& one : recorders_)
+    if (const auto recorder = one.lock()) recorder->failed(error.what(), blame_);
 }
 
 void NetEngine::leave() {
@@ -316,6 +344,8 @@ bool NetEngine::advance() {
     for (std::size_t i = 0; i < tasks_.size();) {
       moved = tasks_[i]->advance(background_) || moved;
       if (tasks_[i]->done()) {
+        endpoint_->end(tasks_[i]->key);
+        if (tasks_[i]->flight) tasks_[i]->flight->finished(tasks_[i]->number);
         tasks_.erase(tasks_.begin() + static_cast<std::ptrdiff_t>(i));
         in_flight_.fetch_sub(1);
       } else {
@@ -387,6 +417,7 @@ void NetEngine::finish(Channel& channel, NetOperation& operation) {
   idle_.push_back(std::move(operation.execution));
   operation.program.reset();
   channel.bytes_running -= operation.bytes;
+  if (operation.flight) operation.flight->finished(operation.number);
   if (!operation.internal) {
     channel.completed.fetch_add(1);
     if (background_) channel.by_progress_thread.fetch_add(1);
@@ -406,6 +437,7 @@ void NetEngine::fail(Error error) {
       control_->tell(ControlNews::Kind::failed, error.what(),
                      static_cast<std::uint32_t>(error.code()));
     close(error);
+    write_down(error);
   }
   throw Error(*failure_);
 }
@@ -453,74 +485,6 @@ void NetEngine::check_news() {
            .at_rank(rank_)
            .with_peer(*gone)
            .in_operation(name));
-}
-
-// A lost connection is often the end of a rank that was told of somebody else's fault: what the
-// control links say comes first.
-Error NetEngine::with_cause(const Error& error) {
-  if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io &&
-                    error.code() != ErrorCode::aborted))
-    return error;
-  const auto until = Deadline::in_seconds(kCauseSeconds);
-  while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
-  const auto news = control_->news();
-  if (!news) return error;
-  // Rather what somebody waits for than the part of it that met the error.
-  std::string name = error.operation();
-  if (awaited_)
-    name = awaited_->name();
-  else if (!tasks_.empty())
-    name = tasks_.front()->name();
-  for (const auto& channel : active_)
-    if (name.empty() && !channel->running.empty()) name = channel->running.front()->name();
-  ErrorCode code = ErrorCode::peer_lost;
-  std::string text;
-  switch (news->kind) {
-    case ControlNews::Kind::died:
-      text = fmt::format("rank {} died", news->rank);
-      break;
-    case ControlNews::Kind::silent:
-      text = fmt::format("rank {} has not been heard of for {} s", news->rank,
-                         ControlLinks::kSilentSeconds);
-      break;
-    case ControlNews::Kind::failed:
-      code = static_cast<ErrorCode>(news->code);
-      text = fmt::format("rank {} failed (its last words: {})", news->rank, news->text);
-      break;
-    case ControlNews::Kind::aborted:
-      code = ErrorCode::aborted;
-      text = fmt::format("rank {} aborted: {}", news->rank, news->text);
-      break;
-  }
-  return Error(code, text,
-               code == ErrorCode::aborted ? "" : "look at that rank's own output for the cause")
-      .at_rank(rank_)
-      .with_peer(news->rank)
-      .in_operation(name);
-}
-
-Error NetEngine::timeout_error(const InFlight& what, double waited) const {
-  // What holds it up may be an operation before it.
-  std::vector<int> peers;
-  std::string missing = what.missing(peers), name = what.name();
-  for (const auto& channel : active_)
-    if (peers.empty() && !channel->running.empty()) {
-      name = channel->running.front()->name();
-      missing = channel->running.front()->missing(peers);
-    }
-  for (const auto& task : tasks_)
-    if (peers.empty() && !task->done()) {
-      name = task->name();
-      missing = task->missing(peers);
-    }
-  std::ranges::sort(peers);
-  Error error(ErrorCode::timeout,
-              fmt::format("{} did not finish within {:.1f} s; missing: rank(s) {}: {}", name,
-                          waited, fmt::join(peers, ", "), missing),
-              "see what those ranks do, or raise SHOAL_DEADLINE_S");
-  error.at_rank(rank_).in_operation(what.name());
-  if (!peers.empty()) error.with_peer(peers.front());
-  return error;
 }
 
 void NetEngine::wake_thread() {

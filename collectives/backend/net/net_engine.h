@@ -24,6 +24,7 @@
 
 #include "shoal/collectives/backend/net/execution.h"
 #include "shoal/collectives/backend/net/patience.h"
+#include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/control_links.h"
 #include "shoal/runtime/base/error.h"
 
@@ -38,6 +39,12 @@ class InFlight {
   // Under the engine's lock, when the deadline has passed: what it waits for, and for whom (ranks
   // of the endpoint).
   virtual std::string missing(std::vector<int>& peers) const = 0;
+
+  // How the group's ranks know it, set before it is submitted.
+  OperationKey key;
+  Signature signature;
+  std::uint32_t number = 0;                // in its channel; wraps
+  std::shared_ptr<FlightRecorder> flight;  // where it is written down, or null
 
  protected:
   void set_done() { done_.store(true); }
@@ -63,9 +70,6 @@ struct NetOperation final : InFlight {
   Call call;
   std::shared_ptr<const CompiledProgram> program;
   std::shared_ptr<const std::vector<int>> members;
-  OperationKey key;
-  Signature signature;
-  std::uint32_t number = 0;              // in its channel; wraps
   std::int64_t bytes = 0;                // of the larger buffer
   bool internal = false;                 // nobody asked for it: it bounds how far ranks are apart
   std::unique_ptr<Execution> execution;  // while it runs
@@ -92,7 +96,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
  public:
   struct Options {
     double deadline_seconds = 600;
-    int ranks_on_host = 1;  // how long a waiter may look before it sleeps
+    int ranks_on_host = 1;           // how long a waiter may look before it sleeps
+    std::vector<std::string> hosts;  // by rank of the endpoint, for messages; empty: one host
   };
   // `control` may be null: then nobody is told of failures, and none is heard of.
   NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
@@ -104,6 +109,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
 
   // Everything but the operation's execution is set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
+  // Its key is watched: a rank that sends a message of another operation under it is found out.
   void submit(std::shared_ptr<Task> task);
   // The same, from inside Task::advance().
   void submit_locked(const std::shared_ptr<Channel>& channel,
@@ -116,6 +122,9 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   // ends the thread and the Endpoint; what is in flight fails with `aborted`.
   void join() { users_.fetch_add(1); }
   void leave();
+
+  // Writes `recorder` down when the engine fails. Its operations are recorded with the lock held.
+  void record(const std::shared_ptr<FlightRecorder>& recorder);
 
   // Keeps the range registered until the returned object ends, or the engine does.
   std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes);
@@ -138,18 +147,26 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   bool advance();
   bool run_channel(Channel& channel, std::int64_t& budget);
   bool start_waiting(Channel& channel);
+  void note_call(const InFlight& what);
   void start(Channel& channel, const std::shared_ptr<NetOperation>& operation);
   void finish(Channel& channel, NetOperation& operation);
   void throw_if_failed() const;
   [[noreturn]] void fail(Error error);
   void close(const Error& error);
+  void write_down(const Error& error);
   // Fails on news from the control links. Looks at most every few milliseconds.
   void check_news();
   template <typename Name>
   void fail_on_news(Name&& name);
   void drop_retired();
   Error with_cause(const Error& error);
-  Error timeout_error(const InFlight& what, double waited) const;
+  Error cause_of(const ControlNews& news, const std::string& name);
+  Error timeout_error(const InFlight& what, double waited);
+  Error with_silent_ranks(const Error& timeout);
+  // "rank 3 (host node1)"
+  std::string named(int rank) const;
+  // "ranks 2, 3 on host node1": all that are lost where that one is out of reach.
+  std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
   // `sleeps`: so many in a row moved nothing.
   int sleep_microseconds(std::uint32_t sleeps) const;
 
@@ -162,7 +179,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::unique_lock<std::mutex> enter();
 
   const Options options_;
-  int rank_;
+  int rank_, size_;
   std::string endpoint_name_;
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
@@ -183,6 +200,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   std::vector<std::uint64_t> retired_;
   std::atomic<bool> any_retired_{false};
   std::optional<Error> failure_;
+  Blame blame_;  // for failure_
+  std::vector<std::weak_ptr<FlightRecorder>> recorders_;
   EndpointStatistics last_statistics_;
   std::uint32_t next_group_ = 1;
   Clock::time_point next_check_{};

@@ -30,16 +30,27 @@ std::int64_t message_bytes(const Program& program, DType dtype) {
 }  // namespace
 
 NetGroup::NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members,
-                   int rank, const CommunicatorOptions& options, std::uint32_t first)
+                   int rank, const CommunicatorOptions& options, std::string name,
+                   std::uint32_t first)
     : engine_(std::move(engine)),
       id_(id),
       members_(std::make_shared<const std::vector<int>>(std::move(members))),
       rank_(rank),
+      name_(std::move(name)),
+      flight_(
+          name_.empty() || options.flight_directory.empty()
+              ? nullptr
+              : std::make_shared<FlightRecorder>(name_, rank, *members_, options.flight_directory)),
       next_(first),
       channel_(std::make_shared<Channel>(kCollectiveReach)),
       programs_(rank, static_cast<int>(members_->size()), options) {
   SHOAL_CHECK(members_->size() < (std::size_t{1} << (32 - kMessageBits)),
               "a group of {} ranks; at most {}", members_->size(), (1 << (32 - kMessageBits)) - 1);
+  if (flight_) engine_->record(flight_);
+}
+
+std::string NetGroup::split_name(std::int64_t ordinal, int color) const {
+  return name_.empty() ? name_ : fmt::format("{}/split/{}/{}", name_, ordinal, color);
 }
 
 std::shared_ptr<NetOperation> NetGroup::submit(Call call) {
@@ -78,6 +89,13 @@ std::shared_ptr<NetOperation> NetGroup::submit_program_locked(
   return operation;
 }
 
+void NetGroup::submit(const std::shared_ptr<Task>& task, const Call& call) {
+  keep_together(&NetEngine::submit);
+  task->signature = signature_of(call);
+  number(*task);
+  engine_->submit(task);
+}
+
 void NetGroup::keep_together(Put put) {
   if (next_ % kCollectiveReach != 0) return;
   auto together = collective(Call{});
@@ -85,7 +103,8 @@ void NetGroup::keep_together(Put put) {
   ((*engine_).*put)(channel_, std::move(together));
 }
 
-void NetGroup::number(NetOperation& operation) {
+void NetGroup::number(InFlight& operation) {
+  operation.flight = flight_;
   operation.number = next_;
   operation.key = {id_, next_};
   ++next_;

@@ -24,13 +24,16 @@ class NetGroup {
 
   // `members`: the endpoint's ranks in the order of the group; `id` the first of group_ids(size).
   // `first`: the number of the first operation; tests start just before the wrap.
+  // `name`: what its recorder's dumps are called; empty: nothing is recorded.
   NetGroup(std::shared_ptr<NetEngine> engine, std::uint32_t id, std::vector<int> members, int rank,
-           const CommunicatorOptions& options, std::uint32_t first = 1);
+           const CommunicatorOptions& options, std::string name = {}, std::uint32_t first = 1);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_->size()); }
   const std::vector<int>& members() const { return *members_; }
   const std::shared_ptr<NetEngine>& engine() const { return engine_; }
+  // Of a group that is split off; empty where this one has no name.
+  std::string split_name(std::int64_t ordinal, int color) const;
 
   // Hosts that the ranks are on, for the table; without: each on one of its own. Before any call.
   void set_nodes(int nodes) { programs_.set_nodes(nodes); }
@@ -41,6 +44,8 @@ class NetGroup {
   // With a program of the caller's; `signature` is what the ranks compare.
   std::shared_ptr<NetOperation> submit_program_locked(
       Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature);
+  // One of the group's collectives by other means: takes its number among them.
+  void submit(const std::shared_ptr<Task>& task, const Call& call);
   CommunicatorStatistics statistics() const;
 
  private:
@@ -52,7 +57,7 @@ class NetGroup {
   std::shared_ptr<NetOperation> submit_with(Put put, Call call);
   std::shared_ptr<NetOperation> collective(Call call);
   void keep_together(Put put);
-  void number(NetOperation& operation);
+  void number(InFlight& operation);
   std::shared_ptr<NetOperation> message(Call call, Lane& lane);
   std::shared_ptr<NetOperation> prepared(Call call, bool acknowledged);
 
@@ -60,6 +65,8 @@ class NetGroup {
   const std::uint32_t id_;
   const std::shared_ptr<const std::vector<int>> members_;
   const int rank_;
+  const std::string name_;
+  const std::shared_ptr<FlightRecorder> flight_;  // of the collectives; or null
   std::uint32_t next_;
   std::shared_ptr<Channel> channel_;
   std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: from this rank

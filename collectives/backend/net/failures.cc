@@ -1,0 +1,126 @@
+// What a NetEngine says when it fails: who is to blame, and where to look.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/backend/net/net_engine.h"
+
+namespace shoal::collectives {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a lost connection waits for the control links to say why.
+constexpr double kCauseSeconds = 1;
+
+}  // namespace
+
+// A lost connection is often the end of a rank that was told of somebody else's fault: what the
+// control links say comes first.
+Error NetEngine::with_cause(const Error& error) {
+  if (error.code() == ErrorCode::timeout) return with_silent_ranks(error);
+  if (!control_ || (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::io &&
+                    error.code() != ErrorCode::aborted))
+    return error;
+  const auto until = Deadline::in_seconds(kCauseSeconds);
+  while (!control_->news() && !until.passed()) std::this_thread::sleep_for(milliseconds(1));
+  const auto news = control_->news();
+  if (!news) return error;
+  // Rather what somebody waits for than the part of it that met the error.
+  std::string name = error.operation();
+  if (awaited_)
+    name = awaited_->name();
+  else if (!tasks_.empty())
+    name = tasks_.front()->name();
+  for (const auto& channel : active_)
+    if (name.empty() && !channel->running.empty()) name = channel->running.front()->name();
+  return cause_of(*news, name);
+}
+
+Error NetEngine::cause_of(const ControlNews& news, const std::string& name) {
+  ErrorCode code = ErrorCode::peer_lost;
+  std::string text, remedy = "look at that rank's own output for the cause";
+  switch (news.kind) {
+    case ControlNews::Kind::died:
+      text = fmt::format("{} died", named(news.rank));
+      blame_ = {Blame::Kind::died, {news.rank}};
+      break;
+    case ControlNews::Kind::unreachable:
+      blame_.kind = Blame::Kind::unreachable;
+      text = fmt::format("{} cannot be reached: nothing has come from there for {} s",
+                         named_with_neighbours(news.rank, blame_.ranks), news.text);
+      remedy = "look at that host and at the network between";
+      break;
+    case ControlNews::Kind::failed:
+      code = static_cast<ErrorCode>(news.code);
+      text = fmt::format("{} failed (its last words: {})", named(news.rank), news.text);
+      break;
+    case ControlNews::Kind::aborted:
+      code = ErrorCode::aborted;
+      text = fmt::format("rank {} aborted: {}", news.rank, news.text);
+      remedy.clear();
+      break;
+  }
+  return Error(code, text, remedy).at_rank(rank_).with_peer(news.rank).in_operation(name);
+}
+
+std::string NetEngine::named(int rank) const {
+  if (options_.hosts.empty()) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (host {})", rank, options_.hosts[static_cast<std::size_t>(rank)]);
+}
+
+std::string NetEngine::named_with_neighbours(int rank, std::vector<int>& ranks) const {
+  ranks = {rank};
+  if (options_.hosts.empty()) return named(rank);
+  const auto& host = options_.hosts[static_cast<std::size_t>(rank)];
+  if (host == options_.hosts[static_cast<std::size_t>(rank_)]) return named(rank);
+  ranks.clear();
+  for (int other = 0; other < size_; ++other)
+    if (options_.hosts[static_cast<std::size_t>(other)] == host) ranks.push_back(other);
+  if (ranks.size() == 1) return named(rank);
+  return fmt::format("ranks {} on host {}", fmt::join(ranks, ", "), host);
+}
+
+Error NetEngine::timeout_error(const InFlight& what, double waited) {
+  // What holds it up may be an operation before it.
+  std::vector<int> peers;
+  std::string missing = what.missing(peers), name = what.name();
+  for (const auto& channel : active_)
+    if (peers.empty() && !channel->running.empty()) {
+      name = channel->running.front()->name();
+      missing = channel->running.front()->missing(peers);
+    }
+  for (const auto& task : tasks_)
+    if (peers.empty() && !task->done()) {
+      name = task->name();
+      missing = task->missing(peers);
+    }
+  std::ranges::sort(peers);
+  Error error(ErrorCode::timeout,
+              fmt::format("{} did not finish within {:.1f} s; missing: rank(s) {}: {}", name,
+                          waited, fmt::join(peers, ", "), missing),
+              "see what those ranks do, or raise SHOAL_DEADLINE_S");
+  error.at_rank(rank_).in_operation(what.name());
+  if (!peers.empty()) error.with_peer(peers.front());
+  return with_silent_ranks(error);
+}
+
+// Whoever does not come may itself wait for a rank that does nothing at all: that one is to blame.
+Error NetEngine::with_silent_ranks(const Error& timeout) {
+  std::string text = timeout.message();
+  for (int rank = 0; control_ && rank < size_; ++rank)
+    if (const auto seconds = control_->silent_seconds(rank)) {
+      text += fmt::format("; no heartbeat of {} for {:.0f} s", named(rank), *seconds);
+      blame_.ranks.push_back(rank);
+    }
+  if (blame_.ranks.empty()) return timeout;
+  blame_.kind = Blame::Kind::silent;
+  return Error(timeout.code(), text, "see whether that process is stopped, or its host overloaded")
+      .at_rank(rank_)
+      .with_peer(blame_.ranks.front())
+      .in_operation(timeout.operation());
+}
+
+}  // namespace shoal::collectives
