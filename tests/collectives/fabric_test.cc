@@ -19,6 +19,7 @@ using shoal::test::ProcessRanks;
 using shoal::test::run_thread_ranks;
 using shoal::test::thread_rank_errors;
 using test::drive;
+using test::meet;
 using test::run_traffic;
 using test::TrafficPlan;
 using ::testing::AllOf;
@@ -49,11 +50,6 @@ FabricOptions two_rails(const std::string& provider) {
 
 #define SHOAL_PROVIDER_OR_SKIP() \
   if (fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric"
-
-// All ranks stay until everybody is done, as groups do.
-void leave_together(Store& store, int size) {
-  barrier(store, "leave", size, Deadline::in_seconds(kSeconds));
-}
 
 struct Case {
   std::string name, provider;
@@ -91,7 +87,7 @@ TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
     const EndpointStatistics statistics = endpoint->statistics();
     EXPECT_GT(statistics.eager_messages, 0);
     EXPECT_GT(statistics.rendezvous_messages, 0);
-    leave_together(store, world.size);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
@@ -113,7 +109,7 @@ TEST(Fabric, ReceiveIdsWrap) {
     TrafficPlan plan;
     plan.sizes = {20'000, 9000};
     run_traffic(*endpoint, plan, kSeconds);
-    leave_together(store, world.size);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
@@ -128,7 +124,7 @@ TEST(Fabric, FewCreditsAreEnough) {
     plan.messages = 600;
     plan.sizes = {0, 10, 8192, 8193, 100'000};
     run_traffic(*endpoint, plan, kSeconds);
-    leave_together(store, world.size);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
@@ -151,7 +147,7 @@ TEST(Fabric, LargeMessagesBothWaysAtOnce) {
       ASSERT_EQ(in[i], test::expected_byte(static_cast<std::uint32_t>(1 - world.rank),
                                            static_cast<std::int64_t>(i)))
           << "byte " << i;
-    leave_together(store, 2);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
@@ -188,7 +184,7 @@ TEST(Fabric, UnmatchedMessagesAreBounded) {
     }
     drive(*endpoint, completion, kSeconds);
     for (std::uint32_t i = 0; i < kMessages; ++i) EXPECT_EQ(values[i], i);
-    leave_together(store, 2);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
@@ -208,19 +204,18 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
       endpoint->post_send(1 - world.rank, {{1, 1}, 0}, data.data(), bytes, completion);
       endpoint->post_receive(1 - world.rank, {{1, 1}, 99}, in.data(), 1, completion);
       try {
-        drive(*endpoint, completion, 10);
+        drive(*endpoint, completion, kSeconds);
       } catch (const Error& problem) {
         EXPECT_EQ(problem.code(), ErrorCode::mismatch);
         EXPECT_EQ(problem.peer(), 1 - world.rank);
         // What this rank still has to say goes out, so that the other sees it too.
-        const Deadline others = Deadline::in_seconds(0.5);
-        while (!others.passed()) try {
+        const Deadline others = Deadline::in_seconds(kSeconds);
+        for (store.add("seen", 1); store.add("seen", 0) < 2 && !others.passed();) try {
             endpoint->progress();
             endpoint->sleep(1000);
           } catch (const Error& again) {
             EXPECT_EQ(again.code(), ErrorCode::mismatch);
           }
-        leave_together(store, 2);
         throw;
       }
     });
@@ -234,7 +229,7 @@ TEST(Fabric, LengthsThatDisagreeAreNamed) {
   for (const auto& [sent, received] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {100, 104}, {100, 90'000}, {90'000, 80'000}}) {
     std::atomic<int> noticed{0};
-    thread_rank_errors(2, [&, sent = sent, received = received](const World& world, Store& store) {
+    thread_rank_errors(2, [&](const World& world, Store& store) {
       const auto endpoint = connect(world, store, over("tcp"));
       std::vector<std::byte> data(90'000);
       Completion completion;
@@ -243,16 +238,17 @@ TEST(Fabric, LengthsThatDisagreeAreNamed) {
         endpoint->post_send(1, {{1, 1}, 0}, data.data(), sent, completion);
       else
         endpoint->post_receive(0, {{1, 1}, 0}, data.data(), received, completion);
-      try {
-        drive(*endpoint, completion, 1);
-      } catch (const Error& problem) {
-        if (problem.code() == ErrorCode::mismatch) {
-          ++noticed;
+      const Deadline deadline = Deadline::in_seconds(kSeconds);
+      while (noticed == 0 && !deadline.passed()) try {
+          endpoint->progress();
+          endpoint->sleep(1000);
+        } catch (const Error& problem) {
+          EXPECT_EQ(problem.code(), ErrorCode::mismatch);
           EXPECT_THAT(problem.what(),
                       AllOf(HasSubstr(std::to_string(sent)), HasSubstr(std::to_string(received))));
+          ++noticed;
         }
-      }
-      leave_together(store, 2);
+      barrier(store, "noticed", 2, Deadline::in_seconds(kSeconds));
     });
     EXPECT_GE(noticed, 1) << sent << " sent, " << received << " expected";
   }
@@ -301,13 +297,13 @@ TEST(Fabric, LastWordsArrive) {
       for (std::uint32_t i = 0; i < 20; ++i)
         if (world.rank == 0) endpoint->post_send(1, {{1, 1}, i}, data.data(), 5000, completion);
       if (world.rank == 0) {
-        drive(*endpoint, completion, 5);
+        drive(*endpoint, completion, kSeconds);
         endpoint.reset();
         barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
         return;
       }
       // The acknowledgements of reliable datagrams are ours to send.
-      const Deadline polling = Deadline::in_seconds(2);
+      const Deadline polling = Deadline::in_seconds(kSeconds);
       while (endpoint->statistics().unexpected < 20 && !polling.passed())
         if (!endpoint->progress()) endpoint->sleep(100);
       barrier(store, "gone", 2, Deadline::in_seconds(kSeconds));
@@ -315,11 +311,11 @@ TEST(Fabric, LastWordsArrive) {
         std::vector<std::uint8_t> in(5000);
         Completion received;
         endpoint->post_receive(0, {{1, 1}, i}, in.data(), 5000, received);
-        drive(*endpoint, received, 5);
+        drive(*endpoint, received, kSeconds);
         EXPECT_EQ(in, data);
       }
     });
-    for (const auto& outcome : ranks.wait(20)) EXPECT_EQ(outcome.error, "") << provider;
+    for (const auto& outcome : ranks.wait(2 * kSeconds)) EXPECT_EQ(outcome.error, "") << provider;
   }
 }
 
@@ -342,7 +338,7 @@ TEST(Fabric, RegistrationsAreKept) {
       endpoint->end(key);
     }
     EXPECT_EQ(endpoint->statistics().registrations, 1);
-    leave_together(store, 2);
+    meet(*endpoint, store, "leave", kSeconds);
   });
 }
 

@@ -1,7 +1,9 @@
 #include "fabric_traffic.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <utility>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -23,13 +25,13 @@ struct Planned {
 std::vector<Planned> plan_round(const TrafficPlan& plan, int round, int size) {
   std::mt19937 random(plan.seed * 1000 + static_cast<std::uint32_t>(round));
   std::vector<Planned> messages;
-  std::vector<std::uint32_t> ordinals(static_cast<std::size_t>(size * size), 0);
+  std::map<std::pair<int, int>, std::uint32_t> ordinals;  // by (from, to)
   for (int i = 0; i < plan.messages; ++i) {
     Planned message;
     message.from = static_cast<int>(random() % static_cast<unsigned>(size));
     message.to = static_cast<int>(random() % static_cast<unsigned>(size));
     if (message.from == message.to) message.to = (message.to + 1) % size;
-    message.ordinal = ordinals[static_cast<std::size_t>(message.from * size + message.to)]++;
+    message.ordinal = ordinals[{message.from, message.to}]++;
     message.bytes = plan.sizes[random() % plan.sizes.size()];
     message.seed = static_cast<std::uint32_t>(random());
     messages.push_back(message);
@@ -51,6 +53,25 @@ void drive(Endpoint& endpoint, const Completion& completion, double seconds) {
     if (deadline.passed())
       throw_error(ErrorCode::timeout, "rank {}: {} posts are not finished", endpoint.rank(),
                   completion.pending);
+    endpoint.sleep(500);
+  }
+}
+
+void meet(Endpoint& endpoint, Store& store, const std::string& label, double seconds) {
+  const Deadline deadline = Deadline::in_seconds(seconds);
+  while (endpoint.sending()) {
+    if (endpoint.progress()) continue;
+    if (deadline.passed())
+      throw_error(ErrorCode::timeout, "rank {}: '{}': what it sent has not arrived",
+                  endpoint.rank(), label);
+    endpoint.sleep(500);
+  }
+  std::int64_t came = store.add(label, 1);
+  for (; came < endpoint.size(); came = store.add(label, 0)) {
+    if (endpoint.progress()) continue;
+    if (deadline.passed())
+      throw_error(ErrorCode::timeout, "rank {}: '{}': {} of {} ranks came", endpoint.rank(), label,
+                  came, endpoint.size());
     endpoint.sleep(500);
   }
 }
