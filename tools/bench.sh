@@ -63,6 +63,13 @@ case "$name" in
       case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
       exec python3 bench/collectives/ddp.py "$@"
     fi
+    # --ddp-train [ARGS]: GPT-2 trained by both, computation and all.
+    if [ "${1:-}" = --ddp-train ]; then
+      shift
+      build_preset release shoal
+      case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
+      exec python3 bench/collectives/ddp_train.py "$@"
+    fi
     case "${1:-}" in
       -h | --help)
         cat << 'TEXT'
@@ -70,7 +77,8 @@ case "$name" in
                                        then how much of a reduction a computation hides
 ./dev bench collectives --peers [ARGS] Open MPI, MPICH and gloo on the same sizes, turn by turn, with ratios
 ./dev bench collectives --ddp [ARGS]   a data-parallel step beside PyTorch's DistributedDataParallel
---peers --help and --ddp --help list their ARGS. One operation alone: shoal-collective-perf --help.
+./dev bench collectives --ddp-train [ARGS]  GPT-2 trained by both, computation and all
+--peers --help, --ddp --help and --ddp-train --help list their ARGS. One operation alone: shoal-collective-perf --help.
 TEXT
         exit 0
         ;;

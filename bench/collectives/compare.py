@@ -70,14 +70,18 @@ class Runner:
         return ["mpirun.openmpi", "-n", str(self.ranks), "--bind-to", "none", "--oversubscribe",
                 "--mca", "mpi_yield_when_idle", "1" if crowded else "0"] + program
 
-    def rows(self, launcher, program, environment=()):
+    def output(self, launcher, program, environment=()):
         result = subprocess.run(self.command(launcher, program), text=True, timeout=self.timeout,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=dict(self.environment, **dict(environment)))
         if result.returncode != 0:
             raise RuntimeError(f"{shlex.join(program)} ended with {result.returncode}:\n"
                                f"{result.stderr[-2000:]}")
-        return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+        return result.stdout
+
+    def rows(self, launcher, program, environment=()):
+        printed = self.output(launcher, program, environment)
+        return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
     def goodput(self):
         command = self.command("plain", ["true"])
