@@ -270,11 +270,12 @@ nn::StepOutcome Trainer::Impl::update(double learning_rate, double& loss_sum) {
   bool all_finite = true;
   if (early) {
     reducer->flush();
-    std::int64_t not_finite = early->take_all_finite() ? 0 : 1;
+    // In one: between hosts a small sum waits behind the buckets that are on the way.
+    double agreed[] = {loss_sum, early->take_all_finite() ? 0.0 : 1.0};
     const TraceSpan span(parts.tracer, "step", "agree");
-    sum(&loss_sum, 1);
-    sum(&not_finite, 1);
-    all_finite = not_finite == 0;
+    sum(agreed, 2);
+    loss_sum = agreed[0];
+    all_finite = agreed[1] == 0;
   }
   if (early && all_finite) {
     early->begin_updates(step_state, {.learning_rate = learning_rate});
