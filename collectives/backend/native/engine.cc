@@ -602,9 +602,7 @@ void Engine::progress_loop() {
     idle = in_flight || !undriven ? 0 : idle + 1;
     if (idle > kNapsBeforeParking)
       park();
-    else if (in_flight && undriven && waiters_.load() == 0)
-      drive_in_background();
-    else
+    else if (!in_flight || !undriven || waiters_.load() > 0 || !drive_in_background())
       std::this_thread::sleep_for(kNap);
   }
 }
@@ -621,13 +619,16 @@ void Engine::park() {
   parked_ = false;
 }
 
-void Engine::drive_in_background() {
+// False where another thread drives. To try again at once would take the core from it: it may hold
+// the lock without running, when ranks outnumber cores.
+bool Engine::drive_in_background() {
   Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
     {
       const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock || (queue_.empty() && messages_->idle())) break;
+      if (!lock) return false;
+      if (queue_.empty() && messages_->idle()) return true;
       background_ = true;
       bool stuck = false;
       try {
@@ -645,6 +646,7 @@ void Engine::drive_in_background() {
       return !lock || waiters_.load() > 0 || may_progress();
     });
   }
+  return true;
 }
 
 }  // namespace shoal::collectives

@@ -102,7 +102,7 @@ class Engine {
 
   void progress_loop();
   void park();
-  void drive_in_background();
+  bool drive_in_background();
 
   const std::shared_ptr<Group> group_;
   const PlanChoice choice_;
