@@ -237,8 +237,8 @@ class RankOfMatrix {
       plan.hosts = hosts_of(static_cast<Hosts>(row[placement]), world_.size);
       plan.prefix = prefix;
       plan.make_node = [this](int rank, int size, const std::string& inner,
-                              const CommunicatorOptions& of) {
-        return make_node_communicator(rank, size, store_, inner, of);
+                              const CommunicatorOptions& of, std::vector<int> members) {
+        return make_node_communicator(rank, size, store_, inner, of, std::move(members));
       };
       // By rule, so that what goes by levels still does, and its rails use the algorithm.
       if (!chosen.algorithm.empty()) chosen.collectives = "@" + std::exchange(chosen.algorithm, {});

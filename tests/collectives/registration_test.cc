@@ -48,8 +48,8 @@ Ranks two_by_two(const World& world, Store& store, const std::string& transport)
   plan.hosts = {"a", "a", "b", "b"};
   plan.prefix = "test/hierarchical";
   plan.make_node = [&store](int rank, int size, const std::string& prefix,
-                            const CommunicatorOptions& of) {
-    return make_node_communicator(rank, size, store, prefix, of);
+                            const CommunicatorOptions& of, std::vector<int> members) {
+    return make_node_communicator(rank, size, store, prefix, of, std::move(members));
   };
   ranks.communicator = std::make_unique<HierarchicalCommunicator>(std::move(plan), options);
   return ranks;
