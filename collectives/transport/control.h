@@ -80,6 +80,7 @@ struct alignas(64) RankPage {
   alignas(64) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
   // This rank can fence all ranks (doorbell.h); written before anybody sees the page.
   std::atomic<bool> can_fence{false};
+  std::atomic<bool> fences{false};        // this rank passes a fence whenever it publishes
   std::array<std::uint64_t, 16> cores{};  // bit c: this rank may run on core c; likewise
   alignas(64) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
   // 0, or 1 + the rank that called abort; set by that rank in every page.

@@ -11,7 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/native/thresholds.h"
+#include "shoal/collectives/backend/node_face.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -41,6 +43,27 @@ TEST_P(NativeResults, AreExactWithProcessRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
+
+// What hierarchical does with its host's groups: nobody else drives, and sleeps end with the bell.
+TEST(Native, DrivenByHandItDozesUntilItIsRung) {
+  constexpr int kRounds = 5, kLongMilliseconds = 30000;
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto node = make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
+    dynamic_cast<NodeFace&>(*node).drive_by_hand();
+    const auto start = Clock::now();
+    for (int round = 0; round < kRounds; ++round) {
+      float value = 1;
+      if (world.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const auto work = node->all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum);
+      // Time in which a progress thread would take what has arrived.
+      if (world.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      while (!work->test()) dynamic_cast<NodeWork&>(*work).doze(kLongMilliseconds);
+      EXPECT_EQ(value, 2);
+    }
+    EXPECT_EQ(node->statistics().by_progress_thread, 0);
+    EXPECT_LT(seconds_since(start), kLongMilliseconds / 1000);
+  });
+}
 
 // Rules of the table decide inside a host too.
 TEST(Native, TheTableOverridesThePlans) {

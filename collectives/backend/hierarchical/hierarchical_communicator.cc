@@ -4,6 +4,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/net/net_communicator.h"
+#include "shoal/collectives/backend/node_face.h"
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
@@ -31,6 +32,8 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
                                                            fmt::format("{}/node/{}", prefix, node),
                                                            inner, in_job(where.members(node)));
   levels->nodes[1] = levels->nodes[0]->split(0, local);
+  for (const auto& lane : levels->nodes)
+    if (auto* face = dynamic_cast<NodeFace*>(lane.get())) face->drive_by_hand();
   const std::uint32_t end = first_id + EngineCommunicator::ids_of(where.size());
   for (std::uint32_t lane = 0; lane < 2; ++lane) {
     // Whoever makes them, they derive from it.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/collectives/backend/node_face.h"
+
 namespace shoal::collectives {
 
 NodeTask::NodeTask(std::shared_ptr<Levels> levels, Call call)
@@ -33,6 +35,15 @@ void NodeTask::cancel(std::string_view reason) {
       continue;
     }
   }
+}
+
+bool NodeTask::doze(int milliseconds) {
+  // A sleep on one lane's bell would miss the other's.
+  if (static_cast<bool>(states_[0].work) == static_cast<bool>(states_[1].work)) return false;
+  auto* work = dynamic_cast<NodeWork*>((states_[0].work ? states_[0] : states_[1]).work.get());
+  if (!work) return false;
+  work->doze(milliseconds);
+  return true;
 }
 
 bool NodeTask::advance_node(Lane lane) {

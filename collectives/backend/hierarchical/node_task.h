@@ -58,6 +58,7 @@ class NodeTask : public Task {
   std::string name() const final;
   std::string missing(std::vector<int>& peers) const final;
   bool must_poll() const final { return states_[0].work || states_[1].work; }
+  bool doze(int milliseconds) final;
   bool advance(bool background) final;
   void cancel(std::string_view reason) final;
 

@@ -2,17 +2,19 @@
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
+#include "shoal/collectives/backend/node_face.h"
 
 namespace shoal::collectives {
 namespace {
 
-class NativeWork final : public Work {
+class NativeWork final : public NodeWork {
  public:
   NativeWork(std::shared_ptr<Engine> engine, std::shared_ptr<QueuedOperation> operation)
       : engine_(std::move(engine)), operation_(std::move(operation)) {}
   bool test() override { return engine_->test(*operation_); }
   void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
   void wait() override { engine_->wait(*operation_); }
+  void doze(int milliseconds) override { engine_->doze(milliseconds); }
   double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
 
  private:
@@ -26,7 +28,7 @@ std::vector<int> members_of(const Group& group) {
   return members;
 }
 
-class NativeCommunicator final : public CallCommunicator {
+class NativeCommunicator final : public CallCommunicator, public NodeFace {
  public:
   NativeCommunicator(const std::shared_ptr<Group>& group, Store& store, std::string prefix,
                      const CommunicatorOptions& options)
@@ -47,6 +49,10 @@ class NativeCommunicator final : public CallCommunicator {
   MemoryResource& memory_resource() override { return memory_; }
   CommunicatorStatistics statistics() const override { return engine_->statistics(); }
   void abort(std::string_view reason) override { engine_->abort(reason); }
+  void drive_by_hand() override {
+    engine_->end_thread();
+    group_->fence_at_publishing();
+  }
 
  private:
   WorkPtr submit(Call&& call) override {

@@ -163,13 +163,19 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
   }
 }
 
+void Engine::doze(int milliseconds) {
+  const std::lock_guard lock(mutex_);
+  Backoff backoff(0, group_->sleepers_fence(), true);
+  backoff.pause(group_->own_page(), milliseconds, [this] { return may_progress(); });
+}
+
 void Engine::abort(std::string_view reason) {
   // Without the lock: a waiter may hold it for as long as its deadline.
   group_->broadcast_abort(reason);
 }
 
-void Engine::stop() {
-  if (stopping_.exchange(true)) return;
+void Engine::end_thread() {
+  thread_ends_ = true;
   wake_always(group_->own_page());
   {
     const std::lock_guard lock(park_mutex_);
@@ -177,6 +183,11 @@ void Engine::stop() {
     unpark_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+void Engine::stop() {
+  if (stopping_.exchange(true)) return;
+  end_thread();
   const std::lock_guard lock(mutex_);
   if (!failure_)
     failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(group_->rank());
@@ -594,7 +605,7 @@ Error Engine::message_timeout(const QueuedOperation& operation, double waited) c
 
 void Engine::progress_loop() {
   std::uint64_t seen = 0;
-  for (int idle = 0; !stopping_.load();) {
+  for (int idle = 0; !thread_ends_.load();) {
     const std::uint64_t driven = driven_.load();
     const bool undriven = driven == seen;
     seen = driven;
@@ -615,7 +626,7 @@ void Engine::park() {
     parked_ = true;
   }
   std::unique_lock lock(park_mutex_);
-  unpark_.wait(lock, [this] { return !parked_.load() || stopping_.load(); });
+  unpark_.wait(lock, [this] { return !parked_.load() || thread_ends_.load(); });
   parked_ = false;
 }
 
@@ -624,7 +635,7 @@ void Engine::park() {
 bool Engine::drive_in_background() {
   Backoff backoff(0, group_->sleepers_fence(), true);
   std::uint32_t moves = 0;
-  while (waiters_.load() == 0 && in_flight_.load() > 0 && !stopping_.load()) {
+  while (waiters_.load() == 0 && in_flight_.load() > 0 && !thread_ends_.load()) {
     {
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock) return false;
@@ -643,7 +654,7 @@ bool Engine::drive_in_background() {
     }
     backoff.pause(group_->own_page(), kSleepMilliseconds, [this] {
       const std::unique_lock lock(mutex_, std::try_to_lock);
-      return !lock || waiters_.load() > 0 || may_progress();
+      return !lock || waiters_.load() > 0 || thread_ends_.load() || may_progress();
     });
   }
   return true;

@@ -52,6 +52,10 @@ class Engine {
   bool test(QueuedOperation& operation);
   // Without a deadline: deadline_seconds().
   void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
+  // Sleeps until the head operation may take a step, at most so long.
+  void doze(int milliseconds);
+  // From now on whoever submits also tests or waits until all is done.
+  void end_thread();
   void abort(std::string_view reason);
   // Ends the thread and the links; what is in flight fails with `aborted`.
   void stop();
@@ -142,7 +146,7 @@ class Engine {
   // with plain stores (`waiters_` just before).
   std::atomic<int> in_flight_{0}, waiters_{0};
   std::atomic<std::uint64_t> driven_{0};  // counts submits, tests and waits
-  std::atomic<bool> stopping_{false}, parked_{false};
+  std::atomic<bool> stopping_{false}, thread_ends_{false}, parked_{false};
   std::mutex park_mutex_;  // never taken before mutex_
   std::condition_variable unpark_;
   std::thread thread_;

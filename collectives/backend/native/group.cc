@@ -85,6 +85,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
   }
   cores_ = 0;
   for (const std::uint64_t word : cores) cores_ += std::popcount(word);
+  if (size_ > cores_) sleepers_fence_ = false;  // sleeps are frequent
   agree_on_memory(deadline);
 }
 
@@ -103,13 +104,22 @@ void Group::publish(std::uint64_t place) {
   if (static_cast<std::uint32_t>(place) == 0)
     own.slots[sequence_of(place) % 2].first.place.store(place, std::memory_order_release);
   // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
-  if (sleepers_fence_)
+  if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
     own.place.store(place, std::memory_order_release);
   else
     own.place.exchange(place);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) wake(page(peer));
 }
+
+bool Group::sleepers_fence() const {
+  for (int peer = 0; sleepers_fence_ && peer < size_; ++peer)
+    if (peer != rank_ && !page(peer).fences.load()) return true;
+  return false;
+}
+
+// What was published before without a fence is visible to whoever sees the flag.
+void Group::fence_at_publishing() { own_page().fences.store(true); }
 
 int Group::first_behind(std::uint64_t target) const {
   for (int peer = 0; peer < size_; ++peer)

@@ -56,7 +56,10 @@ class Group {
   // and fetches ahead so many bytes of their payloads, at most kFetchedAhead.
   bool all_published(std::uint32_t sequence, std::int64_t payload_bytes = 0) const;
   // Whether whoever sleeps must fence all ranks first (doorbell.h).
-  bool sleepers_fence() const { return sleepers_fence_; }
+  bool sleepers_fence() const;
+  // From now on this rank fences when it publishes: where sleeping is the rule, that costs less
+  // than to interrupt the other cores for each sleep.
+  void fence_at_publishing();
   // The first rank, this one aside, that has not reached `target`; -1 when all have.
   int first_behind(std::uint64_t target) const;
 
@@ -106,7 +109,7 @@ class Group {
   int rank_, size_;
   const std::vector<int> members_;
   std::int64_t last_cache_bytes_;
-  bool sleepers_fence_ = false;
+  bool sleepers_fence_ = false;  // unless all others fence when they publish
   int cores_ = 1;
   std::uint64_t secret_ = 0;  // what peers look for
   bool single_copy_ = false;

@@ -16,13 +16,14 @@ using std::chrono::milliseconds;
 
 // As in the node's engine: a caller who waits at once never meets the progress thread.
 constexpr auto kTakeOverAfter = microseconds(300);
-constexpr auto kNap = microseconds(500);
+// Naps grow while callers do all the driving: ranks may outnumber cores.
+constexpr auto kNap = microseconds(500), kLongestNap = microseconds(2000);
 constexpr auto kParkAfter = milliseconds(20);
 constexpr auto kIdlePoll = milliseconds(5);  // for the other ranks' sake
 constexpr auto kCheckEvery = milliseconds(5);
 // A look is a system call or two with most providers: never without a yield between.
 constexpr auto kLookRoomy = microseconds(200), kLookCrowded = microseconds(50);
-constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50;
+constexpr int kSleepMicroseconds = 1000, kPollMicroseconds = 50, kDozeMilliseconds = 1;
 // Local work between two looks at the network.
 constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
 // Of one channel; more would not fill the wire better and lets a slow rank fall further behind.
@@ -206,17 +207,23 @@ void NetEngine::wait(InFlight& what, Deadline deadline) {
     }
     if (moved) continue;
     if (spent)
-      endpoint_->sleep(sleep_microseconds(sleeps++));
+      sleep(sleeps++);
     else
       std::this_thread::yield();
   }
 }
 
-int NetEngine::sleep_microseconds(std::uint32_t sleeps) const {
+void NetEngine::sleep(std::uint32_t sleeps) {
+  // The network's wake-up would come too late, if at all, where only a rank of this host is waited
+  // for; where it is both, one is polled for.
+  if (tasks_.size() == 1 && active_.empty() && !endpoint_->sending() &&
+      tasks_.front()->doze(kDozeMilliseconds))
+    return;
   const bool poll = std::ranges::any_of(tasks_, [](const auto& task) { return task->must_poll(); });
-  if (!poll) return kSleepMicroseconds;
   // A node that does not come soon comes late.
-  return std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u));
+  endpoint_->sleep(
+      poll ? std::min(kSleepMicroseconds, kPollMicroseconds << std::min(sleeps / 16, 5u))
+           : kSleepMicroseconds);
 }
 
 void NetEngine::abort(std::string_view reason) {
@@ -495,12 +502,18 @@ void NetEngine::wake_thread() {
 }
 
 void NetEngine::progress_loop() {
+  auto nap = kNap;
+  const auto take_nap = [&nap] {
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, kLongestNap);
+  };
   while (!stopping_.load()) {
     if (in_flight_.load() == 0) {
       const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
       const bool pushing = idle > kTakeOverAfter && still_sending();
+      if (pushing) nap = kNap;
       if (pushing || idle < kParkAfter) {
-        std::this_thread::sleep_for(kNap);
+        take_nap();
         continue;
       }
       std::unique_lock lock(park_mutex_);
@@ -518,9 +531,10 @@ void NetEngine::progress_loop() {
     }
     const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
     if (waiters_.load() > 0 || undriven < kTakeOverAfter) {
-      std::this_thread::sleep_for(kNap);
+      take_nap();
       continue;
     }
+    nap = kNap;
     drive_in_background();
   }
 }
@@ -553,7 +567,7 @@ void NetEngine::drive_in_background() {
     try {
       idle = advance() ? 0 : idle + 1;
       if (idle > 0 || ++moves % 64 == 0) check_news();
-      if (idle > 0) endpoint_->sleep(sleep_microseconds(idle));
+      if (idle > 0) sleep(idle);
     } catch (const std::exception& error) {
       // Kept in failure_: the next call on any thread throws it.
       log::debug("rank {}, progress thread: {}", rank_, error.what());

@@ -64,6 +64,9 @@ class Task : public InFlight {
   virtual void cancel(std::string_view reason) = 0;
   // It waits for something whose arrival does not wake the Endpoint.
   virtual bool must_poll() const = 0;
+  // It waits for ranks of this host alone: sleeps until one of them has brought it on, at most so
+  // long, and says true.
+  virtual bool doze(int milliseconds) = 0;
 };
 
 struct NetOperation final : InFlight {
@@ -168,7 +171,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   // "ranks 2, 3 on host node1": all that are lost where that one is out of reach.
   std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
   // `sleeps`: so many in a row moved nothing.
-  int sleep_microseconds(std::uint32_t sleeps) const;
+  void sleep(std::uint32_t sleeps);
 
   void stop();
   void linger();
