@@ -11,11 +11,15 @@ machine's cores. Each round runs each contestant once; the figure is the median 
 --compute gives the sleep of a step, forward and backward together, as shares of the least time in which the
 gradients can cross the wires (on a host: as seconds); a third of it is the forward. exposed is the step
 without its sleeps, hidden_share what of the communication is not exposed: of that least time, or of the
-contestant's own step at --compute 0 if that was measured and is longer. PYTHON is a virtual environment's with torch; without it Shoal runs alone.
+contestant's own step at --compute 0 if that was measured and is longer. least_seconds is a step whose sleeps and
+wires alone take time, with gloo's ring over all ranks for PyTorch; bound_of_ratio divides PyTorch's by ours: more
+no contestant can be ahead, unless the other falls short. PYTHON is a virtual environment's with torch; without
+it Shoal runs alone.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -43,6 +47,32 @@ def contestants(arguments, runner, model, described, forward, backward):
         # Under emulate's plain launcher there are torchrun's variables, under mpirun Open MPI's.
         made["pytorch"] = lambda: runner.rows("plain" if runner.cluster else "open-mpi", peer)
     return made
+
+
+def least_step(layers, forward, backward, bytes_per_second, early=False):
+    """seconds of a step of `layers`, bytes of gradients in the order of backward, on a wire that is never idle
+    while a layer's are ready; of several ready ones it carries what the next forward needs first. early: that
+    forward begins a layer when its gradients have come, not when all have."""
+    count = len(layers)
+    ready = [(i + 1) * backward / count for i in range(count)]
+    left = [size / bytes_per_second for size in layers]
+    come = list(ready)
+    now = 0.0
+    while any(left):
+        waiting = [i for i in range(count) if left[i] and ready[i] <= now]
+        if not waiting:
+            now = min(ready[i] for i in range(count) if left[i])
+            continue
+        first = max(waiting)  # the last of backward is the first of the forward
+        until = min([now + left[first]] + [ready[i] for i in range(first + 1, count) if ready[i] > now])
+        left[first] = 0.0 if until == now + left[first] else left[first] - (until - now)
+        now = come[first] = until
+    if not early:
+        return max(come + [backward]) + forward
+    now = backward
+    for i in reversed(range(count)):
+        now = max(now, come[i]) + forward / count
+    return now
 
 
 def measure(arguments, made):
@@ -81,17 +111,14 @@ def run_model(arguments, runner, model, goodput):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as described:
         described.write(text)
         described.flush()
-        size = 0
-        for layer in json.loads(text)["layers"]:
-            for parameter in layer["parameters"]:
-                elements = 4
-                for dim in parameter["shape"]:
-                    elements *= dim
-                size += elements
-        bound = 0.0
+        layers = [sum(4 * math.prod(parameter["shape"]) for parameter in layer["parameters"])
+                  for layer in json.loads(text)["layers"]]
+        bound, rate, ring_rate = 0.0, 0.0, 0.0
         if runner.cluster:
-            hosts = int(runner.cluster["hosts"])
-            bound = 2 * (hosts - 1) / hosts * size / (goodput * int(runner.cluster["rails"]))
+            hosts, wires = int(runner.cluster["hosts"]), goodput * int(runner.cluster["rails"])
+            rate = wires / (2 * (hosts - 1) / hosts)
+            ring_rate = goodput / (2 * (runner.ranks - 1) / runner.ranks)  # gloo has one interface
+            bound = sum(layers) / rate
         alone = {}  # without sleeps: what there is to hide
         for share in sorted(float(text) for text in arguments.compute.split(",")):
             compute = share * (bound if runner.cluster else 1.0)
@@ -105,6 +132,14 @@ def run_model(arguments, runner, model, goodput):
                 line = summary(arguments, runner, model, rows[name],
                                alone.get(name, 0.0), bound)
                 line = {**line, "contestant": name, "compute_of_bound": share}
+                if runner.cluster:
+                    ring = least_step(layers, compute / 3, compute * 2 / 3, ring_rate)
+                    early = rows[name][0].get("overlap_forward", False)
+                    least = ring if name == "pytorch" else least_step(layers, compute / 3, compute * 2 / 3,
+                                                                      rate, early)
+                    line["least_seconds"] = round(least, 4)
+                    if name != "pytorch":
+                        line["bound_of_ratio"] = round(ring / least, 3)
                 if peer and name != "pytorch":
                     line["times_as_fast_as_pytorch"] = round(peer / middle, 3)
                 print(json.dumps(line), flush=True)
@@ -116,6 +151,7 @@ def main():
     parser.add_argument("--models", default="gpt2,albert")
     parser.add_argument("--ranks", type=int, default=2, help="on this host (default 2)")
     parser.add_argument("--cluster", help="emulated: hosts=H,ranks=L,rails=R,rate=RATE")
+    parser.add_argument("--goodput", type=float, help="bytes a second of one stream, if known; else measured")
     parser.add_argument("--compute", default="0,0.5,1", help="shares of the bound (a host: seconds)")
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--rounds", type=int, default=3)
@@ -127,7 +163,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one contestant's turn")
     arguments = parser.parse_args()
     runner = Runner(arguments)
-    goodput = runner.goodput() if runner.cluster else None
+    goodput = (arguments.goodput or runner.goodput()) if runner.cluster else None
     for model in arguments.models.split(","):
         run_model(arguments, runner, model, goodput)
 
