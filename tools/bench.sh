@@ -73,8 +73,9 @@ case "$name" in
     case "${1:-}" in
       -h | --help)
         cat << 'TEXT'
-./dev bench collectives                native beside MPI_Allreduce, two ranks of this host: one JSON line a size,
-                                       then how much of a reduction a computation hides
+./dev bench collectives [ARGS]         native beside MPI_Allreduce, two ranks of this host: one JSON line a size,
+                                       then how much of a reduction a computation hides; ARGS are
+                                       --min-bytes N, --max-bytes N, --rounds N, --no-overlap
 ./dev bench collectives --peers [ARGS] Open MPI, MPICH and gloo on the same sizes, turn by turn, with ratios
 ./dev bench collectives --ddp [ARGS]   a data-parallel step beside PyTorch's DistributedDataParallel
 ./dev bench collectives --ddp-train [ARGS]  GPT-2 trained by both, computation and all
@@ -82,12 +83,13 @@ case "$name" in
 TEXT
         exit 0
         ;;
+      --min-bytes* | --max-bytes* | --rounds* | --no-overlap) ;;
       ?*)
         echo "./dev bench collectives: there is no '$1'; see --help" >&2
         exit 2
         ;;
     esac
     build_preset release shoal_bench_collectives
-    exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives
+    exec mpirun -n 2 --bind-to none build/release/bench/collectives/shoal_bench_collectives "$@"
     ;;
 esac

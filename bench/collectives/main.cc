@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/row.h"
+#include <CLI/CLI.hpp>
 #include <mpi.h>
 #include <nlohmann/json.hpp>
 
@@ -16,8 +17,12 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr int kRounds = 9;
-constexpr std::int64_t kLargest = 256 << 20;
+struct Arguments {
+  std::int64_t min_bytes = 8;
+  std::int64_t max_bytes = 256 << 20;
+  int rounds = 9;
+  bool overlap = true;
+};
 
 struct Contestant {
   std::string name;
@@ -51,9 +56,11 @@ bool verify(const Contestant& contestant, std::int64_t count, int rank, int size
   return right;
 }
 
-void compare(Communicator& communicator, std::vector<Contestant>& contestants) {
+void compare(Communicator& communicator, std::vector<Contestant>& contestants,
+             const Arguments& arguments) {
   const double factor = 2.0 * (communicator.size() - 1) / communicator.size();
-  for (std::int64_t bytes = 8; bytes <= kLargest; bytes *= bytes < 1024 ? 8 : 4) {
+  for (std::int64_t bytes = 8; bytes <= arguments.max_bytes; bytes *= bytes < 1024 ? 8 : 4) {
+    if (bytes < arguments.min_bytes) continue;
     const std::int64_t count = bytes / 4;
     bool right = true;
     for (Contestant& c : contestants) {
@@ -61,7 +68,7 @@ void compare(Communicator& communicator, std::vector<Contestant>& contestants) {
       right = verify(c, count, communicator.rank(), communicator.size()) && right;
       time_once(communicator, c, count);
     }
-    for (int round = 0; round < kRounds; ++round)
+    for (int round = 0; round < arguments.rounds; ++round)
       for (Contestant& c : contestants) c.seconds.push_back(time_once(communicator, c, count));
     if (communicator.rank() != 0) continue;
     nlohmann::ordered_json row{{"operation", "all_reduce"},
@@ -86,7 +93,8 @@ void compare(Communicator& communicator, std::vector<Contestant>& contestants) {
 }
 
 // Eight buckets, one handed over after each eighth of the computation, against reducing after it.
-void overlap(Communicator& communicator, Contestant& contestant, volatile double& sink) {
+void overlap(Communicator& communicator, Contestant& contestant, int rounds,
+             volatile double& sink) {
   constexpr std::int64_t kCount = (8 << 20) / 4;
   constexpr int kBuckets = 8;
   const auto start = Clock::now();
@@ -97,7 +105,7 @@ void overlap(Communicator& communicator, Contestant& contestant, volatile double
     float* data = contestant.data + bucket * kCount;
     return communicator.all_reduce(data, data, kCount, DType::f32, ReduceOp::sum);
   };
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (std::vector<double>* times : {&alone, &after, &during}) {
       communicator.barrier()->wait();
       std::vector<std::unique_ptr<Work>> works;
@@ -129,7 +137,7 @@ void overlap(Communicator& communicator, Contestant& contestant, volatile double
             << std::endl;
 }
 
-void run() {
+void run(const Arguments& arguments) {
   const World world = discover_world();
   const auto store = make_store(world, Deadline::in_seconds(30));
   CommunicatorOptions options;
@@ -137,11 +145,13 @@ void run() {
   const auto native = make_communicator(world, *store, options);
   options.backend = "mpi";
   const auto mpi = make_communicator(world, *store, options);
-  constexpr auto kBytes = static_cast<std::size_t>(kLargest);
+  // What overlap() takes, too.
+  const auto capacity =
+      static_cast<std::size_t>(std::max<std::int64_t>(arguments.max_bytes, 64 << 20));
   const auto host = make_host_memory();
-  const Buffer symmetric(native->memory_resource(), kBytes, MemoryTag::communication);
-  const Buffer plain(*host, kBytes, MemoryTag::communication);
-  const Buffer copied(*host, 2 * kBytes, MemoryTag::communication);
+  const Buffer symmetric(native->memory_resource(), capacity, MemoryTag::communication);
+  const Buffer plain(*host, capacity, MemoryTag::communication);
+  const Buffer copied(*host, 2 * capacity, MemoryTag::communication);
   for (const Buffer* buffer : {&symmetric, &plain, &copied})
     std::memset(buffer->data(), 0, buffer->size());
   const int size = world.size;
@@ -172,19 +182,28 @@ void run() {
        },
        static_cast<float*>(plain.data())},
       {"mpi_backend", through(*mpi, plain.data()), static_cast<float*>(plain.data())}};
-  compare(*native, contestants);
+  compare(*native, contestants, arguments);
+  if (!arguments.overlap) return;
   volatile double sink = 0;
-  overlap(*native, contestants[0], sink);
-  overlap(*native, contestants[1], sink);
-  overlap(*mpi, contestants[1], sink);
+  overlap(*native, contestants[0], arguments.rounds, sink);
+  overlap(*native, contestants[1], arguments.rounds, sink);
+  overlap(*mpi, contestants[1], arguments.rounds, sink);
 }
 
 }  // namespace
 }  // namespace shoal::collectives
 
-int main() {
+int main(int argc, char** argv) {
+  shoal::collectives::Arguments arguments;
+  CLI::App app("all_reduce of native and MPI's, turn by turn; run it under mpirun");
+  app.add_option("--min-bytes", arguments.min_bytes)->check(CLI::PositiveNumber);
+  app.add_option("--max-bytes", arguments.max_bytes)->check(CLI::PositiveNumber);
+  app.add_option("--rounds", arguments.rounds, "of which the median is printed")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("!--no-overlap", arguments.overlap, "leave out what a computation hides");
+  CLI11_PARSE(app, argc, argv);
   try {
-    shoal::collectives::run();
+    shoal::collectives::run(arguments);
     return 0;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s\n", problem.what());

@@ -36,6 +36,10 @@ struct Descriptor : Signature {
 
 inline constexpr std::size_t kInlineBytes = 8192;
 
+// What one rank writes and another polls lies in pairs of cache lines of its own: processors fetch
+// the neighbour of a line that is read, and would take from its writer what nobody asked for.
+inline constexpr std::size_t kApart = 128;
+
 // All that the peers of a small operation need, in the one cache line that they wait for. A rank
 // reads a slot once `place` is place_of(its sequence, 0), exactly: the slot's other sequences are
 // two away, so no count wraps here.
@@ -53,10 +57,10 @@ constexpr std::uint64_t kind_of(const Signature& s) {
 }
 
 // The payload: counts of a _v operation, then the data of a call that travels inline.
-struct alignas(64) ControlSlot {
+struct alignas(kApart) ControlSlot {
   FirstLine first;
-  Descriptor descriptor;
-  alignas(64) std::byte payload[kInlineBytes];
+  alignas(kApart) Descriptor descriptor;
+  alignas(kApart) std::byte payload[kInlineBytes];
 };
 
 // For copies between processes (process_memory.h). What a rank's peers find at `address` in its
@@ -75,16 +79,16 @@ struct alignas(64) MemoryAccess {
 
 enum class LastWords : std::uint32_t { none = 0, failed = 1, aborted = 2 };
 
-struct alignas(64) RankPage {
-  alignas(64) std::atomic<std::uint64_t> place{0};
-  alignas(64) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
+struct alignas(kApart) RankPage {
+  alignas(kApart) std::atomic<std::uint64_t> place{0};
+  alignas(kApart) std::atomic<std::uint32_t> sleepers{0};  // threads of this rank in futex_wait
   // This rank can fence all ranks (doorbell.h); written before anybody sees the page.
   std::atomic<bool> can_fence{false};
   std::atomic<bool> fences{false};        // this rank passes a fence whenever it publishes
   std::array<std::uint64_t, 16> cores{};  // bit c: this rank may run on core c; likewise
-  alignas(64) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
+  alignas(kApart) std::atomic<std::uint32_t> doorbell{0};  // rung (by anybody) to wake them
   // 0, or 1 + the rank that called abort; set by that rank in every page.
-  alignas(64) std::atomic<std::uint32_t> aborted_by{0};
+  alignas(kApart) std::atomic<std::uint32_t> aborted_by{0};
   std::atomic<std::uint32_t> has_last_words{0};  // LastWords, once they can be read
   char last_words[504];  // why this rank gave up, for those who find it gone
   MemoryAccess memory;

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/native/naps.h"
 #include "shoal/collectives/backend/native/thresholds.h"
 #include "shoal/collectives/backend/node_face.h"
 #include "shoal/runtime/base/error.h"
@@ -43,6 +44,48 @@ TEST_P(NativeResults, AreExactWithProcessRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, NativeResults, ::testing::Values(2, 3, 5));
+
+// Naps are long by the time of the last call, which nobody drives but the progress threads.
+TEST(Native, AfterManyCallsThatWaitTheProgressThreadStillTakesWhatNobodyDrives) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto node = make_node_communicator(world.rank, 2, store, "test/node", options_for(""));
+    std::vector<float> values(1 << 18, 1.0f);
+    const auto count = static_cast<std::int64_t>(values.size());
+    const auto start = Clock::now();
+    for (int done = 0;; ++done) {
+      float agreed = seconds_since(start) < 0.05 ? 1.0f : 0.0f;
+      node->all_reduce(&agreed, &agreed, 1, DType::f32, ReduceOp::max)->wait();
+      if (done >= 99 && agreed == 0) break;
+    }
+    const std::int64_t before = node->statistics().by_progress_thread;
+    const auto work =
+        node->all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum);
+    const auto asked = Clock::now();
+    while (node->statistics().by_progress_thread == before && seconds_since(asked) < 30)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_GT(node->statistics().by_progress_thread, before);
+    work->wait();
+    EXPECT_EQ(values.front(), 2);
+    EXPECT_EQ(values.back(), 2);
+  });
+}
+
+// An interruption that comes before the thread parks is not lost.
+TEST(Naps, WakingEndsAParkWheneverItComes) {
+  Naps naps;
+  naps.announce_park();
+  EXPECT_TRUE(naps.parked());
+  naps.wake_up();
+  naps.park();  // would never end
+  EXPECT_FALSE(naps.parked());
+  naps.announce_park();
+  std::thread thread([&] { naps.park(); });
+  while (naps.parked()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    naps.wake_up();
+  }
+  thread.join();
+}
 
 // What hierarchical does with its host's groups: nobody else drives, and sleeps end with the bell.
 TEST(Native, DrivenByHandItDozesUntilItIsRung) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include <fmt/ranges.h>
-
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/messages.h"
 #include "shoal/collectives/backend/tree_reduction.h"
@@ -13,28 +11,15 @@
 namespace shoal::collectives {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// The progress thread takes over what nobody has driven between two of its naps: a caller who
-// submits and then waits at once never meets it, and drivers need not look at the clock.
-constexpr auto kNap = microseconds(400);
-constexpr int kNapsBeforeParking = 50;  // after the last operation
+constexpr int kNapsBeforeParking = 6;   // after the last operation: about 20 ms of them
 constexpr int kSleepMilliseconds = 20;  // between looks at links, aborts and deadlines
 constexpr auto kCheckEvery = milliseconds(5);
 
 int sleep_milliseconds(Deadline deadline) {
   return static_cast<int>(
       std::clamp(deadline.seconds_left() * 1000, 1.0, double{kSleepMilliseconds}));
-}
-
-// As the user calls and counts it.
-std::uint32_t number_of(const QueuedOperation& operation) {
-  return operation.call.outer ? operation.call.outer->number : operation.sequence;
-}
-
-std::string named(const QueuedOperation& operation) {
-  return fmt::format("{} (#{})", describe(operation.call), number_of(operation));
 }
 
 }  // namespace
@@ -67,7 +52,7 @@ void Engine::guarded(Body&& body) {
 
 std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
   std::shared_ptr<QueuedOperation> operation;
-  bool parked;
+  bool parked, peers_need_more;
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
@@ -88,13 +73,13 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fus
       queue_.push_back(operation);
       if (queue_.size() == 1) advance();
     }
-    parked = parked_.load(std::memory_order_relaxed);
+    parked = naps_.parked();
+    peers_need_more = !operation->exchanged_inline;  // or not known yet
   }
-  if (parked) {
-    const std::lock_guard lock(park_mutex_);
-    parked_ = false;
-    unpark_.notify_one();
-  }
+  if (parked)
+    naps_.wake_up();
+  else if (peers_need_more)
+    naps_.interrupt();
   return operation;
 }
 
@@ -177,11 +162,7 @@ void Engine::abort(std::string_view reason) {
 void Engine::end_thread() {
   thread_ends_ = true;
   wake_always(group_->own_page());
-  {
-    const std::lock_guard lock(park_mutex_);
-    parked_ = false;
-    unpark_.notify_one();
-  }
+  naps_.wake_up();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -276,8 +257,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   const bool inlined = travels_inline(call, size, choice_);
   d.algorithm = static_cast<std::uint8_t>(choice_.told(call, inlined));
   // A fused call has more to compare than the first line holds.
-  operation.exchanged_inline =
-      inlined && !operation.fusion && is_inline_exchange(call, size, choice_);
+  operation.exchanged_inline = inlined && !operation.fusion && exchanges_inline(call);
   // Another rank may send more in an all_to_all_v than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
@@ -366,39 +346,6 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
   buffers_.recv[own] = static_cast<std::byte*>(operation.call.recv);
   operation.plan = make_plan(std::move(context), choice_);
   return true;
-}
-
-void Engine::check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs) {
-  const Descriptor& own = group_->own_page().slots[operation.sequence % 2].descriptor;
-  if (theirs.sequence == own.sequence &&
-      static_cast<const Signature&>(theirs) == static_cast<const Signature&>(own))
-    return;
-  std::string text = fmt::format(
-      "ranks called different operations: rank {} called {}, rank {} called {}",
-      group_->member(group_->rank()), describe(own), group_->member(peer), describe(theirs));
-  if (theirs.algorithm != own.algorithm && describe(own) == describe(theirs))
-    text +=
-        fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
-                    to_string(static_cast<Algorithm>(theirs.algorithm)));
-  if (operation.call.outer && describe(theirs) == describe(own))
-    text += " with other counts or options";
-  else if (!operation.call.outer && theirs.operation == own.operation &&
-           theirs.counts != own.counts)
-    text += has_counts(own.operation) ? counts_difference(*group_, operation.sequence, peer)
-                                      : ", fused of other calls of a group";
-  fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
-           .at_rank(group_->member(group_->rank()))
-           .with_peer(group_->member(peer))
-           .in_operation(named(operation)));
-}
-
-void Engine::check_pairs(const QueuedOperation& operation) {
-  const auto wrong = unequal_pair(*group_, operation.sequence);
-  if (!wrong) return;
-  fail(Error(ErrorCode::mismatch, wrong->text, "let what a rank sends be what its peer receives")
-           .at_rank(group_->rank())
-           .with_peer(wrong->peer)
-           .in_operation(named(operation)));
 }
 
 bool Engine::step_ready(const QueuedOperation& operation) const {
@@ -524,85 +471,8 @@ void Engine::check_peers(const QueuedOperation& head) {
   }
 }
 
-void Engine::check_before_step(const QueuedOperation& head) {
-  check_aborted(head);
-  const auto target = place_of(head.sequence, head.plan->steps());
-  for (int peer = 0; peer < group_->size(); ++peer)
-    if (group_->has_failed(peer) && peer != group_->rank() &&
-        !reached(group_->page(peer).place.load(), target))
-      fail(lost(peer, LinkState::open, head));
-}
-
-Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
-  const std::string words = group_->last_words(peer);
-  Error error(ErrorCode::peer_lost,
-              fmt::format("rank {} {} ({})", group_->member(peer),
-                          state == LinkState::open   ? "failed"
-                          : state == LinkState::lost ? "died"
-                                                     : "left the group",
-                          words.empty() ? whereabouts(peer) : "its last words: " + words),
-              "look at that rank's own output for the cause");
-  return error.at_rank(group_->member(group_->rank()))
-      .with_peer(group_->member(peer))
-      .in_operation(named(head));
-}
-
-std::string Engine::whereabouts(int peer) const {
-  const std::uint64_t place = group_->page(peer).place.load();
-  const std::uint32_t sequence = sequence_of(place);
-  if (place == 0) return "it has not called anything yet";
-  const Descriptor& last = group_->page(peer).slots[sequence % 2].descriptor;
-  const std::string what = fmt::format("{} (#{})", describe(last), last.number);
-  if (!queue_.empty() && queue_.front()->sequence == sequence)
-    return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
-  return "it last called " + what;
-}
-
-Error Engine::timeout_error(const QueuedOperation& operation, double waited) const {
-  if (is_message(operation.call.operation)) return message_timeout(operation, waited);
-  const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
-  std::vector<std::string> missing;
-  int first = -1;
-  const auto target = [&](int peer) {
-    if (!head.plan) return place_of(head.sequence, 0);
-    const Requirement needed = head.plan->needs(head.step);
-    std::uint32_t steps = needed.all;
-    if (peer == needed.left) steps = std::max(steps, needed.left_steps);
-    if (peer == needed.right) steps = std::max(steps, needed.right_steps);
-    return place_of(head.sequence, steps);
-  };
-  for (int peer = 0; peer < group_->size(); ++peer) {
-    const bool behind = !reached(group_->page(peer).place.load(), target(peer));
-    const bool unmapped = !head.plan && peer == memory_of_;
-    if (peer == group_->rank() || (!behind && !unmapped)) continue;
-    if (first < 0) first = peer;
-    missing.push_back(
-        fmt::format("rank {} ({})", group_->member(peer),
-                    behind ? whereabouts(peer) : "the memory it calls with has not been mapped"));
-  }
-  Error error(ErrorCode::timeout,
-              fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,
-                          fmt::join(missing, ", ")),
-              "see what those ranks do, or raise SHOAL_DEADLINE_S");
-  error.at_rank(group_->member(group_->rank())).in_operation(named(operation));
-  if (first >= 0) error.with_peer(group_->member(first));
-  return error;
-}
-
-Error Engine::message_timeout(const QueuedOperation& operation, double waited) const {
-  const int peer = operation.call.root;
-  const std::string name = message_name(operation, group_->rank());
-  return Error(ErrorCode::timeout,
-               fmt::format("{} did not finish within {:.1f} s; rank {} has not {} it ({})", name,
-                           waited, peer,
-                           operation.call.operation == Operation::send ? "received" : "sent",
-                           whereabouts(peer)),
-               "see what that rank does, or raise SHOAL_DEADLINE_S")
-      .at_rank(group_->rank())
-      .with_peer(peer)
-      .in_operation(name);
-}
-
+// Takes over what nobody has driven between two looks: a caller who submits and then waits at once
+// never meets it, and drivers need not look at the clock.
 void Engine::progress_loop() {
   std::uint64_t seen = 0;
   for (int idle = 0; !thread_ends_.load();) {
@@ -611,10 +481,13 @@ void Engine::progress_loop() {
     seen = driven;
     const bool in_flight = in_flight_.load() > 0;
     idle = in_flight || !undriven ? 0 : idle + 1;
-    if (idle > kNapsBeforeParking)
+    if (idle > kNapsBeforeParking) {
       park();
-    else if (!in_flight || !undriven || waiters_.load() > 0 || !drive_in_background())
-      std::this_thread::sleep_for(kNap);
+    } else if (in_flight && undriven && waiters_.load() == 0 && drive_in_background()) {
+      naps_.was_useful();
+    } else {
+      naps_.nap();
+    }
   }
 }
 
@@ -622,12 +495,10 @@ void Engine::park() {
   {
     // Either submit() sees us parked, or we see what it submitted.
     const std::lock_guard lock(mutex_);
-    if (in_flight_.load() > 0) return;
-    parked_ = true;
+    if (in_flight_.load() > 0 || thread_ends_.load()) return;
+    naps_.announce_park();
   }
-  std::unique_lock lock(park_mutex_);
-  unpark_.wait(lock, [this] { return !parked_.load() || thread_ends_.load(); });
-  parked_ = false;
+  naps_.park();
 }
 
 // False where another thread drives. To try again at once would take the core from it: it may hold

@@ -3,12 +3,11 @@
 // Collectives run strictly in the order of submission, one at a time; messages beside them. Whoever
 // submits, tests or
 // waits drives the head operation; the progress thread takes over when something is in flight and
-// nobody has driven it for a while (kNap), one step at a time, and sleeps instead of spinning
+// nobody has driven it for a while (naps.h), one step at a time, and sleeps instead of spinning
 // (decision 3).
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "shoal/collectives/backend/native/fusion.h"
+#include "shoal/collectives/backend/native/naps.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/doorbell.h"
@@ -37,6 +37,9 @@ struct QueuedOperation {
   std::optional<Clock::time_point> first_test;  // that found it unfinished
   std::atomic<bool> done{false};
 };
+
+std::uint32_t number_of(const QueuedOperation& operation);  // as the user calls and counts it
+std::string named(const QueuedOperation& operation);        // for errors: the call and its number
 
 class Messages;
 
@@ -146,9 +149,8 @@ class Engine {
   // with plain stores (`waiters_` just before).
   std::atomic<int> in_flight_{0}, waiters_{0};
   std::atomic<std::uint64_t> driven_{0};  // counts submits, tests and waits
-  std::atomic<bool> stopping_{false}, thread_ends_{false}, parked_{false};
-  std::mutex park_mutex_;  // never taken before mutex_
-  std::condition_variable unpark_;
+  std::atomic<bool> stopping_{false}, thread_ends_{false};
+  Naps naps_;
   std::thread thread_;
 };
 

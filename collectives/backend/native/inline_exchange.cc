@@ -97,9 +97,7 @@ struct Exchange {
 
 }  // namespace
 
-bool is_inline_exchange(const Call& call, int size, const PlanChoice& choice) {
-  return needs_no_plan(call.operation) && travels_inline(call, size, choice);
-}
+bool exchanges_inline(const Call& call) { return needs_no_plan(call.operation); }
 
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
                          const Call& call, std::uint32_t sequence) {

@@ -95,7 +95,7 @@ std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlS
 
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
-bool is_inline_exchange(const Call& call, int size, const PlanChoice& choice);
+bool exchanges_inline(const Call& call);  // of a call that travels inline
 // Once every rank has published this call: this rank's result.
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
                          const Call& call, std::uint32_t sequence);

@@ -1,0 +1,133 @@
+// What the engine says when ranks disagree, die or do not come.
+#include <algorithm>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "shoal/collectives/backend/native/counts.h"
+#include "shoal/collectives/backend/native/engine.h"
+#include "shoal/collectives/backend/native/messages.h"
+
+namespace shoal::collectives {
+
+std::uint32_t number_of(const QueuedOperation& operation) {
+  return operation.call.outer ? operation.call.outer->number : operation.sequence;
+}
+
+std::string named(const QueuedOperation& operation) {
+  return fmt::format("{} (#{})", describe(operation.call), number_of(operation));
+}
+
+void Engine::check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs) {
+  const Descriptor& own = group_->own_page().slots[operation.sequence % 2].descriptor;
+  if (theirs.sequence == own.sequence &&
+      static_cast<const Signature&>(theirs) == static_cast<const Signature&>(own))
+    return;
+  std::string text = fmt::format(
+      "ranks called different operations: rank {} called {}, rank {} called {}",
+      group_->member(group_->rank()), describe(own), group_->member(peer), describe(theirs));
+  if (theirs.algorithm != own.algorithm && describe(own) == describe(theirs))
+    text +=
+        fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
+                    to_string(static_cast<Algorithm>(theirs.algorithm)));
+  if (operation.call.outer && describe(theirs) == describe(own))
+    text += " with other counts or options";
+  else if (!operation.call.outer && theirs.operation == own.operation &&
+           theirs.counts != own.counts)
+    text += has_counts(own.operation) ? counts_difference(*group_, operation.sequence, peer)
+                                      : ", fused of other calls of a group";
+  fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
+           .at_rank(group_->member(group_->rank()))
+           .with_peer(group_->member(peer))
+           .in_operation(named(operation)));
+}
+
+void Engine::check_pairs(const QueuedOperation& operation) {
+  const auto wrong = unequal_pair(*group_, operation.sequence);
+  if (!wrong) return;
+  fail(Error(ErrorCode::mismatch, wrong->text, "let what a rank sends be what its peer receives")
+           .at_rank(group_->rank())
+           .with_peer(wrong->peer)
+           .in_operation(named(operation)));
+}
+
+void Engine::check_before_step(const QueuedOperation& head) {
+  check_aborted(head);
+  const auto target = place_of(head.sequence, head.plan->steps());
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (group_->has_failed(peer) && peer != group_->rank() &&
+        !reached(group_->page(peer).place.load(), target))
+      fail(lost(peer, LinkState::open, head));
+}
+
+Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
+  const std::string words = group_->last_words(peer);
+  Error error(ErrorCode::peer_lost,
+              fmt::format("rank {} {} ({})", group_->member(peer),
+                          state == LinkState::open   ? "failed"
+                          : state == LinkState::lost ? "died"
+                                                     : "left the group",
+                          words.empty() ? whereabouts(peer) : "its last words: " + words),
+              "look at that rank's own output for the cause");
+  return error.at_rank(group_->member(group_->rank()))
+      .with_peer(group_->member(peer))
+      .in_operation(named(head));
+}
+
+std::string Engine::whereabouts(int peer) const {
+  const std::uint64_t place = group_->page(peer).place.load();
+  const std::uint32_t sequence = sequence_of(place);
+  if (place == 0) return "it has not called anything yet";
+  const Descriptor& last = group_->page(peer).slots[sequence % 2].descriptor;
+  const std::string what = fmt::format("{} (#{})", describe(last), last.number);
+  if (!queue_.empty() && queue_.front()->sequence == sequence)
+    return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
+  return "it last called " + what;
+}
+
+Error Engine::timeout_error(const QueuedOperation& operation, double waited) const {
+  if (is_message(operation.call.operation)) return message_timeout(operation, waited);
+  const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
+  std::vector<std::string> missing;
+  int first = -1;
+  const auto target = [&](int peer) {
+    if (!head.plan) return place_of(head.sequence, 0);
+    const Requirement needed = head.plan->needs(head.step);
+    std::uint32_t steps = needed.all;
+    if (peer == needed.left) steps = std::max(steps, needed.left_steps);
+    if (peer == needed.right) steps = std::max(steps, needed.right_steps);
+    return place_of(head.sequence, steps);
+  };
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const bool behind = !reached(group_->page(peer).place.load(), target(peer));
+    const bool unmapped = !head.plan && peer == memory_of_;
+    if (peer == group_->rank() || (!behind && !unmapped)) continue;
+    if (first < 0) first = peer;
+    missing.push_back(
+        fmt::format("rank {} ({})", group_->member(peer),
+                    behind ? whereabouts(peer) : "the memory it calls with has not been mapped"));
+  }
+  Error error(ErrorCode::timeout,
+              fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,
+                          fmt::join(missing, ", ")),
+              "see what those ranks do, or raise SHOAL_DEADLINE_S");
+  error.at_rank(group_->member(group_->rank())).in_operation(named(operation));
+  if (first >= 0) error.with_peer(group_->member(first));
+  return error;
+}
+
+Error Engine::message_timeout(const QueuedOperation& operation, double waited) const {
+  const int peer = operation.call.root;
+  const std::string name = message_name(operation, group_->rank());
+  return Error(ErrorCode::timeout,
+               fmt::format("{} did not finish within {:.1f} s; rank {} has not {} it ({})", name,
+                           waited, peer,
+                           operation.call.operation == Operation::send ? "received" : "sent",
+                           whereabouts(peer)),
+               "see what that rank does, or raise SHOAL_DEADLINE_S")
+      .at_rank(group_->rank())
+      .with_peer(peer)
+      .in_operation(name);
+}
+
+}  // namespace shoal::collectives
