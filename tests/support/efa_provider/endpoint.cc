@@ -108,16 +108,17 @@ int Endpoint::enable() {
 }
 
 void Endpoint::close() {
-  closing_ = true;
   const auto deadline = Clock::now() + kLongestGoodbye;
-  while (enabled_ && !deaf() && Clock::now() < deadline) {
+  do {
     {
-      const std::lock_guard lock(domain.mutex);
+      const std::lock_guard lock(domain.mutex);  // the card's thread may be at it
+      closing_ = true;
+      if (!enabled_ || deaf()) return;
       progress();
       if (responses_.empty() && link_.all_acknowledged()) return;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
+  } while (Clock::now() < deadline);
 }
 
 int Endpoint::name(void* buffer, std::size_t* bytes) const {
