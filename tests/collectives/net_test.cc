@@ -72,12 +72,19 @@ INSTANTIATE_TEST_SUITE_P(InOrder, NetResults,
 INSTANTIATE_TEST_SUITE_P(Shuffled, NetResults,
                          ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(true)));
 
+// True when it is spent with the last of the yields that every wait has, and not before.
+bool spent_at_last(Patience& patience, Clock::time_point now) {
+  for (int look = 0; look < Patience::kLateLooks; ++look)
+    if (patience.spent(now)) return false;
+  return patience.spent(now);
+}
+
 TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
   Patience patience(microseconds(160));
   for (int us = 0; us < 160; us += 10) EXPECT_FALSE(patience.spent(start + microseconds(us)));
-  EXPECT_TRUE(patience.spent(start + microseconds(160)));
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(160)));
   patience.moved(start + microseconds(5000));
   for (int wait = 0; wait < 20; ++wait) {
     EXPECT_FALSE(patience.spent(start));
@@ -86,7 +93,7 @@ TEST(Patience, LooksLessWhereWaitsAreLongAndMoreAgainWhereTheyAreShort) {
   EXPECT_EQ(patience.look(), microseconds(5));
   // Longer than it now looks, shorter than it might: looking would have paid.
   EXPECT_FALSE(patience.spent(start));
-  EXPECT_TRUE(patience.spent(start + microseconds(5)));
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(5)));
   patience.moved(start + microseconds(150));
   EXPECT_EQ(patience.look(), microseconds(10));
   patience.moved(start + microseconds(9000));  // nobody had waited
@@ -98,9 +105,10 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   const Clock::time_point start{std::chrono::hours(1)};
   Patience patience(microseconds(160));
   EXPECT_FALSE(patience.spent(start));
-  EXPECT_TRUE(patience.spent(start + microseconds(50)));  // that yield took long
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(50)));  // that yield took long
   patience.moved(start + microseconds(60));
-  EXPECT_TRUE(patience.spent(start + microseconds(1000)));
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(1000)));
+  EXPECT_TRUE(patience.spent(start + microseconds(1001)));  // not once more for each sleep
   patience.moved(start + microseconds(1100));
   EXPECT_FALSE(patience.spent(start + microseconds(30000)));
 }

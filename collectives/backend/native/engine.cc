@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 
 constexpr int kNapsBeforeParking = 6;   // after the last operation: about 20 ms of them
 constexpr int kSleepMilliseconds = 20;  // between looks at links, aborts and deadlines
+constexpr int kYieldsBeforeDozing = 8;  // the rank waited for may be next on this core
 constexpr auto kCheckEvery = milliseconds(5);
 
 int sleep_milliseconds(Deadline deadline) {
@@ -150,6 +151,10 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
 
 void Engine::doze(int milliseconds) {
   const std::lock_guard lock(mutex_);
+  for (int i = 0; i < kYieldsBeforeDozing; ++i) {
+    std::this_thread::yield();
+    if (may_progress()) return;
+  }
   Backoff backoff(0, group_->sleepers_fence(), true);
   backoff.pause(group_->own_page(), milliseconds, [this] { return may_progress(); });
 }

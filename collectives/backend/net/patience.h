@@ -12,6 +12,9 @@ namespace shoal::collectives {
 
 class Patience {
  public:
+  // Whatever the last waits took, each yields so often before it sleeps: what it waits for may be
+  // next in the core's queue, and then neither has to be woken.
+  static constexpr int kLateLooks = 12;
   using Duration = Clock::duration;
   // `most`: no wait is looked through for longer.
   explicit Patience(Duration most) : most_(most), look_(most) {}
@@ -28,13 +31,14 @@ class Patience {
     }
     last_ = now;
     yielded_ = now >= crowded_until_ && now - since_ < look_;
-    return !yielded_;
+    return !yielded_ && ++late_looks_ > kLateLooks;
   }
   // Something moved. A wait that looking could have covered makes the next look longer, one that it
   // could not makes it shorter.
   void moved(Clock::time_point now) {
     if (!waiting_) return;
     waiting_ = yielded_ = false;
+    late_looks_ = 0;
     look_ =
         now - since_ <= most_ ? std::min(2 * look_, most_) : std::max(look_ / 2, most_ / kShortest);
   }
@@ -46,6 +50,7 @@ class Patience {
   static constexpr Duration kCrowdedFor = std::chrono::milliseconds(20);
   Duration most_, look_;
   Clock::time_point since_, last_, crowded_until_;
+  int late_looks_ = 0;
   bool waiting_ = false, yielded_ = false;
 };
 
