@@ -59,6 +59,7 @@ class Examination {
   GroupDiagnosis run() {
     find_missing();
     find_first_unfinished();
+    if (const auto differing = find_differing()) result_.sequence = differing;
     if (result_.sequence)
       judge(*result_.sequence);
     else if (!judge_blame("nothing was open"))
@@ -97,6 +98,22 @@ class Examination {
         if (!dump->operations.empty() && before(dump->operations.front().sequence, *earliest))
           earliest = dump->operations.front().sequence;
     if (earliest && !before(*newest, *earliest)) result_.sequence = earliest;
+  }
+
+  // The first call that ranks made differently, from the earliest unfinished on: it ends what is on
+  // its way anywhere, and so leaves earlier operations open that have nothing wrong with them.
+  std::optional<std::uint32_t> find_differing() const {
+    std::optional<std::uint32_t> first;
+    std::map<std::uint32_t, const std::string*> calls;
+    for (const FlightDump* dump : dumps_)
+      for (const FlightOperation& operation : dump->operations) {
+        if (!result_.sequence || before(operation.sequence, *result_.sequence)) continue;
+        const auto [known, added] = calls.emplace(operation.sequence, &operation.text);
+        if (!added && *known->second != operation.text &&
+            (!first || before(operation.sequence, *first)))
+          first = operation.sequence;
+      }
+    return first;
   }
 
   void judge(std::uint32_t sequence) {

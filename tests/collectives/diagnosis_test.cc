@@ -135,6 +135,25 @@ TEST(Diagnosis, ShowsBothSidesOfAMismatch) {
   EXPECT_THAT(found.summary, HasSubstr("ranks 0, 2 called all_reduce of 16 f32, sum"));
 }
 
+// The end of a mismatch leaves open what a slower rank had not finished yet.
+TEST(Diagnosis, NamesAMismatchAlthoughAnEarlierCallWasOnItsWay) {
+  Job job(3);
+  job.all(kBarrier);
+  for (const int rank : {0, 1, 2}) {
+    job.call(rank, all_reduce(16), false);
+    job.at(rank).matched(2);
+    if (rank != 1) job.at(rank).finished(2);
+  }
+  job.call(0, all_reduce(16), false);
+  job.call(2, all_reduce(17), false);
+  job.call(1, all_reduce(16), false);
+  const GroupDiagnosis found = job.diagnosis();
+  EXPECT_EQ(found.verdict, Verdict::mismatch);
+  EXPECT_EQ(found.sequence, 3);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+  EXPECT_THAT(found.summary, HasSubstr("rank 2 called all_reduce of 17 f32, sum"));
+}
+
 TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
   Job job(3);
   job.all(kBarrier);
