@@ -173,7 +173,7 @@ class AllowedPairs {
       first_.push_back(values_);
       values_ += size;
     }
-    table_.resize(static_cast<std::size_t>(values_ * values_));
+    table_.resize(static_cast<std::size_t>(values_) * static_cast<std::size_t>(values_));
     for (int a = 0; a < axes(); ++a)
       for (int b = a + 1; b < axes(); ++b)
         for (int i = 0; i < pick(sizes_, a); ++i)
@@ -190,7 +190,8 @@ class AllowedPairs {
  private:
   int axes() const { return static_cast<int>(sizes_.size()); }
   std::size_t at(int a, int i, int b, int j) const {
-    return static_cast<std::size_t>((pick(first_, a) + i) * values_ + pick(first_, b) + j);
+    return static_cast<std::size_t>(pick(first_, a) + i) * static_cast<std::size_t>(values_) +
+           static_cast<std::size_t>(pick(first_, b) + j);
   }
   std::vector<int> sizes_, first_;
   int values_ = 0;
