@@ -23,7 +23,6 @@ namespace {
 using test::ProgramOptions;
 using test::ProgramResult;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -138,7 +137,7 @@ class ClusterFaults : public ::testing::Test {
             const std::vector<std::string>& scenarios) {
     auto words = run.words(scenarios);
     const auto before = shared_files();
-    const std::vector<std::string> emulate{SHOAL_SOURCE_DIR "/bench/cluster/emulate",
+    const std::vector<std::string> emulate{std::string(SHOAL_SOURCE_DIR) + "/bench/cluster/emulate",
                                            "--hosts",
                                            std::to_string(hosts),
                                            "--ranks-per-host",
