@@ -46,6 +46,29 @@ std::string last_call(const FlightDump& dump) {
   return text;
 }
 
+std::string named(const FlightMessage& message) {
+  return fmt::format("{} (message {})", message.text, std::uint64_t{message.number} + 1);
+}
+
+// Whether that rank called the other side of `message` of the rank at `place`, or a later one.
+bool called_by(const FlightDump& dump, const FlightMessage& message, int place) {
+  return std::any_of(dump.messages.begin(), dump.messages.end(), [&](const FlightMessage& other) {
+    return other.sends != message.sends && other.peer == place &&
+           !before(other.number, message.number);
+  });
+}
+
+std::string open_messages(const FlightDump& dump) {
+  constexpr int kMost = 4;
+  std::string text;
+  int count = 0;
+  for (const FlightMessage& message : dump.messages)
+    if (!message.finished_s_ago && ++count <= kMost)
+      text += fmt::format("{} {}, {:.1f} s before its dump", count == 1 ? "; open:" : ";",
+                          named(message), message.submitted_s_ago);
+  return count > kMost ? text + fmt::format("; and {} more", count - kMost) : text;
+}
+
 class Examination {
  public:
   explicit Examination(std::vector<const FlightDump*> dumps) : dumps_(std::move(dumps)) {
@@ -62,11 +85,11 @@ class Examination {
     if (const auto differing = find_differing()) result_.sequence = differing;
     if (result_.sequence)
       judge(*result_.sequence);
-    else if (!judge_blame("nothing was open"))
+    else if (!judge_messages() && !judge_blame("nothing was open"))
       result_.summary = "nothing is open: every call was finished by everybody";
     for (const FlightDump* dump : dumps_)
-      result_.details.push_back(
-          fmt::format("rank {} on {}: {}", job_rank(*dump), dump->host, last_call(*dump)));
+      result_.details.push_back(fmt::format("rank {} on {}: {}{}", job_rank(*dump), dump->host,
+                                            last_call(*dump), open_messages(*dump)));
     tell_failures();
     return std::move(result_);
   }
@@ -137,10 +160,72 @@ class Examination {
       return;
     if (calls.empty())
       result_.summary = fmt::format("nobody called #{}", sequence);
+    else if (!absent.empty() && held_up_by_messages(absent))
+      judge_messages();
     else if (!absent.empty())
       desynchronised(sequence, calls, absent);
     else
       stalled(sequence, calls.begin()->first, open);
+  }
+
+  const FlightDump* dump_of(int place) const {
+    for (const FlightDump* dump : dumps_)
+      if (dump->rank == place) return dump;
+    return nullptr;
+  }
+
+  // Whether all of those ranks, which did not come to a collective, wait for a message that nobody
+  // called: that one is what went wrong first.
+  bool held_up_by_messages(const std::vector<int>& absent) const {
+    return std::ranges::all_of(absent, [this](int rank) {
+      return std::ranges::any_of(dumps_, [&](const FlightDump* dump) {
+        return job_rank(*dump) == rank && std::ranges::any_of(dump->messages, [&](const auto& m) {
+                 const FlightDump* peer = dump_of(m.peer);
+                 return !m.finished_s_ago && !(peer && called_by(*peer, m, dump->rank));
+               });
+      });
+    });
+  }
+
+  // Where no collective is to blame: the send or recv that waits longest for one that was never
+  // called, else for the data.
+  bool judge_messages() {
+    const FlightDump* waits = nullptr;
+    const FlightMessage* longest = nullptr;
+    bool longest_called = true;
+    for (const FlightDump* dump : dumps_)
+      for (const FlightMessage& message : dump->messages) {
+        if (message.finished_s_ago) continue;
+        const FlightDump* peer = dump_of(message.peer);
+        const bool called = peer && called_by(*peer, message, dump->rank);
+        if (longest &&
+            (called > longest_called ||
+             (called == longest_called && message.submitted_s_ago <= longest->submitted_s_ago)))
+          continue;
+        waits = dump;
+        longest = &message;
+        longest_called = called;
+      }
+    if (!longest) return false;
+    const int culprit = waits->members[static_cast<std::size_t>(longest->peer)];
+    const std::string open =
+        fmt::format("{} was open on rank {}", named(*longest), job_rank(*waits));
+    if (judge_blame(open)) return true;
+    result_.culprits = {culprit};
+    if (!dump_of(longest->peer)) {
+      result_.verdict = Verdict::lost;
+      result_.summary = fmt::format(
+          "rank {} left no dump (killed, or stuck outside Shoal), while {}", culprit, open);
+    } else if (!longest_called) {
+      result_.verdict = Verdict::desync;
+      result_.summary =
+          fmt::format("rank {} never called the {} that {} of rank {} waits for", culprit,
+                      longest->sends ? "recv" : "send", named(*longest), job_rank(*waits));
+    } else {
+      result_.verdict = Verdict::stalled;
+      result_.summary = fmt::format("both sides called it, but {}", open);
+    }
+    return true;
   }
 
   // What the ranks' failures name, if they name any; `open`: what that held up.
@@ -298,6 +383,16 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
       if (!entry.at("finished_s_ago").is_null())
         operation.finished_s_ago = entry.at("finished_s_ago").get<double>();
       dump.operations.push_back(std::move(operation));
+    }
+    for (const auto& entry : json.value("messages", nlohmann::json::array())) {
+      FlightMessage message{entry.at("number"), entry.at("sends"),           entry.at("peer"),
+                            entry.at("text"),   entry.at("submitted_s_ago"), std::nullopt};
+      if (!entry.at("finished_s_ago").is_null())
+        message.finished_s_ago = entry.at("finished_s_ago").get<double>();
+      if (message.peer < 0 || static_cast<std::size_t>(message.peer) >= dump.members.size())
+        throw_error(ErrorCode::corrupt_data, "{}: {} in a group of {}", path, message.text,
+                    dump.members.size());
+      dump.messages.push_back(std::move(message));
     }
     if (dump.members.empty() || dump.rank < 0 ||
         static_cast<std::size_t>(dump.rank) >= dump.members.size())

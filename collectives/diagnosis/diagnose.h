@@ -20,6 +20,15 @@ struct FlightOperation {
   std::optional<double> finished_s_ago;
 };
 
+struct FlightMessage {
+  std::uint32_t number = 0;  // among those of its sender to its receiver
+  bool sends = false;
+  int peer = 0;      // its place in the group
+  std::string text;  // "recv of 16 f32 from rank 1"
+  double submitted_s_ago = 0;
+  std::optional<double> finished_s_ago;
+};
+
 // One file of FlightRecorder::dump.
 struct FlightDump {
   std::string group, host, failure;
@@ -29,6 +38,7 @@ struct FlightDump {
   std::vector<int> blamed;  // ranks of the job
   double written_at = 0;
   std::vector<FlightOperation> operations;  // oldest first
+  std::vector<FlightMessage> messages;      // likewise
 };
 
 // corrupt_data naming `path` and what is wrong.
@@ -37,7 +47,7 @@ FlightDump read_flight_dump(const std::string& path);
 
 enum class Verdict : std::uint8_t {
   fine,      // everything that was called was finished by everybody
-  desync,    // some ranks never called what others wait for
+  desync,    // some ranks never called what others wait for, a send or recv too
   mismatch,  // ranks called different things as the same operation
   stalled,   // everybody called it, not everybody finished; or a process was stopped
   lost,      // ranks died, or left no dump while others waited: killed, or stuck outside Shoal

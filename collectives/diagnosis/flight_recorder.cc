@@ -22,6 +22,11 @@ std::int64_t coarse_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+nlohmann::ordered_json ago(std::int64_t then, std::int64_t now) {  // 0: not
+  if (then == 0) return nullptr;
+  return static_cast<double>(now - then) * 1e-9;
+}
+
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -56,7 +61,8 @@ FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> mem
       directory_(std::move(directory)),
       rank_(rank),
       members_(std::move(members)),
-      entries_(kCapacity) {}
+      entries_(kCapacity),
+      messages_(kCapacity) {}
 
 void FlightRecorder::submitted(std::uint32_t sequence, const Signature& signature) {
   at(sequence) = {sequence, true, false, coarse_ns(), 0, signature};
@@ -73,6 +79,17 @@ void FlightRecorder::finished(std::uint32_t sequence) {
   if (!entry.used || entry.sequence != sequence) return;
   entry.matched = true;
   entry.finished_ns = coarse_ns();
+}
+
+std::uint64_t FlightRecorder::message(std::uint32_t number, const Signature& signature) {
+  const std::uint64_t ticket = ++newest_message_;
+  messages_[ticket % kCapacity] = {ticket, number, coarse_ns(), 0, signature};
+  return ticket;
+}
+
+void FlightRecorder::message_finished(std::uint64_t ticket) {
+  MessageEntry& entry = messages_[ticket % kCapacity];
+  if (entry.ticket == ticket) entry.finished_ns = coarse_ns();
 }
 
 void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept {
@@ -94,21 +111,17 @@ void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept 
 
 nlohmann::ordered_json FlightRecorder::to_json() const {
   const std::int64_t now = coarse_ns();
-  const auto ago = [now](std::int64_t then) { return static_cast<double>(now - then) * 1e-9; };
   nlohmann::ordered_json operations = nlohmann::ordered_json::array();
   for (std::size_t back = kCapacity; back-- > 0;) {
     const auto sequence = newest_ - static_cast<std::uint32_t>(back);
     const Entry& entry = entries_[sequence % kCapacity];
     if (!entry.used || entry.sequence != sequence) continue;
-    operations.push_back(
-        {{"sequence", entry.sequence},
-         {"operation", to_string(entry.signature.operation)},
-         {"text", describe(entry.signature)},
-         {"submitted_s_ago", ago(entry.submitted_ns)},
-         {"matched", entry.matched},
-         {"finished_s_ago", entry.finished_ns == 0
-                                ? nlohmann::ordered_json(nullptr)
-                                : nlohmann::ordered_json(ago(entry.finished_ns))}});
+    operations.push_back({{"sequence", entry.sequence},
+                          {"operation", to_string(entry.signature.operation)},
+                          {"text", describe(entry.signature)},
+                          {"submitted_s_ago", ago(entry.submitted_ns, now)},
+                          {"matched", entry.matched},
+                          {"finished_s_ago", ago(entry.finished_ns, now)}});
   }
   nlohmann::ordered_json notices = nlohmann::ordered_json::array();
   for (const log::Notice& notice : log::notices()) notices.push_back(notice.text);
@@ -128,7 +141,25 @@ nlohmann::ordered_json FlightRecorder::to_json() const {
                         : nlohmann::ordered_json{{"kind", collectives::to_string(blame_.kind)},
                                                  {"ranks", blame_.ranks}}},
           {"notices", std::move(notices)},
-          {"operations", std::move(operations)}};
+          {"operations", std::move(operations)},
+          {"messages", messages_json(now)}};
+}
+
+nlohmann::ordered_json FlightRecorder::messages_json(std::int64_t now) const {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  for (std::uint64_t i = 1; i <= kCapacity; ++i) {
+    const MessageEntry& entry = messages_[(newest_message_ + i) % kCapacity];
+    if (entry.ticket == 0) continue;
+    Signature shown = entry.signature;  // as the job numbers its peer
+    shown.root = members_[static_cast<std::size_t>(shown.root)];
+    messages.push_back({{"number", entry.number},
+                        {"sends", entry.signature.operation == Operation::send},
+                        {"peer", entry.signature.root},
+                        {"text", describe(shown)},
+                        {"submitted_s_ago", ago(entry.submitted_ns, now)},
+                        {"finished_s_ago", ago(entry.finished_ns, now)}});
+  }
+  return messages;
 }
 
 std::string FlightRecorder::dump(const std::string& directory) const noexcept {

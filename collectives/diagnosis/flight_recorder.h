@@ -31,7 +31,8 @@ std::string_view to_string(Blame::Kind kind);
 
 class FlightRecorder {
  public:
-  static constexpr std::size_t kCapacity = 512;  // operations remembered; a power of two
+  // Operations remembered, and messages; a power of two.
+  static constexpr std::size_t kCapacity = 512;
 
   // `members`: the group's ranks as the job numbers them; `rank`: this one's place among them.
   // `directory`: where failed() writes; empty: nowhere.
@@ -41,6 +42,10 @@ class FlightRecorder {
   void submitted(std::uint32_t sequence, const Signature& signature);
   void matched(std::uint32_t sequence);  // every rank this one needs has called the same
   void finished(std::uint32_t sequence);
+  // A send or recv, `signature.root` its peer; `number` among those from its sender to its
+  // receiver, from 0 on; may wrap. Returns what message_finished() takes.
+  std::uint64_t message(std::uint32_t number, const Signature& signature);
+  void message_finished(std::uint64_t ticket);
   // Keeps the first failure, writes everything down and logs where. Never throws.
   void failed(std::string_view what, const Blame& blame = {}) noexcept;
 
@@ -48,7 +53,8 @@ class FlightRecorder {
   // seconds), "failure" (text or null), "blame": {"kind", "ranks"} or null, "notices":
   // [fallbacks of this process, as text], "operations":
   // [{"sequence", "operation", "text", "submitted_s_ago", "matched", "finished_s_ago" (null: not)},
-  // oldest first]}
+  // oldest first], "messages": [{"number", "sends", "peer" (its place in the group), "text",
+  // "submitted_s_ago", "finished_s_ago"}, oldest first]}
   nlohmann::ordered_json to_json() const;
   // Writes it into `directory`, made if need be, as flight-GROUP-rankR.json; the path. Never
   // throws: a failure must not hide the one it describes. Empty when it could not be written.
@@ -61,6 +67,13 @@ class FlightRecorder {
     std::int64_t submitted_ns = 0, finished_ns = 0;  // coarse clock; 0: not yet
     Signature signature;
   };
+  struct MessageEntry {
+    std::uint64_t ticket = 0;  // 0: not used
+    std::uint32_t number = 0;
+    std::int64_t submitted_ns = 0, finished_ns = 0;  // likewise
+    Signature signature;
+  };
+  nlohmann::ordered_json messages_json(std::int64_t now) const;
   Entry& at(std::uint32_t sequence) { return entries_[sequence % kCapacity]; }
 
   std::string group_, directory_;
@@ -70,6 +83,8 @@ class FlightRecorder {
   Blame blame_;
   std::uint32_t newest_ = 0;
   std::vector<Entry> entries_;
+  std::uint64_t newest_message_ = 0;
+  std::vector<MessageEntry> messages_;
 };
 
 }  // namespace shoal::collectives

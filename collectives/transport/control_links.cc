@@ -1,10 +1,8 @@
 #include "shoal/collectives/transport/control_links.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <deque>
 #include <iterator>
@@ -14,179 +12,28 @@
 #include <thread>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <fmt/ranges.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shoal/collectives/transport/shared_segment.h"
+#include "shoal/collectives/transport/control_connection.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
 
-enum class Kind : std::uint32_t {
-  hello,
-  welcome,
-  // Rank 0's: "3 2.4 5 7.1": seconds since ranks 3 and 5 were heard of. Others': "17 barrier".
-  heartbeat,
-  left,
-  died,
-  unreachable,
-  failed,
-  aborted
-};
+using control::await;
+using control::Connection;
+using control::Kind;
+using control::kMostText;
+using control::Message;
 
-struct Header {
-  std::uint32_t magic = 0x53484f41;  // both ends run the same build on the same kind of machine
-  Kind kind = Kind::heartbeat;
-  std::int32_t rank = -1;
-  std::uint32_t code = 0;
-  std::uint32_t length = 0;  // of the text that follows
-};
-
-constexpr std::size_t kMostText = 2000;
 constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
 constexpr double kLongestBeat = 1, kMissedBeats = 2.5;  // seconds between heartbeats; worth telling
-
-struct Message {
-  Kind kind = Kind::heartbeat;
-  int rank = -1;
-  std::string text;
-  std::uint32_t code = 0;
-
-  std::string bytes() const {
-    Header header;
-    header.kind = kind;
-    header.rank = rank;
-    header.code = code;
-    header.length = static_cast<std::uint32_t>(std::min(text.size(), kMostText));
-    std::string out(reinterpret_cast<const char*>(&header), sizeof header);
-    return out.append(text, 0, header.length);
-  }
-};
-
-struct Connection {
-  FileDescriptor fd;
-  std::string in, out;
-  Clock::time_point heard = Clock::now();
-  double out_of_reach = 0;   // seconds
-  bool unreachable = false;  // that is how it ended
-
-  // Writes what the socket takes; the rest waits for the next time.
-  void flush() {
-    while (fd && !out.empty()) {
-      const ssize_t n = ::send(fd.get(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;
-      out.erase(0, static_cast<std::size_t>(n));
-    }
-  }
-  // Notes for how long nothing has come from the peer's kernel. Time in which this process itself
-  // was stopped does not count: at most `most` more than the last time.
-  void look(double most) {
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    if (getsockopt(fd.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
-    const double since = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) * 1e-3;
-    out_of_reach = std::min(since, out_of_reach + most);
-  }
-  // False at the end of the connection, or when it carries something else than our messages.
-  bool receive(std::deque<Message>& messages) {
-    std::array<char, 4096> chunk;
-    for (;;) {
-      const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-      if (n < 0) unreachable = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-      if (n <= 0) return false;
-      in.append(chunk.data(), static_cast<std::size_t>(n));
-      heard = Clock::now();
-      Header header;
-      while (in.size() >= sizeof header) {
-        std::memcpy(&header, in.data(), sizeof header);
-        if (header.magic != Header{}.magic || header.length > kMostText) return false;
-        if (in.size() < sizeof header + header.length) break;
-        messages.push_back(
-            {header.kind, header.rank, in.substr(sizeof header, header.length), header.code});
-        in.erase(0, sizeof header + header.length);
-      }
-    }
-  }
-};
-
-// One message, for the handshake.
-bool await(Connection& connection, Message& message, Deadline deadline) {
-  std::deque<Message> messages;
-  for (;;) {
-    const bool alive = connection.receive(messages);
-    if (!messages.empty()) {
-      message = messages.front();
-      return true;
-    }
-    if (!alive || deadline.passed()) return false;
-    pollfd entry{connection.fd.get(), POLLIN, 0};
-    (void)poll(&entry, 1, static_cast<int>(std::clamp(deadline.seconds_left() * 1000, 1.0, 100.0)));
-  }
-}
-
-void prepare(int fd) {
-  const int on = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-// Where rank 0 can be reached, the loopback last.
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> addresses;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) == 0) {
-    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-      if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_INET ||
-          !(entry->ifa_flags & IFF_UP) || (entry->ifa_flags & IFF_LOOPBACK))
-        continue;
-      sockaddr_in address{};
-      std::memcpy(&address, entry->ifa_addr, sizeof address);
-      std::array<char, INET_ADDRSTRLEN> text{};
-      if (inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()))
-        addresses.emplace_back(text.data());
-    }
-    freeifaddrs(list);
-  }
-  addresses.emplace_back("127.0.0.1");
-  return addresses;
-}
-
-FileDescriptor connect_to(const std::string& host, int port, Deadline deadline) {
-  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (!fd || inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return {};
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    if (errno != EINPROGRESS) return {};
-    pollfd entry{fd.get(), POLLOUT, 0};
-    const double seconds = std::min(2.0, deadline.seconds_left());
-    if (poll(&entry, 1, static_cast<int>(std::max(seconds, 0.0) * 1000)) <= 0) return {};
-    int problem = 0;
-    socklen_t length = sizeof problem;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &length) != 0 || problem != 0)
-      return {};
-  }
-  prepare(fd.get());
-  return fd;
-}
 
 Error missing_ranks(int rank, const std::vector<int>& missing) {
   return Error(ErrorCode::timeout,
@@ -218,13 +65,29 @@ class ControlLinks::Impl {
     else
       join_hub(store, prefix, deadline);
     std::ranges::fill(heard_, Clock::now());
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+      run();
+      const auto last = take_self();  // where this thread is all that is left of the links
+    });
   }
 
   ~Impl() {
     stopping_.store(true);
     ring();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Rank 0 left in peace, others are still there: the thread goes on for them, without an owner,
+  // until they have left too.
+  static void leave_behind(const std::shared_ptr<Impl>& links) {
+    if (links->rank_ != 0 || !links->left(0) || links->has_news() || links->everybody_left())
+      return;
+    {
+      const std::lock_guard lock(links->mutex_);
+      links->thread_.detach();
+      links->self_ = links;
+    }
+    links->ring();
   }
 
   bool has_news() const { return has_news_.load(); }
@@ -238,6 +101,7 @@ class ControlLinks::Impl {
     {
       const std::lock_guard lock(mutex_);
       outgoing_.push_back({kind, rank_, std::string(text.substr(0, kMostText)), code});
+      if (kind == Kind::left) left_[static_cast<std::size_t>(rank_)] = true;
     }
     ring();
   }
@@ -289,8 +153,9 @@ class ControlLinks::Impl {
       throw_error(ErrorCode::io, "cannot listen for control connections: {}", std::strerror(errno));
     std::random_device random;
     const std::string secret = fmt::format("{:08x}{:08x}", random(), random());
-    store.set(prefix + "/hub", fmt::format("{} {} {} {}", host_name(), ntohs(address.sin_port),
-                                           secret, fmt::join(own_addresses(), " ")));
+    store.set(prefix + "/hub",
+              fmt::format("{} {} {} {}", control::host_name(), ntohs(address.sin_port), secret,
+                          fmt::join(control::own_addresses(), " ")));
     for (int arrived = 1; arrived < size_;) {
       pollfd entry{listener.get(), POLLIN, 0};
       (void)poll(&entry, 1,
@@ -310,21 +175,34 @@ class ControlLinks::Impl {
           Deadline::in_seconds(std::min(2.0, std::max(0.1, deadline.seconds_left())));
       if (connection.fd && await(connection, hello, patience) && hello.kind == Kind::hello &&
           hello.text == secret && hello.rank > 0 && hello.rank < size_ && !peer(hello.rank).fd) {
-        prepare(connection.fd.get());
+        control::prepare(connection.fd.get());
         peer(hello.rank) = std::move(connection);
         ++arrived;
       } else if (deadline.passed()) {
         std::vector<int> missing;
         for (int other = 1; other < size_; ++other)
           if (!peer(other).fd) missing.push_back(other);
-        throw missing_ranks(rank_, missing);
+        const Error error = missing_ranks(rank_, missing);
+        const auto code = static_cast<std::uint32_t>(error.code());
+        for (int other = 1; other < size_; ++other)
+          send(peer(other), {Kind::failed, missing.front(), error.message(), code});
+        throw Error(error);
       }
     }
     for (int other = 1; other < size_; ++other) send(peer(other), {Kind::welcome, 0, "", 0});
   }
 
+  std::string hub_card(Store& store, const std::string& prefix, Deadline deadline) const {
+    try {
+      return store.get(prefix + "/hub", deadline);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      throw missing_ranks(rank_, {0});
+    }
+  }
+
   void join_hub(Store& store, const std::string& prefix, Deadline deadline) {
-    std::istringstream card(store.get(prefix + "/hub", deadline));
+    std::istringstream card(hub_card(store, prefix, deadline));
     std::string host, secret;
     int port = 0;
     card >> host >> port >> secret;
@@ -332,7 +210,7 @@ class ControlLinks::Impl {
     if (addresses.empty())
       throw_error(ErrorCode::corrupt_data, "the control card of rank 0 is unreadable");
     // 127.0.0.1 of another machine is not rank 0.
-    if (host == host_name())
+    if (host == control::host_name())
       std::ranges::rotate(addresses, addresses.end() - 1);
     else
       addresses.pop_back();
@@ -340,7 +218,7 @@ class ControlLinks::Impl {
     Message welcome;
     for (std::size_t i = 0; !hub.fd; ++i) {
       hub = Connection{};
-      hub.fd = connect_to(addresses[i % addresses.size()], port, deadline);
+      hub.fd = control::connect_to(addresses[i % addresses.size()], port, deadline);
       if (hub.fd) break;
       if (deadline.passed())
         throw Error(ErrorCode::timeout,
@@ -353,7 +231,15 @@ class ControlLinks::Impl {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     send(hub, {Kind::hello, rank_, secret, 0});
-    if (!await(hub, welcome, deadline) || welcome.kind != Kind::welcome)
+    // Rank 0 waits for as long, and then says who is missing.
+    const auto patience = Deadline::in_seconds(std::max(deadline.seconds_left(), 0.0) + 1);
+    if (await(hub, welcome, patience) && welcome.kind == Kind::failed)
+      throw Error(static_cast<ErrorCode>(welcome.code), welcome.text,
+                  "see whether they started and why they stopped")
+          .at_rank(rank_)
+          .with_peer(welcome.rank)
+          .in_operation("make_communicator");
+    if (welcome.kind != Kind::welcome)
       throw Error(ErrorCode::timeout, "rank 0 did not hear of all ranks in time",
                   "look at rank 0's output for which are missing")
           .at_rank(rank_)
@@ -377,10 +263,20 @@ class ControlLinks::Impl {
       if (rank_of(i) != message.rank) send(peers_[i], message);
   }
 
+  std::shared_ptr<Impl> take_self() {
+    const std::lock_guard lock(mutex_);
+    return std::move(self_);
+  }
+  bool needed() {
+    if (stopping_.load()) return pending_output();
+    const std::lock_guard lock(mutex_);
+    return !self_ || std::ranges::any_of(peers_, [](const Connection& c) { return bool(c.fd); });
+  }
+
   void run() {
     std::vector<pollfd> entries;
     auto next_beat = Clock::now();
-    while (!stopping_.load() || pending_output()) {
+    while (needed()) {
       if (stopping_.load() && flush_by_ == Clock::time_point{})
         flush_by_ = Clock::now() + std::chrono::milliseconds(500);
       if (stopping_.load() && Clock::now() >= flush_by_) break;
@@ -417,8 +313,6 @@ class ControlLinks::Impl {
     {
       const std::lock_guard lock(mutex_);
       messages.swap(outgoing_);
-      for (const Message& message : messages)
-        if (message.kind == Kind::left) left_[static_cast<std::size_t>(rank_)] = true;
     }
     for (const Message& message : messages) spread(message);
   }
@@ -439,11 +333,20 @@ class ControlLinks::Impl {
       const std::lock_guard lock(mutex_);
       hub_gone_ = true;
     }
-    if (left(gone)) return;
+    if (left(gone)) return warn_of_silence(gone);
     if (connection.unreachable)
       note({Kind::unreachable, gone, fmt::format("{:.1f}", seconds_since(connection.heard)), 0});
     else
       note({Kind::died, gone, "", 0});
+  }
+
+  // The rank that passes everything on has left before the others.
+  void warn_of_silence(int gone) {
+    if (gone != 0 || left(rank_) || has_news_.load()) return;
+    log::warn(
+        "rank {}: the process of rank 0 ended before the others left: faults of other ranks are "
+        "from now on known by broken connections and deadlines only; let rank 0 end last",
+        rank_);
   }
 
   void hear(const Message& heartbeat) {
@@ -558,6 +461,7 @@ class ControlLinks::Impl {
   FileDescriptor wake_;
   std::vector<Connection> peers_;  // rank 0: by rank; others: rank 0's. The thread's own.
   Clock::time_point flush_by_{}, last_look_ = Clock::now();
+  std::shared_ptr<Impl> self_;  // see leave_behind
   std::thread thread_;
 };
 
@@ -575,10 +479,12 @@ ControlLinks::ControlLinks(int rank, int size, Store& store, const std::string& 
     }
   }
   if (!missing.empty()) throw missing_ranks(rank, missing);
-  impl_ = std::make_unique<Impl>(rank, size, store, prefix, deadline, unreachable_seconds);
+  impl_ = std::make_shared<Impl>(rank, size, store, prefix, deadline, unreachable_seconds);
 }
 
-ControlLinks::~ControlLinks() = default;
+ControlLinks::~ControlLinks() {
+  if (impl_) Impl::leave_behind(impl_);
+}
 
 double ControlLinks::patience(double deadline_seconds) {
   return std::clamp(0.8 * deadline_seconds, 1.0, 15.0);

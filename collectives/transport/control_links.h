@@ -45,6 +45,8 @@ class ControlLinks {
   // all ranks. Throws timeout naming the ranks that did not come.
   ControlLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
                double unreachable_seconds = 15);
+  // Where rank 0 has said that it leaves, its links go on without it, in a thread of this process,
+  // until all others have left or failed.
   ~ControlLinks();
   ControlLinks(const ControlLinks&) = delete;
   ControlLinks& operator=(const ControlLinks&) = delete;
@@ -69,7 +71,7 @@ class ControlLinks {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace shoal::collectives

@@ -24,6 +24,15 @@ Signature all_reduce(std::int64_t count) {
 }
 const Signature kBarrier;
 
+Signature message(Operation operation, int peer) {
+  Signature signature;
+  signature.operation = operation;
+  signature.dtype = DType::f32;
+  signature.count = 4;
+  signature.root = peer;
+  return signature;
+}
+
 // The recorders of a group, as the ranks would have them.
 class Job {
  public:
@@ -171,6 +180,44 @@ TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
   EXPECT_THAT(stalled.summary, HasSubstr("ranks 1, 2 did not get all of the others' data"));
 }
 
+TEST(Diagnosis, NamesTheMessageThatNobodySent) {
+  Job job(3);
+  job.all(kBarrier);
+  for (const std::uint32_t number : {0U, 1U})
+    job.at(0).message_finished(job.at(0).message(number, message(Operation::recv, 2)));
+  job.at(2).message_finished(job.at(2).message(0, message(Operation::send, 0)));
+  job.at(2).message_finished(job.at(2).message(1, message(Operation::send, 0)));
+  EXPECT_EQ(job.diagnosis().verdict, Verdict::fine);
+  job.at(1).message(0, message(Operation::recv, 0));  // waits for rank 0, which waits for rank 2
+  job.at(0).message(0, message(Operation::send, 1));
+  job.at(0).message(2, message(Operation::recv, 2));
+  GroupDiagnosis found = job.diagnosis();
+  EXPECT_EQ(found.verdict, Verdict::desync);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+  EXPECT_THAT(found.summary, HasSubstr("rank 2 never called the send that recv of 4 f32 from rank "
+                                       "2 (message 3) of rank 0 waits for"));
+  EXPECT_THAT(found.details,
+              ::testing::Contains(HasSubstr("; open: recv of 4 f32 from rank 0 (message 1), ")));
+  EXPECT_EQ(job.diagnosis({2}).verdict, Verdict::lost);
+  job.at(2).message(2, message(Operation::send, 0));
+  EXPECT_EQ(job.diagnosis().verdict, Verdict::stalled);
+}
+
+// Whoever waits in a recv does not come to the others' barrier.
+TEST(Diagnosis, NamesTheMessageThatHoldsACollectiveUp) {
+  Job job(3);
+  job.all(kBarrier);
+  job.at(0).message(0, message(Operation::recv, 2));
+  for (const int rank : {1, 2}) job.call(rank, kBarrier, false);
+  const GroupDiagnosis found = job.diagnosis();
+  EXPECT_EQ(found.verdict, Verdict::desync);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+  EXPECT_THAT(found.summary, HasSubstr("rank 2 never called the send that recv of 4 f32"));
+  // Its data may be on the way: not what keeps rank 0 from the barrier.
+  job.at(2).message(0, message(Operation::send, 0));
+  EXPECT_THAT(job.diagnosis().culprits, ElementsAre(0));
+}
+
 TEST(Diagnosis, SaysWhenNothingIsOpen) {
   Job job(2);
   job.all(kBarrier);
@@ -203,6 +250,15 @@ TEST(FlightRecorder, RemembersTheLastOnesOnly) {
   EXPECT_EQ(json["operations"].front()["sequence"], FlightRecorder::kCapacity + 4);
   EXPECT_EQ(json["operations"].back()["sequence"], 2 * FlightRecorder::kCapacity + 3);
   EXPECT_TRUE(json["failure"].is_null());
+
+  const auto oldest = recorder.message(0, message(Operation::send, 1));
+  for (std::uint32_t number = 1; number <= FlightRecorder::kCapacity; ++number)
+    recorder.message(number, message(Operation::send, 1));
+  recorder.message_finished(oldest);  // forgotten
+  const auto messages = recorder.to_json()["messages"];
+  ASSERT_EQ(messages.size(), FlightRecorder::kCapacity);
+  EXPECT_EQ(messages.front()["number"], 1);
+  for (const auto& one : messages) EXPECT_TRUE(one["finished_s_ago"].is_null());
 }
 
 TEST(FlightRecorder, DumpsAFileThatComesBack) {

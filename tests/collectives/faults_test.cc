@@ -372,6 +372,32 @@ TEST(Flight, OfEveryRankSaysTogetherWhoDidNotCome) {
   EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 16 f32, sum"));
 }
 
+TEST(Flight, OfEveryRankSaysTogetherWhichMessageDidNotCome) {
+  const testing::TemporaryDirectory directory;
+  (void)test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(2);
+    options.flight_directory = directory.path();
+    const auto c = make_communicator(world, store, options);
+    std::vector<float> values(4);
+    if (world.rank == 1) c->send(values.data(), 4, DType::f32, 0)->wait();
+    if (world.rank == 0) c->recv(values.data(), 4, DType::f32, 1)->wait();
+    try {
+      if (world.rank == 0) c->recv(values.data(), 4, DType::f32, 1)->wait();
+    } catch (const Error&) {
+      store.set("given up", "");
+      throw;
+    }
+    store.get("given up", Deadline::in_seconds(20));
+    c->barrier()->wait();
+  });
+  std::vector<FlightDump> dumps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    dumps.push_back(read_flight_dump(entry.path()));
+  ASSERT_EQ(dumps.size(), 2U);
+  EXPECT_THAT(diagnose(dumps)[0].details,
+              ::testing::Contains(HasSubstr("; open: recv of 4 f32 from rank 1 (message 2), ")));
+}
+
 // Sequence numbers and places wrap; nothing may hang or mismatch there.
 TEST(Engine, SurvivesTheWrapOfItsSequenceNumbers) {
   constexpr std::uint32_t kFirst = 0xffffffffu - 20;

@@ -156,6 +156,24 @@ TEST(Messages, NameWhoDoesNotComeWhenTheDeadlinePasses) {
                     HasSubstr("rank 1 has not sent it (it last called barrier (#1))")));
 }
 
+TEST(Messages, OfAPartNameRanksAsTheJobNumbersThem) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto part =
+        make_communicator(world, store, options(2))->split(world.rank == 0 ? -1 : 0, 0);
+    std::vector<float> values(4);
+    try {
+      if (world.rank == 2) part->recv(values.data(), 4, DType::f32, 0)->wait();
+    } catch (const Error&) {
+      store.set("given up", "");
+      throw;
+    }
+    store.get("given up", Deadline::in_seconds(20));
+  });
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("recv of 4 f32 from rank 1 (message 1 from rank 1) did "
+                                         "not finish within "),
+                               HasSubstr("rank 1 has not sent it"), HasSubstr("[rank 2, peer 1")));
+}
+
 TEST(Messages, AnAbortEndsTheWait) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options(20));

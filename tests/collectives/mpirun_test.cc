@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,12 +14,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "shoal/collectives/diagnosis/diagnose.h"
 
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 struct Outcome {
@@ -25,13 +30,26 @@ struct Outcome {
   std::string output;
 };
 
+// An argument that tells this test's processes from others.
+std::string mark() { return fmt::format("of-test-{}", getpid()); }
+
+std::vector<std::string> living_ranks() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ostringstream words;
+    words << std::ifstream(entry.path() / "cmdline").rdbuf();
+    if (words.str().find(mark()) != std::string::npos) found.push_back(entry.path());
+  }
+  return found;
+}
+
 Outcome mpirun(int ranks, const std::string& what, const std::string& backend) {
   // Root shells (containers, CI) need the first two; more ranks than cores the third; yielding is
   // what Open MPI's manual advises then.
   const std::string command = fmt::format(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 90 mpirun "
-      "--oversubscribe --mca mpi_yield_when_idle 1 -n {} '{}' {} {} 2>&1",
-      ranks, SHOAL_MPI_RANKS, what, backend);
+      "--oversubscribe --mca mpi_yield_when_idle 1 -n {} '{}' {} {} {} 2>&1",
+      ranks, SHOAL_MPI_RANKS, what, backend, mark());
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");
   if (!pipe) return outcome;
@@ -88,6 +106,7 @@ TEST_F(Mpirun, MpiEndsWithAKilledRank) {
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
   EXPECT_THAT(outcome.output, HasSubstr("rank 1"));
+  EXPECT_THAT(living_ranks(), IsEmpty());
 }
 
 TEST_F(Mpirun, MpiWritesItsLastCallsDown) {
@@ -134,6 +153,15 @@ TEST_F(Mpirun, MpiNamesTheStalledRank) {
 #else
 TEST_F(Mpirun, MpiBackend) { GTEST_SKIP() << "built with SHOAL_MPI=OFF, or without MPI"; }
 #endif
+
+TEST_F(Mpirun, NativeEndsWithAKilledRank) {
+  const Outcome outcome = mpirun(3, "kill", "native");
+  EXPECT_NE(outcome.status, 0);
+  // mpirun's words, or a survivor's that was faster.
+  EXPECT_THAT(outcome.output, AnyOf(HasSubstr("signal 9"), HasSubstr("rank 1 died")));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1"));
+  EXPECT_THAT(living_ranks(), IsEmpty());
+}
 
 TEST_F(Mpirun, NativeWorksUnderIt) {
   const Outcome outcome = mpirun(3, "results", "native");

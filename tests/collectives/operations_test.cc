@@ -250,6 +250,22 @@ TEST(Split, MakesGroupsOrderedByKeyThatOutliveTheirParent) {
   });
 }
 
+TEST(Split, NamesRanksOfThePartAsTheJobNumbersThem) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto part =
+        make_communicator(world, store, options())->split(world.rank == 0 ? -1 : 0, 0);
+    if (!part) return;
+    const Numbers counts{4, 4};
+    Numbers sent = counts;
+    if (part->rank() == 0) sent[1] = 3;
+    std::vector<float> send(8), recv(8);
+    part->all_to_all_v(send.data(), sent, recv.data(), counts, DType::f32)->wait();
+  });
+  for (const int rank : {1, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                HasSubstr("rank 1 sends 3 elements to rank 2, which expects 4"));
+}
+
 TEST(Split, NamesTheRankThatDoesNotCallIt) {
   const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options(0.5));

@@ -48,6 +48,60 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
   return hosts;
 }
 
+// While the network forms: a rank that is gone is named at once, not when the deadline passes.
+class WatchedStore final : public Store {
+ public:
+  WatchedStore(Store& store, const ControlLinks& control, const RankNames& names)
+      : store_(store), control_(control), names_(names) {}
+
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  std::optional<std::string> try_get(std::string_view key) override { return store_.try_get(key); }
+  std::string get(std::string_view key, Deadline deadline) override {
+    for (;;) {
+      Blame blame;
+      if (const auto news = control_.news())
+        throw error_of(*news, names_, "make_communicator", blame);
+      const double left = deadline.seconds_left();
+      try {
+        return store_.get(key, Deadline::in_seconds(std::min(left, kLookEvery)));
+      } catch (const Error& problem) {
+        if (problem.code() != ErrorCode::timeout || left <= kLookEvery) throw;
+      }
+    }
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    return store_.add(key, amount);
+  }
+  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
+                   std::string_view desired) override {
+    return store_.compare_set(key, expected, desired);
+  }
+  bool remove(std::string_view key) override { return store_.remove(key); }
+  std::string name() const override { return store_.name(); }
+
+ private:
+  static constexpr double kLookEvery = 0.1;  // seconds
+  Store& store_;
+  const ControlLinks& control_;
+  const RankNames& names_;
+};
+
+// Under the control links' eyes, which are told if it fails here.
+std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, const World& world,
+                                        const Placement& where, Store& store,
+                                        const std::string& prefix, Deadline deadline,
+                                        ControlLinks& control, const RankNames& names) {
+  WatchedStore watched(store, control, names);
+  try {
+    return make_fabric_endpoint(
+        fabric_options(options.transport), world.rank, world.size, where.local_rank(world.rank),
+        where.local_size(where.node_of(world.rank)), watched, prefix, deadline);
+  } catch (const Error& error) {
+    control.tell(ControlNews::Kind::failed, error.what(), static_cast<std::uint32_t>(error.code()));
+    throw;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
@@ -68,17 +122,18 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
         "name a network transport, or none")
         .at_rank(world.rank);
 
-  const int local = where.local_rank(world.rank),
-            local_size = where.local_size(where.node_of(world.rank));
-  auto endpoint = make_fabric_endpoint(fabric_options(options.transport), world.rank, world.size,
-                                       local, local_size, store, prefix + "/fabric", deadline);
+  const int local_size = where.local_size(where.node_of(world.rank));
   auto control =
       std::make_unique<ControlLinks>(world.rank, world.size, store, prefix + "/control", deadline,
                                      ControlLinks::patience(options.deadline_seconds));
+  const RankNames names{world.rank, world.size,
+                        where.nodes() == 1 ? std::vector<std::string>{} : hosts};
+  auto endpoint =
+      make_endpoint(options, world, where, store, prefix + "/fabric", deadline, *control, names);
   if (world.rank == 0)
     log::debug("native: {} ranks on {} hosts over {}", world.size, where.nodes(), endpoint->name());
-  const auto engine = make_net_engine(std::move(endpoint), std::move(control), local_size, options,
-                                      where.nodes() == 1 ? std::vector<std::string>{} : hosts);
+  const auto engine =
+      make_net_engine(std::move(endpoint), std::move(control), local_size, options, names.hosts);
   HierarchicalCommunicator::Plan plan;
   plan.first_id = engine->next_group();
   plan.flat =

@@ -315,7 +315,7 @@ void MpiEngine::finish(MpiOperation& o) {
   ++statistics_.operations;
   statistics_.by_progress_thread += background_;
   o.finished = true;
-  if (is_message(c.operation)) return;
+  if (is_message(c.operation)) return flight_.message_finished(o.ticket);
   flight_.finished(static_cast<std::uint32_t>(o.sequence));
   queue_.pop_front();
 }

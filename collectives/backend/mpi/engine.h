@@ -34,6 +34,7 @@ struct MpiCard {
 struct MpiOperation {
   Call call;
   std::uint64_t sequence = 0;  // of a message: among those from its sender to its receiver
+  std::uint64_t ticket = 0;    // of a message in the flight recorder
   // Of a message: cards, then gather.
   enum class Stage { queued, cards, exchange, gather, done } stage = Stage::queued;
   std::vector<MpiCard> own_cards, cards;  // by rank; of a message: one

@@ -64,8 +64,9 @@ std::string counts_difference(const Group& group, std::uint32_t sequence, int pe
   const Counts theirs = counts_in(slot_of(group, sequence, peer), size);
   for (int rank = 0; rank < size; ++rank)
     if (own[at(rank)] != theirs[at(rank)])
-      return fmt::format(": rank {} gives rank {} a count of {}, rank {} gives it {}", group.rank(),
-                         rank, own[at(rank)], peer, theirs[at(rank)]);
+      return fmt::format(": rank {} gives rank {} a count of {}, rank {} gives it {}",
+                         group.member(group.rank()), group.member(rank), own[at(rank)],
+                         group.member(peer), theirs[at(rank)]);
   return {};
 }
 
@@ -79,7 +80,7 @@ std::optional<UnequalPair> unequal_pair(const Group& group, std::uint32_t sequen
       if (sent == expected) continue;
       return UnequalPair{sender == group.rank() ? receiver : sender,
                          fmt::format("rank {} sends {} elements to rank {}, which expects {}",
-                                     sender, sent, receiver, expected)};
+                                     group.member(sender), sent, group.member(receiver), expected)};
     }
   return std::nullopt;
 }

@@ -33,7 +33,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
       spins_(suitable_spins(group_->size(), group_->cores())),
       reduction_(make_rank_reduction(choice_.fixed_order())),
       buffers_(static_cast<std::size_t>(group_->size())),
-      messages_(std::make_unique<Messages>(group_)),
+      messages_(std::make_unique<Messages>(group_, flight_)),
       next_sequence_(first_sequence),
       flight_(std::move(flight)),
       thread_([this] { progress_loop(); }) {}

@@ -46,8 +46,8 @@ void Engine::check_pairs(const QueuedOperation& operation) {
   const auto wrong = unequal_pair(*group_, operation.sequence);
   if (!wrong) return;
   fail(Error(ErrorCode::mismatch, wrong->text, "let what a rank sends be what its peer receives")
-           .at_rank(group_->rank())
-           .with_peer(wrong->peer)
+           .at_rank(group_->member(group_->rank()))
+           .with_peer(group_->member(wrong->peer))
            .in_operation(named(operation)));
 }
 
@@ -118,15 +118,15 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
 
 Error Engine::message_timeout(const QueuedOperation& operation, double waited) const {
   const int peer = operation.call.root;
-  const std::string name = message_name(operation, group_->rank());
+  const std::string name = message_name(operation, *group_);
   return Error(ErrorCode::timeout,
                fmt::format("{} did not finish within {:.1f} s; rank {} has not {} it ({})", name,
-                           waited, peer,
+                           waited, group_->member(peer),
                            operation.call.operation == Operation::send ? "received" : "sent",
                            whereabouts(peer)),
                "see what that rank does, or raise SHOAL_DEADLINE_S")
-      .at_rank(group_->rank())
-      .with_peer(peer)
+      .at_rank(group_->member(group_->rank()))
+      .with_peer(group_->member(peer))
       .in_operation(name);
 }
 

@@ -39,14 +39,18 @@ class GroupHost final : public ShmHost {
 
 }  // namespace
 
-std::string message_name(const QueuedOperation& operation, int rank) {
+std::string message_name(const QueuedOperation& operation, const Group& group) {
   const bool sends = operation.call.operation == Operation::send;
-  return fmt::format("{} (message {} from rank {})", describe(operation.call),
-                     std::uint64_t{operation.sequence} + 1, sends ? rank : operation.call.root);
+  Signature signature = signature_of(operation.call);
+  signature.root = group.member(operation.call.root);
+  return fmt::format("{} (message {} from rank {})", describe(signature),
+                     std::uint64_t{operation.sequence} + 1,
+                     sends ? group.member(group.rank()) : signature.root);
 }
 
-Messages::Messages(std::shared_ptr<Group> group)
+Messages::Messages(std::shared_ptr<Group> group, FlightRecorder& flight)
     : group_(std::move(group)),
+      flight_(flight),
       endpoint_(make_shm_endpoint(std::make_unique<GroupHost>(group_))),
       sent_(static_cast<std::size_t>(group_->size())),
       received_(static_cast<std::size_t>(group_->size())) {}
@@ -65,6 +69,7 @@ void Messages::post(std::shared_ptr<QueuedOperation> operation) {
   in_flight_.push_back(std::move(posted));
   // The same on both sides.
   Signature signature = signature_of(call);
+  p.ticket = flight_.message(p.operation->sequence, signature);
   signature.operation = Operation::send;
   signature.root = to;
   try {
@@ -92,6 +97,7 @@ bool Messages::progress(std::vector<std::shared_ptr<QueuedOperation>>& finished)
       in_flight_, [](const auto& p) { return !p->completion.done(); });
   for (const auto& p : done) {
     endpoint_->end(p->key);
+    flight_.message_finished(p->ticket);
     finished.push_back(std::move(p->operation));
   }
   moved = moved || !done.empty();
@@ -104,7 +110,7 @@ void Messages::rethrow(const Error& error) const {
   Error named(error);
   for (const auto& p : in_flight_)
     if (p->operation->call.root == error.peer()) {
-      named.in_operation(message_name(*p->operation, group_->rank()));
+      named.in_operation(message_name(*p->operation, *group_));
       break;
     }
   throw named;

@@ -15,7 +15,7 @@ namespace shoal::collectives {
 
 class Messages {
  public:
-  explicit Messages(std::shared_ptr<Group> group);
+  Messages(std::shared_ptr<Group> group, FlightRecorder& flight);
 
   // A send or recv; numbers it among those from its sender to its receiver.
   void post(std::shared_ptr<QueuedOperation> operation);
@@ -33,16 +33,18 @@ class Messages {
     std::shared_ptr<QueuedOperation> operation;
     OperationKey key;
     Completion completion;
+    std::uint64_t ticket = 0;  // in flight_
   };
   [[noreturn]] void rethrow(const Error& error) const;
 
   std::shared_ptr<Group> group_;
+  FlightRecorder& flight_;  // the engine's
   std::unique_ptr<ShmEndpoint> endpoint_;
   std::vector<std::uint32_t> sent_, received_;  // by peer
   std::vector<std::unique_ptr<InFlight>> in_flight_;
 };
 
 // "send of 5 f32 to rank 1 (message 3 from rank 0)"
-std::string message_name(const QueuedOperation& operation, int rank);
+std::string message_name(const QueuedOperation& operation, const Group& group);
 
 }  // namespace shoal::collectives

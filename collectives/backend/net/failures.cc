@@ -36,51 +36,7 @@ Error NetEngine::with_cause(const Error& error) {
     name = tasks_.front()->name();
   for (const auto& channel : active_)
     if (name.empty() && !channel->running.empty()) name = channel->running.front()->name();
-  return cause_of(*news, name);
-}
-
-Error NetEngine::cause_of(const ControlNews& news, const std::string& name) {
-  ErrorCode code = ErrorCode::peer_lost;
-  std::string text, remedy = "look at that rank's own output for the cause";
-  switch (news.kind) {
-    case ControlNews::Kind::died:
-      text = fmt::format("{} died", named(news.rank));
-      blame_ = {Blame::Kind::died, {news.rank}};
-      break;
-    case ControlNews::Kind::unreachable:
-      blame_.kind = Blame::Kind::unreachable;
-      text = fmt::format("{} cannot be reached: nothing has come from there for {} s",
-                         named_with_neighbours(news.rank, blame_.ranks), news.text);
-      remedy = "look at that host and at the network between";
-      break;
-    case ControlNews::Kind::failed:
-      code = static_cast<ErrorCode>(news.code);
-      text = fmt::format("{} failed (its last words: {})", named(news.rank), news.text);
-      break;
-    case ControlNews::Kind::aborted:
-      code = ErrorCode::aborted;
-      text = fmt::format("rank {} aborted: {}", news.rank, news.text);
-      remedy.clear();
-      break;
-  }
-  return Error(code, text, remedy).at_rank(rank_).with_peer(news.rank).in_operation(name);
-}
-
-std::string NetEngine::named(int rank) const {
-  if (options_.hosts.empty()) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} (host {})", rank, options_.hosts[static_cast<std::size_t>(rank)]);
-}
-
-std::string NetEngine::named_with_neighbours(int rank, std::vector<int>& ranks) const {
-  ranks = {rank};
-  if (options_.hosts.empty()) return named(rank);
-  const auto& host = options_.hosts[static_cast<std::size_t>(rank)];
-  if (host == options_.hosts[static_cast<std::size_t>(rank_)]) return named(rank);
-  ranks.clear();
-  for (int other = 0; other < size_; ++other)
-    if (options_.hosts[static_cast<std::size_t>(other)] == host) ranks.push_back(other);
-  if (ranks.size() == 1) return named(rank);
-  return fmt::format("ranks {} on host {}", fmt::join(ranks, ", "), host);
+  return error_of(*news, names_, name, blame_);
 }
 
 Error NetEngine::timeout_error(const InFlight& what, double waited) {
@@ -112,7 +68,7 @@ Error NetEngine::with_silent_ranks(const Error& timeout) {
   std::string text = timeout.message();
   for (int rank = 0; control_ && rank < size_; ++rank)
     if (const auto seconds = control_->silent_seconds(rank)) {
-      text += fmt::format("; no heartbeat of {} for {:.0f} s", named(rank), *seconds);
+      text += fmt::format("; no heartbeat of {} for {:.0f} s", names_.named(rank), *seconds);
       blame_.ranks.push_back(rank);
     }
   if (blame_.ranks.empty()) return timeout;

@@ -45,11 +45,26 @@ std::string NetOperation::missing(std::vector<int>& peers) const {
   return execution ? execution->missing(peers) : "it has not started";
 }
 
+// A message's own signature is its sender's; here it is what this rank called.
+void NetOperation::note_submitted() {
+  if (is_message(call.operation))
+    ticket_ = flight->message(number, signature_of(call));
+  else
+    InFlight::note_submitted();
+}
+void NetOperation::note_finished() {
+  if (is_message(call.operation))
+    flight->message_finished(ticket_);
+  else
+    InFlight::note_finished();
+}
+
 NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<ControlLinks> control,
                      const Options& options)
     : options_(options),
       rank_(endpoint->rank()),
       size_(endpoint->size()),
+      names_{rank_, size_, options.hosts},
       endpoint_name_(endpoint->name()),
       polled_(endpoint->must_be_polled()),
       host_(make_host_memory()),
@@ -132,8 +147,8 @@ void NetEngine::submit(std::shared_ptr<Task> task) {
   wake_thread();
 }
 
-void NetEngine::note_call(const InFlight& what) {
-  if (what.flight) what.flight->submitted(what.number, what.signature);
+void NetEngine::note_call(InFlight& what) {
+  if (what.flight) what.note_submitted();
   // Only of the group of all ranks, whose numbers rank 0 has too.
   if (control_ && what.key.group == kWorldGroup) control_->called(what.number, what.signature);
 }
@@ -352,7 +367,7 @@ bool NetEngine::advance() {
       moved = tasks_[i]->advance(background_) || moved;
       if (tasks_[i]->done()) {
         endpoint_->end(tasks_[i]->key);
-        if (tasks_[i]->flight) tasks_[i]->flight->finished(tasks_[i]->number);
+        if (tasks_[i]->flight) tasks_[i]->note_finished();
         tasks_.erase(tasks_.begin() + static_cast<std::ptrdiff_t>(i));
         in_flight_.fetch_sub(1);
       } else {
@@ -424,7 +439,7 @@ void NetEngine::finish(Channel& channel, NetOperation& operation) {
   idle_.push_back(std::move(operation.execution));
   operation.program.reset();
   channel.bytes_running -= operation.bytes;
-  if (operation.flight) operation.flight->finished(operation.number);
+  if (operation.flight) static_cast<InFlight&>(operation).note_finished();
   if (!operation.internal) {
     channel.completed.fetch_add(1);
     if (background_) channel.by_progress_thread.fetch_add(1);

@@ -22,11 +22,11 @@
 #include <optional>
 #include <thread>
 
+#include "shoal/collectives/backend/net/blame.h"
 #include "shoal/collectives/backend/net/execution.h"
 #include "shoal/collectives/backend/net/patience.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/control_links.h"
-#include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 
@@ -48,6 +48,8 @@ class InFlight {
 
  protected:
   void set_done() { done_.store(true); }
+  virtual void note_submitted() { flight->submitted(number, signature); }
+  virtual void note_finished() { flight->finished(number); }
 
  private:
   friend class NetEngine;
@@ -80,6 +82,13 @@ struct NetOperation final : InFlight {
   std::string name() const override;
   std::string missing(std::vector<int>& peers) const override;
   void finish() { set_done(); }
+
+ protected:
+  void note_submitted() override;
+  void note_finished() override;
+
+ private:
+  std::uint64_t ticket_ = 0;  // of a message in `flight`
 };
 
 // Operations that start in order.
@@ -150,7 +159,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   bool advance();
   bool run_channel(Channel& channel, std::int64_t& budget);
   bool start_waiting(Channel& channel);
-  void note_call(const InFlight& what);
+  void note_call(InFlight& what);
   void start(Channel& channel, const std::shared_ptr<NetOperation>& operation);
   void finish(Channel& channel, NetOperation& operation);
   void throw_if_failed() const;
@@ -163,13 +172,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void fail_on_news(Name&& name);
   void drop_retired();
   Error with_cause(const Error& error);
-  Error cause_of(const ControlNews& news, const std::string& name);
   Error timeout_error(const InFlight& what, double waited);
   Error with_silent_ranks(const Error& timeout);
-  // "rank 3 (host node1)"
-  std::string named(int rank) const;
-  // "ranks 2, 3 on host node1": all that are lost where that one is out of reach.
-  std::string named_with_neighbours(int rank, std::vector<int>& ranks) const;
   // `sleeps`: so many in a row moved nothing.
   void sleep(std::uint32_t sleeps);
 
@@ -183,6 +187,7 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
 
   const Options options_;
   int rank_, size_;
+  const RankNames names_;
   std::string endpoint_name_;
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;

@@ -134,6 +134,7 @@ std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
   const int sender = sends ? rank_ : call.root, receiver = sends ? call.root : rank_;
   auto operation = prepared(std::move(call), lane.next % kMessageReach == kMessageReach - 1);
   operation->signature = message_signature(operation->call, rank_);
+  operation->flight = flight_;
   operation->number = lane.next;
   operation->key = {id_ + 1 + static_cast<std::uint32_t>(sender),
                     static_cast<std::uint32_t>(receiver) << kMessageBits |

@@ -77,7 +77,9 @@ std::vector<json> exchange_cards(const Who& who, const char* round, const json& 
   throw Error(ErrorCode::timeout,
               fmt::format("fabric: rank(s) {} did not join in time", fmt::join(missing, ", ")),
               "see whether they started and why they stopped")
-      .at_rank(who.rank);
+      .at_rank(who.rank)
+      .with_peer(missing.empty() ? -1 : missing.front())
+      .in_operation("make_communicator");
 }
 
 // What every rank says of its host.

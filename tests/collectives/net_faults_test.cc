@@ -1,0 +1,325 @@
+// Faults in the engine over an Endpoint, ranks as threads over the loopback; and what its control
+// connections tell of deaths.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "loopback_ranks.h"
+#include "support/ranks.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/collectives/diagnosis/diagnose.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using test::LoopbackRanks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+CommunicatorOptions with_deadline(double seconds) {
+  CommunicatorOptions options;
+  options.deadline_seconds = seconds;
+  return options;
+}
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+void sum(Communicator& c, std::vector<float>& values) {
+  c.all_reduce(values.data(), values.data(), static_cast<std::int64_t>(values.size()), DType::f32,
+               ReduceOp::sum)
+      ->wait();
+}
+
+TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
+  const LoopbackRanks loopback(3);
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10));
+    std::vector<float> values(world.rank == 1 ? 99 : 100);
+    try {
+      sum(*c, values);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THROW(c->barrier(), Error);  // the failure stays
+      throw;
+    }
+  });
+  for (const auto& error : errors)
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1 called all_reduce of 99 f32, sum"),
+                             HasSubstr("called all_reduce of 100 f32, sum")));
+}
+
+TEST(NetFaults, EveryRankWritesItsGroupsDown) {
+  const shoal::testing::TemporaryDirectory directory;
+  const LoopbackRanks loopback(3);
+  (void)shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(2);
+    options.flight_directory = directory.path();
+    const auto c = loopback.communicator(world, store, options);
+    const auto part = c->split(world.rank == 2 ? 1 : 0, 0);
+    std::vector<float> values(5000);
+    sum(*c, values);
+    if (part->size() == 2) sum(*part, values);
+    if (world.rank == 1) store.get("given up", Deadline::in_seconds(20));
+    try {
+      sum(*c, values);
+    } catch (const Error&) {
+      store.set("given up", "");
+      throw;
+    }
+  });
+  std::vector<FlightDump> dumps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    dumps.push_back(read_flight_dump(entry.path()));
+  const auto found = diagnose(dumps);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].group, "world");
+  EXPECT_EQ(found[0].verdict, Verdict::desync);
+  EXPECT_EQ(found[0].sequence, 3U);  // after the split's own exchange
+  EXPECT_THAT(found[0].culprits, ::testing::ElementsAre(1));
+  EXPECT_THAT(found[0].summary,
+              HasSubstr("all_reduce of 5000 f32, sum, which ranks 0, 2 wait for"));
+  EXPECT_EQ(found[1].group, "world/split/0/0");
+  EXPECT_EQ(found[1].verdict, Verdict::fine);
+}
+
+TEST(NetFaults, EveryRankWritesItsMessagesDown) {
+  const shoal::testing::TemporaryDirectory directory;
+  const LoopbackRanks loopback(2);
+  (void)shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(2);
+    options.flight_directory = directory.path();
+    const auto c = loopback.communicator(world, store, options);
+    std::vector<float> values(4);
+    if (world.rank == 1) c->send(values.data(), 4, DType::f32, 0)->wait();
+    if (world.rank == 0) c->recv(values.data(), 4, DType::f32, 1)->wait();
+    try {
+      if (world.rank == 0) c->recv(values.data(), 4, DType::f32, 1)->wait();
+    } catch (const Error&) {
+      store.set("given up", "");
+      throw;
+    }
+    store.get("given up", Deadline::in_seconds(20));
+    c->barrier()->wait();
+  });
+  std::vector<FlightDump> dumps;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    dumps.push_back(read_flight_dump(entry.path()));
+  ASSERT_EQ(dumps.size(), 2U);
+  EXPECT_THAT(diagnose(dumps)[0].summary,
+              HasSubstr("rank 1 never called the send that recv of 4 f32 from rank 1 (message 2) "
+                        "of rank 0 waits for"));
+}
+
+TEST(NetFaults, AStalledRankIsNamedWithTheMessageThatIsMissing) {
+  const LoopbackRanks loopback(3);
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(1));
+    c->barrier()->wait();
+    if (world.rank == 1) sleep_seconds(2);
+    std::vector<float> values(5000);
+    sum(*c, values);
+  });
+  EXPECT_LT(seconds_since(start), 4);
+  for (const int rank : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("all_reduce of 5000 f32, sum (#2)"), HasSubstr("within 1."),
+                      HasSubstr("missing: rank(s) 1: "), HasSubstr("rank 1 (instruction")));
+}
+
+TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
+  const LoopbackRanks loopback(3);
+  const FaultOptions faults{1, 0, 0, 1};
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(1), &faults);
+    c->barrier()->wait();
+    if (world.rank == 2) loopback.control->lose_silently(2);
+    std::vector<float> values(5000);
+    for (int i = 0; i < 1000; ++i) sum(*c, values);
+  });
+  for (const int rank : {0, 1})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("missing: rank(s)"));
+  EXPECT_THAT(errors[0] + errors[1], HasSubstr("rank 2 ("));
+}
+
+TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
+  const LoopbackRanks loopback(2);
+  const FaultOptions faults{1, 0, 0, 1};
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10), &faults);
+    c->barrier()->wait();
+    std::vector<float> a(5000), b(5000);
+    if (world.rank == 1) {
+      sleep_seconds(0.2);
+      loopback.control->lose_loudly(1);
+      sleep_seconds(1.5);
+      return;
+    }
+    auto first = c->all_reduce(a.data(), a.data(), 5000, DType::f32, ReduceOp::sum);
+    auto second = c->all_reduce(b.data(), b.data(), 5000, DType::f32, ReduceOp::sum);
+    EXPECT_THROW(second->wait(), Error);
+    first->wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
+}
+
+TEST(NetFaults, ARankThatLeavesIsNamed) {
+  const LoopbackRanks loopback(2);
+  const auto start = Clock::now();
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(10));
+    std::vector<float> values(8);
+    sum(*c, values);
+    if (world.rank == 1) return;
+    sum(*c, values);
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 left the group"), HasSubstr("all_reduce of 8")));
+  EXPECT_LT(seconds_since(start), 4);
+}
+
+// What rank 0 passes on, it passes on when it has no Communicator any more.
+TEST(NetFaults, AreHeardOfAfterRankZeroHasLeft) {
+  const LoopbackRanks loopback(3);
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    // So long rank 0 waits for the others at its end.
+    auto c = loopback.communicator(world, store, with_deadline(world.rank == 0 ? 2 : 30));
+    auto rest = c->split(world.rank == 0 ? -1 : 0, world.rank);
+    c.reset();
+    if (world.rank == 0) return store.set("rank 0 has left", "");
+    rest->barrier()->wait();
+    store.get("rank 0 has left", Deadline::in_seconds(20));
+    const auto start = Clock::now();
+    if (world.rank == 2) rest->abort("loss is NaN");
+    try {
+      rest->barrier()->wait();
+    } catch (const Error&) {
+      EXPECT_LT(seconds_since(start), 15);  // half the deadline
+      throw;
+    }
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_THAT(errors[1], HasSubstr("rank 2 aborted: loss is NaN"));
+}
+
+TEST(NetFaults, AbortEndsWaitsOnAllRanksAndSaysWhy) {
+  const LoopbackRanks loopback(3);
+  const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(30));
+    c->barrier()->wait();
+    const auto start = Clock::now();
+    if (world.rank == 2) {
+      sleep_seconds(0.1);
+      c->abort("loss is NaN");
+    }
+    try {
+      c->barrier()->wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::aborted);
+      EXPECT_EQ(error.peer(), 2);
+      EXPECT_LT(seconds_since(start), 1.5);
+      throw;
+    }
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 2 aborted: loss is NaN"));
+}
+
+TEST(NetFaults, AbortFromAnotherThreadEndsTheOwnWait) {
+  const LoopbackRanks loopback(2);
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(30));
+    c->barrier()->wait();
+    std::jthread watcher;
+    if (world.rank == 0)
+      watcher = std::jthread([&] {
+        sleep_seconds(0.1);
+        c->abort("watchdog");
+      });
+    else
+      sleep_seconds(0.3);
+    c->barrier()->wait();
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 0 aborted: watchdog"));
+}
+
+TEST(NetFaults, AWorkOutlivesItsCommunicatorWithAnError) {
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    auto c = loopback.communicator(world, store, with_deadline(20));
+    c->barrier()->wait();
+    if (world.rank == 1) return;
+    std::vector<float> values(100);
+    const auto work = c->all_reduce(values.data(), values.data(), 100, DType::f32, ReduceOp::sum);
+    c.reset();
+    EXPECT_THROW(work->wait(), Error);
+  });
+}
+
+// Processes, so that one can be killed; nothing but control connections between them.
+TEST(ControlLinks, TellOfADeathAtOnce) {
+  shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {
+    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(20));
+    shoal::test::ProcessRanks::say_ready(store);
+    const auto until = Deadline::in_seconds(8);
+    while (!links.news() && !until.passed()) sleep_seconds(0.002);
+    const auto news = links.news();
+    throw Error(ErrorCode::internal, news ? fmt::format("lost {}", news->rank) : "nothing");
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(20, 4));
+  const auto killed = Clock::now();
+  ranks.send_signal(2, SIGKILL);
+  const auto outcomes = ranks.wait(10);
+  EXPECT_LT(seconds_since(killed), 5);  // 15 where a host is out of reach
+  for (const int rank : {0, 1, 3})
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].error, HasSubstr("lost "));
+  EXPECT_THAT(outcomes[1].error, HasSubstr("lost 2"));
+}
+
+// A stopped process is no dead one: its host answers for it, and it may come back.
+TEST(ControlLinks, TellAStoppedProcessFromADeadOne) {
+  shoal::test::ProcessRanks ranks(3, [](const World& world, Store& store) {
+    const auto patience = Deadline::in_seconds(25);
+    const double reach = 1.0;
+    const ControlLinks links(world.rank, world.size, store, "c", patience, reach);
+    const auto all_did = [&](const std::string& what, std::initializer_list<int> whose) {
+      store.set(fmt::format("{}/{}", what, world.rank), std::to_string(getpid()));
+      for (const int rank : whose) store.get(fmt::format("{}/{}", what, rank), patience);
+    };
+    all_did("joined", {0, 1, 2});
+    const auto silence = [&] { return links.silent_seconds(2).value_or(0); };
+    if (world.rank == 2) {
+      std::raise(SIGSTOP);
+    } else {
+      // For longer than its host might be out of reach.
+      while (silence() < 1.5 * reach && !patience.passed()) sleep_seconds(0.01);
+      all_did("missed it", {0, 1});
+      const int stopped = std::stoi(store.get("joined/2", patience));
+      if (world.rank == 0) kill(stopped, SIGCONT);
+      while (silence() > 0 && !patience.passed()) sleep_seconds(0.01);
+    }
+    const auto news = links.news();
+    all_did("looked", {0, 1, 2});
+    if (news) throw Error(ErrorCode::internal, fmt::format("lost {}", news->rank));
+  });
+  for (const auto& outcome : ranks.wait(30)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+
+TEST(ControlLinks, NameTheRanksThatDidNotCome) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    if (world.rank == 1) return;
+    const ControlLinks links(world.rank, world.size, store, "c", Deadline::in_seconds(0.5));
+  });
+  for (const int rank : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                HasSubstr("rank(s) 1 did not join the group in time"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
