@@ -344,6 +344,7 @@ TEST_P(Matrix, ManyCombinationsAreExact) {
   const int step = over() == "shm" ? 5 : 61;
   const std::vector<int> sizes = axis_sizes();
   const AllowedPairs pairs;
+  std::size_t cases = 0;
   for (int r = 0; r < static_cast<int>(kRanks.size()); ++r) {
     if (!allowed(ranks, r, transport, GetParam())) continue;
     std::vector<test::Row> rows;
@@ -358,8 +359,10 @@ TEST_P(Matrix, ManyCombinationsAreExact) {
       while (axis < transport && (axis == offset || ++row[axis] == sizes[axis])) row[axis++] = 0;
       if (axis == transport) break;
     }
+    cases += rows.size();
     EXPECT_THAT(run_rows(pick(kRanks, r), over(), std::move(rows)), IsEmpty());
   }
+  RecordProperty("cases", std::to_string(cases));  // for --gtest_output
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, Matrix, ::testing::Range(0, static_cast<int>(kTransports.size())),
