@@ -77,6 +77,33 @@ void check_groups(Communicator& communicator) {
   expect(got.back() == from && more.back() == from, "messages");
 }
 
+// What MPI cannot count is refused on every rank alike, though only the root has the long buffer;
+// nobody is left waiting. The pointers are never followed.
+void check_refused(Communicator& communicator) {
+  constexpr std::int64_t kCount = 1'500'000'000;
+  std::vector<float> recv(200);  // before what is sent, which would overlap it otherwise
+  float* const send = recv.data() + 100;
+  for (const bool gathers : {true, false}) {
+    std::string refused;
+    try {
+      if (gathers)
+        communicator.gather(send, send, kCount, DType::f32, 0);
+      else
+        communicator.scatter(send, send, kCount, DType::f32, 0);
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+    expect(refused.find("needs a buffer of 3000000000 elements") != std::string::npos,
+           "gather or scatter: " + refused);
+  }
+  communicator.all_reduce(send, recv.data(), 100, DType::f32, ReduceOp::sum)->wait();
+  // Of an all_to_all_v the others know nothing but what the cards say.
+  const std::vector<std::int64_t> long_counts{1, 3'000'000'000}, counts{1, 1};
+  const bool longer = communicator.rank() == 1;
+  communicator.all_to_all_v(send, longer ? long_counts : counts, recv.data(), counts, DType::u8)
+      ->wait();
+}
+
 int run(const std::string& what, const std::string& backend) {
   World world = discover_world();
   const auto store = make_store(world, Deadline::in_seconds(30));
@@ -122,6 +149,7 @@ int run(const std::string& what, const std::string& backend) {
     const std::vector<std::int64_t> counts{1'000'000'000, 0, 0};
     communicator->reduce_scatter_v(values.data(), values.data(), counts, DType::f32, ReduceOp::sum);
   }
+  if (what == "refused") check_refused(*communicator);
   if (what == "silent" && world.rank == 0)
     communicator->recv(values.data(), 4, DType::f32, 1)->wait();
   if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);

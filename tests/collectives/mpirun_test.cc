@@ -145,6 +145,15 @@ TEST_F(Mpirun, MpiRefusesCountsThatItCannotExchange) {
   EXPECT_THAT(outcome.output, HasSubstr("needs a buffer of 3000000000 elements"));
 }
 
+TEST_F(Mpirun, MpiRefusesOnEveryRankWhatOneCannotCount) {
+  const Outcome outcome = mpirun(2, "refused", "mpi");
+  for (const int rank : {0, 1})
+    EXPECT_THAT(outcome.output,
+                HasSubstr(fmt::format("all_to_all_v of u8 on rank 1 needs a buffer of 3000000001 "
+                                      "elements, MPI counts to 2147483647 [rank {}, peer 1",
+                                      rank)));
+}
+
 TEST_F(Mpirun, MpiNamesTheStalledRank) {
   const Outcome outcome = mpirun(2, "stall", "mpi");
   EXPECT_NE(outcome.status, 0);

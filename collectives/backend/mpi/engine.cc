@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 #include <fmt/ranges.h>
 #include <sched.h>
@@ -29,6 +30,15 @@ int place_in(MPI_Comm comm) {
   int rank = 0;
   MPI_Comm_rank(comm, &rank);
   return rank;
+}
+
+constexpr std::int64_t kMost = INT_MAX;  // elements of a buffer
+
+Error too_long(const std::string& call, std::int64_t elements) {
+  return Error(
+      ErrorCode::invalid_argument,
+      fmt::format("mpi: {} needs a buffer of {} elements, MPI counts to {}", call, elements, kMost),
+      "split the call, or use --backend native");
 }
 
 std::int64_t count_for(const std::vector<std::int64_t>& counts, int peer) {
@@ -99,18 +109,19 @@ void MpiEngine::abandon() {
   messages_.clear();
 }
 
-std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
-  constexpr std::int64_t kMost = INT_MAX;
-  std::int64_t most = std::max(call.send_bytes(rank_, size_), call.recv_bytes(rank_, size_)) /
-                      static_cast<std::int64_t>(size_of(call.dtype));
+// MPI counts the elements of a part in an int, and Open MPI's schedules multiply it by a rank in an
+// int too: so the root's whole buffer must fit. The same on all ranks, of which none may go ahead
+// where another one refuses; those of an all_to_all_v hear each other's by card (check_cards).
+void MpiEngine::check_length(const Call& call) const {
+  std::int64_t most = table_bytes(call, size_) / static_cast<std::int64_t>(size_of(call.dtype));
   // Exchanged: the rank with the largest part receives it from everybody.
   for (int peer = 0; call.reduces() && !reduced_by_mpi(call) && peer < size_; ++peer)
     most = std::max(most, part(call, peer).size() * size_);
-  if (most > kMost)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("mpi: {} needs a buffer of {} elements, MPI counts to {}",
-                            describe(call), most, kMost),
-                "split the call, or use --backend native");
+  if (most > kMost) throw too_long(describe(call), most);
+}
+
+std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
+  check_length(call);
   auto operation = std::make_shared<MpiOperation>();
   operation->call = std::move(call);
   const std::lock_guard lock(runtime_.mutex);
@@ -255,10 +266,12 @@ bool MpiEngine::advance_head() {
 void MpiEngine::post_cards(MpiOperation& o) {
   constexpr int kTag = 1;
   for (int peer = 0; peer < size_; ++peer) {
-    o.own_cards.push_back({o.sequence, signature_of(o.call), o.call.factor, 0, 0});
+    o.own_cards.push_back({o.sequence, signature_of(o.call), o.call.factor});
     if (o.call.operation != Operation::all_to_all_v) continue;
     o.own_cards.back().sends = count_for(o.call.counts, peer);
     o.own_cards.back().expects = count_for(o.call.recv_counts, peer);
+    o.own_cards.back().longest =
+        std::max(o.call.count, std::reduce(o.call.recv_counts.begin(), o.call.recv_counts.end()));
   }
   o.cards = o.own_cards;
   for (int pass = 0; pass < 2; ++pass)
@@ -293,6 +306,11 @@ void MpiEngine::check_cards(const MpiOperation& o) const {
       if (describe(own.signature) == describe(theirs.signature)) text += " with other counts";
       fail(peer, text, "call the same operations in the same order on every rank");
     }
+    if (theirs.longest > kMost)
+      throw too_long(fmt::format("{} on rank {}", describe(o.call), peer), theirs.longest)
+          .at_rank(rank_)
+          .with_peer(peer)
+          .in_operation(named(o));
     if (theirs.sends != own.expects && o.call.operation == Operation::all_to_all_v)
       fail(peer,
            fmt::format("rank {} sends {} elements to rank {}, which expects {}", peer, theirs.sends,

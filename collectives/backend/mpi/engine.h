@@ -28,7 +28,8 @@ struct MpiCard {
   std::uint64_t sequence = 0;
   Signature signature;
   double factor = 1;
-  std::int64_t sends = 0, expects = 0;  // of all_to_all_v, between these two ranks
+  // Of all_to_all_v: between these two ranks, and elements of the sender's larger buffer.
+  std::int64_t sends = 0, expects = 0, longest = 0;
 };
 
 struct MpiOperation {
@@ -79,6 +80,7 @@ class MpiEngine {
   void abandon();  // what is in flight, in memory that outlives us
   void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
   void throw_if_failed() const;
+  void check_length(const Call& call) const;
   bool advance();
   bool advance_head();
   void post_cards(MpiOperation& o);

@@ -25,7 +25,7 @@ void MpiEngine::post_message(MpiOperation& o) {
   const bool sends = c.operation == Operation::send;
   o.sequence = message_sequences_[sends ? std::pair(rank_, c.root) : std::pair(c.root, rank_)]++;
   o.ticket = flight_.message(static_cast<std::uint32_t>(o.sequence), signature_of(c));
-  o.own_cards = {{o.sequence, message_signature(c, rank_), 1, 0, 0}};
+  o.own_cards = {{o.sequence, message_signature(c, rank_)}};
   o.cards = o.own_cards;
   MPI_Request request = MPI_REQUEST_NULL;
   if (!sends) {
