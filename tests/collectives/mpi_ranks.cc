@@ -104,6 +104,59 @@ void check_refused(Communicator& communicator) {
       ->wait();
 }
 
+// Says what it failed with, then waits until all ranks have: mpirun ends the others with the first
+// that ends before it has ended MPI.
+template <typename Body>
+void all_say(const World& world, Store& store, const std::string& what, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s: rank %d failed: %s\n", what.c_str(), world.rank, error.what());
+  }
+  const auto key = [&](int rank) { return fmt::format("test/{}/{}", what, rank); };
+  store.set(key(world.rank), "");
+  for (int rank = 0; rank < world.size; ++rank) store.get(key(rank), Deadline::in_seconds(60));
+}
+
+// Ranks 2 and 1 of the job, in this order, are a part whose own numbers for them are 0 and 1.
+void check_names_in_a_part(const World& world, Store& store, Communicator& communicator) {
+  std::vector<float> values(100, 1.0f);
+  const bool longer = world.rank == 1;
+  const auto in_a_part = [&](const std::string& what, auto&& body) {
+    const auto part = communicator.split(world.rank == 0 ? -1 : 0, -world.rank);
+    all_say(world, store, what, [&] {
+      if (part) body(*part);
+    });
+  };
+  in_a_part("mismatch", [&](Communicator& part) {
+    part.all_reduce(values.data(), values.data(), longer ? 99 : 100, DType::f32, ReduceOp::sum)
+        ->wait();
+  });
+  in_a_part("root", [&](Communicator& part) {
+    part.broadcast(values.data(), longer ? 99 : 100, DType::f32, 0)->wait();
+  });
+  in_a_part("pair", [&](Communicator& part) {
+    const std::vector<std::int64_t> two{2, 2}, other{3, 2};
+    std::vector<float> recv(4);
+    part.all_to_all_v(values.data(), longer ? other : two, recv.data(), two, DType::f32)->wait();
+  });
+  in_a_part("message", [&](Communicator& part) {
+    if (world.rank == 2) part.send(values.data(), 5, DType::f32, 1)->wait();
+    if (world.rank == 1) part.recv(values.data(), 4, DType::f32, 0)->wait();
+  });
+  in_a_part("silent", [&](Communicator& part) {
+    if (world.rank == 2)
+      part.recv(values.data(), 4, DType::f32, 1)->wait(Deadline::in_seconds(0.5));
+  });
+  in_a_part("missing", [&](Communicator& part) {
+    if (world.rank == 2) part.barrier()->wait(Deadline::in_seconds(0.5));
+  });
+  in_a_part("abort", [&](Communicator& part) {
+    if (world.rank == 1) part.abort("enough");
+    if (world.rank == 2) part.recv(values.data(), 4, DType::f32, 1)->wait();
+  });
+}
+
 int run(const std::string& what, const std::string& backend) {
   World world = discover_world();
   const auto store = make_store(world, Deadline::in_seconds(30));
@@ -149,7 +202,8 @@ int run(const std::string& what, const std::string& backend) {
     const std::vector<std::int64_t> counts{1'000'000'000, 0, 0};
     communicator->reduce_scatter_v(values.data(), values.data(), counts, DType::f32, ReduceOp::sum);
   }
-  if (what == "refused") check_refused(*communicator);
+  if (what == "refused") all_say(world, *store, what, [&] { check_refused(*communicator); });
+  if (what == "part") check_names_in_a_part(world, *store, *communicator);
   if (what == "silent" && world.rank == 0)
     communicator->recv(values.data(), 4, DType::f32, 1)->wait();
   if (what == "mismatch") sum(world.rank == 1 ? 99 : 100);

@@ -21,6 +21,7 @@
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -149,9 +150,26 @@ TEST_F(Mpirun, MpiRefusesOnEveryRankWhatOneCannotCount) {
   const Outcome outcome = mpirun(2, "refused", "mpi");
   for (const int rank : {0, 1})
     EXPECT_THAT(outcome.output,
-                HasSubstr(fmt::format("all_to_all_v of u8 on rank 1 needs a buffer of 3000000001 "
-                                      "elements, MPI counts to 2147483647 [rank {}, peer 1",
-                                      rank)));
+                ContainsRegex(fmt::format("rank {} failed: .*all_to_all_v of u8 on rank 1 needs a "
+                                          "buffer of 3000000001 elements, MPI counts to 2147483647",
+                                          rank)));
+}
+
+TEST_F(Mpirun, MpiNamesRanksOfAPartAsTheJobNumbersThem) {
+  const std::string output = mpirun(3, "part", "mpi").output;
+  EXPECT_THAT(output, HasSubstr("mismatch: rank 1 failed: "));
+  EXPECT_THAT(output, HasSubstr("rank 1 called all_reduce of 99 f32, sum"));
+  EXPECT_THAT(output, HasSubstr("rank 2 called all_reduce of 100 f32, sum"));
+  EXPECT_THAT(output, HasSubstr("rank 1 called broadcast of 99 f32, root 2"));
+  EXPECT_THAT(output, HasSubstr("rank 1 sends 3 elements to rank 2, which expects 2"));
+  EXPECT_THAT(output, HasSubstr("message: rank 1 failed: rank 2 called send of 5 f32 to rank 1, "
+                                "rank 1 called recv of 4 f32 from rank 2 [rank 1, peer 2, recv of "
+                                "4 f32 from rank 2]"));
+  EXPECT_THAT(output, ContainsRegex("silent: rank 2 failed: recv of 4 f32 from rank 1 .*; rank 1 "
+                                    "has not sent it \\[rank 2, peer 1"));
+  EXPECT_THAT(output, ContainsRegex("missing: rank 2 failed: barrier .*missing: rank\\(s\\) 1 "
+                                    "\\[rank 2, peer 1"));
+  EXPECT_THAT(output, HasSubstr("abort: rank 2 failed: rank 1 aborted: enough [rank 2"));
 }
 
 TEST_F(Mpirun, MpiNamesTheStalledRank) {

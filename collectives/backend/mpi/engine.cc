@@ -17,10 +17,6 @@ constexpr auto kTakeOverAfter = std::chrono::microseconds(300);
 constexpr auto kNap = std::chrono::microseconds(500);
 constexpr auto kLookEvery = std::chrono::milliseconds(250);  // at the store, for an abort
 
-std::string named(const MpiOperation& o) {
-  return fmt::format("{} (#{})", describe(o.call), o.sequence);
-}
-
 std::string flight_name(const std::string& prefix) {
   return prefix.starts_with("shoal/") ? prefix.substr(6) : prefix;
 }
@@ -46,6 +42,15 @@ std::int64_t count_for(const std::vector<std::int64_t>& counts, int peer) {
 }
 
 }  // namespace
+
+std::string MpiEngine::words(Signature signature) const {
+  if (signature.root >= 0) signature.root = member(signature.root);
+  return describe(signature);
+}
+
+std::string MpiEngine::named(const MpiOperation& o) const {
+  return fmt::format("{} (#{})", words(signature_of(o.call)), o.sequence);
+}
 
 bool all_done(std::vector<MPI_Request>& requests) {
   int done = 0;
@@ -82,7 +87,7 @@ void MpiEngine::guarded(Body&& body) {
   } catch (const Error& error) {
     fail(error);
   } catch (const std::exception& problem) {  // no memory, say; the other ranks must hear of it
-    fail(Error(ErrorCode::internal, fmt::format("mpi: {}", problem.what())).at_rank(rank_));
+    fail(Error(ErrorCode::internal, fmt::format("mpi: {}", problem.what())).at_rank(member(rank_)));
   }
 }
 
@@ -95,7 +100,7 @@ void MpiEngine::fail(const Error& error) {
   if (error.code() != ErrorCode::aborted) try {
       abort(error.what());  // who does not see what is wrong need not wait for its deadline
     } catch (const Error& problem) {
-      log::debug("mpi: rank {} cannot tell the others: {}", rank_, problem.what());
+      log::debug("mpi: rank {} cannot tell the others: {}", member(rank_), problem.what());
     }
   throw Error(*failure_);
 }
@@ -117,7 +122,7 @@ void MpiEngine::check_length(const Call& call) const {
   // Exchanged: the rank with the largest part receives it from everybody.
   for (int peer = 0; call.reduces() && !reduced_by_mpi(call) && peer < size_; ++peer)
     most = std::max(most, part(call, peer).size() * size_);
-  if (most > kMost) throw too_long(describe(call), most);
+  if (most > kMost) throw too_long(words(signature_of(call)), most);
 }
 
 std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
@@ -190,13 +195,15 @@ void MpiEngine::throw_if_aborted(const MpiOperation& operation) {
   if (!text) return;
   const std::lock_guard lock(runtime_.mutex);
   guarded([&] {
-    throw Error(ErrorCode::aborted, *text).at_rank(rank_).in_operation(describe(operation.call));
+    throw Error(ErrorCode::aborted, *text)
+        .at_rank(member(rank_))
+        .in_operation(describe(operation.call));
   });
 }
 
 void MpiEngine::abort(std::string_view reason) {
   store_.compare_set(prefix_ + "/abort", std::nullopt,
-                     fmt::format("rank {} aborted: {}", rank_, reason));
+                     fmt::format("rank {} aborted: {}", member(rank_), reason));
 }
 
 void MpiEngine::stop() {
@@ -209,7 +216,7 @@ void MpiEngine::stop() {
     abandon();
   }
   if (!failure_)
-    failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(rank_);
+    failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(member(rank_));
 }
 
 CommunicatorStatistics MpiEngine::statistics() const {
@@ -292,8 +299,8 @@ void MpiEngine::post_cards(MpiOperation& o) {
 void MpiEngine::check_cards(const MpiOperation& o) const {
   const auto fail = [&](int peer, const std::string& text, const char* remedy) {
     throw Error(ErrorCode::mismatch, text, remedy)
-        .at_rank(rank_)
-        .with_peer(peer)
+        .at_rank(member(rank_))
+        .with_peer(member(peer))
         .in_operation(named(o));
   };
   for (int peer = 0; peer < size_; ++peer) {
@@ -302,24 +309,25 @@ void MpiEngine::check_cards(const MpiOperation& o) const {
     if (theirs.sequence != own.sequence || theirs.signature != own.signature) {
       std::string text =
           fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
-                      rank_, describe(own.signature), peer, describe(theirs.signature));
+                      member(rank_), words(own.signature), member(peer), words(theirs.signature));
       if (describe(own.signature) == describe(theirs.signature)) text += " with other counts";
       fail(peer, text, "call the same operations in the same order on every rank");
     }
     if (theirs.longest > kMost)
-      throw too_long(fmt::format("{} on rank {}", describe(o.call), peer), theirs.longest)
-          .at_rank(rank_)
-          .with_peer(peer)
+      throw too_long(fmt::format("{} on rank {}", words(signature_of(o.call)), member(peer)),
+                     theirs.longest)
+          .at_rank(member(rank_))
+          .with_peer(member(peer))
           .in_operation(named(o));
     if (theirs.sends != own.expects && o.call.operation == Operation::all_to_all_v)
       fail(peer,
-           fmt::format("rank {} sends {} elements to rank {}, which expects {}", peer, theirs.sends,
-                       rank_, own.expects),
+           fmt::format("rank {} sends {} elements to rank {}, which expects {}", member(peer),
+                       theirs.sends, member(rank_), own.expects),
            "let what a rank sends be what its peer receives");
     if (own.sends != theirs.expects && o.call.operation == Operation::all_to_all_v)
       fail(peer,
-           fmt::format("rank {} sends {} elements to rank {}, which expects {}", rank_, own.sends,
-                       peer, theirs.expects),
+           fmt::format("rank {} sends {} elements to rank {}, which expects {}", member(rank_),
+                       own.sends, member(peer), theirs.expects),
            "let what a rank sends be what its peer receives");
   }
 }
@@ -342,15 +350,15 @@ void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {
   if (is_message(waited_for.call.operation))
     throw Error(ErrorCode::timeout, message_timeout(waited_for, waited),
                 "see what that rank does, or raise SHOAL_DEADLINE_S")
-        .at_rank(rank_)
-        .with_peer(waited_for.call.root)
-        .in_operation(describe(waited_for.call));
+        .at_rank(member(rank_))
+        .with_peer(member(waited_for.call.root))
+        .in_operation(words(signature_of(waited_for.call)));
   MpiOperation& head = *queue_.front();
   std::vector<int> missing;
   for (int peer = 0; head.stage == MpiOperation::Stage::cards && peer < size_; ++peer) {
     int done = 1;
     MPI_Test(&head.card_requests[static_cast<std::size_t>(peer)], &done, MPI_STATUS_IGNORE);
-    if (!done) missing.push_back(peer);
+    if (!done) missing.push_back(member(peer));
   }
   throw Error(
       ErrorCode::timeout,
@@ -358,9 +366,9 @@ void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {
                   missing.empty() ? std::string("every rank called it, the data did not arrive")
                                   : fmt::format("missing: rank(s) {}", fmt::join(missing, ", "))),
       "see what those ranks do, or raise SHOAL_DEADLINE_S")
-      .at_rank(rank_)
+      .at_rank(member(rank_))
       .with_peer(missing.empty() ? -1 : missing.front())
-      .in_operation(describe(waited_for.call));
+      .in_operation(words(signature_of(waited_for.call)));
 }
 
 void MpiEngine::progress_loop() {
@@ -378,7 +386,7 @@ void MpiEngine::progress_loop() {
       });
     } catch (const std::exception& problem) {
       // Kept in failure_: the next call on any thread throws it.
-      log::debug("mpi: rank {}, progress thread: {}", rank_, problem.what());
+      log::debug("mpi: rank {}, progress thread: {}", member(rank_), problem.what());
     }
     background_ = false;
   }

@@ -79,6 +79,9 @@ class MpiEngine {
   [[noreturn]] void fail(const Error& error);
   void abandon();  // what is in flight, in memory that outlives us
   void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
+  // As the job numbers ranks, a call's root and peer too.
+  std::string words(Signature signature) const;
+  std::string named(const MpiOperation& o) const;
   void throw_if_failed() const;
   void check_length(const Call& call) const;
   bool advance();

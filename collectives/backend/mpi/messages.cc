@@ -60,12 +60,12 @@ bool MpiEngine::advance_message(MpiOperation& o) {
   const Signature &own = o.own_cards[0].signature, &theirs = o.cards[0].signature;
   if (own != theirs)
     throw Error(ErrorCode::mismatch,
-                fmt::format("rank {} called {}, rank {} called {}", c.root, describe(theirs), rank_,
-                            describe(c)),
+                fmt::format("rank {} called {}, rank {} called {}", member(c.root), words(theirs),
+                            member(rank_), words(signature_of(c))),
                 "let counts and dtypes of a send and its recv agree")
-        .at_rank(rank_)
-        .with_peer(c.root)
-        .in_operation(describe(c));
+        .at_rank(member(rank_))
+        .with_peer(member(c.root))
+        .in_operation(words(signature_of(c)));
   if (c.count > 0) {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Irecv(c.recv, static_cast<int>(c.count), mpi_type(c.dtype), c.root,
@@ -91,7 +91,8 @@ std::string MpiEngine::message_timeout(const MpiOperation& o, double waited) con
                           ? "has not sent it"
                           : "has sent it, the data did not arrive";
   return fmt::format("{} (message {} between the two) did not finish within {:.1f} s; rank {} {}",
-                     describe(o.call), o.sequence + 1, waited, o.call.root, state);
+                     words(signature_of(o.call)), o.sequence + 1, waited, member(o.call.root),
+                     state);
 }
 
 }  // namespace shoal::collectives
