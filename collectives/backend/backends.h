@@ -21,9 +21,11 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
                                                     const CommunicatorOptions& options);
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options);
-// One rank: every operation is a copy; no store, no thread. `name` is what backend() says.
+// One rank: every operation is a copy; no store, no thread. `name` is what backend() says,
+// `member` this rank as the job numbers it: Errors name that.
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
-                                                       const CommunicatorOptions& options);
+                                                       const CommunicatorOptions& options,
+                                                       int member = 0);
 
 // What `native` is inside a host: shared memory. `prefix`: of its keys in the store, new for each
 // group; collective among the group's ranks. `members`: see Group.

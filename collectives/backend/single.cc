@@ -1,5 +1,7 @@
 // A group of one rank: every operation is a copy.
 #include <cstring>
+#include <mutex>
+#include <optional>
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
@@ -44,9 +46,10 @@ class CountedHostMemory final : public MemoryResource {
 
 class SingleCommunicator final : public CallCommunicator {
  public:
-  SingleCommunicator(std::string name, const CommunicatorOptions& options)
+  SingleCommunicator(std::string name, const CommunicatorOptions& options, int member)
       : name_(std::move(name)),
         options_(options),
+        member_(member),
         reduction_(kernels::make_cpu_reduction()),
         memory_(make_counted_host_memory(options.counted_by)) {}
 
@@ -55,14 +58,23 @@ class SingleCommunicator final : public CallCommunicator {
   std::string backend() const override { return name_; }
   MemoryResource& memory_resource() override { return *memory_; }
   CommunicatorStatistics statistics() const override { return statistics_; }
-  void abort(std::string_view) override {}
+  void abort(std::string_view reason) override {
+    const std::lock_guard lock(mutex_);
+    if (!failure_)
+      failure_ = Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", member_, reason))
+                     .at_rank(member_);
+  }
 
  private:
   WorkPtr submit(Call&& call) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) throw Error(*failure_).in_operation(describe(call));
+    }
     if (call.operation == Operation::all_to_all_v && call.counts != call.recv_counts)
       throw Error(ErrorCode::mismatch,
-                  fmt::format("rank 0 sends {} elements to rank 0, which expects {}",
-                              call.counts.front(), call.recv_counts.front()));
+                  fmt::format("rank {} sends {} elements to rank {}, which expects {}", member_,
+                              call.counts.front(), member_, call.recv_counts.front()));
     const std::int64_t bytes = call.send_bytes(0, 1);
     if (call.op == ReduceOp::premultiplied_sum)
       scale_into(*reduction_, call.dtype, call.send, call.factor, call.recv, call.count);
@@ -73,14 +85,17 @@ class SingleCommunicator final : public CallCommunicator {
   }
   double deadline_seconds() const override { return options_.deadline_seconds; }
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
-    return plan.ranks.empty() ? nullptr : make_single_communicator(name_, options_);
+    return plan.ranks.empty() ? nullptr : make_single_communicator(name_, options_, member_);
   }
 
   std::string name_;
   CommunicatorOptions options_;
+  int member_;  // this rank in the job
   std::unique_ptr<kernels::ReductionKernels> reduction_;
   std::unique_ptr<MemoryResource> memory_;
   CommunicatorStatistics statistics_;
+  std::mutex mutex_;  // abort() may come from any thread
+  std::optional<Error> failure_;
 };
 
 }  // namespace
@@ -90,8 +105,9 @@ std::unique_ptr<MemoryResource> make_counted_host_memory(CountingMemory* counted
 }
 
 std::unique_ptr<Communicator> make_single_communicator(std::string name,
-                                                       const CommunicatorOptions& options) {
-  return std::make_unique<SingleCommunicator>(std::move(name), options);
+                                                       const CommunicatorOptions& options,
+                                                       int member) {
+  return std::make_unique<SingleCommunicator>(std::move(name), options, member);
 }
 
 }  // namespace shoal::collectives

@@ -1,9 +1,16 @@
+#include <algorithm>
 #include <array>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/select/algorithm_selector.h"
+#include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/device/device.h"
 
 namespace shoal::collectives {
@@ -12,6 +19,47 @@ namespace {
 constexpr std::array kBackends{Backend{"native", make_native_communicator},
                                Backend{"mpi", make_mpi_communicator},
                                Backend{"nccl", make_nccl_communicator}};
+
+// What only native can do is refused, not dropped.
+void refuse_native_options(std::string_view backend, const CommunicatorOptions& options) {
+  const std::array chosen{std::pair{"algorithm", &options.algorithm},
+                          std::pair{"collectives", &options.collectives},
+                          std::pair{"transport", &options.transport}};
+  for (const auto& [name, value] : chosen)
+    if (!value->empty())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} '{}' is native's; the {} backend chooses by itself", name, *value,
+                              backend),
+                  fmt::format("leave {} out, or use the native backend", name));
+  if (!env::get_string(env::kCollectives).empty())
+    log::once(log::Level::warn, "collectives-not-native",
+              fmt::format("SHOAL_COLLECTIVES has no effect: its rules are for native, the {} "
+                          "backend chooses by itself",
+                          backend));
+}
+
+// What has no meaning for one rank is said, what is unknown is refused all the same.
+void check_single_options(const CommunicatorOptions& options) {
+  (void)make_selector(options.collectives);
+  constexpr std::array<std::string_view, 4> kKnown{"shm", "tcp", "udp", "efa"};
+  if (!options.transport.empty() && std::ranges::find(kKnown, options.transport) == kKnown.end()) {
+    const auto providers = fabric_providers();
+    if (std::ranges::find(providers, options.transport) == providers.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("'{}' is not a transport; there are {}{}{}", options.transport,
+                              fmt::join(kKnown, ", "), providers.empty() ? "" : ", ",
+                              fmt::join(providers, ", ")));
+  }
+  std::vector<std::string> unused;
+  if (options.backend != "native") unused.push_back("backend " + options.backend);
+  if (!options.algorithm.empty()) unused.push_back("algorithm " + options.algorithm);
+  if (!options.collectives.empty()) unused.emplace_back("the rules of collectives");
+  if (!options.transport.empty()) unused.push_back("transport " + options.transport);
+  if (unused.empty()) return;
+  const std::string text = fmt::format("{}: without effect, for one rank's operations are copies",
+                                       fmt::join(unused, ", "));
+  log::once(log::Level::info, text, text);
+}
 
 }  // namespace
 
@@ -30,9 +78,13 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
     if (options.fixed_order && backend.name == "nccl")
       throw Error(ErrorCode::invalid_argument, "NCCL sums in an order of its own, not a fixed one",
                   "use the native backend, or leave fixed_order out");
+    if (backend.name != "native") refuse_native_options(backend.name, options);
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
-    if (world.size == 1 && !on_device) return make_single_communicator(options.backend, settled);
+    if (world.size == 1 && !on_device) {
+      check_single_options(options);
+      return make_single_communicator(options.backend, settled);
+    }
     return backend.make(world, store, settled);
   }
   throw Error(ErrorCode::invalid_argument,

@@ -1,6 +1,8 @@
 // What the matrix does not see: groups, sub-groups, unequal counts that do not agree, arguments
 // that are refused. With the native backend; mpirun_test.cc repeats some under mpi.
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 
@@ -10,6 +12,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -32,6 +35,75 @@ std::string text_of(const std::function<void()>& body) {
     return error.what();
   }
   return "";
+}
+
+TEST(Options, ThatOnlyNativeKnowsAreRefusedByTheOthers) {
+  const auto store = make_hash_store();
+  for (const std::string backend : {"mpi", "nccl"}) {
+    const auto text_with = [&](std::string CommunicatorOptions::* option, const char* value) {
+      CommunicatorOptions o;
+      o.backend = backend;
+      o.*option = value;
+      return text_of([&] { make_communicator(shoal::test::local_world(0, 2), *store, o); });
+    };
+    EXPECT_THAT(text_with(&CommunicatorOptions::transport, "tcp"),
+                HasSubstr("transport 'tcp' is native's; the " + backend + " backend"));
+    EXPECT_THAT(text_with(&CommunicatorOptions::collectives, "@ring"),
+                HasSubstr("collectives '@ring' is native's; the " + backend + " backend"));
+    EXPECT_THAT(text_with(&CommunicatorOptions::algorithm, "ring"),
+                HasSubstr("algorithm 'ring' is native's; the " + backend + " backend"));
+  }
+}
+
+bool noticed(const std::string& text) {
+  const auto notices = log::notices();
+  return std::ranges::any_of(notices, [&](const log::Notice& notice) {
+    return notice.text.find(text) != std::string::npos;
+  });
+}
+
+TEST(Options, OfTheEnvironmentThatHaveNoEffectAreSaid) {
+  const auto store = make_hash_store();
+  CommunicatorOptions o;
+  o.backend = "mpi";
+  ASSERT_FALSE(noticed("SHOAL_COLLECTIVES has no effect"));
+  ::setenv("SHOAL_COLLECTIVES", "@ring", 1);
+  make_communicator(shoal::test::local_world(0, 1), *store, o);
+  ::unsetenv("SHOAL_COLLECTIVES");
+  EXPECT_TRUE(noticed("SHOAL_COLLECTIVES has no effect"));
+}
+
+TEST(SingleRank, RefusesWhatIsUnknownAndSaysWhatHasNoEffect) {
+  const auto store = make_hash_store();
+  const auto text_with = [&](const CommunicatorOptions& o) {
+    return text_of([&] { make_communicator(shoal::test::local_world(0, 1), *store, o); });
+  };
+  CommunicatorOptions o;
+  o.transport = "carrier pigeons";
+  EXPECT_THAT(text_with(o), HasSubstr("'carrier pigeons' is not a transport; there are shm, tcp"));
+  o.transport = "tcp";
+  o.collectives = "@ringg";
+  EXPECT_THAT(text_with(o), HasSubstr("ringg"));
+  o.collectives = "@ring";
+  EXPECT_EQ(text_with(o), "");
+  EXPECT_TRUE(noticed("the rules of collectives, transport tcp: without effect, for one rank's"));
+  CommunicatorOptions mpi;
+  mpi.backend = "mpi";
+  EXPECT_EQ(text_with(mpi), "");
+  EXPECT_TRUE(noticed("backend mpi: without effect, for one rank's"));
+}
+
+TEST(SingleRank, IsAbortedAsOthersAre) {
+  const auto store = make_hash_store();
+  const auto c = make_communicator(shoal::test::local_world(0, 1), *store, options());
+  c->barrier()->wait();
+  const auto part = c->split(0, 0);
+  c->abort("enough");
+  c->abort("more than that");
+  for (int call = 0; call < 2; ++call)
+    EXPECT_THAT(text_of([&] { c->barrier(); }), HasSubstr("rank 0 aborted: enough [rank 0"));
+  EXPECT_THAT(text_of([&] { c->split(0, 0); }), HasSubstr("rank 0 aborted: enough"));
+  part->barrier()->wait();
 }
 
 TEST(UnequalCounts, ThatDifferAreNamedOnEveryRank) {

@@ -227,10 +227,6 @@ class NcclCommunicator final : public CallCommunicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options) {
-  if (!options.algorithm.empty())
-    throw_error(ErrorCode::invalid_argument,
-                "algorithm '{}' is native's; the nccl backend leaves the choice to NCCL",
-                options.algorithm);
   const int devices = device_backend(DeviceType::cuda).count();
   if (devices < world.local_size)
     throw Error(ErrorCode::unavailable,
