@@ -9,10 +9,10 @@
 namespace shoal::collectives {
 
 // Not thread-safe. Dropping a Work does not cancel it: the progress thread finishes it. After an
-// Error the Communicator has failed: everything in flight and every later call throws the same
-// Error, and this rank touches no buffer any more. Another rank of the host may still finish the
-// step it is in, which reads and writes this rank's symmetric memory (memory_resource()): what is
-// put there anew may be overwritten until that rank has failed too.
+// Error the Communicator has failed: everything in flight and every later call throws it, and this
+// rank touches no buffer any more. What may: another rank of the host that is still in a step, this
+// rank's symmetric memory (memory_resource()), until it has failed too; MPI (mpi), whatever it has
+// begun, all buffers and until the process ends, for MPI cancels neither collectives nor sends.
 class Work {
  public:
   virtual ~Work() = default;

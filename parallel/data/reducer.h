@@ -73,7 +73,7 @@ class Reducer {
   // gradients stay valid as long as any Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
           const ReducerOptions& options = {});
-  // Takes its hooks away; waits for nothing. Aborts the communicator where buckets are in flight.
+  // Takes its hooks away, waits for nothing; aborts where buckets are in flight (mpi: see work.h).
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;

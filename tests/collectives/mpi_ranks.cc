@@ -1,5 +1,6 @@
 // A rank under mpirun: runs the checks that its first argument names with the backend that its
 // second one names. Exit status 0: all right. tests/collectives/mpirun_test.cc starts it.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -8,7 +9,12 @@
 
 #include "predictable.h"
 
+#include "shoal/collectives/algorithm/canonical_tree.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+#if SHOAL_HAVE_MPI
+#include "shoal/collectives/backend/mpi/engine.h"
+#endif
 
 namespace shoal::collectives {
 namespace {
@@ -23,6 +29,11 @@ void check_results(Communicator& communicator) {
   const test::Case large{Operation::all_reduce, DType::f32, ReduceOp::sum, (1 << 20) + 3, true, 4,
                          test::Memory::plain,   0};
   expect(test::wrong_in(communicator, large) == 0, "large all_reduce");
+  const auto notices = log::notices();
+  const auto said = std::ranges::any_of(notices, [](const log::Notice& notice) {
+    return notice.text.find("of 16-bit floats, which MPI's cannot add") != std::string::npos;
+  });
+  expect(said == (communicator.backend() == "mpi"), "what takes the place of MPI's reductions");
 }
 
 // Sums of random numbers: the bytes of rank 0's result are everybody's.
@@ -157,12 +168,119 @@ void check_names_in_a_part(const World& world, Store& store, Communicator& commu
   });
 }
 
+// Sums of f32 have the bits of the canonical tree; counts for which MPI changes its algorithm.
+float term(int rank, std::int64_t i) {
+  std::mt19937 random(static_cast<unsigned>(1000 * i + rank));
+  return std::normal_distribution<float>()(random);
+}
+float tree(int begin, int size, std::int64_t i) {
+  if (size == 1) return term(begin, i);
+  const int left = canonical_left(size);
+  return tree(begin, left, i) + tree(begin + left, size - left, i);
+}
+void check_fixed_order(Communicator& c) {
+  const int rank = c.rank(), size = c.size(), root = size - 1;
+  for (const std::int64_t part : {1, 70, 700}) {
+    const std::int64_t count = part * size;
+    std::vector<float> send, right;
+    for (std::int64_t i = 0; i < count; ++i) {
+      send.push_back(term(rank, i));
+      right.push_back(tree(0, size, i));
+    }
+    const auto same = [&](const std::vector<float>& got, std::int64_t begin, std::int64_t n) {
+      return std::memcmp(got.data(), right.data() + begin, static_cast<std::size_t>(n) * 4) == 0;
+    };
+    std::vector<float> recv(send.size());
+    c.all_reduce(send.data(), recv.data(), count, DType::f32, ReduceOp::sum)->wait();
+    expect(same(recv, 0, count), fmt::format("fixed order: all_reduce of {}", count));
+    c.reduce(send.data(), recv.data(), count, DType::f32, ReduceOp::sum, root)->wait();
+    expect(rank != root || same(recv, 0, count), fmt::format("fixed order: reduce of {}", count));
+    c.reduce_scatter(send.data(), recv.data(), part, DType::f32, ReduceOp::sum)->wait();
+    expect(same(recv, rank * part, part), fmt::format("fixed order: reduce_scatter of {}", part));
+  }
+}
+
+// Rank 1 gives up; rank 0 hears it, in whatever way it waits, long before its deadline.
+void check_abort(const World& world, Store& store, Communicator& communicator) {
+  std::vector<float> values(100, 1.0f);
+  const auto in_a_part = [&](const std::string& what, auto&& wait) {
+    const auto part = communicator.split(0, world.rank);
+    all_say(world, store, what, [&] {
+      if (world.rank == 1) part->abort("enough");
+      wait(*part);
+    });
+  };
+  const auto test_only = [](const WorkPtr& work) {
+    while (!work->test()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  in_a_part("waits", [&](Communicator& part) { part.barrier()->wait(); });
+  in_a_part("tests", [&](Communicator& part) { test_only(part.barrier()); });
+  in_a_part("messages", [&](Communicator& part) {
+    test_only(part.recv(values.data(), 4, DType::f32, 1 - world.rank));
+  });
+}
+
+#if SHOAL_HAVE_MPI
+// Ranks that stop between two steps of making a group, which no Communicator can be made to do.
+void check_engine(const World& world, Store& store) {
+  CommunicatorOptions options;
+  MpiRuntime::instance();
+  const auto make = [&](const std::string& what) {
+    return std::make_unique<MpiEngine>(MPI_COMM_WORLD, store, "shoal/test/" + what, options,
+                                       std::vector{0, 1});
+  };
+  const bool first = world.rank == 0;
+  options.deadline_seconds = 60;
+  const auto unsplit = make("unsplit");
+  all_say(world, store, "unsplit", [&] {
+    if (first) unsplit->split(0, 0, Deadline::in_seconds(0.5));
+  });
+  // What only waited to receive is cancelled with the group: MPI writes nowhere any more.
+  const auto cancelled = make("cancelled");
+  all_say(world, store, "cancelled", [&] {
+    std::vector<float> values(4);
+    Call barrier, recv;
+    recv.operation = Operation::recv;
+    recv.recv = values.data();
+    recv.count = 4;
+    recv.dtype = DType::f32;
+    recv.root = 1;
+    if (!first) return;
+    const auto a = cancelled->submit(barrier), b = cancelled->submit(recv);
+    try {
+      cancelled->wait(*a, Deadline::in_seconds(0.5));
+    } catch (const Error&) {
+      const std::lock_guard lock(MpiRuntime::instance().mutex);
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} kept", MpiRuntime::instance().outstanding.size()));
+    }
+  });
+  options.deadline_seconds = 0.5;
+  all_say(world, store, "unmade", [&] {
+    if (first) make("unmade");
+  });
+}
+#endif
+
 int run(const std::string& what, const std::string& backend) {
   World world = discover_world();
   const auto store = make_store(world, Deadline::in_seconds(30));
   CommunicatorOptions options;
   options.backend = backend;
-  options.deadline_seconds = what == "stall" || what == "silent" ? 1 : 60;
+  options.deadline_seconds = what == "stall" || what == "silent" || what == "unjoined" ? 1 : 60;
+  options.fixed_order = what == "fixed";
+  if (what == "unjoined") {
+    all_say(world, *store, what, [&] {
+      if (world.rank == 0) make_communicator(world, *store, options);
+    });
+    return 0;
+  }
+#if SHOAL_HAVE_MPI
+  if (what == "engine") {
+    check_engine(world, *store);
+    return 0;
+  }
+#endif
   const auto communicator = make_communicator(world, *store, options);
   std::vector<float> values(100, 1.0f);
   const auto sum = [&](std::int64_t count) {
@@ -203,6 +321,8 @@ int run(const std::string& what, const std::string& backend) {
     communicator->reduce_scatter_v(values.data(), values.data(), counts, DType::f32, ReduceOp::sum);
   }
   if (what == "refused") all_say(world, *store, what, [&] { check_refused(*communicator); });
+  if (what == "fixed") check_fixed_order(*communicator);
+  if (what == "abort") check_abort(world, *store, *communicator);
   if (what == "part") check_names_in_a_part(world, *store, *communicator);
   if (what == "silent" && world.rank == 0)
     communicator->recv(values.data(), 4, DType::f32, 1)->wait();

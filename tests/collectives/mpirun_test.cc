@@ -172,6 +172,33 @@ TEST_F(Mpirun, MpiNamesRanksOfAPartAsTheJobNumbersThem) {
   EXPECT_THAT(output, HasSubstr("abort: rank 2 failed: rank 1 aborted: enough [rank 2"));
 }
 
+// With 5 and 6 ranks MPI's own orders are others.
+TEST_F(Mpirun, MpiSumsInFixedOrder) {
+  for (const int ranks : {5, 6}) {
+    const Outcome outcome = mpirun(ranks, "fixed", "mpi");
+    EXPECT_EQ(outcome.status, 0) << ranks << " ranks: " << outcome.output;
+  }
+}
+
+TEST_F(Mpirun, MpiHearsAnAbortHoweverItWaits) {
+  const std::string output = mpirun(2, "abort", "mpi").output;
+  for (const char* what : {"waits", "tests", "messages"})
+    for (const int rank : {0, 1})
+      EXPECT_THAT(output, HasSubstr(fmt::format("{}: rank {} failed: rank 1 aborted: enough "
+                                                "[rank {}",
+                                                what, rank, rank)));
+}
+
+TEST_F(Mpirun, MpiWaitsForNobodyWithoutADeadline) {
+  EXPECT_THAT(mpirun(2, "unjoined", "mpi").output,
+              HasSubstr("unjoined: rank 0 failed: mpi: rank(s) 1 did not join the group in time"));
+  const std::string output = mpirun(2, "engine", "mpi").output;
+  EXPECT_THAT(output, ContainsRegex("unsplit: rank 0 failed: split .*missing: rank\\(s\\) 1"));
+  EXPECT_THAT(output, HasSubstr("cancelled: rank 0 failed: 0 kept"));
+  EXPECT_THAT(output, HasSubstr("unmade: rank 0 failed: mpi: the group of ranks 0, 1 was not made "
+                                "within 0.5 s"));
+}
+
 TEST_F(Mpirun, MpiNamesTheStalledRank) {
   const Outcome outcome = mpirun(2, "stall", "mpi");
   EXPECT_NE(outcome.status, 0);

@@ -3,6 +3,7 @@
 
 #include "shoal/collectives/backend/mpi/engine.h"
 #include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -36,13 +37,17 @@ void append_parts(const std::vector<std::int64_t>& from, std::vector<int>& count
 
 }  // namespace
 
-bool MpiEngine::reduced_by_mpi(const Call& call) const {
-  if (fixed_order_ && is_floating(call.dtype)) return false;
-  if (call.operation != Operation::all_reduce && call.operation != Operation::reduce) return false;
-  if (call.op == ReduceOp::premultiplied_sum) return false;
-  if (call.dtype == DType::bf16 || call.dtype == DType::f16) return false;
-  const bool extreme = call.op == ReduceOp::min || call.op == ReduceOp::max;
-  return !(extreme && is_floating(call.dtype));
+std::string_view MpiEngine::why_exchanged(const Call& call) const {
+  if (!call.reduces()) return {};
+  if (fixed_order_ && is_floating(call.dtype)) return "in fixed order, which MPI's have not";
+  if (call.operation != Operation::all_reduce && call.operation != Operation::reduce)
+    return "in parts, whose in-place form differs from MPI's";
+  if (call.op == ReduceOp::premultiplied_sum) return "with factors, which MPI's have not";
+  if (call.dtype == DType::bf16 || call.dtype == DType::f16)
+    return "of 16-bit floats, which MPI's cannot add";
+  if ((call.op == ReduceOp::min || call.op == ReduceOp::max) && is_floating(call.dtype))
+    return "min and max of floats, where MPI's drop NaN";
+  return {};
 }
 
 void MpiEngine::start_data(MpiOperation& o) {
@@ -124,6 +129,11 @@ Range MpiEngine::part(const Call& c, int peer) const {
 // Every rank gets its part of everybody's buffer, in rank order.
 void MpiEngine::start_exchange(MpiOperation& o) {
   const Call& c = o.call;
+  const std::string_view why = why_exchanged(c);
+  log::once(log::Level::info, why,
+            fmt::format("mpi: inputs are exchanged and reduced here in place of MPI's own "
+                        "reductions: {} {}",
+                        to_string(c.operation), why));
   const Range mine = part(c, rank_);
   o.scratch.resize(static_cast<std::size_t>(mine.size() * size_) * size_of(c.dtype));
   for (int peer = 0; peer < size_; ++peer) {

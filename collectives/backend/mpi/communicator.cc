@@ -1,6 +1,8 @@
 // Whole collectives from MPI (Open MPI).
 #include <numeric>
 
+#include <fmt/ranges.h>
+
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/mpi/engine.h"
@@ -44,11 +46,12 @@ class MpiCommunicator final : public CallCommunicator {
   double deadline_seconds() const override { return engine_->deadline_seconds(); }
   // Every rank is on its way here: exchange_places has returned on it, or will.
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override {
-    MPI_Comm part = engine_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank);
+    MPI_Comm part = engine_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank,
+                                   Deadline::in_seconds(deadline_seconds()));
     if (part == MPI_COMM_NULL) return nullptr;
     std::unique_ptr<Communicator> result;
     if (plan.ranks.size() == 1) {
-      result = make_single_communicator("mpi", options_);
+      result = make_single_communicator("mpi", options_, engine_->member(engine_->rank()));
     } else {
       const std::string prefix =
           fmt::format("{}/split/{}/{}", engine_->prefix(), plan.ordinal, plan.color);
@@ -80,24 +83,44 @@ void check_launch(const World& world) {
                 "start every rank with one mpirun");
 }
 
+// Before MPI_Init, which waits for all ranks without a deadline.
+void join(const World& world, Store& store, const std::string& prefix, double deadline_seconds) {
+  const auto key = [&](int rank) { return fmt::format("{}/joined/{}", prefix, rank); };
+  store.set(key(world.rank), "");
+  const Deadline deadline = Deadline::in_seconds(deadline_seconds);
+  std::vector<int> missing;
+  for (int rank = 0; rank < world.size; ++rank) try {
+      store.get(key(rank), deadline);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::timeout) throw;
+      missing.push_back(rank);
+    }
+  if (missing.empty()) return;
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("mpi: rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
+      "see whether they started and why they stopped")
+      .at_rank(world.rank)
+      .with_peer(missing.front())
+      .in_operation("make_communicator");
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& store,
                                                     const CommunicatorOptions& options) {
-  if (!options.algorithm.empty())
-    throw_error(ErrorCode::invalid_argument,
-                "algorithm '{}' is native's; the mpi backend leaves the choice to MPI",
-                options.algorithm);
+  const std::string prefix =
+      fmt::format("shoal/mpi/{}", store.add(fmt::format("shoal/mpi/generation/{}", world.rank), 1));
+  join(world, store, prefix, options.deadline_seconds);
   check_launch(world);
   if (options.fixed_order)
     log::once(log::Level::info, "mpi-fixed-order",
               "fixed_order: the mpi backend exchanges the inputs of floating reductions and sums "
               "them itself, which takes the place of MPI's own reductions");
-  const auto generation = store.add(fmt::format("shoal/mpi/generation/{}", world.rank), 1);
   std::vector<int> members(static_cast<std::size_t>(world.size));
   std::iota(members.begin(), members.end(), 0);
-  auto engine = std::make_shared<MpiEngine>(
-      MPI_COMM_WORLD, store, fmt::format("shoal/mpi/{}", generation), options, std::move(members));
+  auto engine =
+      std::make_shared<MpiEngine>(MPI_COMM_WORLD, store, prefix, options, std::move(members));
   return std::make_unique<MpiCommunicator>(std::move(engine), options);
 }
 

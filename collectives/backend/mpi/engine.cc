@@ -70,13 +70,12 @@ MpiEngine::MpiEngine(MPI_Comm parent, Store& store, std::string prefix,
       runtime_(MpiRuntime::instance()),
       reduction_(make_rank_reduction(options.fixed_order)),
       flight_(flight_name(prefix_), place_in(parent), members_, options.flight_directory) {
-  const std::lock_guard lock(runtime_.mutex);
-  MPI_Comm_rank(parent, &rank_);
-  MPI_Comm_size(parent, &size_);
-  for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) {
-    check_mpi(MPI_Comm_dup(parent, comm), "MPI_Comm_dup");
-    check_mpi(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  {
+    const std::lock_guard lock(runtime_.mutex);
+    MPI_Comm_rank(parent, &rank_);
+    MPI_Comm_size(parent, &size_);
   }
+  for (MPI_Comm* comm : {&data_, &control_, &messages_comm_}) *comm = duplicate(parent);
   thread_ = std::thread([this] { progress_loop(); });
 }
 
@@ -105,13 +104,62 @@ void MpiEngine::fail(const Error& error) {
   throw Error(*failure_);
 }
 
-// MPI may still write into the buffers of requests that are out.
+// Polled, the lock free in between: others of this process make progress meanwhile.
+MPI_Comm MpiEngine::duplicate(MPI_Comm parent) {
+  struct Duplicate {
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  const auto made = std::make_shared<Duplicate>();  // MPI writes there when it is done
+  const auto start = Clock::now();
+  for (int done = 0;; sched_yield()) {
+    const std::lock_guard lock(runtime_.mutex);
+    guarded([&] {
+      if (made->comm == MPI_COMM_NULL && made->request == MPI_REQUEST_NULL)
+        check_mpi(MPI_Comm_idup(parent, &made->comm, &made->request), "MPI_Comm_idup");
+      check_mpi(MPI_Test(&made->request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+      if (done)
+        check_mpi(MPI_Comm_set_errhandler(made->comm, MPI_ERRORS_RETURN),
+                  "MPI_Comm_set_errhandler");
+      if (done || seconds_since(start) < deadline_seconds_) return;
+      runtime_.outstanding.push_back(made);
+      throw Error(ErrorCode::timeout,
+                  fmt::format("mpi: the group of ranks {} was not made within {} s",
+                              fmt::join(members_, ", "), deadline_seconds_),
+                  "see whether all of them made it, or raise SHOAL_DEADLINE_S")
+          .at_rank(member(rank_))
+          .in_operation("MPI_Comm_idup");
+    });
+    if (done) return made->comm;
+  }
+}
+
+// What MPI has begun can neither be taken back nor awaited: its memory is kept, and it may go on in
+// the caller's buffers (work.h). Receives that nothing has met yet are cancelled.
 void MpiEngine::abandon() {
   runtime_.failed = true;  // MPI_Finalize would wait for them
-  for (auto& operation : queue_) runtime_.outstanding.push_back(std::move(operation));
-  for (auto& operation : messages_) runtime_.outstanding.push_back(std::move(operation));
-  queue_.clear();
-  messages_.clear();
+  const auto keep = [&](auto& operations) {
+    for (auto& operation : operations)
+      if (!is_over(*operation)) runtime_.outstanding.push_back(std::move(operation));
+    operations.clear();
+  };
+  keep(queue_);
+  keep(messages_);
+}
+
+bool MpiEngine::is_over(MpiOperation& o) const {
+  const bool receives = o.call.operation == Operation::recv;
+  const auto over = [](MPI_Request& request, bool is_receive) {
+    if (request == MPI_REQUEST_NULL) return true;
+    if (is_receive) MPI_Cancel(&request);
+    int done = 0;
+    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+  };
+  bool all = true;
+  for (std::size_t i = 0; i < o.card_requests.size(); ++i)
+    all = over(o.card_requests[i], receives || i < static_cast<std::size_t>(size_)) && all;
+  for (MPI_Request& request : o.requests) all = over(request, receives) && all;
+  return all;
 }
 
 // MPI counts the elements of a part in an int, and Open MPI's schedules multiply it by a rank in an
@@ -130,7 +178,7 @@ std::shared_ptr<MpiOperation> MpiEngine::submit(Call call) {
   auto operation = std::make_shared<MpiOperation>();
   operation->call = std::move(call);
   const std::lock_guard lock(runtime_.mutex);
-  throw_if_failed();
+  throw_if_failed(operation->call);
   touch();
   if (is_message(operation->call.operation)) {
     messages_.push_back(operation);
@@ -149,7 +197,7 @@ bool MpiEngine::test(MpiOperation& operation) {
   if (operation.finished) return true;
   const std::lock_guard lock(runtime_.mutex);
   if (operation.finished) return true;
-  throw_if_failed();
+  throw_if_failed(operation.call);
   touch();
   guarded([&] {
     advance();
@@ -163,7 +211,6 @@ bool MpiEngine::test(MpiOperation& operation) {
 
 void MpiEngine::wait(MpiOperation& operation, Deadline deadline) {
   const auto start = Clock::now();
-  auto next_look = start + kLookEvery;
   waiters_.fetch_add(1);
   struct Leave {
     std::atomic<int>& waiters;
@@ -173,37 +220,29 @@ void MpiEngine::wait(MpiOperation& operation, Deadline deadline) {
     {
       const std::lock_guard lock(runtime_.mutex);
       if (operation.finished) break;
-      throw_if_failed();
+      throw_if_failed(operation.call);
       touch();
       bool moved = false;
       guarded([&] { moved = advance(); });
       if (moved) continue;
       if (deadline.passed()) guarded([&] { throw_timeout(operation, seconds_since(start)); });
     }
-    const auto now = Clock::now();
-    if (now >= next_look) {
-      next_look = now + kLookEvery;
-      throw_if_aborted(operation);
-    }
     sched_yield();
   }
 }
 
-// Takes the lock itself: the store may be slow.
-void MpiEngine::throw_if_aborted(const MpiOperation& operation) {
-  const auto text = store_.try_get(prefix_ + "/abort");
-  if (!text) return;
-  const std::lock_guard lock(runtime_.mutex);
-  guarded([&] {
-    throw Error(ErrorCode::aborted, *text)
-        .at_rank(member(rank_))
-        .in_operation(describe(operation.call));
-  });
+void MpiEngine::abort(std::string_view reason) {
+  const std::string key = prefix_ + "/abort";
+  store_.compare_set(key, std::nullopt, fmt::format("rank {} aborted: {}", member(rank_), reason));
+  if (const auto text = store_.try_get(key)) hear(*text);
 }
 
-void MpiEngine::abort(std::string_view reason) {
-  store_.compare_set(prefix_ + "/abort", std::nullopt,
-                     fmt::format("rank {} aborted: {}", member(rank_), reason));
+// Without runtime_.mutex: whoever drives MPI next fails with it.
+void MpiEngine::hear(std::string text) {
+  const std::lock_guard lock(abort_mutex_);
+  if (aborted_) return;
+  abort_text_ = std::move(text);
+  aborted_ = true;
 }
 
 void MpiEngine::stop() {
@@ -224,7 +263,11 @@ CommunicatorStatistics MpiEngine::statistics() const {
   return statistics_;
 }
 
-MPI_Comm MpiEngine::split(int color, int rank) {
+MPI_Comm MpiEngine::split(int color, int rank, Deadline deadline) {
+  // MPI_Comm_split blocks, and has no other form: nobody enters it before everybody is here.
+  Call meeting;
+  meeting.operation = Operation::split;
+  wait(*submit(std::move(meeting)), deadline);
   const std::lock_guard lock(runtime_.mutex);
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(data_, color < 0 ? MPI_UNDEFINED : color, rank, &part),
@@ -232,8 +275,31 @@ MPI_Comm MpiEngine::split(int color, int rank) {
   return part;
 }
 
-void MpiEngine::throw_if_failed() const {
+void MpiEngine::throw_if_failed(const Call& call) {
   if (failure_) throw Error(*failure_);
+  if (!aborted_) return;
+  guarded([&] {
+    throw Error(ErrorCode::aborted, abort_text_)
+        .at_rank(member(rank_))
+        .in_operation(words(signature_of(call)));
+  });
+}
+
+// Only where something is in flight: what is called later looks again. False where there is no use
+// in looking any more. Without the lock, for the store may be slow.
+bool MpiEngine::look_for_abort() {
+  {
+    const std::unique_lock lock(runtime_.mutex, std::try_to_lock);  // taken: by who drives it
+    if (aborted_ || (lock && failure_)) return false;
+    if (lock && queue_.empty() && messages_.empty()) return true;
+  }
+  try {
+    if (auto text = store_.try_get(prefix_ + "/abort")) hear(std::move(*text));
+    return true;
+  } catch (const Error& problem) {
+    log::warn("mpi: an abort would not be heard any more, deadlines hold: {}", problem.what());
+    return false;
+  }
 }
 
 // The head collective by one stage, if it can, and every message; true when something moved.
@@ -372,14 +438,21 @@ void MpiEngine::throw_timeout(MpiOperation& waited_for, double waited) {
 }
 
 void MpiEngine::progress_loop() {
+  auto next_look = Clock::now() + kLookEvery;
+  bool looks = true;
   while (!stopping_) {
     std::this_thread::sleep_for(kNap);
+    if (looks && Clock::now() >= next_look) {
+      looks = look_for_abort();
+      next_look = Clock::now() + kLookEvery;
+    }
     const auto undriven = Clock::now().time_since_epoch() - Clock::duration(last_driven_.load());
     if (waiters_ > 0 || undriven < kTakeOverAfter) continue;
     const std::unique_lock lock(runtime_.mutex, std::try_to_lock);
     if (!lock || (queue_.empty() && messages_.empty()) || failure_) continue;
     background_ = true;
     try {
+      throw_if_failed((queue_.empty() ? messages_.front() : queue_.front())->call);
       guarded([&] {
         while (waiters_ == 0 && advance()) {
         }

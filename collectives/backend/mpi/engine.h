@@ -50,7 +50,8 @@ struct MpiOperation {
 
 class MpiEngine {
  public:
-  // `parent` is duplicated; collective over its ranks. `members`: their ranks in the job.
+  // `parent` is duplicated; collective over its ranks, blocking: timeout where they do not come.
+  // `members`: their ranks in the job.
   MpiEngine(MPI_Comm parent, Store& store, std::string prefix, const CommunicatorOptions& options,
             std::vector<int> members);
   ~MpiEngine() { stop(); }
@@ -69,31 +70,36 @@ class MpiEngine {
   void abort(std::string_view reason);
   void stop();
 
-  // Collective over all ranks. The caller frees it; MPI_COMM_NULL for color < 0.
-  MPI_Comm split(int color, int rank);
+  // Collective over all ranks, blocking, nothing in flight. Ranks that do not come are named at
+  // the deadline. Once all are here MPI_Comm_split has none, and holds up all mpi groups of the
+  // process: a rank that stops in it is mpirun's to notice, and no two threads of a process may
+  // split at a time. The caller frees the result; MPI_COMM_NULL for color < 0.
+  MPI_Comm split(int color, int rank, Deadline deadline);
 
  private:
   // All below: with runtime_.mutex held.
   template <typename Body>
   void guarded(Body&& body);  // an exception fails everything
   [[noreturn]] void fail(const Error& error);
-  void abandon();  // what is in flight, in memory that outlives us
+  void abandon();                       // what is in flight, in memory that outlives us
+  bool is_over(MpiOperation& o) const;  // cancels receives; true when MPI uses none of its memory
   void touch() { last_driven_ = Clock::now().time_since_epoch().count(); }
   // As the job numbers ranks, a call's root and peer too.
   std::string words(Signature signature) const;
   std::string named(const MpiOperation& o) const;
-  void throw_if_failed() const;
+  void throw_if_failed(const Call& call);  // or aborted; `call`: what meets it
   void check_length(const Call& call) const;
   bool advance();
   bool advance_head();
   void post_cards(MpiOperation& o);
   void check_cards(const MpiOperation& o) const;
   void finish(MpiOperation& o);
-  void throw_if_aborted(const MpiOperation& o);
   [[noreturn]] void throw_timeout(MpiOperation& waited_for, double waited);
 
   // collectives.cc
-  bool reduced_by_mpi(const Call& call) const;  // by MPI itself, which has orders of its own
+  // Why MPI's own reduction, which has orders of its own, does not do; empty where it does.
+  std::string_view why_exchanged(const Call& call) const;
+  bool reduced_by_mpi(const Call& call) const { return why_exchanged(call).empty(); }
   void start_data(MpiOperation& o);
   MPI_Request start_move(MpiOperation& o);
   void start_exchange(MpiOperation& o);
@@ -106,6 +112,10 @@ class MpiEngine {
   bool advance_messages();
   std::string message_timeout(const MpiOperation& o, double waited) const;
 
+  // Without the lock.
+  MPI_Comm duplicate(MPI_Comm parent);
+  void hear(std::string text);
+  bool look_for_abort();
   void progress_loop();
 
   int rank_ = 0, size_ = 1;
@@ -126,6 +136,10 @@ class MpiEngine {
   CommunicatorStatistics statistics_;
   FlightRecorder flight_;  // of the collectives
   bool background_ = false;
+
+  std::mutex abort_mutex_;  // innermost
+  std::string abort_text_;  // never changes once aborted_
+  std::atomic<bool> aborted_{false};
 
   std::atomic<int> waiters_{0};
   std::atomic<Clock::rep> last_driven_{0};
