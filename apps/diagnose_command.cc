@@ -59,7 +59,9 @@ int diagnose(const std::vector<std::string>& paths, bool json) {
 
 void add_diagnose(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "diagnose", "Say what happened from the dumps of the ranks' flight recorders");
+      "diagnose",
+      "Say what happened from the dumps of the ranks' flight recorders (exit status 0 whatever it "
+      "was)");
   auto paths = std::make_shared<std::vector<std::string>>();
   auto json = std::make_shared<bool>(false);
   command->add_option("dumps", *paths, "flight-*.json files, or directories of them")->required();

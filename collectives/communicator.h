@@ -34,6 +34,8 @@ struct CommunicatorStatistics {
   std::int64_t bounced_bytes = 0;  // this rank's bytes copied into bounce slots
   std::int64_t ring = 0;
   std::int64_t by_progress_thread = 0;  // operations that the progress thread completed
+  std::string transport;       // what carries the bytes: "shm", "tcp;ofi_rxm", "shm + efa", "mpi"
+  std::string_view algorithm;  // of the last collective, as the selection table names it; or empty
 };
 
 // Keeps user memory registered with the transports for as long as it lives. A hint: nothing but
@@ -131,7 +133,7 @@ struct CommunicatorOptions {
   std::string transport;
   // Decision 6: the same result to the bit whatever the algorithm, slicing or ranks per host.
   bool fixed_order = false;
-  double deadline_seconds = 600;
+  double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
   // Where a failure is written down for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if it is set.
   std::string flight_directory;
   CountingMemory* counted_by = nullptr;  // symmetric memory is counted there; may be null

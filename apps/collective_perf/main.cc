@@ -61,7 +61,9 @@ int run(const Options& options) {
     communicator->barrier(Stream{communicator->memory_resource().device(), nullptr})->wait();
   }
   if (prints) print_summary(options, timings > 0 ? busbw / timings : 0, wrong);
-  if (world.size > 1) barrier(*store, "shoal-collective-perf/end", world.size, deadline);
+  if (world.size > 1)
+    barrier(*store, "shoal-collective-perf/end", world.size,
+            Deadline::in_seconds(options.communicator.deadline_seconds));
   return wrong == 0 ? 0 : 1;
 }
 

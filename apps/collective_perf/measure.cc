@@ -251,8 +251,11 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
     communicator_.barrier(stream_)->wait();
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < times; ++i) start(call)->wait();
-    return agree(seconds_since(begin) / static_cast<double>(times), ReduceOp::sum) /
-           communicator_.size();
+    const double seconds = seconds_since(begin) / static_cast<double>(times);
+    timing.algorithm = options_.operation == Operation::send
+                           ? "message"
+                           : std::string(communicator_.statistics().algorithm);
+    return agree(seconds, ReduceOp::sum) / communicator_.size();
   };
   const double once = timed(std::max<std::int64_t>(1, warm_up));
   timing.iterations = iterations(once);

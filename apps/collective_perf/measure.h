@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "options.h"
 
@@ -17,6 +18,7 @@ struct Timing {
   double mean = 0, minimum = 0, p50 = 0, p99 = 0;
   std::int64_t iterations = 0;
   std::int64_t wrong = 0;  // elements, over all ranks; -1: not checked
+  std::string algorithm;   // that ran, as the selection table names it
 };
 
 struct Result {

@@ -131,8 +131,9 @@ std::optional<Options> parse(int argc, char** argv) {
               "-f {}: sizes must grow; give a factor above 1 or -i BYTES", options.factor);
   SHOAL_CHECK(options.min_bytes <= options.max_bytes, "-b {} is above -e {}", options.min_bytes,
               options.max_bytes);
-  SHOAL_CHECK(options.op != ReduceOp::avg || is_floating(options.dtype), "avg of {}",
-              to_string(options.dtype));
+  SHOAL_CHECK((options.op != ReduceOp::avg && options.op != ReduceOp::premultiplied_sum) ||
+                  is_floating(options.dtype),
+              "-o {} of {}: only floating dtypes; give -d f32, say", reduction, dtype);
   SHOAL_CHECK(options.goodput >= 0, "--goodput {}", options.goodput);
   SHOAL_CHECK(options.iterations >= 0, "-n {}", options.iterations);
   return options;

@@ -54,10 +54,10 @@ std::string bound_cells(const Result& result, double bound) {
 nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor,
                                double bound) {
   const double bandwidth = algbw(result, timing);
-  nlohmann::ordered_json json{{"iterations", timing.iterations}, {"seconds", timing.mean},
-                              {"min_us", timing.minimum * 1e6},  {"p50_us", timing.p50 * 1e6},
-                              {"p99_us", timing.p99 * 1e6},      {"algbw_GBps", bandwidth},
-                              {"busbw_GBps", bandwidth * factor}};
+  nlohmann::ordered_json json{{"algorithm", timing.algorithm}, {"iterations", timing.iterations},
+                              {"seconds", timing.mean},        {"min_us", timing.minimum * 1e6},
+                              {"p50_us", timing.p50 * 1e6},    {"p99_us", timing.p99 * 1e6},
+                              {"algbw_GBps", bandwidth},       {"busbw_GBps", bandwidth * factor}};
   if (bound > 0) json["of_bound"] = reached(result, timing, bound);
   if (timing.wrong >= 0) json["wrong"] = timing.wrong;
   return json;
@@ -68,9 +68,11 @@ nlohmann::ordered_json json_of(const Result& result, const Timing& timing, doubl
 void print_header(const Options& options, const collectives::Communicator& communicator,
                   double bound) {
   if (options.json) return;
-  fmt::print("# {} of {} on {} ranks, backend {}{}{}, {} memory\n", name_of(options.operation),
+  const std::string transport = communicator.statistics().transport;
+  fmt::print("# {} of {} on {} ranks, backend {}{}{}{}{}, {} memory\n", name_of(options.operation),
              to_string(options.dtype), communicator.size(), communicator.backend(),
-             options.communicator.algorithm.empty() ? "" : ", algorithm ",
+             transport.empty() ? "" : " over ", transport,
+             options.communicator.algorithm.empty() ? "" : ", algorithm asked for: ",
              options.communicator.algorithm,
              options.memory == Memory::symmetric ? "symmetric" : "user");
   const bool bounded = bound > 0;
@@ -106,10 +108,9 @@ void print_row(const Options& options, const collectives::Communicator& communic
       {"op", op},
       {"root", root},
       {"backend", communicator.backend()},
-      {"algorithm",
+      {"algorithm_asked",
        options.communicator.algorithm.empty() ? "table" : options.communicator.algorithm},
-      {"transport",
-       options.communicator.transport.empty() ? "auto" : options.communicator.transport},
+      {"transport", communicator.statistics().transport},
       {"memory", options.memory == Memory::symmetric ? "symmetric" : "user"}};
   if (bound > 0) row["bound_us"] = bound * static_cast<double>(result.bytes) * 1e6;
   if (result.out_of_place)

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "bench.h"
 #include <CLI/CLI.hpp>
@@ -200,8 +202,39 @@ std::string tune_scope(Bench& bench, const Options& options, bool prints, std::s
   return text_of(gains, options.sizes);
 }
 
+// Where the table goes: written beside and renamed, so that a table in use is never half of one.
+// Opened before anything is measured: what cannot be written is said at once.
+class TableFile {
+ public:
+  explicit TableFile(const std::string& path) : path_(path), beside_(path + ".part") {
+    file_.open(beside_);
+    check();
+  }
+  void write(const std::string& table) {
+    file_ << table << std::flush;
+    check();
+    file_.close();
+    std::error_code error;
+    std::filesystem::rename(beside_, path_, error);
+    if (error) refuse(error.message());
+  }
+
+ private:
+  void check() {
+    if (!file_) refuse(std::generic_category().message(errno));
+  }
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(ErrorCode::io, fmt::format("cannot write the table to '{}': {}", path_, why),
+                "give -o a path that can be written");
+  }
+  std::string path_, beside_;
+  std::ofstream file_;
+};
+
 int tune(const Options& options, const World& world, Store& store) {
   const bool prints = world.rank == 0;
+  std::optional<TableFile> file;
+  if (prints && !options.output.empty()) file.emplace(options.output);
   if (prints && !options.json) {
     fmt::print("# {} ranks on {} host(s); medians of {} rounds by turns, of the slowest rank\n",
                world.size, world.nodes, options.rounds);
@@ -220,15 +253,11 @@ int tune(const Options& options, const World& world, Store& store) {
       SHOAL_VERSION, world.size, world.nodes,
       options.communicator.transport.empty() ? "" : ", transport " + options.communicator.transport,
       summary.empty() ? "nothing beats the table in force" : "measured gains:", summary, rules);
-  if (options.output.empty()) {
+  if (!file) {
     if (!options.json) fmt::print("{}", table);
     return 0;
   }
-  std::ofstream file(options.output);
-  file << table << std::flush;
-  if (!file)
-    throw Error(ErrorCode::io, fmt::format("cannot write the table to '{}'", options.output),
-                "give -o a path that can be written");
+  file->write(table);
   if (!options.json)
     fmt::print("# {} rule(s) written; use them with SHOAL_COLLECTIVES=@{}\n",
                collectives::parse_rules(rules, "tuned").size(), options.output);
@@ -253,7 +282,8 @@ int run(Options options) {
               "a single rank has nothing to tune: start several, as with mpirun -n "
               "8 shoal-collective-tune");
   const int status = tune(options, world, *store);
-  barrier(*store, "shoal-collective-tune/end", world.size, deadline);
+  barrier(*store, "shoal-collective-tune/end", world.size,
+          Deadline::in_seconds(options.communicator.deadline_seconds));
   return status;
 }
 

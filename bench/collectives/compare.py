@@ -54,6 +54,7 @@ class Runner:
         if self.cluster:
             self.ranks = int(self.cluster["hosts"]) * int(self.cluster["ranks"])
         self.timeout = arguments.timeout
+        self.details = {}  # (contestant, size) -> what ran, of its last run
         self.environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
@@ -81,7 +82,10 @@ class Runner:
 
     def rows(self, launcher, program, environment=()):
         printed = self.output(launcher, program, environment)
-        return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        if any(row.get("wrong") for row in rows):  # the peers'; each checks one call
+            raise RuntimeError(f"wrong results from {shlex.join(program)}")
+        return rows
 
     def goodput(self):
         command = self.command("plain", ["true"])
@@ -98,7 +102,7 @@ def contestants(arguments, runner, sizes):
     operation, iterations = arguments.operation, str(arguments.iterations)
     place = "in_place" if operation in IN_PLACE else "out_of_place"
 
-    def shoal(memory, extra):
+    def shoal(label, memory, extra):
         program = [f"{build}/apps/shoal-collective-perf", operation, "--sizes", ",".join(listed),
                    "-n", iterations, "--memory", memory, "--json", "-c", "1" if arguments.check else "0",
                    "--place", "in" if place == "in_place" else "out"] + shlex.split(extra)
@@ -108,6 +112,10 @@ def contestants(arguments, runner, sizes):
             wrong = sum(row[place].get("wrong", 0) for row in rows)
             if wrong:
                 raise RuntimeError(f"{wrong} wrong elements from {shlex.join(program)}")
+            for size, row in zip(sizes, rows):
+                runner.details[label, size] = {
+                    "algorithm": row[place]["algorithm"], "transport": row["transport"],
+                    "p99_us": round(row[place]["p99_us"], 3)}
             return {size: row[place]["seconds"] for size, row in zip(sizes, rows)}
         return run
 
@@ -129,10 +137,10 @@ def contestants(arguments, runner, sizes):
 
     made = {}
     for memory in arguments.memory.split(","):
-        made[f"shoal {memory}"] = shoal(memory, "")
+        made[f"shoal {memory}"] = shoal(f"shoal {memory}", memory, "")
     for variant in arguments.variant:
         name, _, extra = variant.partition("=")
-        made[f"shoal {name}"] = shoal("symmetric", extra)
+        made[f"shoal {name}"] = shoal(f"shoal {name}", "symmetric", extra)
     missing = []
     for peer in filter(None, arguments.peers.split(",")):
         program = {"open-mpi": "shoal_peer_open_mpi", "mpich": "shoal_peer_mpich",
@@ -164,9 +172,10 @@ def commit():
 
 
 def bound(arguments, runner, bytes_, goodput):
-    """Least seconds of the operation between hosts."""
-    hosts = int(runner.cluster["hosts"])
-    share = (hosts - 1) / hosts * (2 if arguments.operation == "all_reduce" else 1)
+    """Least seconds of the operation between hosts: the bytes that must leave the busiest one."""
+    hosts, local = int(runner.cluster["hosts"]), int(runner.cluster["ranks"])
+    share = {"all_reduce": 2 * (hosts - 1) / hosts, "broadcast": 1,
+             "all_to_all": local * (hosts - 1) / hosts}.get(arguments.operation, (hosts - 1) / hosts)
     return share * bytes_ / (goodput * int(runner.cluster["rails"]))
 
 
@@ -177,7 +186,7 @@ def report(arguments, runner, sizes, times, goodput):
         medians = {name: statistics.median(run[size] for run in runs)
                    for name, runs in times.items() if all(size in run for run in runs) and runs}
         fastest = min((medians[name], name) for name in peers if name in medians) if peers else None
-        row = {"operation": arguments.operation, "bytes": size, "ranks": runner.ranks,
+        row = {"operation": arguments.operation, "bytes": size, "ranks": runner.ranks, "dtype": "f32",
                "rounds": len(next(iter(times.values()))), "verified": arguments.check,
                "machine": machine(), "commit": commit()}
         if runner.cluster:
@@ -185,6 +194,10 @@ def report(arguments, runner, sizes, times, goodput):
             row["goodput_bytes_per_second"] = goodput
             row["bound_us"] = round(bound(arguments, runner, size, goodput) * 1e6, 1)
         row["us"] = {name: round(seconds * 1e6, 3) for name, seconds in medians.items()}
+        row["busbw_GBps"] = {name: round(size * bus / seconds * 1e-9, 3)
+                             for name, seconds in medians.items()}
+        row["ran"] = {name: runner.details[name, size] for name in medians
+                      if (name, size) in runner.details}
         if runner.cluster:
             row["of_bound"] = {name: round(row["bound_us"] / (seconds * 1e6), 3)
                                for name, seconds in medians.items()}

@@ -114,6 +114,42 @@ double timed(const ContextPtr& context, const std::function<void()>& call, long 
   return seconds / context->size;
 }
 
+// What `from` has for `to`.
+float given(const std::string& name, std::size_t from, std::size_t to, std::size_t size) {
+  if (name == "broadcast") return from == 0 ? 7 : 0;
+  return static_cast<float>(name == "all_to_all" ? from * size + to : from + 1);
+}
+
+// Wrong elements of one call with known inputs, over all ranks.
+double check(const ContextPtr& context, const std::string& name, const std::function<void()>& call,
+             std::vector<float>& send, std::vector<float>& recv) {
+  const auto size = static_cast<std::size_t>(context->size);
+  const auto rank = static_cast<std::size_t>(context->rank);
+  const std::size_t part = recv.size() / size;
+  const bool scatters = name == "reduce_scatter", reduces = name.starts_with("all_reduce");
+  const bool in_place = reduces || scatters || name == "broadcast";
+  if (part == 0 && !in_place) return 0;
+  const auto block = [&](std::size_t j) { return part > 0 ? j / part % size : 0; };
+  std::vector<float>& input = in_place ? recv : send;
+  for (std::size_t j = 0; j < input.size(); ++j) input[j] = given(name, rank, block(j), size);
+  call();
+  double wrong = 0;
+  for (std::size_t j = 0; j < (in_place && !scatters ? recv.size()
+                               : scatters            ? part
+                                                     : part * size);
+       ++j) {
+    const auto sum = static_cast<float>(size * (size + 1)) / 2;
+    const float want = reduces || scatters   ? sum
+                       : name == "broadcast" ? 7
+                                             : given(name, block(j), rank, size);
+    wrong += recv[j] == want ? 0 : 1;
+  }
+  all_reduce(context, &wrong, 1, gloo::AllreduceOptions::Algorithm::RING);
+  std::fill(send.begin(), send.end(), 0.0F);  // sums of sums would grow without end
+  std::fill(recv.begin(), recv.end(), 0.0F);
+  return wrong;
+}
+
 int run(int argc, char** argv) {
   if (argc < 5) {
     std::cerr << "usage: gloo_collectives STORE_DIRECTORY OPERATION ITERATIONS BYTES...\n";
@@ -134,13 +170,15 @@ int run(int argc, char** argv) {
     const long bytes = std::atol(argv[i]);
     std::vector<float> send(static_cast<std::size_t>(bytes / 4)), recv(send.size());
     const auto call = operation(name, context, send, recv);
+    const double wrong = check(context, name, call, send, recv);
     long times = std::atol(argv[3]);
     const double once = timed(context, call, bytes < (1 << 20) ? 20 : 2);
     if (times <= 0) times = std::clamp(static_cast<long>(0.2 / once), 3L, 20000L);
     const double seconds = timed(context, call, times);
     if (rank == 0)
       std::cout << "{\"operation\": \"" << name << "\", \"bytes\": " << bytes
-                << ", \"ranks\": " << size << ", \"seconds\": " << seconds << "}" << std::endl;
+                << ", \"ranks\": " << size << ", \"seconds\": " << seconds
+                << ", \"wrong\": " << wrong << "}" << std::endl;
   }
   return 0;
 }

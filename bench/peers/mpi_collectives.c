@@ -30,6 +30,36 @@ static void run(const char* operation, float* send, float* recv, int count) {
   }
 }
 
+static float given(const char* operation, int from, int to) { /* what `from` has for `to` */
+  if (strcmp(operation, "broadcast") == 0) return from == 0 ? 7 : 0;
+  return strcmp(operation, "all_to_all") == 0 ? (float)(from * size + to) : (float)(from + 1);
+}
+
+/* Wrong elements of one call with known inputs, over all ranks. */
+static long check(const char* operation, float* send, float* recv, int count) {
+  const int in_place = strcmp(operation, "all_reduce") == 0 || strcmp(operation, "broadcast") == 0;
+  const int reduces =
+      strcmp(operation, "all_reduce") == 0 || strcmp(operation, "reduce_scatter") == 0;
+  const int part = count / size;
+  if (part == 0 && !in_place) return 0;
+  for (int j = 0; j < count; ++j)
+    (in_place ? recv : send)[j] = given(operation, rank, part > 0 ? j / part % size : 0);
+  run(operation, send, recv, count);
+  long wrong = 0, all = 0;
+  const int received = strcmp(operation, "reduce_scatter") == 0 ? part : count;
+  for (int j = 0; j < received; ++j) {
+    const int from = part > 0 ? j / part % size : 0;
+    const float want = reduces                               ? (float)size * (float)(size + 1) / 2
+                       : strcmp(operation, "broadcast") == 0 ? 7
+                                                             : given(operation, from, rank);
+    if (j < part * size || in_place) wrong += !(recv[j] == want);
+  }
+  MPI_Allreduce(&wrong, &all, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  memset(send, 0, (size_t)count * 4); /* sums of sums would grow without end */
+  memset(recv, 0, (size_t)count * 4);
+  return all;
+}
+
 /* Seconds of one call, the mean over `times` calls and all ranks (nccl-tests' default). */
 static double timed(const char* operation, float* send, float* recv, int count, long times) {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -55,6 +85,7 @@ int main(int argc, char** argv) {
     float* send = calloc((size_t)count + 1, 4);
     float* recv = calloc((size_t)count + 1, 4);
     for (int j = 0; j < count; ++j) send[j] = recv[j] = 0; /* touched: pages are there */
+    const long wrong = check(argv[1], send, recv, count);
     long times = atol(argv[2]);
     const long warm_up = bytes < (1 << 20) ? 20 : 2;
     const double once = timed(argv[1], send, recv, count, warm_up);
@@ -65,8 +96,10 @@ int main(int argc, char** argv) {
     }
     const double seconds = timed(argv[1], send, recv, count, times);
     if (rank == 0) {
-      printf("{\"operation\": \"%s\", \"bytes\": %ld, \"ranks\": %d, \"seconds\": %.9g}\n", argv[1],
-             bytes, size, seconds);
+      printf(
+          "{\"operation\": \"%s\", \"bytes\": %ld, \"ranks\": %d, \"seconds\": %.9g, \"wrong\": "
+          "%ld}\n",
+          argv[1], bytes, size, seconds, wrong);
       fflush(stdout);
     }
     free(send);

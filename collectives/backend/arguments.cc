@@ -78,12 +78,13 @@ void check_numbers(const Call& call, int rank, int size) {
     check_counts("receive ", call.recv_counts, size, name);
   SHOAL_CHECK(call.count >= 0, "{}: count {}", name, call.count);
   SHOAL_CHECK(call.count <= kMostElements / size, "{}: count {} is out of range", name, call.count);
-  if (has_root(call.operation))
-    SHOAL_CHECK(call.root >= 0 && call.root < size, "{}: root {} in a group of {}", name, call.root,
-                size);
+  const bool meant = has_root(call.operation) || is_message(call.operation);
+  if (meant && (call.root < 0 || call.root >= size))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: {} {} in a group of {}", name,
+                            is_message(call.operation) ? "rank" : "root", call.root, size),
+                fmt::format("use 0 to {}; ranks are those of the group", size - 1));
   if (is_message(call.operation)) {
-    SHOAL_CHECK(call.root >= 0 && call.root < size, "{}: rank {} in a group of {}", name, call.root,
-                size);
     SHOAL_CHECK(call.root != rank, "{}: rank {} to itself", name, rank);
   }
   if (!call.reduces()) return;
@@ -137,8 +138,14 @@ void check_call(const Call& call, int rank, int size, DeviceType device) {
   if (call.operation == Operation::barrier) return;
   const std::int64_t send_bytes = call.send_bytes(rank, size);
   const std::int64_t recv_bytes = call.recv_bytes(rank, size);
-  SHOAL_CHECK((send_bytes == 0 || call.send) && (recv_bytes == 0 || call.recv),
-              "{} of {} elements: null pointer", name, call.count);
+  const auto present = [&](const char* which, const void* pointer, std::int64_t bytes) {
+    if (bytes > 0 && !pointer)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} of {} elements: {} is a null pointer", name, call.count, which),
+                  fmt::format("pass a buffer of {} B", bytes));
+  };
+  present("send", call.send, send_bytes);
+  present("recv", call.recv, recv_bytes);
   if (send_bytes == 0 || recv_bytes == 0) return;
   SHOAL_CHECK(in_place(call, rank) || !overlap(call.send, send_bytes, call.recv, recv_bytes),
               "{} of {} elements: send and recv overlap without being in place", name, call.count);

@@ -57,7 +57,7 @@ class SingleCommunicator final : public CallCommunicator {
   int size() const override { return 1; }
   std::string backend() const override { return name_; }
   MemoryResource& memory_resource() override { return *memory_; }
-  CommunicatorStatistics statistics() const override { return statistics_; }
+  CommunicatorStatistics statistics() const override { return statistics_; }  // no transport
   void abort(std::string_view reason) override {
     const std::lock_guard lock(mutex_);
     if (!failure_)

@@ -69,9 +69,10 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
                                                 const CommunicatorOptions& options) {
   SHOAL_CHECK(world.size > 0 && world.rank >= 0 && world.rank < world.size,
               "rank {} in a world of {}", world.rank, world.size);
-  SHOAL_CHECK(options.deadline_seconds > 0, "a deadline of {} s", options.deadline_seconds);
   parse_algorithm(options.algorithm);
   CommunicatorOptions settled = options;
+  if (settled.deadline_seconds == 0) settled.deadline_seconds = env::get_real(env::kDeadline);
+  SHOAL_CHECK(settled.deadline_seconds > 0, "a deadline of {} s", settled.deadline_seconds);
   if (settled.flight_directory.empty()) settled.flight_directory = env::get_string(env::kFlightDir);
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;

@@ -83,8 +83,15 @@ std::int64_t Verifiable::highest() const {
   return std::clamp<std::int64_t>(exact_up_to(dtype) / (2 * std::int64_t{ranks}), 1, 9);
 }
 
+std::int64_t Verifiable::stride() const {
+  const std::int64_t addends = exact_up_to(dtype) / 2;
+  return (std::int64_t{ranks} + addends - 1) / addends;
+}
+
 std::int64_t Verifiable::value(int rank, std::int64_t index) const {
   const std::int64_t position = index % kPeriod + seed;
+  // More ranks than ones that a narrow dtype can add: at each place some contribute nothing.
+  if (op != ReduceOp::prod && stride() > 1) return (position + rank) % stride() == 0 ? 1 : 0;
   const std::int64_t mixed = position * 7 + rank * 5 + position / 11;
   // Few factors of two: at most six ranks have one at any place.
   if (op == ReduceOp::prod)

@@ -31,6 +31,7 @@ struct Verifiable {
   std::int64_t value(int rank, std::int64_t index) const;
   double reduced(std::int64_t index) const;
   std::int64_t highest() const;
+  std::int64_t stride() const;
 };
 
 }  // namespace shoal::collectives

@@ -54,6 +54,31 @@ TEST(CollectivePerf, OneRowASizeEachChecked) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{8, 256, 8192}));
 }
 
+// What ran, not what was asked for.
+TEST(CollectivePerf, SaysWhichAlgorithmAndTransportRan) {
+  const auto row = [](const std::vector<std::string>& words) {
+    return nlohmann::json::parse(perf_on_ranks(2, words).out);
+  };
+  const auto direct = row({"reduce_scatter", "--algorithm", "ring", "-b", "1m", "-e", "1m", "-n",
+                           "2", "--place", "out", "--json"});
+  EXPECT_EQ(direct["algorithm_asked"], "ring");
+  EXPECT_EQ(direct["out_of_place"]["algorithm"], "direct");
+  EXPECT_EQ(direct["transport"], "shm");
+  const auto small =
+      row({"all_reduce", "-b", "8", "-e", "8", "-n", "2", "--place", "in", "--json"});
+  EXPECT_EQ(small["algorithm_asked"], "table");
+  EXPECT_EQ(small["in_place"]["algorithm"], "inline");
+  const auto ring = row({"all_reduce", "--algorithm", "ring", "-b", "1m", "-e", "1m", "-n", "2",
+                         "--place", "in", "--json"});
+  EXPECT_EQ(ring["in_place"]["algorithm"], "ring");
+}
+
+// The deadline is that of a wait, not of the run.
+TEST(CollectivePerf, MayTakeLongerThanItsDeadline) {
+  perf_on_ranks(2, {"all_reduce", "-b", "64m", "-e", "64m", "-n", "150", "--deadline", "2", "-c",
+                    "0", "--place", "in"});
+}
+
 TEST(CollectivePerf, EveryOperationOfNcclTests) {
   for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                                 "gather", "scatter", "all_to_all", "send_recv", "barrier"}) {

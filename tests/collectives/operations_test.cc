@@ -360,5 +360,19 @@ TEST(Split, NamesARankThatCallsSomethingElse) {
   EXPECT_THAT(errors[0], HasSubstr("rank 0 called split, rank 1 called barrier"));
 }
 
+TEST(Options, WithoutADeadlineTheEnvironmentsHolds) {
+  ASSERT_EQ(::setenv("SHOAL_DEADLINE_S", "1.5", 1), 0);
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, {});
+    if (world.rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(4));
+      return;
+    }
+    communicator->barrier()->wait();
+  });
+  ::unsetenv("SHOAL_DEADLINE_S");
+  EXPECT_THAT(errors[0], HasSubstr("1.5 s"));
+}
+
 }  // namespace
 }  // namespace shoal::collectives

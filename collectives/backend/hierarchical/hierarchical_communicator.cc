@@ -92,7 +92,9 @@ void HierarchicalCommunicator::log_fixed_order() const {
 }
 
 WorkPtr HierarchicalCommunicator::submit(Call&& call) {
-  if (auto task = task_of(call)) {
+  auto task = task_of(call);
+  last_by_levels_ = task != nullptr;
+  if (task) {
     flat_->submit(task, call);
     return std::make_unique<NetWork>(engine_, std::move(task));
   }
@@ -138,6 +140,8 @@ bool HierarchicalCommunicator::in_blocks(const Call& call) const {
 
 CommunicatorStatistics HierarchicalCommunicator::statistics() const {
   CommunicatorStatistics sum = flat_->statistics();
+  sum.transport = "shm + " + sum.transport;
+  if (last_by_levels_) sum.algorithm = to_string(Algorithm::hierarchical);
   sum.operations += levels_->completed.load();
   sum.by_progress_thread += levels_->by_progress_thread.load();
   sum.zero_copy = sum.bounced = sum.bounced_bytes = 0;

@@ -44,6 +44,7 @@ class HierarchicalCommunicator final : public EngineCommunicator {
   std::shared_ptr<Levels> levels_;
   const bool by_subtrees_;  // fixed order may go by levels
   const Choices choices_;
+  bool last_by_levels_ = false;  // how the last operation went
   RegisteredMemory memory_;
 };
 

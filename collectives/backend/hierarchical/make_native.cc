@@ -102,6 +102,16 @@ std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, cons
   }
 }
 
+// Which wires a job got is no detail: EFA that was not found costs most of a cluster's speed.
+void log_transport(const CommunicatorOptions& options, int ranks, int hosts,
+                   const std::string& name) {
+  const bool fell_back =
+      fabric_options(options.transport).provider.empty() && !name.starts_with("efa");
+  log::once(log::Level::info, "native-transport",
+            fmt::format("native: {} ranks on {} hosts over {}{}", ranks, hosts, name,
+                        fell_back ? "; no EFA was found" : ""));
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_native_communicator(const World& world, Store& store,
@@ -130,8 +140,7 @@ std::unique_ptr<Communicator> make_native_communicator(const World& world, Store
                         where.nodes() == 1 ? std::vector<std::string>{} : hosts};
   auto endpoint =
       make_endpoint(options, world, where, store, prefix + "/fabric", deadline, *control, names);
-  if (world.rank == 0)
-    log::debug("native: {} ranks on {} hosts over {}", world.size, where.nodes(), endpoint->name());
+  log_transport(options, world.size, where.nodes(), endpoint->name());
   const auto engine =
       make_net_engine(std::move(endpoint), std::move(control), local_size, options, names.hosts);
   HierarchicalCommunicator::Plan plan;

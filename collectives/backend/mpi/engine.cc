@@ -260,7 +260,9 @@ void MpiEngine::stop() {
 
 CommunicatorStatistics MpiEngine::statistics() const {
   const std::lock_guard lock(runtime_.mutex);
-  return statistics_;
+  CommunicatorStatistics statistics = statistics_;
+  statistics.transport = statistics.algorithm = "mpi";
+  return statistics;
 }
 
 MPI_Comm MpiEngine::split(int color, int rank, Deadline deadline) {

@@ -47,7 +47,11 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
   int size() const override { return group_->size(); }
   std::string backend() const override { return "native"; }
   MemoryResource& memory_resource() override { return memory_; }
-  CommunicatorStatistics statistics() const override { return engine_->statistics(); }
+  CommunicatorStatistics statistics() const override {
+    CommunicatorStatistics statistics = engine_->statistics();
+    statistics.transport = "shm";
+    return statistics;
+  }
   void abort(std::string_view reason) override { engine_->abort(reason); }
   void drive_by_hand() override {
     engine_->end_thread();

@@ -389,10 +389,13 @@ void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
   statistics_.zero_copy += route == Route::zero_copy;
   statistics_.bounced += route == Route::bounced;
   statistics_.ring += route == Route::ring;
+  statistics_.algorithm = to_string(route == Route::inlined ? Algorithm::inlined
+                                    : route == Route::ring  ? Algorithm::ring
+                                                            : Algorithm::direct);
   statistics_.bounced_bytes += bounced_bytes;
   statistics_.by_progress_thread += background_;
   if (route == Route::bounced && statistics_.bounced == 1 && group_->rank() == 0)
-    log::once(log::Level::debug, "native-bounce",
+    log::once(log::Level::info, "native-bounce",
               fmt::format("native: {} goes through bounce slots, its buffers are not from "
                           "Communicator::memory_resource()",
                           describe(head->call)));

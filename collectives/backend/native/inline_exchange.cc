@@ -17,6 +17,7 @@
 #include "shoal/collectives/backend/native/counts.h"
 #include "shoal/collectives/backend/native/plan.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
 namespace {
@@ -132,7 +133,13 @@ bool travels_inline(const Call& call, int size, const PlanChoice& choice) {
   if (call.operation == Operation::barrier || call.count == 0) return true;
   const auto capacity =
       static_cast<std::int64_t>(kInlineBytes - counts_bytes(call.operation, size));
-  return choice.inlines(call) && largest_send_bytes(call, size) <= capacity;
+  if (!choice.inlines(call)) return false;
+  const std::int64_t bytes = largest_send_bytes(call, size);
+  if (bytes > capacity && choice.forces(Algorithm::inlined))
+    log::once(log::Level::warn, "shm-inline-too-long",
+              fmt::format("algorithm inline takes up to {} B inside a host; {} of {} B goes direct",
+                          capacity, to_string(call.operation), bytes));
+  return bytes <= capacity;
 }
 
 std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {

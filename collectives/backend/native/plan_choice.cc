@@ -14,9 +14,14 @@ Algorithm forced_algorithm(const CommunicatorOptions& options) {
         "algorithm ring cannot keep a fixed order; inside a host direct and inline take over");
     return Algorithm::automatic;
   }
-  if (forced == Algorithm::automatic || forced == Algorithm::direct || forced == Algorithm::ring ||
-      forced == Algorithm::inlined)
+  if (forced == Algorithm::automatic) return forced;
+  if (forced == Algorithm::direct || forced == Algorithm::ring || forced == Algorithm::inlined) {
+    log::once(log::Level::info, "shm-algorithm-all-reduce",
+              fmt::format("inside a host algorithm {} holds for all_reduce; the other operations "
+                          "have one way for each size: inline where they are short, else direct",
+                          to_string(forced)));
     return forced;
+  }
   log::once(log::Level::warn, "shm-algorithm-" + options.algorithm,
             fmt::format("algorithm {} is for messages between hosts; inside a host shared memory "
                         "chooses by size (direct, ring and inline can be forced)",

@@ -11,6 +11,7 @@ class PlanChoice {
   // Takes algorithm, collectives and fixed_order. What cannot be done inside a host is logged once.
   PlanChoice(const CommunicatorOptions& options, int ranks);
 
+  bool forces(Algorithm algorithm) const { return forced_ == algorithm; }
   bool fixed_order() const { return fixed_order_; }
   // Whether the data travels beside the control message; decided before ranks know of each other's
   // memory, alike on all of them (all_to_all_v: each for itself). It must fit besides.

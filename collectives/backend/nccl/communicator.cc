@@ -118,7 +118,11 @@ class NcclCommunicator final : public CallCommunicator {
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) override {
     return std::make_unique<NcclRegistration>(comm_, data, bytes);
   }
-  CommunicatorStatistics statistics() const override { return statistics_; }
+  CommunicatorStatistics statistics() const override {
+    CommunicatorStatistics statistics = statistics_;
+    statistics.transport = statistics.algorithm = "nccl";
+    return statistics;
+  }
   void abort(std::string_view reason) override { comm_->abort(reason); }
 
  private:

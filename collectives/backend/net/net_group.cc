@@ -122,7 +122,8 @@ std::shared_ptr<NetOperation> NetGroup::prepared(Call call, bool acknowledged) {
 std::shared_ptr<NetOperation> NetGroup::collective(Call call) {
   auto operation = prepared(std::move(call), false);
   operation->signature = signature_of(operation->call);
-  operation->signature.algorithm = static_cast<std::uint8_t>(operation->program->algorithm());
+  algorithm_ = operation->program->algorithm();
+  operation->signature.algorithm = static_cast<std::uint8_t>(algorithm_);
   number(*operation);
   return operation;
 }
@@ -145,6 +146,8 @@ std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
 
 CommunicatorStatistics NetGroup::statistics() const {
   CommunicatorStatistics sum;
+  sum.transport = engine_->endpoint_name();
+  if (algorithm_ != Algorithm::automatic) sum.algorithm = to_string(algorithm_);
   const auto add = [&](const Channel& channel) {
     sum.operations += channel.completed.load();
     sum.by_progress_thread += channel.by_progress_thread.load();

@@ -71,6 +71,7 @@ class NetGroup {
   std::shared_ptr<Channel> channel_;
   std::map<std::pair<int, bool>, Lane> lanes_;  // by peer; true: from this rank
   ProgramCache programs_;
+  Algorithm algorithm_ = Algorithm::automatic;  // of the last collective
 };
 
 }  // namespace shoal::collectives
