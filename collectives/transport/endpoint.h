@@ -80,6 +80,9 @@ class Endpoint {
   // Something is still on its way, though its post is finished (its data was copied): until it is
   // not, progress() must be called now and then, or the receiver may wait for ever.
   virtual bool sending() const { return false; }
+  // Nobody waits any more for what is still on its way: the destructor, which comes next, need not
+  // see it out. A peer that is gone would keep it waiting.
+  virtual void abandon() {}
   // Manual progress: only progress() answers the other ranks' transports (acknowledgements, what
   // was lost on the way), so it must be called now and then even where nothing is expected here.
   virtual bool must_be_polled() const { return false; }

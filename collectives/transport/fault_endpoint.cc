@@ -81,6 +81,10 @@ class FaultEndpoint final : public Endpoint {
   }
 
   bool sending() const override { return inner_->sending(); }
+  void abandon() override {
+    control_->note_abandoned();
+    inner_->abandon();
+  }
   bool must_be_polled() const override { return inner_->must_be_polled(); }
   void sleep(int microseconds) override {
     inner_->sleep(held_.empty() ? microseconds : std::min(microseconds, 50));

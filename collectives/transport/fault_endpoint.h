@@ -17,7 +17,7 @@ struct FaultOptions {
   std::uint32_t most_pieces = 4;  // a message becomes 1 to this many (at most 16)
 };
 
-// Commands from the test's thread.
+// Commands from the test's thread, and what it may look at.
 class FaultControl {
  public:
   // From now on nothing to or from that rank completes (EFA after a death).
@@ -26,9 +26,11 @@ class FaultControl {
   void lose_loudly(int rank) { loud_.store(rank); }
   int silent() const { return silent_.load(); }
   int loud() const { return loud_.load(); }
+  void note_abandoned() { abandoned_.fetch_add(1); }
+  int abandoned() const { return abandoned_.load(); }  // endpoints, of all ranks
 
  private:
-  std::atomic<int> silent_{-1}, loud_{-1};
+  std::atomic<int> silent_{-1}, loud_{-1}, abandoned_{0};
 };
 
 std::unique_ptr<Endpoint> make_fault_endpoint(std::unique_ptr<Endpoint> inner,

@@ -171,6 +171,30 @@ TEST(NetFaults, ALostConnectionFailsEveryOperationWithThePeersName) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1"));
 }
 
+// What an endpoint sees out at its end costs a second where a peer is gone.
+TEST(NetFaults, OnlyAnEndpointThatNobodyWaitsForIsAbandoned) {
+  const LoopbackRanks lost(2), left(2);
+  const FaultOptions faults{1, 0, 0, 1};
+  (void)shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    const auto c = lost.communicator(world, store, with_deadline(10), &faults);
+    lost.control->lose_loudly(1);
+    if (world.rank == 1) return (void)store.get("failed", Deadline::in_seconds(20));
+    EXPECT_THROW(c->barrier()->wait(), Error);
+    EXPECT_GE(lost.control->abandoned(), 1);
+    store.set("failed", "");
+  });
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    // So long rank 1 waits for rank 0 at its end, in vain.
+    auto c = left.communicator(world, store, with_deadline(world.rank == 1 ? 3 : 20), &faults);
+    c->barrier()->wait();
+    if (world.rank == 0) store.get("rank 1 has left", Deadline::in_seconds(20));
+    EXPECT_EQ(left.control->abandoned(), 0);
+    c.reset();
+    EXPECT_EQ(left.control->abandoned(), world.rank == 0 ? 1 : 0);
+    if (world.rank == 1) store.set("rank 1 has left", "");
+  });
+}
+
 TEST(NetFaults, ARankThatLeavesIsNamed) {
   const LoopbackRanks loopback(2);
   const auto start = Clock::now();

@@ -467,6 +467,11 @@ void NetEngine::fail(Error error) {
 void NetEngine::close(const Error& error) {
   failure_ = error;
   if (endpoint_) last_statistics_ = endpoint_->statistics();
+  // Everybody knows why, or has what they want: nothing that is on its way is waited for, perhaps
+  // by ranks that are gone.
+  const bool known = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::timeout ||
+                     (control_ && (control_->has_news() || control_->everybody_left()));
+  if (endpoint_ && known) endpoint_->abandon();
   // First of all: from here on no buffer is touched.
   regions_.clear();
   endpoint_.reset();

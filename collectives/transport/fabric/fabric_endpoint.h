@@ -89,6 +89,7 @@ class FabricEndpoint final : public Endpoint {
                     Completion& completion) override;
   bool progress() override;
   bool sending() const override;
+  void abandon() override { abandoned_ = true; }
   bool must_be_polled() const override;
   void sleep(int microseconds) override;
   std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
@@ -212,6 +213,7 @@ class FabricEndpoint final : public Endpoint {
   std::uint32_t next_receive_id_;
   bool can_poll_ = false;
   Clock::time_point last_stall_check_;
+  bool abandoned_ = false;
   EndpointStatistics statistics_;
 };
 

@@ -59,7 +59,7 @@ FabricEndpoint::~FabricEndpoint() {
     return std::ranges::any_of(setup_.rails,
                                [](const auto& rail) { return rail->in_flight() > 0; });
   };
-  const Deadline deadline = Deadline::in_seconds(kFlushSeconds);
+  const Deadline deadline = Deadline::in_seconds(abandoned_ ? 0 : kFlushSeconds);
   try {
     while (busy() && !deadline.passed()) {
       for (const auto& rail : setup_.rails) {
