@@ -39,6 +39,7 @@ struct Completion {
 struct EndpointStatistics {
   std::int64_t eager_messages = 0, rendezvous_messages = 0;  // sent
   std::int64_t bytes_sent = 0, bytes_received = 0;
+  std::int64_t by_sockets = 0;     // messages sent beside the rails, of either kind
   std::int64_t unexpected = 0;     // eager messages that came before their receive was posted
   std::int64_t staged_bytes = 0;   // copied through the ring of shared memory
   std::int64_t registrations = 0;  // misses of the registration cache

@@ -1,11 +1,20 @@
-// The pure parts of the fabric transport: striping, the choice of rails, interface lists.
+// Parts of the fabric transport that need no libfabric: striping, the choice of rails, interface
+// lists, the sockets for small messages.
+#include <cstring>
 #include <limits>
+#include <span>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include "shoal/collectives/transport/fabric/rail_choice.h"
+#include "shoal/collectives/transport/fabric/socket_lane.h"
 #include "shoal/collectives/transport/fabric/striping.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -126,6 +135,150 @@ TEST(Rails, PairByNetworkAndThenByPlace) {
   EXPECT_THAT(pair_rails({"a", "c"}, {"a"}), ElementsAre(0, -1));
   EXPECT_TRUE(is_virtual_interface("docker0"));
   EXPECT_FALSE(is_virtual_interface("eth0"));
+}
+
+constexpr std::size_t kLargest = 9000;
+constexpr std::uint32_t kMagic = 77;
+
+std::string loopback() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return {reinterpret_cast<const char*>(&address), sizeof address};
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+// Ranks 0 and 1 in one thread; what came to each, in order.
+struct Lanes {
+  SocketLane low{loopback(), 0, 2, kLargest}, high{loopback(), 1, 2, kLargest};
+  std::vector<std::string> to_low, to_high;
+
+  Lanes() {
+    low.start({"", high.address()}, kMagic);
+    high.start({low.address(), ""}, kMagic);
+  }
+  static void poll(SocketLane& lane, std::vector<std::string>& into) {
+    lane.look_closely();
+    lane.poll([&](std::span<const std::byte> message) {
+      into.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
+    });
+  }
+  void poll() {
+    poll(low, to_low);
+    poll(high, to_high);
+  }
+  template <typename Condition>
+  bool poll_until(Condition&& condition) {
+    const Deadline deadline = Deadline::in_seconds(30);
+    while (!deadline.passed()) {
+      if (condition()) return true;
+      poll();
+    }
+    return false;
+  }
+  bool connect() {
+    high.reach(0);
+    return poll_until([&] { return low.send(1, bytes_of("hello"), {}); }) &&
+           poll_until([&] { return high.send(0, bytes_of("hello"), {}); }) &&
+           poll_until([&] { return to_low.size() == 1 && to_high.size() == 1; });
+  }
+};
+
+TEST(SocketLane, IsOpenedByTheHigherRank) {
+  Lanes lanes;
+  lanes.low.reach(1);
+  for (int i = 0; i < 100; ++i) lanes.poll();
+  EXPECT_FALSE(lanes.low.send(1, bytes_of("early"), {}));
+  EXPECT_FALSE(lanes.high.send(0, bytes_of("early"), {}));
+  EXPECT_TRUE(lanes.connect());
+  EXPECT_THAT(lanes.to_low, ElementsAre("hello"));
+  EXPECT_THAT(lanes.to_high, ElementsAre("hello"));
+}
+
+// Far more than the sockets hold, so messages are cut where the kernel likes.
+TEST(SocketLane, CarriesMessagesWholeAndHoldsBackWhatThereIsNoRoomFor) {
+  Lanes lanes;
+  ASSERT_TRUE(lanes.connect());
+  std::vector<std::string> sent = {"hello"};
+  const std::string header = "header";
+  std::size_t refused = 0;
+  for (std::size_t i = 0; i < 20'000; ++i) {
+    const std::size_t length = i % 5 == 0 ? kLargest - header.size() : i * 131 % 3000;
+    const std::string payload(length, static_cast<char>('a' + i % 26));
+    while (!lanes.low.send(1, bytes_of(header), bytes_of(payload))) {
+      if (refused++ == 0) {
+        EXPECT_TRUE(lanes.low.unsent());
+      }
+      lanes.poll();
+    }
+    sent.push_back(header + payload);
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_TRUE(lanes.poll_until([&] { return lanes.to_high.size() == sent.size(); }));
+  EXPECT_FALSE(lanes.low.unsent());
+  EXPECT_EQ(lanes.to_high, sent);
+}
+
+struct RawHello {
+  std::uint32_t magic;
+  std::int32_t rank;
+};
+
+// Connects as rank 1 would, and says so with these bytes.
+FileDescriptor raw_peer(const SocketLane& lane, const RawHello& hello, const std::string& more) {
+  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  std::memcpy(&address, lane.address().data(), sizeof address);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&hello), sizeof hello) + more;
+  EXPECT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+std::string lost(Lanes& lanes) {
+  std::string why;
+  lanes.poll_until([&] {
+    for (const auto& loss : lanes.low.take_losses()) why = loss.why;
+    return !why.empty();
+  });
+  return why;
+}
+
+TEST(SocketLane, TurnsStrangersAway) {
+  Lanes lanes;
+  for (const RawHello& hello :
+       {RawHello{kMagic + 1, 1}, RawHello{kMagic, 0}, RawHello{kMagic, 2}, RawHello{kMagic, -1}}) {
+    const FileDescriptor stranger = raw_peer(lanes.low, hello, "");
+    char byte = 0;
+    EXPECT_TRUE(lanes.poll_until([&] { return recv(stranger.get(), &byte, 1, MSG_DONTWAIT) == 0; }))
+        << hello.magic << " " << hello.rank;
+  }
+  EXPECT_TRUE(lanes.connect());
+  EXPECT_TRUE(lanes.low.take_losses().empty());
+}
+
+TEST(SocketLane, LosesAPeerThatBreaksOffAndNotOneThatLeaves) {
+  {
+    Lanes lanes;
+    const std::string half("\x08\0\0\0four", 8);
+    raw_peer(lanes.low, {kMagic, 1}, half);
+    EXPECT_THAT(lost(lanes), HasSubstr("in the middle of a message"));
+  }
+  {
+    Lanes lanes;
+    const FileDescriptor peer = raw_peer(lanes.low, {kMagic, 1}, std::string(8, '\x7f'));
+    EXPECT_THAT(lost(lanes), HasSubstr("something else than a message"));
+  }
+  Lanes lanes;
+  raw_peer(lanes.low, {kMagic, 1}, std::string("\x04\0\0\0last", 8));
+  EXPECT_TRUE(lanes.poll_until([&] { return lanes.to_low.size() == 1; }));
+  for (int i = 0; i < 200; ++i) lanes.poll();
+  EXPECT_TRUE(lanes.low.take_losses().empty());
+  EXPECT_FALSE(lanes.low.send(1, bytes_of("gone"), {}));
 }
 
 }  // namespace

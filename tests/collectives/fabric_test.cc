@@ -57,6 +57,7 @@ struct Case {
   bool rails = false;  // two of them
   bool writes = true;
   std::int64_t eager = 8192;
+  bool sockets = true;
 };
 std::string case_name(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
@@ -67,6 +68,7 @@ class Traffic : public ::testing::TestWithParam<Case> {
         GetParam().rails ? two_rails(GetParam().provider) : over(GetParam().provider);
     chosen.remote_writes = GetParam().writes;
     chosen.eager_bytes = GetParam().eager;
+    chosen.sockets = GetParam().sockets;
     return chosen;
   }
 };
@@ -87,18 +89,22 @@ TEST_P(Traffic, OfThousandsOfMessagesArrivesWhole) {
     const EndpointStatistics statistics = endpoint->statistics();
     EXPECT_GT(statistics.eager_messages, 0);
     EXPECT_GT(statistics.rendezvous_messages, 0);
+    if (GetParam().provider != "tcp" || !GetParam().sockets) {
+      EXPECT_EQ(statistics.by_sockets, 0);
+    }
     meet(*endpoint, store, "leave", kSeconds);
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Traffic,
-                         ::testing::Values(Case{"Tcp2", "tcp", 2}, Case{"Tcp5", "tcp", 5},
-                                           Case{"Udp3", "udp", 3},
-                                           Case{"TcpTwoRails3", "tcp", 3, true},
-                                           Case{"UdpTwoRails2", "udp", 2, true},
-                                           Case{"TcpWithoutWrites3", "tcp", 3, false, false},
-                                           Case{"TcpSmallEager4", "tcp", 4, false, true, 128}),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    All, Traffic,
+    ::testing::Values(Case{"Tcp2", "tcp", 2}, Case{"Tcp5", "tcp", 5},
+                      Case{"TcpRailsAlone4", "tcp", 4, false, true, 8192, false},
+                      Case{"Udp3", "udp", 3}, Case{"TcpTwoRails3", "tcp", 3, true},
+                      Case{"UdpTwoRails2", "udp", 2, true},
+                      Case{"TcpWithoutWrites3", "tcp", 3, false, false},
+                      Case{"TcpSmallEager4", "tcp", 4, false, true, 128}),
+    case_name);
 
 TEST(Fabric, ReceiveIdsWrap) {
   SHOAL_PROVIDER_OR_SKIP();
@@ -119,11 +125,36 @@ TEST(Fabric, FewCreditsAreEnough) {
     FabricOptions options = two_rails("tcp");
     options.credits = 4;
     options.unmatched = 2;
+    options.sockets = false;  // they need no credits
     const auto endpoint = connect(world, store, options);
     TrafficPlan plan;
     plan.messages = 600;
     plan.sizes = {0, 10, 8192, 8193, 100'000};
     run_traffic(*endpoint, plan, kSeconds);
+    meet(*endpoint, store, "leave", kSeconds);
+  });
+}
+
+TEST(Fabric, SmallMessagesTakeSocketsOnceTheyAreConnected) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("tcp"));
+    // The lowest bit says that the sender's last message went by a socket: both go on until both
+    // have seen both say so.
+    const Deadline deadline = Deadline::in_seconds(kSeconds);
+    std::uint32_t value = 0, got = 0;
+    for (std::uint32_t sequence = 0; (value & got & 1) == 0 && !deadline.passed(); ++sequence) {
+      const OperationKey key{1, sequence};
+      Completion completion;
+      value = 2 * sequence + (endpoint->statistics().by_sockets > 0 ? 1 : 0);
+      endpoint->begin(key, {});
+      endpoint->post_receive(1 - world.rank, {key, 0}, &got, 4, completion);
+      endpoint->post_send(1 - world.rank, {key, 0}, &value, 4, completion);
+      drive(*endpoint, completion, kSeconds);
+      endpoint->end(key);
+      ASSERT_EQ(got / 2, sequence);
+    }
+    EXPECT_GT(endpoint->statistics().by_sockets, 0);
     meet(*endpoint, store, "leave", kSeconds);
   });
 }

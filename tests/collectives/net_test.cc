@@ -99,13 +99,26 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   using std::chrono::microseconds;
   const Clock::time_point start{std::chrono::hours(1)};
   Patience patience(microseconds(160));
-  EXPECT_FALSE(patience.spent(start));
-  EXPECT_TRUE(spent_at_last(patience, start + microseconds(50)));  // that yield took long
-  patience.moved(start + microseconds(60));
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(patience.spent(start + i * microseconds(25)));
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(100)));  // four yields took long
+  patience.moved(start + microseconds(110));
   EXPECT_TRUE(spent_at_last(patience, start + microseconds(1000)));
   EXPECT_TRUE(patience.spent(start + microseconds(1001)));  // not once more for each sleep
   patience.moved(start + microseconds(1100));
   EXPECT_FALSE(patience.spent(start + microseconds(30000)));
+}
+
+TEST(Patience, IsNotLostForAFewYieldsThatTookLong) {
+  using std::chrono::microseconds;
+  Clock::time_point now{std::chrono::hours(1)};
+  Patience patience(microseconds(160));
+  for (int wait = 0; wait < 40; ++wait) {  // one yield of 16: an interrupt, the hypervisor
+    for (int look = 0; look < 16; ++look) {
+      EXPECT_FALSE(patience.spent(now)) << "wait " << wait << ", look " << look;
+      now += microseconds(look == 3 ? 30 : 1);
+    }
+    patience.moved(now);
+  }
 }
 
 TEST(Net, WhatIsOnlyTestedHasTheDeadlineToo) {

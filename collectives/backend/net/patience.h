@@ -4,7 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstdint>
 
 #include "shoal/runtime/base/clock.h"
 
@@ -26,9 +28,11 @@ class Patience {
       since_ = now;
     } else if (yielded_ && now - last_ >= kGivenAway) {
       // The yield gave the core to somebody: who sleeps there is woken at once, who yields waits
-      // for its turn again.
-      crowded_until_ = now + kCrowdedFor;
+      // for its turn again. Once is nothing (an interrupt, the hypervisor): several of the last.
+      given_away_ |= 1;
+      if (std::popcount(given_away_) >= kOften) crowded_until_ = now + kCrowdedFor;
     }
+    given_away_ = static_cast<std::uint16_t>(given_away_ << 1);
     last_ = now;
     yielded_ = now >= crowded_until_ && now - since_ < look_;
     return !yielded_ && ++late_looks_ > kLateLooks;
@@ -47,10 +51,12 @@ class Patience {
  private:
   static constexpr int kShortest = 32;
   static constexpr Duration kGivenAway = std::chrono::microseconds(20);
+  static constexpr int kOften = 4;  // of 16 yields
   static constexpr Duration kCrowdedFor = std::chrono::milliseconds(20);
   Duration most_, look_;
   Clock::time_point since_, last_, crowded_until_;
   int late_looks_ = 0;
+  std::uint16_t given_away_ = 0;  // a bit for each of the last yields
   bool waiting_ = false, yielded_ = false;
 };
 

@@ -178,6 +178,7 @@ struct Opened {
   int credits = 0, unmatched = 0;
   bool writes = false;
   std::uint32_t magic = 0;
+  std::string lane;  // its address, or empty
 };
 
 json to_card(const Opened& own) {
@@ -194,14 +195,16 @@ json to_card(const Opened& own) {
           {"credits", own.credits},
           {"unmatched", own.unmatched},
           {"writes", own.writes},
-          {"magic", own.magic}};
+          {"magic", own.magic},
+          {"lane", to_hex(own.lane)}};
 }
 
 Opened parse_opened(const json& card) {
   Opened opened{card.at("networks"),        card.at("addresses"),     card.at("preferred"),
                 card.at("largest_message"), card.at("largest_write"), card.at("eager"),
                 card.at("stripe"),          card.at("receives"),      card.at("credits"),
-                card.at("unmatched"),       card.at("writes"),        card.at("magic")};
+                card.at("unmatched"),       card.at("writes"),        card.at("magic"),
+                from_hex(card.at("lane"))};
   for (std::string& address : opened.addresses) address = from_hex(address);
   return opened;
 }
@@ -228,6 +231,30 @@ Opened describe_own(const FabricOptions& options, const Plan& plan,
   own.unmatched = options.unmatched;
   own.magic = std::random_device{}();
   return own;
+}
+
+std::unique_ptr<SocketLane> make_lane(const FabricOptions& options, const Plan& plan,
+                                      const FabricSetup& setup) {
+  const Rail& rail = *setup.rails[static_cast<std::size_t>(plan.preferred.at(0))];
+  if (!options.sockets || !rail.provider().starts_with("tcp") || setup.size == 1) return nullptr;
+  const auto largest = std::max(
+      options.eager_bytes, static_cast<std::int64_t>((1 + kMostRails) * sizeof(std::uint64_t)));
+  try {
+    return std::make_unique<SocketLane>(rail.address(), setup.rank, setup.size,
+                                        sizeof(MessageHeader) + static_cast<std::size_t>(largest));
+  } catch (const Error& problem) {
+    log::once(log::Level::warn, "fabric-no-lane",
+              fmt::format("{}; small messages take the provider's way, which is slower",
+                          problem.message()));
+    return nullptr;
+  }
+}
+
+void start_lane(FabricSetup& setup, const std::vector<Opened>& opened) {
+  if (!setup.lane) return;
+  std::vector<std::string> addresses;
+  for (const Opened& rank : opened) addresses.push_back(rank.lane);
+  setup.lane->start(std::move(addresses), setup.magic);
 }
 
 // How `from` reaches `to`: (own rail, the other's rail), over what it prefers, or over all it has
@@ -372,11 +399,14 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
     setup.idle_registrations = options.idle_registrations >= 0
                                    ? static_cast<std::size_t>(options.idle_registrations)
                                    : (setup.rails[0]->pins() ? 0 : 256);
+    setup.lane = make_lane(options, plan, setup);
+    Opened own = describe_own(options, plan, setup.rails);
+    if (setup.lane) own.lane = setup.lane->address();
     std::vector<Opened> opened;
-    for (const json& card :
-         exchange_cards(who, kOpened, to_card(describe_own(options, plan, setup.rails))))
+    for (const json& card : exchange_cards(who, kOpened, to_card(own)))
       opened.push_back(parse_opened(card));
     setup.magic = opened[0].magic;
+    start_lane(setup, opened);
     agree(setup, opened);
     connect_peers(setup, opened);
     start_rails(setup);

@@ -34,7 +34,8 @@ struct FabricOptions {
   // that is freed and mapped anew under a pinned registration would be written in the wrong place.
   int idle_registrations = -1;
   std::uint32_t first_receive_id = 0;  // tests start just before the wrap
-  bool remote_writes = true;           // false: as if the provider had no FI_RMA
+  bool sockets = true;  // over tcp: small messages beside the provider, which is twice as fast
+  bool remote_writes = true;  // false: as if the provider had no FI_RMA
 };
 
 // From SHOAL_FABRIC_PROVIDER and SHOAL_FABRIC_INTERFACES; `transport` as in CommunicatorOptions

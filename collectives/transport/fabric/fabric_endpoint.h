@@ -5,6 +5,9 @@
 //               writes segments straight into it, each with the id as its data; the receiver counts
 //               them, since they come in any order
 //
+// Over tcp eager messages and what small messages control travel beside the rails where they can
+// (socket_lane.h); they need no credits.
+//
 // Two limits keep a slow receiver safe. Credits: a sender never has more messages on the way to a
 // rail than that rail keeps buffers for it; the last credit of a rail is kept for returning
 // credits, so two ranks that have spent all can still tell each other what is free. Unmatched: of
@@ -14,6 +17,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +25,7 @@
 
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/collectives/transport/fabric/registration.h"
+#include "shoal/collectives/transport/fabric/socket_lane.h"
 #include "shoal/collectives/transport/fabric/striping.h"
 #include "shoal/collectives/transport/fabric/wire.h"
 #include "shoal/runtime/base/error.h"
@@ -44,11 +49,12 @@ struct FabricSetup {
   std::uint32_t magic = 0;
   std::string name;
   std::vector<std::unique_ptr<Rail>> rails;
-  std::vector<PeerSetup> peers;    // by rank
-  std::int64_t eager_bytes = 0;    // agreed by all
-  std::int64_t largest_write = 0;  // agreed by all
-  std::int64_t stripe_bytes = 0;   // agreed by all
-  int credits = 0, unmatched = 0;  // agreed by all
+  std::unique_ptr<SocketLane> lane;  // or null: all travels by the rails
+  std::vector<PeerSetup> peers;      // by rank
+  std::int64_t eager_bytes = 0;      // agreed by all
+  std::int64_t largest_write = 0;    // agreed by all
+  std::int64_t stripe_bytes = 0;     // agreed by all
+  int credits = 0, unmatched = 0;    // agreed by all
   std::size_t idle_registrations = 0;
   std::uint32_t first_receive_id = 0;
 };
@@ -178,6 +184,9 @@ class FabricEndpoint final : public Endpoint {
   // flow.cc: credits, queues, completions
   void submit(int peer, Message message);
   bool dispatch(int peer, Message& message);
+  bool dispatch_by_lane(int peer, Message& message);
+  int& put_returns(Peer& to, MessageHeader& header) const;
+  bool poll_lane();
   void copied(Peer& to, const Message& message);
   void handle(int rail, RailEvent& event);
   void take_message(int rail, const std::byte* data, std::size_t bytes);
@@ -212,6 +221,7 @@ class FabricEndpoint final : public Endpoint {
   std::int64_t granted_segments_ = 0;
   std::uint32_t next_receive_id_;
   bool can_poll_ = false;
+  int rails_left_out_ = 0;  // looks in a row that left them out
   Clock::time_point last_stall_check_;
   bool abandoned_ = false;
   EndpointStatistics statistics_;

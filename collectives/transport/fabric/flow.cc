@@ -17,6 +17,7 @@ constexpr int kNapMicroseconds = 50;      // where the provider has nothing to w
 constexpr int kTimerMicroseconds = 1000;  // providers that resend only when they are polled
 
 constexpr std::uint16_t kMostReturned = 0xffff;
+constexpr int kMostLeftOut = 8;
 
 void nap(int microseconds) {
   const timespec time{microseconds / 1'000'000, (microseconds % 1'000'000) * 1000L};
@@ -56,7 +57,8 @@ FabricEndpoint::~FabricEndpoint() {
   for (Peer& peer : peers_) peer.waiting.clear();
   for (auto& queue : writes_) queue.clear();
   const auto busy = [&] {
-    return std::ranges::any_of(setup_.rails,
+    return (setup_.lane && setup_.lane->unsent()) ||
+           std::ranges::any_of(setup_.rails,
                                [](const auto& rail) { return rail->in_flight() > 0; });
   };
   const Deadline deadline = Deadline::in_seconds(abandoned_ ? 0 : kFlushSeconds);
@@ -66,6 +68,7 @@ FabricEndpoint::~FabricEndpoint() {
         events_.clear();
         rail->poll(events_);
       }
+      if (setup_.lane) setup_.lane->poll([](std::span<const std::byte>) {});
       if (events_.empty()) nap(kNapMicroseconds);
     }
   } catch (const Error& error) {
@@ -85,8 +88,44 @@ void FabricEndpoint::submit(int peer, Message message) {
   }
 }
 
+// Every header returns what it can. Once it has gone: take it from these and from matched_owed.
+int& FabricEndpoint::put_returns(Peer& to, MessageHeader& header) const {
+  const auto owed = std::ranges::max_element(to.owed);
+  header.credit_rail = static_cast<std::uint8_t>(owed - to.owed.begin());
+  header.credits = static_cast<std::uint16_t>(std::min<int>(*owed, kMostReturned));
+  header.matched = static_cast<std::uint16_t>(std::min<int>(to.matched_owed, kMostReturned));
+  return *owed;
+}
+
+// Needs no credit: the kernel holds back what the peer does not take.
+bool FabricEndpoint::dispatch_by_lane(int peer, Message& message) {
+  const MessageKind kind = message.header.kind;
+  if (!setup_.lane || kind == MessageKind::segment || kind == MessageKind::credit) return false;
+  setup_.lane->reach(peer);
+  Peer& to = peer_at(peer);
+  int& owed = put_returns(to, message.header);
+  const auto payload = message.words.empty()
+                           ? std::span(message.data, static_cast<std::size_t>(message.bytes))
+                           : std::as_bytes(std::span<const std::uint64_t>(message.words));
+  if (!setup_.lane->send(peer, std::as_bytes(std::span(&message.header, 1)), payload)) return false;
+  owed -= message.header.credits;
+  to.matched_owed -= message.header.matched;
+  ++statistics_.by_sockets;
+  copied(to, message);
+  return true;
+}
+
+bool FabricEndpoint::poll_lane() {
+  if (!setup_.lane) return false;
+  const bool moved = setup_.lane->poll(
+      [this](std::span<const std::byte> bytes) { take_message(-1, bytes.data(), bytes.size()); });
+  for (const auto& [peer, why] : setup_.lane->take_losses()) lose(peer, false, why);
+  return moved;
+}
+
 // True when the message is on its way (or lost with its peer), its payload copied.
 bool FabricEndpoint::dispatch(int peer, Message& message) {
+  if (dispatch_by_lane(peer, message)) return true;
   Peer& to = peer_at(peer);
   const auto& routes = setup_of(peer).routes;
   const bool only_returns = message.header.kind == MessageKind::credit;
@@ -98,12 +137,7 @@ bool FabricEndpoint::dispatch(int peer, Message& message) {
     Rail& rail = rail_at(route.rail);
     Transfer* transfer = rail.take_message();
     if (!transfer) continue;
-    // Every header returns what it can.
-    const auto owed = std::ranges::max_element(to.owed);
-    message.header.credit_rail = static_cast<std::uint8_t>(owed - to.owed.begin());
-    message.header.credits = static_cast<std::uint16_t>(std::min<int>(*owed, kMostReturned));
-    message.header.matched =
-        static_cast<std::uint16_t>(std::min<int>(to.matched_owed, kMostReturned));
+    int& owed = put_returns(to, message.header);
     std::memcpy(transfer->slot, &message.header, sizeof message.header);
     std::size_t length = sizeof message.header;
     if (!message.words.empty()) {
@@ -128,7 +162,7 @@ bool FabricEndpoint::dispatch(int peer, Message& message) {
       return true;
     }
     --credits;
-    *owed -= message.header.credits;
+    owed -= message.header.credits;
     to.matched_owed -= message.header.matched;
     copied(to, message);
     return true;
@@ -146,8 +180,11 @@ void FabricEndpoint::copied(Peer& to, const Message& message) {
 }
 
 bool FabricEndpoint::progress() {
-  bool moved = false;
-  for (std::size_t rail = 0; rail < setup_.rails.size(); ++rail) {
+  // What has come by sockets is handed on first: asking the rails too costs as much again.
+  bool moved = poll_lane();
+  const bool ask_rails = !moved || ++rails_left_out_ >= kMostLeftOut;
+  if (ask_rails) rails_left_out_ = 0;
+  for (std::size_t rail = 0; ask_rails && rail < setup_.rails.size(); ++rail) {
     events_.clear();
     setup_.rails[rail]->poll(events_);
     for (RailEvent& event : events_) handle(static_cast<int>(rail), event);
@@ -167,6 +204,7 @@ bool FabricEndpoint::progress() {
 
 bool FabricEndpoint::sending() const {
   return !waiting_peers_.empty() || !waiting_grants_.empty() ||
+         (setup_.lane && setup_.lane->unsent()) ||
          std::ranges::any_of(setup_.rails, [](const auto& rail) { return rail->in_flight() > 0; });
 }
 
@@ -214,11 +252,12 @@ void FabricEndpoint::take_message(int rail, const std::byte* data, std::size_t b
     return;
   }
   Peer& from = peer_at(peer);
-  ++from.owed[static_cast<std::size_t>(rail)];
+  if (rail >= 0) ++from.owed[static_cast<std::size_t>(rail)];  // -1: by sockets, no buffer of ours
   from.credits[header.credit_rail] += header.credits;
   from.unmatched_left += header.matched;
   switch (header.kind) {
     case MessageKind::eager:
+      if (setup_.lane) setup_.lane->reach(peer);
       take_eager(header, payload);
       break;
     case MessageKind::grant:
@@ -379,7 +418,10 @@ void FabricEndpoint::sleep(int microseconds) {
     if (rail->needs_frequent_progress()) microseconds = std::min(microseconds, kTimerMicroseconds);
   }
   const timespec time{microseconds / 1'000'000, (microseconds % 1'000'000) * 1000L};
-  ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+  if (setup_.lane) descriptors.push_back({setup_.lane->descriptor(), POLLIN, 0});
+  if (ppoll(descriptors.data(), descriptors.size(), &time, nullptr) > 0 && setup_.lane &&
+      descriptors.back().revents != 0)
+    setup_.lane->look_closely();
 }
 
 }  // namespace shoal::collectives

@@ -1,0 +1,98 @@
+// Small messages over plain TCP sockets, beside rails whose provider sends over TCP anyway: one
+// system call sends and one receives, where tcp;ofi_rxm needs three to wake its own queue for each.
+//
+// Order, delivery and flow control are the kernel's. A message travels here when its peer is
+// connected and there is room, else by the rails: the protocol above needs no order between them.
+// Of two ranks the higher one connects, when the first message passes between them. A peer whose
+// connection ends is left to the rails, unless it ended with an error: then it is lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/transport/shared_segment.h"
+
+namespace shoal::collectives {
+
+// Not thread-safe. Nothing here blocks.
+class SocketLane {
+ public:
+  // Listens at `rail_address`, a sockaddr_in or sockaddr_in6, on a port of its own. Throws io.
+  // `largest`: bytes of a message, headers included.
+  SocketLane(const std::string& rail_address, int rank, int size, std::size_t largest);
+  ~SocketLane();
+  SocketLane(const SocketLane&) = delete;
+  SocketLane& operator=(const SocketLane&) = delete;
+
+  // The whole sockaddr, opaque for peers.
+  const std::string& address() const { return address_; }
+  // Once, before anything travels: the peers' addresses by rank (empty: has none, or is this rank)
+  // and what this job's ranks begin with, so that strangers are turned away.
+  void start(std::vector<std::string> addresses, std::uint32_t magic);
+
+  // Begins to connect, where that is this rank's part and has not been done.
+  void reach(int peer);
+  // True when all of it is on its way, copied: nothing travels in part.
+  bool send(int peer, std::span<const std::byte> header, std::span<const std::byte> payload);
+  // Gives what has arrived, message by message; true when something moved.
+  using Take = std::function<void(std::span<const std::byte> message)>;
+  bool poll(const Take& take);
+  // Something that was sent waits here for room in a socket.
+  bool unsent() const { return unsent_ > 0; }
+  // To poll(2): readable when poll() has something to do. It was: look_closely() before.
+  int descriptor() const { return events_.get(); }
+  void look_closely() { closely_ = true; }
+
+  struct Loss {
+    int peer = -1;
+    std::string why;
+  };
+  // Peers whose connection broke since the last call.
+  std::vector<Loss> take_losses();
+
+ private:
+  enum class State : std::uint8_t { apart, connecting, open, closed };
+  struct Connection {
+    State state = State::apart;
+    FileDescriptor fd;
+    std::vector<std::byte> in, out;  // a message's beginning; what the socket had no room for
+  };
+  struct Guest {  // accepted; has not said who it is
+    FileDescriptor fd;
+    std::vector<std::byte> in;
+  };
+
+  Connection& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  void watch(int fd, std::uint64_t what, bool for_room, bool again);
+  void open(int peer, FileDescriptor fd, State state);
+  void close(int peer, const char* why);
+  void give_up(int peer, int error);
+  bool flush(int peer);
+  bool receive(int peer, const Take& take);
+  void split(int peer, std::span<const std::byte> bytes, const Take& take);
+  bool poll_events(const Take& take);
+  void settle_connecting(int peer);
+  void accept_guests();
+  void hear_guest(int fd);
+
+  const int rank_;
+  const std::size_t largest_;
+  std::uint32_t magic_ = 0;
+  std::string address_;
+  std::vector<std::string> addresses_;
+  FileDescriptor listener_, events_;
+  std::vector<Connection> peers_;
+  std::vector<int> open_;  // ranks
+  std::vector<Guest> guests_;
+  std::vector<std::byte> chunk_;
+  std::vector<Loss> losses_;
+  int unsent_ = 0;
+  unsigned polls_ = 0;
+  bool closely_ = false;
+};
+
+}  // namespace shoal::collectives
