@@ -3,9 +3,9 @@
 //
 // A rank's place is one 64-bit word (sequence << 32 | steps done): sequence counts operations
 // from 1, steps those of the current one. Stored with release order after the data it vouches
-// for. Differences are taken as signed, so both counts may wrap. An operation starts only when
-// all ranks have published its descriptor, so nobody is ever more than one operation ahead, and
-// two descriptor slots, used by turns, are enough.
+// for (not always the descriptor, see ControlSlot). Differences are taken as signed, so both counts
+// may wrap. An operation starts only when all ranks have published it, so nobody is ever more than
+// one operation ahead, and two slots, used by turns, are enough.
 #pragma once
 
 #include <array>
@@ -59,7 +59,10 @@ constexpr std::uint64_t kind_of(const Signature& s) {
 // The payload: counts of a _v operation, then the data of a call that travels inline.
 struct alignas(kApart) ControlSlot {
   FirstLine first;
-  alignas(kApart) Descriptor descriptor;
+  // The descriptor is that of operation `described`, stored with release order: who repeats a small
+  // call writes it after the first line, beside the wait.
+  alignas(kApart) std::atomic<std::uint32_t> described{0};
+  Descriptor descriptor;
   alignas(kApart) std::byte payload[kInlineBytes];
 };
 

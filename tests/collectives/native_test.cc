@@ -1,5 +1,7 @@
 // The native backend's results: ranks as threads and as processes, all operations, dtypes,
 // algorithms, kinds of memory.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,6 +22,7 @@
 namespace shoal::collectives {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -275,6 +278,61 @@ TEST(Native, SeveralCommunicatorsShareAStore) {
       EXPECT_EQ(b[499], 3 * i);
     }
   });
+}
+
+// A call like the one before it is published before all is worked out anew.
+TEST(Native, CallsThatDifferFromTheOneBeforeAreNotTakenForIt) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = make_communicator(world, store, options_for(""));
+    const float own = world.rank == 0 ? 2.0f : 5.0f;
+    std::vector<float> x(64);
+    const auto reduced = [&](std::int64_t count, ReduceOp op) {
+      std::ranges::fill(x, own);
+      c->all_reduce(x.data(), x.data(), count, DType::f32, op)->wait();
+      return x[static_cast<std::size_t>(count - 1)];
+    };
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      EXPECT_EQ(reduced(4, ReduceOp::sum), 7);
+      EXPECT_EQ(x[4], own);
+      EXPECT_EQ(reduced(4, ReduceOp::sum), 7);
+      EXPECT_EQ(reduced(4, ReduceOp::max), 5);
+      EXPECT_EQ(reduced(64, ReduceOp::max), 5);  // beside the first line
+      EXPECT_EQ(reduced(64, ReduceOp::max), 5);
+      EXPECT_EQ(reduced(2, ReduceOp::max), 5);
+      EXPECT_EQ(x[2], own);
+      for (const int root : {0, 0, 1, 1}) {
+        std::ranges::fill(x, own);
+        c->broadcast(x.data(), 3, DType::f32, root)->wait();
+        EXPECT_EQ(x[2], root == 0 ? 2 : 5);
+        EXPECT_EQ(x[3], own);
+      }
+    }
+  });
+}
+
+// Who repeats a call describes it only after its peers may have seen it.
+TEST(Native, RepeatedCallsThatMeetAnotherAreNamed) {
+  for (const std::int64_t count : {2, 1 << 20}) {
+    std::array<std::string, 2> texts;
+    shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+      const auto c = make_communicator(world, store, options_for(""));
+      std::vector<float> x(1 << 20, 1.0f);
+      const auto sum = [&](std::int64_t elements) {
+        c->all_reduce(x.data(), x.data(), elements, DType::f32, ReduceOp::sum)->wait();
+      };
+      for (int repeat = 0; repeat < 5; ++repeat) sum(1);
+      try {
+        sum(world.rank == 0 ? 1 : count);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::mismatch);
+        texts[static_cast<std::size_t>(world.rank)] = error.what();
+      }
+      EXPECT_EQ(x[1], 1);
+    });
+    for (const std::string& text : texts)
+      EXPECT_THAT(text, AllOf(HasSubstr("rank 0 called all_reduce of 1 f32, sum"),
+                              HasSubstr(fmt::format("rank 1 called all_reduce of {} f32", count))));
+  }
 }
 
 TEST(Native, RefusesBadArgumentsBeforeAnythingMoves) {

@@ -58,10 +58,11 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fus
     const std::lock_guard lock(mutex_);
     throw_if_failed();
     operation = new_operation();
+    operation->sequence = next_sequence_;
+    const bool announced = !fusion && queue_.empty() && announce_repeated(call);
     operation->call = std::move(call);
     operation->fusion = std::move(fusion);
-    operation->sequence = next_sequence_;
-    check_aborted(*operation);
+    if (!announced) check_aborted(*operation);
     count_in_flight(1);
     drive_begins();
     if (is_message(operation->call.operation)) {
@@ -71,8 +72,11 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fus
       });
     } else {
       ++next_sequence_;
-      queue_.push_back(operation);
-      if (queue_.size() == 1) advance();
+      guarded([&] { queue_.push_back(operation); });
+      if (announced)
+        describe_announced(*operation);
+      else if (queue_.size() == 1)
+        advance();
     }
     parked = naps_.parked();
     peers_need_more = !operation->exchanged_inline;  // or not known yet
@@ -259,10 +263,11 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   d.factor = call.factor;
   d.send = d.recv = Location{};
   write_counts(call, slot);
-  const bool inlined = travels_inline(call, size, choice_);
-  d.algorithm = static_cast<std::uint8_t>(choice_.told(call, inlined));
-  // A fused call has more to compare than the first line holds.
-  operation.exchanged_inline = inlined && !operation.fusion && exchanges_inline(call);
+  const bool fits = travels_inline(call, size, choice_);
+  d.algorithm = static_cast<std::uint8_t>(choice_.told(call, fits));
+  // A fused call has more to compare than the first line holds; its buffer is symmetric.
+  const bool inlined = fits && !operation.fusion;
+  operation.exchanged_inline = inlined && exchanges_inline(call);
   // Another rank may send more in an all_to_all_v than fits.
   if (!inlined || call.operation == Operation::all_to_all_v) {
     const std::int64_t send_bytes = call.send_bytes(rank, size);
@@ -283,25 +288,64 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   if (inlined) operation.payload_bytes = write_inline_payload(call, rank, size, slot);
   slot.first.kind = kind_of(d);
   slot.first.count = d.count ^ static_cast<std::int64_t>(d.counts);  // both only compared
+  slot.described.store(operation.sequence, std::memory_order_release);
   group_->publish(place_of(operation.sequence, 0));
+  if (operation.exchanged_inline) {
+    const bool sends = call.operation != Operation::broadcast || call.root == rank;
+    repeated_.remember(call, d, sends ? call.send_bytes(rank, size) : 0, operation.payload_bytes);
+  }
+}
+
+// Peers begin to answer before the rest of the submission is done. The slot is free: with nothing
+// queued here, every rank has published the operation before this one, and so finished the one that
+// used this slot.
+bool Engine::announce_repeated(const Call& call) {
+  if (!repeated_.is_like(call) || group_->aborted_by()) return false;
+  repeated_.write(call.send, group_->slot(group_->rank(), next_sequence_));
+  group_->publish(place_of(next_sequence_, 0));
+  return true;
+}
+
+void Engine::describe_announced(QueuedOperation& operation) {
+  ControlSlot& slot = group_->slot(group_->rank(), operation.sequence);
+  Descriptor& d = slot.descriptor;
+  static_cast<Signature&>(d) = repeated_.signature();
+  d.sequence = d.number = operation.sequence;
+  d.factor = 1;
+  d.send = d.recv = Location{};
+  slot.described.store(operation.sequence, std::memory_order_release);
+  flight_.submitted(operation.sequence, d);
+  operation.published = operation.exchanged_inline = true;
+  operation.payload_bytes = repeated_.outside();
+}
+
+bool Engine::described(const QueuedOperation& operation, int peer) {
+  const ControlSlot& slot = group_->slot(peer, operation.sequence);
+  if (slot.described.load(std::memory_order_acquire) == operation.sequence) return true;
+  waits_for_ = peer;
+  return false;
 }
 
 bool Engine::exchange_when_matched(const QueuedOperation& operation) {
+  waits_for_ = -1;
   if (!group_->all_published(operation.sequence, operation.payload_bytes)) return false;
   const FirstLine& own = group_->slot(group_->rank(), operation.sequence).first;
   for (int peer = 0; peer < group_->size(); ++peer) {
     const ControlSlot& slot = group_->slot(peer, operation.sequence);
-    if (slot.first.kind != own.kind || slot.first.count != own.count)
-      check_match(operation, peer, slot.descriptor);
+    if (slot.first.kind == own.kind && slot.first.count == own.count) continue;
+    if (!described(operation, peer)) return false;
+    check_match(operation, peer, slot.descriptor);
   }
   run_inline_exchange(*group_, *reduction_, choice_.fixed_order(), operation.call,
-                      operation.sequence);
+                      operation.sequence, operation.payload_bytes == 0);
   return true;
 }
 
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
-  memory_of_ = -1;
+  waits_for_ = -1;
   if (!group_->all_published(operation.sequence)) return false;
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (!described(operation, peer)) return false;
   const auto size = static_cast<std::size_t>(group_->size());
   std::ranges::fill(buffers_.send, nullptr);
   std::ranges::fill(buffers_.recv, nullptr);
@@ -335,7 +379,7 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
     const auto resolve = [&](const Location& location, std::byte*& pointer) {
       if (!location.symmetric() || peer == group_->rank()) return true;
       pointer = group_->resolve(peer, location);
-      if (!pointer) memory_of_ = peer;
+      if (!pointer) waits_for_ = peer;
       return pointer != nullptr;
     };
     if (!resolve(d.send, buffers_.send[p])) return false;
@@ -361,7 +405,7 @@ int Engine::blocking_peer(const QueuedOperation& operation) const {
   const auto place = [&](std::uint32_t steps) { return place_of(operation.sequence, steps); };
   if (!operation.plan) {
     const int peer = group_->first_behind(place(0));
-    return peer >= 0 ? peer : memory_of_;
+    return peer >= 0 ? peer : waits_for_;
   }
   const Requirement needed = operation.plan->needs(operation.step);
   if (needed.all > 0) {

@@ -18,6 +18,7 @@
 #include "shoal/collectives/backend/native/fusion.h"
 #include "shoal/collectives/backend/native/naps.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/repeated_call.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/clock.h"
@@ -76,6 +77,11 @@ class Engine {
   void guarded(Body&& body);  // an exception fails everything
   void run_step(QueuedOperation& head);
   void publish_descriptor(QueuedOperation& operation);
+  // True where the call is like the one before: its first line is published, and
+  // describe_announced() owes the rest.
+  bool announce_repeated(const Call& call);
+  void describe_announced(QueuedOperation& operation);
+  bool described(const QueuedOperation& operation, int peer);  // its descriptor can be read
   bool exchange_when_matched(const QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
   void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
@@ -141,7 +147,9 @@ class Engine {
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
   FlightRecorder flight_;
-  int memory_of_ = -1;       // whose memory the head operation finds not mapped here yet
+  // Who has published the head operation, and still owes its memory or descriptor; -1: nobody.
+  int waits_for_ = -1;
+  RepeatedCall repeated_;
   bool background_ = false;  // the progress thread holds mutex_
   Clock::time_point next_check_{};
 

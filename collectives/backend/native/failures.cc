@@ -78,7 +78,10 @@ std::string Engine::whereabouts(int peer) const {
   const std::uint64_t place = group_->page(peer).place.load();
   const std::uint32_t sequence = sequence_of(place);
   if (place == 0) return "it has not called anything yet";
-  const Descriptor& last = group_->page(peer).slots[sequence % 2].descriptor;
+  const ControlSlot& slot = group_->slot(peer, sequence);
+  if (slot.described.load(std::memory_order_acquire) != sequence)
+    return fmt::format("it has not said yet what its operation {} is", sequence);
+  const Descriptor& last = slot.descriptor;
   const std::string what = fmt::format("{} (#{})", describe(last), last.number);
   if (!queue_.empty() && queue_.front()->sequence == sequence)
     return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
@@ -100,12 +103,14 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
   };
   for (int peer = 0; peer < group_->size(); ++peer) {
     const bool behind = !reached(group_->page(peer).place.load(), target(peer));
-    const bool unmapped = !head.plan && peer == memory_of_;
-    if (peer == group_->rank() || (!behind && !unmapped)) continue;
+    const bool owes = !head.plan && peer == waits_for_;
+    if (peer == group_->rank() || (!behind && !owes)) continue;
     if (first < 0) first = peer;
-    missing.push_back(
-        fmt::format("rank {} ({})", group_->member(peer),
-                    behind ? whereabouts(peer) : "the memory it calls with has not been mapped"));
+    const bool said = group_->slot(peer, head.sequence).described.load(std::memory_order_acquire) ==
+                      head.sequence;
+    missing.push_back(fmt::format(
+        "rank {} ({})", group_->member(peer),
+        behind || !said ? whereabouts(peer) : "the memory it calls with has not been mapped"));
   }
   Error error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; missing: {}", named(head), waited,

@@ -101,14 +101,14 @@ struct Exchange {
 bool exchanges_inline(const Call& call) { return needs_no_plan(call.operation); }
 
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
-                         const Call& call, std::uint32_t sequence) {
+                         const Call& call, std::uint32_t sequence, bool first_line) {
   if (call.count == 0 || call.operation == Operation::barrier) return;
   const Exchange exchange{group,
                           reduction,
                           fixed_order,
                           call,
                           sequence,
-                          fits_first_line(call, call.send_bytes(group.rank(), group.size())),
+                          first_line,
                           call.count * static_cast<std::int64_t>(size_of(call.dtype))};
   const auto bytes = static_cast<std::size_t>(exchange.bytes);
   auto* recv = static_cast<std::byte*>(call.recv);

@@ -96,9 +96,9 @@ std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlS
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
 bool exchanges_inline(const Call& call);  // of a call that travels inline
-// Once every rank has published this call: this rank's result.
+// Once every rank has published this call: this rank's result. `first_line`: the data lies there.
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
-                         const Call& call, std::uint32_t sequence);
+                         const Call& call, std::uint32_t sequence, bool first_line);
 
 // The plan for a call whose descriptors all match.
 std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice);
