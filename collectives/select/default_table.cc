@@ -28,8 +28,8 @@ all_gather,reduce_scatter:64k-inf:{2-inf}:@hierarchical:30
 }
 
 // Inline each rank reads all others' whole input: up to n times the bytes for one synchronisation
-// instead of two. Less than 64 KiB between hosts is a matter of latency: few messages matter more
-// than few bytes.
+// instead of two, or four where buffers are not symmetric. Less than 64 KiB between hosts is a
+// matter of latency: few messages matter more than few bytes.
 std::string shared_memory_rules(int ranks) {
   return fmt::format(R"(broadcast,reduce:{{1}}:@direct:10
 all_reduce:0-{0}:[{2}]:{{1}}:@inline:20
@@ -37,7 +37,7 @@ broadcast:0-8193:{{1}}:@inline:20
 all_gather,gather:0-16385:{{1}}:@inline:20
 reduce,reduce_scatter,scatter,all_to_all:0-{1}:[{2}]:{{1}}:@inline:20
 )",
-                     4096 / ranks + 1, 16384 / ranks + 1, ranks);
+                     (ranks <= 4 ? 8192 : 16384 / ranks) + 1, 16384 / ranks + 1, ranks);
 }
 
 }  // namespace shoal::collectives

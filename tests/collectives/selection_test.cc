@@ -124,8 +124,9 @@ TEST(Selection, SharedMemoryHasRulesOfItsRanks) {
           .select({operation, bytes, MemoryKind::unknown, ranks, 1}, offered(operation, ranks, 1))
           .algorithm;
     };
-    EXPECT_EQ(choose(Operation::all_reduce, 4096 / ranks), Algorithm::inlined);
-    EXPECT_EQ(choose(Operation::all_reduce, 4096 / ranks + 1), Algorithm::direct);
+    const std::int64_t most = ranks <= 4 ? 8192 : 16384 / ranks;
+    EXPECT_EQ(choose(Operation::all_reduce, most), Algorithm::inlined);
+    EXPECT_EQ(choose(Operation::all_reduce, most + 1), Algorithm::direct);
     EXPECT_EQ(choose(Operation::broadcast, 8192), Algorithm::inlined);
     EXPECT_EQ(choose(Operation::broadcast, 8193), Algorithm::direct);
     EXPECT_EQ(choose(Operation::all_gather, 16384), Algorithm::inlined);
