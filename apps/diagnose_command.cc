@@ -13,6 +13,21 @@
 namespace shoal::app {
 namespace {
 
+// Of a directory that several jobs wrote to (SHOAL_FLIGHT_DIR), the newest job's; else itself.
+std::string newest_job(const std::string& path) {
+  std::vector<std::string> jobs;
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    if (entry.is_directory() && entry.path().filename().string().starts_with("job-"))
+      jobs.push_back(entry.path());
+  if (jobs.empty()) return path;
+  std::sort(jobs.begin(), jobs.end());
+  if (jobs.size() > 1)
+    fmt::print(stderr,
+               "shoal diagnose: {} is the newest of {} jobs in {}; name another to read it\n",
+               jobs.back(), jobs.size(), path);
+  return jobs.back();
+}
+
 // Directories stand for the dumps in them.
 std::vector<std::string> dump_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
@@ -22,7 +37,7 @@ std::vector<std::string> dump_files(const std::vector<std::string>& paths) {
       continue;
     }
     const auto before = files.size();
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator(newest_job(path))) {
       const std::string name = entry.path().filename();
       if (name.starts_with("flight-") && name.ends_with(".json")) files.push_back(entry.path());
     }
@@ -64,7 +79,10 @@ void add_diagnose(CLI::App& app, Action& action) {
       "was)");
   auto paths = std::make_shared<std::vector<std::string>>();
   auto json = std::make_shared<bool>(false);
-  command->add_option("dumps", *paths, "flight-*.json files, or directories of them")->required();
+  command
+      ->add_option("dumps", *paths,
+                   "flight-*.json files, or directories of them (of several jobs' the newest)")
+      ->required();
   command->add_flag("--json", *json, "for programs");
   command->callback(
       [&action, paths, json] { action = [paths, json] { return diagnose(*paths, *json); }; });

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
+#include <fmt/chrono.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
@@ -61,6 +64,21 @@ void check_single_options(const CommunicatorOptions& options) {
   log::once(log::Level::info, text, text);
 }
 
+// Where this job's dumps go: jobs that fail one after the other must not mix theirs, since a rank
+// that was killed leaves none. Names are in the order of time.
+std::string job_name(const World& world, Store& store, Deadline deadline) {
+  constexpr std::string_view kKey = "shoal/job";
+  if (world.rank == 0) {
+    const auto now = std::chrono::system_clock::now();
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+    store.compare_set(kKey, std::nullopt,
+                      fmt::format("job-{:%Y%m%dT%H%M%S}.{:03}-{}",
+                                  fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                                  ms.count() % 1000, ::getpid()));
+  }
+  return store.get(kKey, deadline);
+}
+
 }  // namespace
 
 std::span<const Backend> backends() { return kBackends; }
@@ -73,7 +91,10 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   CommunicatorOptions settled = options;
   if (settled.deadline_seconds == 0) settled.deadline_seconds = env::get_real(env::kDeadline);
   SHOAL_CHECK(settled.deadline_seconds > 0, "a deadline of {} s", settled.deadline_seconds);
-  if (settled.flight_directory.empty()) settled.flight_directory = env::get_string(env::kFlightDir);
+  if (const std::string directory = env::get_string(env::kFlightDir);
+      settled.flight_directory.empty() && !directory.empty())
+    settled.flight_directory =
+        directory + "/" + job_name(world, store, Deadline::in_seconds(settled.deadline_seconds));
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
     if (options.fixed_order && backend.name == "nccl")

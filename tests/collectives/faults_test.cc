@@ -579,5 +579,28 @@ TEST(Work, OutlivesItsCommunicatorWithAnError) {
   });
 }
 
+// Two jobs that fail one after the other into one directory do not mix their dumps.
+TEST(FlightDirectory, HasARoomForEachJob) {
+  const testing::TemporaryDirectory directory;
+  ASSERT_EQ(::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1), 0);
+  for (int job = 0; job < 2; ++job)
+    test::thread_rank_errors(2, [](const World& world, Store& store) {
+      const auto communicator = make_communicator(world, store, with_deadline(20));
+      float value = 1;
+      const std::int64_t count = world.rank == 0 ? 1 : 0;
+      communicator->all_reduce(&value, &value, count, DType::f32, ReduceOp::sum)->wait();
+    });
+  ::unsetenv("SHOAL_FLIGHT_DIR");
+  int jobs = 0;
+  for (const auto& job : std::filesystem::directory_iterator(directory.path())) {
+    ++jobs;
+    int dumps = 0;
+    for (const auto& file : std::filesystem::directory_iterator(job.path()))
+      dumps += file.path().filename().string().starts_with("flight-");
+    EXPECT_EQ(dumps, 2) << job.path();
+  }
+  EXPECT_EQ(jobs, 2);
+}
+
 }  // namespace
 }  // namespace shoal::collectives

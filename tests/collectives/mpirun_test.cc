@@ -116,8 +116,10 @@ TEST_F(Mpirun, MpiWritesItsLastCallsDown) {
   (void)mpirun(2, "mismatch", "mpi");
   ::unsetenv("SHOAL_FLIGHT_DIR");
   std::vector<shoal::collectives::FlightDump> dumps;
-  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
-    dumps.push_back(shoal::collectives::read_flight_dump(entry.path()));
+  for (const auto& job : std::filesystem::directory_iterator(directory.path()))
+    for (const auto& entry : std::filesystem::directory_iterator(job.path()))
+      dumps.push_back(shoal::collectives::read_flight_dump(entry.path()));
+  EXPECT_EQ(dumps.size(), 2U);
   const auto found = shoal::collectives::diagnose(dumps);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_THAT(found[0].summary, HasSubstr("all_reduce of 99 f32, sum"));
