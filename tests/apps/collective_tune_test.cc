@@ -113,7 +113,7 @@ TEST(CollectiveTune, TunesHostsRailsAndTheWholeOnSeveralHosts) {
 TEST(CollectiveTune, PrintsTheTableInForce) {
   const auto result =
       tune_on_ranks({"a", "a"}, {"--print", "--collectives", "all_reduce:0-1k:@ring"});
-  EXPECT_THAT(result.out, HasSubstr("all_reduce:0-2049:[2]:{1}:20:@inline"));
+  EXPECT_THAT(result.out, HasSubstr("all_reduce:0-8193:[2]:{1}:20:@inline"));
   EXPECT_THAT(result.out, HasSubstr("all_reduce:0-1k:inf:@ring"));
   std::vector<collectives::Rule> rules = collectives::parse_rules(result.out, "test");
   EXPECT_GT(rules.size(), 10u);
