@@ -66,7 +66,7 @@ std::function<void()> operation(const std::string& name, const ContextPtr& conte
     const auto algorithm = name == "all_reduce" ? Algorithm::RING : Algorithm::BCUBE;
     return [=, &recv] { all_reduce(context, recv.data(), count, algorithm); };
   }
-  const auto object = [](auto made) { return [made] { made->run(); }; };
+  const auto object = [](const auto& made) { return [made] { made->run(); }; };
   const auto n = static_cast<int>(count);
   if (name == "all_reduce:halving_doubling")
     return object(std::make_shared<gloo::AllreduceHalvingDoubling<float>>(context, pointers, n));

@@ -14,7 +14,7 @@ using test::ProgramResult;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-ProgramResult perf(std::vector<std::string> words, ProgramOptions options = {}) {
+ProgramResult perf(std::vector<std::string> words, const ProgramOptions& options = {}) {
   words.insert(words.begin(), SHOAL_PERF_PROGRAM);
   return test::run_program(words, options);
 }
