@@ -311,18 +311,29 @@ TEST(Native, CallsThatDifferFromTheOneBeforeAreNotTakenForIt) {
 }
 
 // Who repeats a call describes it only after its peers may have seen it.
+// Rank 1 goes on with a call that differs in one respect from those that both have repeated.
 TEST(Native, RepeatedCallsThatMeetAnotherAreNamed) {
-  for (const std::int64_t count : {2, 1 << 20}) {
+  struct Another {
+    std::int64_t count;
+    DType dtype;
+    ReduceOp op;
+    const char* text;
+  };
+  for (const Another& another : {Another{2, DType::f32, ReduceOp::sum, "of 2 f32, sum"},
+                                 Another{1 << 20, DType::f32, ReduceOp::sum, "of 1048576 f32, sum"},
+                                 Another{1, DType::f32, ReduceOp::max, "of 1 f32, max"},
+                                 Another{1, DType::i32, ReduceOp::sum, "of 1 i32, sum"}}) {
     std::array<std::string, 2> texts;
     shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
       const auto c = make_communicator(world, store, options_for(""));
       std::vector<float> x(1 << 20, 1.0f);
-      const auto sum = [&](std::int64_t elements) {
-        c->all_reduce(x.data(), x.data(), elements, DType::f32, ReduceOp::sum)->wait();
+      const auto call = [&](const Another& what) {
+        c->all_reduce(x.data(), x.data(), what.count, what.dtype, what.op)->wait();
       };
-      for (int repeat = 0; repeat < 5; ++repeat) sum(1);
+      const Another repeated{1, DType::f32, ReduceOp::sum, ""};
+      for (int repeat = 0; repeat < 5; ++repeat) call(repeated);
       try {
-        sum(world.rank == 0 ? 1 : count);
+        call(world.rank == 0 ? repeated : another);
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::mismatch);
         texts[static_cast<std::size_t>(world.rank)] = error.what();
@@ -331,7 +342,7 @@ TEST(Native, RepeatedCallsThatMeetAnotherAreNamed) {
     });
     for (const std::string& text : texts)
       EXPECT_THAT(text, AllOf(HasSubstr("rank 0 called all_reduce of 1 f32, sum"),
-                              HasSubstr(fmt::format("rank 1 called all_reduce of {} f32", count))));
+                              HasSubstr(fmt::format("rank 1 called all_reduce {}", another.text))));
   }
 }
 
