@@ -218,6 +218,8 @@ std::int64_t Bench::wrong(const Call& call) const {
   }
 }
 
+constexpr double kWarmUpSeconds = 0.05;
+
 double Bench::agree(double value, ReduceOp op) const {
   std::memcpy(word_.host(), &value, sizeof value);
   word_.upload();
@@ -257,7 +259,11 @@ Timing Bench::time(std::int64_t count, bool in_place) const {
                            : std::string(communicator_.statistics().algorithm);
     return agree(seconds, ReduceOp::sum) / communicator_.size();
   };
-  const double once = timed(std::max<std::int64_t>(1, warm_up));
+  // Ranks that have just started may share a core until the kernel moves them, so by default the
+  // warm-up lasts some time, too.
+  double once = timed(std::max<std::int64_t>(1, warm_up)), warm = 0;
+  while (options_.warm_up < 0 && (warm += once * static_cast<double>(warm_up)) < kWarmUpSeconds)
+    once = timed(warm_up);
   timing.iterations = iterations(once);
   timing.mean = timed(timing.iterations);
 

@@ -72,7 +72,7 @@ std::optional<Options> parse(int argc, char** argv) {
                  "timed calls of each size; 0: about 0.2 s of them")
       ->capture_default_str();
   app.add_option("-w,--warmup", options.warm_up,
-                 "calls before them; -1: 20 below 1 MiB, 2 from there")
+                 "calls before them; -1: 20 below 1 MiB, 2 from there, and 50 ms of them at least")
       ->capture_default_str();
   app.add_option("-d,--datatype", dtype, "f32, f64, bf16, f16, i8, u8, i32, i64")
       ->capture_default_str();

@@ -20,7 +20,7 @@ struct Options {
   std::int64_t step_bytes = 0;      // ... or, unless 0, plus this
   std::vector<std::int64_t> sizes;  // unless empty: these
   std::int64_t iterations = 0;      // 0: as many as take about a fifth of a second
-  std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above
+  std::int64_t warm_up = -1;        // -1: 20 below 1 MiB, 2 above, and 50 ms at least
   DType dtype = DType::f32;
   collectives::ReduceOp op = collectives::ReduceOp::sum;
   int root = 0;

@@ -172,7 +172,11 @@ int run(int argc, char** argv) {
     const auto call = operation(name, context, send, recv);
     const double wrong = check(context, name, call, send, recv);
     long times = std::atol(argv[3]);
-    const double once = timed(context, call, bytes < (1 << 20) ? 20 : 2);
+    // As in shoal-collective-perf: 50 ms at least, so that ranks have a core each.
+    const long warm_up = bytes < (1 << 20) ? 20 : 2;
+    double once = timed(context, call, warm_up), warm = 0;
+    while ((warm += once * static_cast<double>(warm_up)) < 0.05)
+      once = timed(context, call, warm_up);
     if (times <= 0) times = std::clamp(static_cast<long>(0.2 / once), 3L, 20000L);
     const double seconds = timed(context, call, times);
     if (rank == 0)

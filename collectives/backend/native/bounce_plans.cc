@@ -146,6 +146,26 @@ class BounceBroadcast final : public ExchangePlan {
   }
 };
 
+// Every rank fills its slot with all it has and reduces all slots into its recv buffer: more bytes
+// than by shards, but one wait where that has two more, which is what shorter buffers pay for.
+class BounceAllReduceWhole final : public ExchangePlan {
+ public:
+  explicit BounceAllReduceWhole(const PlanContext& context)
+      : ExchangePlan(context, kSlotBytes / context.element()) {}
+
+ private:
+  void fill(std::int64_t k, Range slice) override {
+    copy_in(slot(c_.rank(), k), own_send() + slice.begin * c_.element(), slice.size());
+  }
+  void take(std::int64_t k, Range slice) override {
+    std::vector<const void*> sources;
+    for (int peer = 0; peer < c_.size(); ++peer)
+      sources.push_back(peer == c_.rank() ? own_send() + slice.begin * c_.element()
+                                          : slot(peer, k));
+    c_.reduce(sources, own_recv() + slice.begin * c_.element(), slice.size());
+  }
+};
+
 // Every rank fills its slot with all shards but its own, reduces its own shard from all slots into
 // its recv buffer and its slot, and takes the other shards from the slots of those who made them.
 class BounceAllReduce final : public BouncePlan {
@@ -214,6 +234,8 @@ class BounceAllReduce final : public BouncePlan {
 std::unique_ptr<Plan> make_bounce_plan(const PlanContext& context) {
   switch (context.call.operation) {
     case Operation::all_reduce:
+      if (context.call.count * context.element() < shards_from(context.size()))
+        return std::make_unique<BounceAllReduceWhole>(context);
       return std::make_unique<BounceAllReduce>(context);
     case Operation::reduce_scatter:
       return std::make_unique<BounceReduceScatter>(context);

@@ -33,6 +33,9 @@ constexpr std::int64_t single_copy_from(Operation operation, int ranks) {
       return ranks == 2 ? kOne : kNever;
   }
 }
+// From how many bytes on an all_reduce through bounce slots goes by shards: fewer bytes for each
+// rank, but two waits more.
+constexpr std::int64_t shards_from(int ranks) { return ranks == 2 ? 256 << 10 : 0; }
 // What it copies at once. Between the largest and the smallest as many ranks share the slots.
 inline constexpr std::int64_t kLargestLane = 128 << 10, kSmallestLane = 4 << 10;
 
