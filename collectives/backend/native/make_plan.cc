@@ -149,7 +149,7 @@ std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice) {
     if (choice.plan(context.call, symmetric) == Algorithm::ring)
       return make_ring_plan(std::move(context));
   }
-  return can_go_direct(context) ? make_direct_plan(context) : make_bounce_plan(std::move(context));
+  return can_go_direct(context) ? make_direct_plan(context) : make_bounce_plan(context);
 }
 
 }  // namespace shoal::collectives
