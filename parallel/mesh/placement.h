@@ -1,0 +1,61 @@
+// Where each rank stands on the mesh rdp × pp × tp: pure arithmetic.
+//
+// SMP's words: rdp is the reduced data-parallel axis (replicas of the whole model), pp the
+// pipeline, tp tensor parallelism. A placement is a permutation of D, P and T; the right-most
+// letter varies fastest over the global ranks.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal::parallel {
+
+enum class Axis : unsigned { tp = 1, pp = 2, rdp = 4 };
+// A set of axes names a group: the ranks that differ from this one along these axes only.
+using Axes = unsigned;
+inline constexpr Axes kTp = 1, kPp = 2, kRdp = 4;
+inline constexpr Axes kMp = kPp | kTp;   // one replica of the model
+inline constexpr Axes kDp = kRdp | kTp;  // ranks that may see different samples
+
+struct MeshShape {
+  int rdp = 1, pp = 1, tp = 1;
+  int size() const { return rdp * pp * tp; }
+  int size(Axes axes) const;
+  bool operator==(const MeshShape&) const = default;
+};
+
+struct MeshPlace {
+  int rdp = 0, pp = 0, tp = 0;
+  bool operator==(const MeshPlace&) const = default;
+};
+
+class Placement {
+ public:
+  Placement() = default;  // cluster
+  // "cluster" (DPT), "spread" (TPD) or the letters in any order, either case; else throws with what
+  // there is.
+  explicit Placement(std::string_view text);
+  const std::string& letters() const { return letters_; }  // "DPT"
+
+  MeshPlace place_of(int rank, const MeshShape& shape) const;
+  int rank_at(const MeshPlace& place, const MeshShape& shape) const;
+  // The ranks of the group of `axes` that `rank` is in, ascending.
+  std::vector<int> group(int rank, Axes axes, const MeshShape& shape) const;
+  // The groups of `axes` are numbered by their smallest rank; the number of the one of `rank`.
+  int group_index(int rank, Axes axes, const MeshShape& shape) const;
+
+ private:
+  std::string letters_ = "DPT";
+};
+
+// The mesh of `ranks` ranks for these degrees: rdp is what is left. Throws with the numbers and the
+// degrees that would do, where they do not divide.
+MeshShape mesh_shape(int ranks, int pipeline_parallel_degree, int tensor_parallel_degree);
+
+// A line for each rank: global rank, rdp, pp, tp and the groups' ranks. Above 64 ranks the middle
+// is left out.
+std::string placement_table(const MeshShape& shape, const Placement& placement);
+
+}  // namespace shoal::parallel

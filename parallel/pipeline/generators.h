@@ -1,0 +1,18 @@
+// One function a family of schedules: compute actions by rank. For make_schedule() alone.
+#pragma once
+
+#include <vector>
+
+#include "shoal/parallel/pipeline/generate.h"
+
+namespace shoal::parallel {
+
+using ComputeLists = std::vector<std::vector<Action>>;
+
+ComputeLists simple_lists(const ScheduleOptions& options);
+ComputeLists backward_first_lists(const ScheduleOptions& options);
+ComputeLists interleaved_lists(const ScheduleOptions& options);  // 1f1b: one chunk
+ComputeLists zero_bubble_lists(const ScheduleOptions& options);
+ComputeLists zero_bubble_v_lists(const ScheduleOptions& options);
+
+}  // namespace shoal::parallel

@@ -1,0 +1,196 @@
+#include "shoal/parallel/pipeline/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "shoal/parallel/pipeline/player.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using Key = std::pair<int, int>;  // stage, microbatch
+
+// A message: when each side came to it. Its receive may come later in the play than its send.
+struct Message {
+  double sent = 0, posted = 0;
+};
+
+class Clockwork {
+ public:
+  Clockwork(const Schedule& schedule, const PipelineCosts& costs)
+      : schedule_(schedule), costs_(costs), player_(schedule) {
+    const auto ranks = static_cast<std::size_t>(schedule.ranks());
+    SHOAL_CHECK(costs.stages.size() == 1 ||
+                    costs.stages.size() == static_cast<std::size_t>(schedule.stages()),
+                "costs of {} stages for a pipeline of {}", costs.stages.size(), schedule.stages());
+    now_.resize(ranks);
+    result_.busy.resize(ranks);
+    result_.peak_activation.resize(ranks);
+    result_.peak_microbatches.resize(ranks);
+    held_.resize(ranks);
+    in_flight_.resize(ranks);
+    for (const auto& actions : schedule.actions) result_.actions.emplace_back(actions.size());
+  }
+
+  Simulation run() && {
+    const bool ended = player_.play([this](int rank, std::size_t index) { step(rank, index); });
+    if (!ended)
+      for (int rank = 0; rank < schedule_.ranks(); ++rank)
+        if (player_.position(rank) < schedule_.actions[at(rank)].size())
+          throw_error(ErrorCode::invalid_argument, "schedule {} stops: rank {} {}", schedule_.name,
+                      rank, player_.waits_for(rank));
+    result_.time = now_.empty() ? 0 : *std::max_element(now_.begin(), now_.end());
+    return std::move(result_);
+  }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+  double duration(const Action& action) const {
+    const StageCosts& stage = costs_.of(action.stage);
+    switch (action.kind) {
+      case ActionKind::forward:
+        return stage.forward;
+      case ActionKind::backward:
+        return stage.input_backward + stage.weight_backward;
+      case ActionKind::input_backward:
+        return stage.input_backward;
+      case ActionKind::weight_backward:
+        return stage.weight_backward;
+      default:
+        return 0;
+    }
+  }
+
+  // When what `action` needs from elsewhere is there. A message's arrival is settled here, when
+  // both sides are known: those before it on the same wire were settled by uses before.
+  double arrival(int rank, const Action& action) {
+    const Player::Need need = player_.need_of(action);
+    if (need.action.stage < 0) return 0;
+    const Key key{need.action.stage, need.action.microbatch};
+    if (!need.message) return computed_[{key, need.action.kind != ActionKind::forward}];
+    const bool backward = need.action.kind == ActionKind::send_backward;
+    const int from = schedule_.rank_of_stage[at(need.action.stage)];
+    auto& wire = wires_[{from, rank}];
+    for (; wire.settled < wire.order.size(); ++wire.settled) {
+      const auto& one = wire.order[wire.settled];
+      const Message& message = messages_[one];
+      wire.free_at = std::max({wire.free_at, message.sent, message.posted}) + costs_.message;
+      arrived_[one] = wire.free_at;
+      if (one == std::pair{key, backward}) {
+        ++wire.settled;
+        break;
+      }
+    }
+    return arrived_[{key, backward}];
+  }
+
+  void step(int rank, std::size_t index) {
+    const Action& action = schedule_.actions[at(rank)][index];
+    SimulatedAction& times = result_.actions[at(rank)][index];
+    double& now = now_[at(rank)];
+    const Key key{action.stage, action.microbatch};
+    if (receives(action.kind)) {
+      const bool backward = action.kind == ActionKind::recv_backward;
+      const Key sender{action.stage + (backward ? 1 : -1), action.microbatch};
+      messages_[{sender, backward}].posted = now;
+      times = {now, now};
+      return;
+    }
+    if (computes(action.kind)) now = std::max(now, arrival(rank, action));
+    times.begin = now;
+    const double length = duration(action) + costs_.overhead;
+    now += length;
+    times.end = now;
+    result_.busy[at(rank)] += length;
+    if (sends(action.kind)) {
+      const bool backward = action.kind == ActionKind::send_backward;
+      messages_[{key, backward}].sent = now;
+      const int to = peer_of(schedule_, action).rank;
+      wires_[{rank, to}].order.emplace_back(key, backward);
+    } else if (computes(action.kind)) {
+      if (action.kind != ActionKind::weight_backward)
+        computed_[{key, action.kind != ActionKind::forward}] = now;
+      count(rank, action);
+    }
+  }
+
+  void count(int rank, const Action& action) {
+    const StageCosts& stage = costs_.of(action.stage);
+    double& held = held_[at(rank)];
+    int& in_flight = in_flight_[at(rank)];
+    if (action.kind == ActionKind::forward) {
+      held += stage.activation;
+      ++in_flight;
+      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
+      result_.peak_microbatches[at(rank)] =
+          std::max(result_.peak_microbatches[at(rank)], in_flight);
+      return;
+    }
+    if (action.kind == ActionKind::backward) held -= stage.activation;
+    if (action.kind == ActionKind::input_backward)
+      held -= stage.activation - stage.weight_activation;
+    if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;
+    if (action.kind != ActionKind::input_backward) --in_flight;
+  }
+
+  struct Wire {
+    std::vector<std::pair<Key, bool>> order;
+    std::size_t settled = 0;
+    double free_at = 0;
+  };
+  const Schedule& schedule_;
+  const PipelineCosts& costs_;
+  Player player_;
+  Simulation result_;
+  std::vector<double> now_, held_;
+  std::vector<int> in_flight_;
+  std::map<std::pair<Key, bool>, double> computed_, arrived_;  // bool: of the backward
+  std::map<std::pair<Key, bool>, Message> messages_;           // by the sender's stage
+  std::map<std::pair<int, int>, Wire> wires_;
+};
+
+char symbol(const Action& action) {
+  if (action.kind == ActionKind::forward) return static_cast<char>('0' + action.microbatch % 10);
+  if (action.kind == ActionKind::weight_backward) return '=';
+  return static_cast<char>('a' + action.microbatch % 26);
+}
+
+}  // namespace
+
+double Simulation::idle_share() const {
+  const double all = time * static_cast<double>(busy.size());
+  return all > 0 ? 1 - std::accumulate(busy.begin(), busy.end(), 0.0) / all : 0;
+}
+
+double Simulation::bubble() const {
+  const double most = busy.empty() ? 0 : *std::max_element(busy.begin(), busy.end());
+  return most > 0 ? time / most - 1 : 0;
+}
+
+Simulation simulate(const Schedule& schedule, const PipelineCosts& costs) {
+  return Clockwork(schedule, costs).run();
+}
+
+std::string draw(const Schedule& schedule, const Simulation& simulation, int width) {
+  const double scale = simulation.time > 0 ? width / simulation.time : 0;
+  std::string text;
+  for (std::size_t rank = 0; rank < schedule.actions.size(); ++rank) {
+    std::string line(static_cast<std::size_t>(width), '.');
+    for (std::size_t i = 0; i < schedule.actions[rank].size(); ++i) {
+      if (!computes(schedule.actions[rank][i].kind)) continue;
+      const SimulatedAction& times = simulation.actions[rank][i];
+      const auto begin = static_cast<std::size_t>(std::lround(times.begin * scale));
+      const auto end =
+          std::min(static_cast<std::size_t>(std::lround(times.end * scale)), line.size());
+      for (std::size_t at = begin; at < end; ++at) line[at] = symbol(schedule.actions[rank][i]);
+    }
+    text += fmt::format("rank {:>2}  {}\n", rank, line);
+  }
+  return text;
+}
+
+}  // namespace shoal::parallel
