@@ -65,18 +65,17 @@ void check_single_options(const CommunicatorOptions& options) {
 }
 
 // Where this job's dumps go: jobs that fail one after the other must not mix theirs, since a rank
-// that was killed leaves none. Names are in the order of time.
-std::string job_name(const World& world, Store& store, Deadline deadline) {
+// that was killed leaves none. Names are in the order of time. Whoever comes first gives it: nobody
+// waits for a rank here, which could be the one that is missing.
+std::string job_name(Store& store) {
   constexpr std::string_view kKey = "shoal/job";
-  if (world.rank == 0) {
-    const auto now = std::chrono::system_clock::now();
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
-    store.compare_set(kKey, std::nullopt,
-                      fmt::format("job-{:%Y%m%dT%H%M%S}.{:03}-{}",
-                                  fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
-                                  ms.count() % 1000, ::getpid()));
-  }
-  return store.get(kKey, deadline);
+  const auto now = std::chrono::system_clock::now();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+  const std::string own = fmt::format("job-{:%Y%m%dT%H%M%S}.{:03}-{}",
+                                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                                      ms.count() % 1000, ::getpid());
+  store.compare_set(kKey, std::nullopt, own);
+  return store.try_get(kKey).value_or(own);
 }
 
 }  // namespace
@@ -93,8 +92,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   SHOAL_CHECK(settled.deadline_seconds > 0, "a deadline of {} s", settled.deadline_seconds);
   if (const std::string directory = env::get_string(env::kFlightDir);
       settled.flight_directory.empty() && !directory.empty())
-    settled.flight_directory =
-        directory + "/" + job_name(world, store, Deadline::in_seconds(settled.deadline_seconds));
+    settled.flight_directory = directory + "/" + job_name(store);
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
     if (options.fixed_order && backend.name == "nccl")

@@ -602,5 +602,15 @@ TEST(FlightDirectory, HasARoomForEachJob) {
   EXPECT_EQ(jobs, 2);
 }
 
+TEST(FlightDirectory, WaitsForNobody) {
+  const testing::TemporaryDirectory directory;
+  ASSERT_EQ(::setenv("SHOAL_FLIGHT_DIR", directory.path().c_str(), 1), 0);
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    if (world.rank == 1) (void)make_communicator(world, store, with_deadline(1));
+  });
+  ::unsetenv("SHOAL_FLIGHT_DIR");
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("rank"), ::testing::Not(HasSubstr("shoal/job"))));
+}
+
 }  // namespace
 }  // namespace shoal::collectives
