@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "support/error_text.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,14 +25,7 @@ std::vector<std::string> places(std::string_view placement, const MeshShape& sha
   return result;
 }
 
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::error_text;
 
 // SMP's documentation, 8 ranks with tp = pp = rdp = 2, (rdp, pp, tp).
 TEST(Placement, IsSmpsRankTable) {
@@ -87,17 +81,17 @@ TEST(Placement, EveryOrderTilesTheRanksWithGroups) {
 }
 
 TEST(Placement, WhatIsNoneIsRefused) {
-  EXPECT_THAT(message_of([] { Placement("DPP"); }),
+  EXPECT_THAT(error_text([] { Placement("DPP"); }),
               HasSubstr("there is no placement_strategy \"DPP\""));
-  EXPECT_THAT(message_of([] { Placement(""); }), HasSubstr("use cluster (DPT), spread (TPD)"));
+  EXPECT_THAT(error_text([] { Placement(""); }), HasSubstr("use cluster (DPT), spread (TPD)"));
 }
 
 TEST(MeshShape, LeavesTheRestToDataParallelism) {
   EXPECT_EQ(mesh_shape(8, 2, 2), (MeshShape{2, 2, 2}));
   EXPECT_EQ(mesh_shape(1, 1, 1), (MeshShape{1, 1, 1}));
-  EXPECT_THAT(message_of([] { mesh_shape(6, 2, 2); }),
+  EXPECT_THAT(error_text([] { mesh_shape(6, 2, 2); }),
               AllOf(HasSubstr("6 ranks do not divide"), HasSubstr("start 4 or 8 ranks")));
-  EXPECT_THAT(message_of([] { mesh_shape(2, 4, 1); }), HasSubstr("start 4 ranks"));
+  EXPECT_THAT(error_text([] { mesh_shape(2, 4, 1); }), HasSubstr("start 4 ranks"));
 }
 
 TEST(PlacementTable, SaysWhereEachRankStands) {

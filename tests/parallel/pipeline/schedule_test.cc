@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "support/error_text.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,14 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::error_text;
 
 TEST(Action, IsWrittenAndReadInPyTorchsLanguage) {
   EXPECT_EQ(to_string({ActionKind::forward, 2, 0}), "2F0");
@@ -34,12 +28,12 @@ TEST(Action, IsWrittenAndReadInPyTorchsLanguage) {
 }
 
 TEST(Action, ThatCannotBeReadSaysWhy) {
-  EXPECT_THAT(message_of([] { parse_action("F0"); }), HasSubstr("does not begin with a stage"));
-  EXPECT_THAT(message_of([] { parse_action("2X0"); }), HasSubstr("there is no kind \"X\""));
-  EXPECT_THAT(message_of([] { parse_action("2F"); }), HasSubstr("does not end with a microbatch"));
-  EXPECT_THAT(message_of([] { parse_action("2F-1"); }), HasSubstr("there is no kind \"F-\""));
-  EXPECT_THAT(message_of([] { parse_action("1UNSHARD3"); }), HasSubstr("has no microbatch"));
-  EXPECT_THAT(message_of([] { parse_action("99999999999F1"); }), HasSubstr("stage"));
+  EXPECT_THAT(error_text([] { parse_action("F0"); }), HasSubstr("does not begin with a stage"));
+  EXPECT_THAT(error_text([] { parse_action("2X0"); }), HasSubstr("there is no kind \"X\""));
+  EXPECT_THAT(error_text([] { parse_action("2F"); }), HasSubstr("does not end with a microbatch"));
+  EXPECT_THAT(error_text([] { parse_action("2F-1"); }), HasSubstr("there is no kind \"F-\""));
+  EXPECT_THAT(error_text([] { parse_action("1UNSHARD3"); }), HasSubstr("has no microbatch"));
+  EXPECT_THAT(error_text([] { parse_action("99999999999F1"); }), HasSubstr("stage"));
 }
 
 TEST(Schedule, CsvGivesTheSameScheduleBack) {
@@ -64,12 +58,12 @@ TEST(Schedule, CsvOfPyTorchIsRead) {
 }
 
 TEST(Schedule, CsvThatCannotBeReadNamesLineAndCell) {
-  EXPECT_THAT(message_of([] { parse_csv("0F0,0F1\n1F0,,1Q1\n"); }),
+  EXPECT_THAT(error_text([] { parse_csv("0F0,0F1\n1F0,,1Q1\n"); }),
               AllOf(HasSubstr("line 2, cell 3"), HasSubstr("1Q1")));
-  EXPECT_THAT(message_of([] { parse_csv("0F0\n0B0\n"); }),
+  EXPECT_THAT(error_text([] { parse_csv("0F0\n0B0\n"); }),
               HasSubstr("stage 0 stands in the lines of rank 0 and of rank 1"));
-  EXPECT_THAT(message_of([] { parse_csv("0F0\n2F0\n"); }), HasSubstr("no rank runs stage 1"));
-  EXPECT_THAT(message_of([] { parse_csv("# stages: 0 x\n0F0\n"); }),
+  EXPECT_THAT(error_text([] { parse_csv("0F0\n2F0\n"); }), HasSubstr("no rank runs stage 1"));
+  EXPECT_THAT(error_text([] { parse_csv("# stages: 0 x\n0F0\n"); }),
               HasSubstr("\"x\" is no number"));
 }
 
@@ -119,21 +113,21 @@ TEST(Generate, EveryKindIsValidForEveryLength) {
 }
 
 TEST(Generate, WhatOptionsCannotMeanIsRefused) {
-  EXPECT_THAT(message_of([] {
+  EXPECT_THAT(error_text([] {
                 make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .chunks = 2});
               }),
               HasSubstr("use virtual_interleaved"));
   EXPECT_THAT(
-      message_of([] {
+      error_text([] {
         make_schedule(
             {.kind = ScheduleKind::virtual_interleaved, .ranks = 4, .chunks = 2, .group = 3});
       }),
       HasSubstr("use groups of at least 4"));
-  EXPECT_THAT(message_of([] { make_schedule({.kind = ScheduleKind::zero_bubble_v, .ranks = 4}); }),
+  EXPECT_THAT(error_text([] { make_schedule({.kind = ScheduleKind::zero_bubble_v, .ranks = 4}); }),
               HasSubstr("2 stages a rank, not 1"));
-  EXPECT_THAT(message_of([] { make_schedule({.ranks = 2, .microbatches = 0}); }),
+  EXPECT_THAT(error_text([] { make_schedule({.ranks = 2, .microbatches = 0}); }),
               HasSubstr("0 microbatches"));
-  EXPECT_THAT(message_of([] { parse_schedule_kind("interleave"); }),
+  EXPECT_THAT(error_text([] { parse_schedule_kind("interleave"); }),
               HasSubstr("did you mean interleaved?"));
 }
 
@@ -253,7 +247,7 @@ TEST(Validate, MoreInFlightThanAllowedIsNamed) {
 TEST(Validate, ThrowsWithTheGridAroundTheFault) {
   Schedule schedule = sound();
   schedule.actions[1].erase(find(schedule, "1SEND_F1"));
-  EXPECT_THAT(message_of([&] { validate(schedule, {}); }),
+  EXPECT_THAT(error_text([&] { validate(schedule, {}); }),
               AllOf(HasSubstr("schedule 1f1b cannot run: rank 1"), HasSubstr("rank 2")));
 }
 
