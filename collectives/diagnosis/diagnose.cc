@@ -289,15 +289,23 @@ class Examination {
         ranks_text(result_.culprits), open);
   }
 
+  // To blame are those who left the majority; without one (two ranks differ before the others came
+  // to the call) nobody can tell, and all callers are named.
   void different(std::uint32_t sequence, const std::map<std::string, std::vector<int>>& calls) {
     result_.verdict = Verdict::mismatch;
+    std::size_t most = 0,
+                camps = 0;  // how many made the commonest call; how many calls are as common
+    for (const auto& [text, ranks] : calls) {
+      camps = ranks.size() > most ? 1 : camps + (ranks.size() == most);
+      most = std::max(most, ranks.size());
+    }
     std::vector<std::string> parts;
-    const std::vector<int>* few = nullptr;
     for (const auto& [text, ranks] : calls) {
       parts.push_back(fmt::format("{} called {}", ranks_text(ranks), text));
-      if (!few || ranks.size() < few->size()) few = &ranks;
+      if (camps > 1 || ranks.size() < most)
+        result_.culprits.insert(result_.culprits.end(), ranks.begin(), ranks.end());
     }
-    result_.culprits = *few;
+    std::ranges::sort(result_.culprits);
     result_.summary = fmt::format("as operation #{}, {}", sequence, fmt::join(parts, "; "));
   }
 

@@ -23,9 +23,12 @@ namespace {
 using test::ProgramOptions;
 using test::ProgramResult;
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr int kSigkill = 9;
 
@@ -117,7 +120,9 @@ void expect_mismatches_named(const FaultRun& run, const std::vector<std::string>
     }
     const GroupDiagnosis found = run.diagnosis(scenario);
     EXPECT_EQ(found.verdict, Verdict::mismatch) << scenario << ": " << found.summary;
-    EXPECT_THAT(found.culprits, ElementsAre(victim)) << scenario << ": " << found.summary;
+    // The call may have ended before more than two ranks came to it: then both are named.
+    EXPECT_THAT(found.culprits, AnyOf(ElementsAre(victim), AllOf(SizeIs(2), Contains(victim))))
+        << scenario << ": " << found.summary;
   }
 }
 

@@ -163,6 +163,19 @@ TEST(Diagnosis, NamesAMismatchAlthoughAnEarlierCallWasOnItsWay) {
   EXPECT_THAT(found.summary, HasSubstr("rank 2 called all_reduce of 17 f32, sum"));
 }
 
+// Two ranks differ before the others came to the call: no majority says who is wrong.
+TEST(Diagnosis, OfAMismatchWithoutMajorityBlamesNobodyAlone) {
+  Job job(4);
+  job.all(kBarrier);
+  job.call(2, all_reduce(16), false);
+  job.call(3, all_reduce(17), false);
+  EXPECT_THAT(job.diagnosis().culprits, ElementsAre(2, 3));
+  job.call(0, all_reduce(16), false);
+  EXPECT_THAT(job.diagnosis().culprits, ElementsAre(3));
+  job.call(1, all_reduce(18), false);
+  EXPECT_THAT(job.diagnosis().culprits, ElementsAre(1, 3));
+}
+
 TEST(Diagnosis, TellsAKilledRankFromAStalledNetwork) {
   Job job(3);
   job.all(kBarrier);
