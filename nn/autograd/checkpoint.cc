@@ -9,9 +9,13 @@ namespace {
 // What a forward reads of its Context beside the tape.
 struct Coordinates {
   explicit Coordinates(const Context& context)
-      : mode(context.mode), random(context.random), ordinals(context.ordinals()) {}
+      : mode(context.mode),
+        random(context.random),
+        activation(context.activation),
+        ordinals(context.ordinals()) {}
   Mode mode;
   RandomCoordinates random;
+  ActivationCoordinates activation;
   Context::Ordinals ordinals;
 };
 
@@ -39,6 +43,7 @@ class Switched {
   void apply(const Coordinates& coordinates) {
     context_.mode = coordinates.mode;
     context_.random = coordinates.random;
+    context_.activation = coordinates.activation;
     context_.set_ordinals(coordinates.ordinals);
   }
   Context& context_;

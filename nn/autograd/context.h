@@ -22,6 +22,11 @@ struct RandomCoordinates {
   std::uint32_t sample_first = 0, sample_stride = 1;  // of the batch being computed
 };
 
+// Which part of a batch the activations between modules are: parallelism may split sequences.
+struct ActivationCoordinates {
+  std::int64_t first_position = 0;  // of row 0 of every sample
+};
+
 class Context {
  public:
   Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher)
@@ -35,6 +40,7 @@ class Context {
   Stream stream{};
   Tape* tape = nullptr;  // null: no gradients
   RandomCoordinates random;
+  ActivationCoordinates activation;
 
   bool training() const { return mode == Mode::train; }
   // An activation, uninitialised.

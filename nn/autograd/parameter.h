@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "shoal/runtime/tensor/tensor.h"
 
@@ -16,8 +18,18 @@ struct Initializer {
   float std = 0;
 };
 
+// A box of a parameter, and where the same box lies in the whole tensor, which a checkpoint knows
+// (decision 13). A quarter of a fused qkv projection has three.
+struct ParameterPiece {
+  Shape sizes;  // of the box
+  Shape local;  // its corner in the parameter
+  Shape whole;  // and in the whole tensor
+  bool operator==(const ParameterPiece&) const = default;
+};
+
 class Parameter {
  public:
+  // A whole tensor: one piece.
   Parameter(std::string name, Shape shape, Initializer initializer);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
@@ -25,6 +37,15 @@ class Parameter {
   const std::string& name() const { return name_; }  // full path once the tree is named
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
+
+  // --- what of the whole tensor it is: parallelism gives a rank parts only ---------------------
+  const Shape& whole_shape() const { return whole_shape_; }
+  std::span<const ParameterPiece> pieces() const { return pieces_; }
+  bool is_part() const { return is_part_; }
+  // Before it is materialised. The pieces must cover the parameter, each element once, and lie
+  // within `whole`, of the same rank; else throws.
+  void set_part(const Shape& whole, std::vector<ParameterPiece> pieces);
+
   const Initializer& initializer() const { return initializer_; }
   // Weight decay applies (not to biases and LayerNorms, as Hugging Face's trainer has it).
   bool decays() const { return decays_; }
@@ -60,11 +81,12 @@ class Parameter {
 
  private:
   std::string name_;
-  Shape shape_;
+  Shape shape_, whole_shape_;
+  std::vector<ParameterPiece> pieces_;
   Initializer initializer_;
   std::function<void(Parameter&)> hook_;
   int uses_ = 0;
-  bool decays_ = true, trainable_ = true, armed_ = false, has_gradient_ = false;
+  bool decays_ = true, trainable_ = true, armed_ = false, has_gradient_ = false, is_part_ = false;
 };
 
 }  // namespace shoal::nn

@@ -18,7 +18,7 @@ inline kernels::DropoutArgs dropout_args(Context& context, const DropoutSite& si
   args.probability = site.probability;
   args.site = context.next_site(site.path_hash);
   args.rows_per_sample = shape.rank() >= 3 ? shape[-2] : 1;
-  args.row_offset = site.row_offset;
+  args.row_offset = context.activation.first_position;
   args.column_offset = site.column_offset;
   args.columns = site.columns;
   return args;

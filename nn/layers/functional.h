@@ -21,12 +21,13 @@ Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& 
                  float epsilon);
 
 // Dropout at a place in the module tree. Off when the probability is 0 or the mode is evaluate. In
-// an activation [B, T, C] (or [B, C]) element (b, t, c) has coordinate t·C + c of sample b; a layer
-// that holds a part of a sequence or of the channels says which (decision 10).
+// an activation [B, T, C] (or [B, C]) element (b, t, c) has coordinate t·C + c of sample b, where t
+// counts from context.activation.first_position; a layer that holds a part of the channels says
+// which (decision 10).
 struct DropoutSite {
   float probability = 0;
   std::uint32_t path_hash = 0;
-  std::int64_t row_offset = 0, column_offset = 0, columns = 0;  // 0 columns: as many as x has
+  std::int64_t column_offset = 0, columns = 0;  // 0 columns: as many as x has
 };
 Value dropout(Context& context, const Value& x, const DropoutSite& site);
 // residual + dropout(branch)

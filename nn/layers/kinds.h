@@ -25,6 +25,7 @@ class NormLike : public Module {
 class EmbeddingLike : public Module {
  public:
   virtual Value forward(Context& context, const Tensor& ids) = 0;  // i32 [B, T] -> [B, T, C]
+  virtual const std::shared_ptr<Parameter>& weight() const = 0;    // [V, C], to be tied
 };
 
 // Keys and values of earlier positions, for generation: one block's, grown in place.
@@ -53,6 +54,7 @@ class HeadLoss : public Module {
   virtual LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
                              const LossOptions& options) = 0;
   virtual Tensor logits(Context& context, const Tensor& hidden) = 0;  // [.., C] -> [.., V]
+  virtual const std::shared_ptr<Parameter>& weight() const = 0;       // [V, C]; may be tied
 };
 
 }  // namespace shoal::nn

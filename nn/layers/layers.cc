@@ -59,7 +59,8 @@ Value Embedding::forward(Context& context, const Tensor& ids) {
 PositionEmbedding::PositionEmbedding(std::int64_t positions, std::int64_t channels, float std)
     : weight_(add_parameter("weight", {positions, channels}, normal(std))) {}
 Value PositionEmbedding::forward(Context& context, Value x, std::int64_t first_position) {
-  return add_positions(context, std::move(x), *weight_, first_position);
+  return add_positions(context, std::move(x), *weight_,
+                       context.activation.first_position + first_position);
 }
 
 CausalSelfAttention::CausalSelfAttention(const CausalSelfAttentionConfig& config)

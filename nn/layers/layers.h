@@ -18,6 +18,7 @@ class Linear final : public LinearLike {
   explicit Linear(const LinearConfig& config);
   std::string_view kind() const override { return "Linear"; }
   Value forward(Context& context, const Value& x) override;
+  const LinearConfig& config() const { return config_; }
 
  private:
   LinearConfig config_;
@@ -30,6 +31,7 @@ class Conv1D final : public LinearLike {
   explicit Conv1D(const LinearConfig& config);
   std::string_view kind() const override { return "Conv1D"; }
   Value forward(Context& context, const Value& x) override;
+  const LinearConfig& config() const { return config_; }
 
  private:
   LinearConfig config_;
@@ -55,7 +57,7 @@ class Embedding final : public EmbeddingLike {
   Embedding(std::int64_t rows, std::int64_t channels, float std);
   std::string_view kind() const override { return "Embedding"; }
   Value forward(Context& context, const Tensor& ids) override;
-  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& weight() const override { return weight_; }
 
  private:
   std::shared_ptr<Parameter> weight_;
@@ -66,7 +68,7 @@ class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t positions, std::int64_t channels, float std);
   std::string_view kind() const override { return "PositionEmbedding"; }
-  // x [B, T, C] + rows [first_position, first_position + T)
+  // x [B, T, C] + rows [f, f + T), f = context.activation.first_position + first_position
   Value forward(Context& context, Value x, std::int64_t first_position);
 
  private:
@@ -79,7 +81,7 @@ class Dropout final : public Module {
   std::string_view kind() const override { return "Dropout"; }
   Value forward(Context& context, const Value& x) { return dropout(context, x, site()); }
   // For operations that fuse this dropout.
-  DropoutSite site() const { return {probability_, path_hash(), 0, 0, 0}; }
+  DropoutSite site() const { return {probability_, path_hash(), 0, 0}; }
 
  private:
   float probability_;
@@ -98,6 +100,7 @@ class CausalSelfAttention final : public AttentionLike {
   explicit CausalSelfAttention(const CausalSelfAttentionConfig& config);
   std::string_view kind() const override { return "CausalSelfAttention"; }
   Value forward(Context& context, const Value& x, const AttentionInput& input) override;
+  const CausalSelfAttentionConfig& config() const { return config_; }
 
   Slot<LinearLike> c_attn, c_proj;
   Slot<Dropout> attn_dropout;
@@ -132,6 +135,7 @@ class LmHead final : public HeadLoss {
   LossOutput forward(Context& context, const Value& hidden, const Tensor& targets,
                      const LossOptions& options) override;
   Tensor logits(Context& context, const Tensor& hidden) override;
+  const std::shared_ptr<Parameter>& weight() const override { return weight_; }
 
  private:
   std::shared_ptr<Parameter> weight_;

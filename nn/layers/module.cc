@@ -11,6 +11,37 @@ std::string join(std::string_view path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
+// Draws one piece, a run of consecutive elements of the whole tensor at a time.
+void fill_piece(Context& context, const Tensor& values, const Shape& whole,
+                const ParameterPiece& piece, float std, const kernels::RandomSite& site) {
+  const int rank = whole.rank();
+  int last = rank;  // dimensions from here on are whole in both tensors
+  while (last > 0 && piece.sizes[last - 1] == whole[last - 1] &&
+         piece.sizes[last - 1] == values.shape()[last - 1])
+    --last;
+  const int run_dim = std::max(last - 1, 0);
+  std::int64_t run = 1;
+  for (int dim = run_dim; dim < rank; ++dim) run *= piece.sizes[dim];
+  if (run == 0 || piece.sizes.count() == 0) return;
+  const Shape local_strides = contiguous_strides(values.shape());
+  const Shape whole_strides = contiguous_strides(whole);
+  const Tensor flat = values.reshaped({values.count()});
+  for (std::int64_t i = 0; i < piece.sizes.count() / run; ++i) {
+    std::int64_t rest = i, local = 0, global = 0;
+    for (int dim = rank; dim-- > 0;) {
+      std::int64_t at = 0;
+      if (dim < run_dim) {
+        at = rest % piece.sizes[dim];
+        rest /= piece.sizes[dim];
+      }
+      local += (piece.local[dim] + at) * local_strides[dim];
+      global += (piece.whole[dim] + at) * whole_strides[dim];
+    }
+    context.kernels().elementwise().fill_normal(flat.narrowed(0, local, run).view(), 0, std, site,
+                                                static_cast<std::uint64_t>(global), context.stream);
+  }
+}
+
 void initialize(Context& context, Parameter& parameter) {
   const Initializer& how = parameter.initializer();
   auto& elementwise = context.kernels().elementwise();
@@ -25,7 +56,8 @@ void initialize(Context& context, Parameter& parameter) {
   const bool direct = parameter.value.dtype() == DType::f32;
   const Tensor values =
       direct ? parameter.value : context.empty(parameter.shape(), DType::f32, MemoryTag::workspace);
-  elementwise.fill_normal(values.view(), 0, how.std, site, 0, context.stream);
+  for (const ParameterPiece& piece : parameter.pieces())
+    fill_piece(context, values, parameter.whole_shape(), piece, how.std, site);
   if (!direct) elementwise.cast(values, parameter.value.view(), context.stream);
 }
 
@@ -42,13 +74,26 @@ void Module::name_tree(std::string_view path) {
   path_hash_ = hash_name(path);
   for (const NamedParameter& own : own_)
     if (own.owned) own.parameter->set_name(join(path, own.name));
-  for (const auto& [name, module] : slots_) (*module)->name_tree(join(path, name));
+  for (const Place& slot : slots_) (*slot.module)->name_tree(join(path, slot.name));
 }
 
 std::vector<Module::Child> Module::children() const {
   std::vector<Child> children;
-  for (const auto& [name, module] : slots_) children.push_back({name, module->get()});
+  for (const Place& slot : slots_) children.push_back({slot.name, slot.module->get()});
   return children;
+}
+
+void Module::replace_modules(const std::function<std::unique_ptr<Module>(Module& child)>& choose) {
+  for (const Place& slot : slots_) {
+    std::unique_ptr<Module> chosen = choose(**slot.module);
+    if (!chosen) {
+      (*slot.module)->replace_modules(choose);
+      continue;
+    }
+    SHOAL_CHECK(slot.fits(*chosen), "a {} cannot take the place of the {} {}", chosen->kind(),
+                (*slot.module)->kind(), (*slot.module)->path());
+    *slot.module = std::move(chosen);
+  }
 }
 
 std::vector<Parameter*> Module::parameters() const {
@@ -57,8 +102,8 @@ std::vector<Parameter*> Module::parameters() const {
     if (std::find(all.begin(), all.end(), parameter) == all.end()) all.push_back(parameter);
   };
   for (const NamedParameter& own : own_) add(own.parameter.get());
-  for (const auto& slot : slots_)
-    for (Parameter* parameter : (*slot.second)->parameters()) add(parameter);
+  for (const Place& slot : slots_)
+    for (Parameter* parameter : (*slot.module)->parameters()) add(parameter);
   return all;
 }
 

@@ -2,6 +2,7 @@
 // by another of the same kind without the model knowing (parallel/apply).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,6 +31,11 @@ class Module {
   };
   // Own children in the order of their slots. A name may have dots: "h.3".
   std::vector<Child> children() const;
+  // Offers each child to `choose`, before its own children: what is returned takes its place (and
+  // is not offered further), null leaves it. Another kind than the slot holds: throws. The root's
+  // name_tree() comes afterwards. What other modules share of a replaced one (tied weights) is for
+  // `choose` to see to.
+  void replace_modules(const std::function<std::unique_ptr<Module>(Module& child)>& choose);
   // Own parameters, then the children's, in registration order; a shared parameter appears once.
   std::vector<Parameter*> parameters() const;
 
@@ -56,7 +62,12 @@ class Module {
   std::string path_;
   std::uint32_t path_hash_ = 0;
   std::vector<NamedParameter> own_;
-  std::vector<std::pair<std::string, std::unique_ptr<Module>*>> slots_;
+  struct Place {
+    std::string name;
+    std::unique_ptr<Module>* module;
+    bool (*fits)(const Module&);  // of the slot's kind
+  };
+  std::vector<Place> slots_;
 };
 
 // A typed place for a child.
@@ -65,7 +76,9 @@ class Slot {
  public:
   Slot(Module& parent, std::string name, std::unique_ptr<Kind> module)
       : module_(std::move(module)) {
-    parent.slots_.emplace_back(std::move(name), &module_);
+    parent.slots_.push_back({std::move(name), &module_, [](const Module& candidate) {
+                               return dynamic_cast<const Kind*>(&candidate) != nullptr;
+                             }});
   }
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;

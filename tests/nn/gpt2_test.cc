@@ -169,6 +169,47 @@ TEST_P(Gpt2Paths, CheckpointingAndDeferralChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(DTypes, Gpt2Paths, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
+// A chain run in pieces, on tapes of their own, as pipeline stages do it.
+TEST(Gpt2, RunsUnitByUnitWithTheSameBits) {
+  Model model;
+  ASSERT_EQ(model.gpt2.units(), 5);
+  EXPECT_EQ(model.gpt2.unit_name(0), "embeddings");
+  EXPECT_EQ(model.gpt2.unit_name(2), "h.1");
+  EXPECT_EQ(model.gpt2.unit_name(4), "head");
+  std::size_t read = 0;
+  for (int unit = 0; unit < 5; ++unit) read += model.gpt2.unit_parameters(unit).size();
+  EXPECT_EQ(read, model.gpt2.parameters().size() + 1) << "the tied table is read by two units";
+  const ChainInput input{
+      model.ids({2, 17}, tokens(34, 61, 1)), model.ids({2, 17}, tokens(34, 61, 2)), {}, {}};
+  model.run(input.ids, input.targets);
+  const Outcome whole = model.outcome();
+  for (const int group : {0, 1, 2, 3})
+    for (const int cut : {1, 2, 3}) {
+      Context& context = model.context;
+      context.begin_forward();
+      Tape first, second;
+      context.tape = &first;
+      const Value sent =
+          forward_units(context, model.gpt2, 0, cut, {}, input, group).collapse(context);
+      context.tape = &second;
+      const Value received = second.leaf(sent.tensor);
+      const LossOutput out = model.gpt2.forward_head(
+          context, forward_units(context, model.gpt2, cut, 4, {received, {}, {}}, input, group),
+          input);
+      context.tape = nullptr;
+      model.loss = out.loss_sum;
+      second.backward(context, out.loss);
+      first.backward(context, sent, second.gradient(received));
+      const Outcome pieces = model.outcome();
+      EXPECT_EQ(pieces.loss, whole.loss);
+      for (std::size_t i = 0; i < whole.gradients.size(); ++i)
+        EXPECT_EQ(pieces.gradients[i], whole.gradients[i])
+            << model.gpt2.parameters()[i]->name() << " cut at " << cut << ", groups of " << group;
+    }
+  EXPECT_THAT(message_of([&] { forward_units(model.context, model.gpt2, 0, 5, {}, input); }),
+              HasSubstr("units [0, 5) of a chain of 5"));
+}
+
 TEST(Gpt2, CheckpointingNeedsLessMemory) {
   Gpt2Config config = small();
   config.n_layer = 8;

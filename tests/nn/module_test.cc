@@ -66,6 +66,70 @@ TEST(ModuleTree, PathHashesAreFnv1aOfThePath) {
   EXPECT_NE(tree.first->path_hash(), tree.second->path_hash());
 }
 
+// A rank's part of a tensor starts with the numbers that the whole has there.
+TEST(ModuleTree, PartsAreDrawnAsTheWholeIs) {
+  class Owner final : public Module {
+   public:
+    Owner(Shape shape, float std)
+        : weight(add_parameter("weight", shape, {Initializer::Kind::normal, std})) {
+      name_tree("owner");
+    }
+    std::string_view kind() const override { return "Owner"; }
+    std::shared_ptr<Parameter> weight;
+  };
+  Rig rig;
+  Owner whole({5, 3, 14}, 0.5f);
+  whole.materialize(rig.context, DType::f32);
+  const float* all = whole.weight->value.const_data<float>();
+  Owner part({3, 3, 7}, 0.5f);  // two boxes: [1, 4) x [0, 3) x [3, 7) and x [11, 14)
+  part.weight->set_part({5, 3, 14},
+                        {{{3, 3, 4}, {0, 0, 0}, {1, 0, 3}}, {{3, 3, 3}, {0, 0, 4}, {1, 0, 11}}});
+  part.materialize(rig.context, DType::f32);
+  for (std::int64_t i = 0; i < 3; ++i)
+    for (std::int64_t j = 0; j < 3; ++j)
+      for (std::int64_t k = 0; k < 7; ++k)
+        EXPECT_EQ(part.weight->value.const_data<float>()[(i * 3 + j) * 7 + k],
+                  all[((i + 1) * 3 + j) * 14 + (k < 4 ? k + 3 : k + 7)])
+            << i << ' ' << j << ' ' << k;
+  Owner rows({2, 3, 14}, 0.5f);  // consecutive: drawn at once
+  rows.weight->set_part({5, 3, 14}, {{{2, 3, 14}, {0, 0, 0}, {3, 0, 0}}});
+  rows.materialize(rig.context, DType::bf16);
+  for (std::int64_t i = 0; i < 84; ++i)
+    EXPECT_EQ(static_cast<float>(rows.weight->value.const_data<bfloat16>()[i]),
+              static_cast<float>(bfloat16(all[3 * 42 + i])));
+  EXPECT_TRUE(rows.weight->is_part());
+  EXPECT_FALSE(whole.weight->is_part());
+
+  Owner wrong({4, 4}, 1);
+  const auto cut = [&](std::vector<ParameterPiece> pieces) {
+    return error_of([&] { wrong.weight->set_part({4, 8}, std::move(pieces)); });
+  };
+  EXPECT_THAT(cut({{{4, 4}, {0, 0}, {0, 5}}}), HasSubstr("does not lie within"));
+  EXPECT_THAT(cut({{{4, 3}, {0, 0}, {0, 0}}}), HasSubstr("12 elements, the parameter 16"));
+  EXPECT_THAT(cut({{{4, 2}, {0, 0}, {0, 0}}, {{4, 3}, {0, 1}, {0, 4}}}), HasSubstr("overlap"));
+  EXPECT_THAT(error_of([&] { rows.weight->set_part({2, 3, 14}, {}); }), HasSubstr("materialised"));
+}
+
+TEST(ModuleTree, ReplacesWhatIsChosenByKind) {
+  Tree tree;
+  std::vector<std::string> offered;
+  tree.replace_modules([&](Module& child) -> std::unique_ptr<Module> {
+    offered.emplace_back(child.kind());
+    if (child.kind() != "Conv1D") return nullptr;
+    return std::make_unique<Linear>(static_cast<Conv1D&>(child).config());
+  });
+  EXPECT_THAT(offered, ElementsAre("Embedding", "Mlp", "Conv1D", "Conv1D", "Mlp", "Conv1D",
+                                   "Conv1D", "LayerNorm", "LmHead"));
+  EXPECT_EQ(tree.second->c_proj->kind(), "Linear");
+  EXPECT_THAT(error_of([&] {
+                tree.replace_modules([](Module& child) -> std::unique_ptr<Module> {
+                  if (child.kind() != "Mlp") return nullptr;
+                  return std::make_unique<LayerNorm>(8, 1e-5f);
+                });
+              }),
+              HasSubstr("a LayerNorm cannot take the place of the Mlp"));
+}
+
 // What tensor parallelism does: another layer of the same kind.
 class Doubling final : public LinearLike {
  public:

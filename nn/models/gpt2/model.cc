@@ -57,18 +57,6 @@ std::unique_ptr<HeadLoss> make_head(const Gpt2Config& config, std::shared_ptr<Pa
 
 }  // namespace
 
-Value ResidualStream::collapse(Context& context) && {
-  if (!branch) return std::move(residual);
-  return dropout_add(context, *branch, residual, dropout);
-}
-
-Value ResidualStream::norm(Context& context, NormLike& norm) {
-  ResidualNorm out =
-      branch ? norm.forward(context, residual, *branch, dropout) : norm.fork(context, residual);
-  *this = ResidualStream{std::move(out.sum), std::nullopt, {}};
-  return std::move(out.normed);
-}
-
 Gpt2Block::Gpt2Block(const Gpt2Config& config, std::int64_t layer)
     : ln_1(*this, "ln_1",
            std::make_unique<LayerNorm>(config.n_embd,
@@ -128,35 +116,22 @@ Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
       }()),
       ln_f(*this, "ln_f",
            std::make_unique<LayerNorm>(config.n_embd,
-                                       static_cast<float>(config.layer_norm_epsilon))),
-      token_table_(static_cast<Embedding&>(*wte).weight()) {}
+                                       static_cast<float>(config.layer_norm_epsilon))) {}
+
+Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t first_position) {
+  SHOAL_CHECK(ids.shape().rank() == 2, "GPT-2 takes ids [B, T], not {}", to_string(ids.shape()));
+  return drop->forward(context, wpe->forward(context, wte->forward(context, ids), first_position));
+}
 
 Value Gpt2Transformer::forward(Context& context, const Tensor& ids, const Tensor& key_mask,
                                Gpt2Cache* cache) {
-  SHOAL_CHECK(ids.shape().rank() == 2, "GPT-2 takes ids [B, T], not {}", to_string(ids.shape()));
   SHOAL_CHECK(!cache || cache->size() == h.size(), "{} caches for {} blocks",
               cache ? cache->size() : 0, h.size());
-  const std::int64_t first = cache && !cache->empty() ? cache->front().length : 0;
   ResidualStream stream;
-  stream.residual =
-      drop->forward(context, wpe->forward(context, wte->forward(context, ids), first));
-  for (std::size_t layer = 0; layer < h.size(); ++layer) {
-    Gpt2Block& block = *h[layer];
-    const AttentionInput input{key_mask, cache ? &(*cache)[layer] : nullptr};
-    if (gradient_checkpointing && context.tape) {
-      const Value x = std::move(stream).collapse(context);
-      stream = {checkpoint(
-                    context,
-                    [&block, input](Context& inner, const Value& value) {
-                      return block.forward(inner, {value, std::nullopt, {}}, input).collapse(inner);
-                    },
-                    x),
-                std::nullopt,
-                {}};
-    } else {
-      stream = block.forward(context, std::move(stream), input);
-    }
-  }
+  stream.residual = embed(context, ids, cache && !cache->empty() ? cache->front().length : 0);
+  for (std::size_t layer = 0; layer < h.size(); ++layer)
+    stream = h[layer]->forward(context, std::move(stream),
+                               {key_mask, cache ? &(*cache)[layer] : nullptr});
   return stream.norm(context, *ln_f);
 }
 
@@ -166,7 +141,7 @@ Gpt2::Gpt2(const Gpt2Config& config)
                     config.check();
                     return std::make_unique<Gpt2Transformer>(config);
                   }()),
-      lm_head(*this, "lm_head", make_head(config, transformer->token_table())),
+      lm_head(*this, "lm_head", make_head(config, transformer->wte->weight())),
       config_(config) {
   name_tree();
 }
@@ -174,8 +149,34 @@ Gpt2::Gpt2(const Gpt2Config& config)
 LossOutput Gpt2::forward(Context& context, const Tensor& ids, const Tensor& targets,
                          const LossOptions& options, const Tensor& key_mask) {
   context.begin_forward();
-  const Value hidden = transformer->forward(context, ids, key_mask, nullptr);
-  return lm_head->forward(context, hidden, targets, options);
+  const ChainInput input{ids, targets, key_mask, options};
+  return forward_head(
+      context,
+      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
+      input);
+}
+
+std::string Gpt2::unit_name(int unit) const {
+  if (unit == 0) return "embeddings";
+  return unit == units() - 1 ? "head" : fmt::format("h.{}", unit - 1);
+}
+
+std::vector<Module*> Gpt2::unit_modules(int unit) const {
+  if (unit == 0) return {&*transformer->wte, &*transformer->wpe};
+  if (unit == units() - 1) return {&*transformer->ln_f, &*lm_head};
+  return {&*transformer->h[static_cast<std::size_t>(unit - 1)]};
+}
+
+ResidualStream Gpt2::forward_unit(Context& context, int unit, ResidualStream stream,
+                                  const ChainInput& input) {
+  if (unit == 0) return {transformer->embed(context, input.ids, 0), std::nullopt, {}};
+  return transformer->h[static_cast<std::size_t>(unit - 1)]->forward(context, std::move(stream),
+                                                                     {input.key_mask, nullptr});
+}
+
+LossOutput Gpt2::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
+  const Value hidden = stream.norm(context, *transformer->ln_f);
+  return lm_head->forward(context, hidden, input.targets, input.loss);
 }
 
 Tensor Gpt2::logits(Context& context, const Tensor& ids, const Tensor& key_mask) {
@@ -203,7 +204,7 @@ Gpt2Cache Gpt2::make_cache(Context& context, std::int64_t batch, std::int64_t ca
               "a key-value cache of {} positions for a batch of {}; the model has {} positions",
               capacity, batch, config_.n_positions);
   Gpt2Cache cache(static_cast<std::size_t>(config_.n_layer));
-  const DType dtype = transformer->token_table()->value.dtype();
+  const DType dtype = transformer->wte->weight()->value.dtype();
   for (KeyValueCache& layer : cache)
     layer.entries = context.empty({batch, capacity, 2 * config_.n_embd}, dtype);
   return cache;

@@ -3,25 +3,13 @@
 #pragma once
 
 #include <deque>
-#include <optional>
 #include <vector>
 
+#include "shoal/nn/layers/chain.h"
 #include "shoal/nn/layers/layers.h"
 #include "shoal/nn/models/gpt2/config.h"
 
 namespace shoal::nn {
-
-// The residual stream between sub-layers: residual + dropout(branch), not yet added, because the
-// next norm adds and normalises in one pass. Without a branch, the residual alone.
-struct ResidualStream {
-  Value residual;
-  std::optional<Value> branch;
-  DropoutSite dropout;
-  // Adds what is pending, for who sends the stream away (checkpoint, a pipeline's stage).
-  Value collapse(Context& context) &&;
-  // Adds it and normalises; the stream then is the sum.
-  Value norm(Context& context, NormLike& norm);
-};
 
 class Gpt2Block final : public Module {
  public:
@@ -43,8 +31,10 @@ class Gpt2Transformer final : public Module {
  public:
   explicit Gpt2Transformer(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2Transformer"; }
+  // ids i32 [B, T] -> [B, T, C], the first of them at `first_position`.
+  Value embed(Context& context, const Tensor& ids, std::int64_t first_position);
   // ids i32 [B, T] -> normed hidden states [B, T, C]. key_mask u8 [B, T] optional (padding). With a
-  // cache, ids are the positions after those it holds.
+  // cache, ids are the positions after those it holds. For inference: training runs units.
   Value forward(Context& context, const Tensor& ids, const Tensor& key_mask, Gpt2Cache* cache);
 
   Slot<EmbeddingLike> wte;
@@ -52,16 +42,10 @@ class Gpt2Transformer final : public Module {
   Slot<Dropout> drop;
   std::deque<Slot<Gpt2Block>> h;
   Slot<NormLike> ln_f;
-  std::shared_ptr<Parameter> token_table() const { return token_table_; }
-
-  // Keep only each block's input, and run the block again in backward.
-  bool gradient_checkpointing = false;
-
- private:
-  std::shared_ptr<Parameter> token_table_;
 };
 
-class Gpt2 final : public Module {
+// Its units: embeddings, each block, final norm and head.
+class Gpt2 final : public Chain {
  public:
   // Named and ready for materialize(); weights are drawn as GPT-2's: std initializer_range,
   // residual projections divided by sqrt(2 · n_layer).
@@ -73,6 +57,15 @@ class Gpt2 final : public Module {
   // [B, T], T <= n_positions. Starts a new forward for random coordinates.
   LossOutput forward(Context& context, const Tensor& ids, const Tensor& targets,
                      const LossOptions& options = {}, const Tensor& key_mask = {});
+  int units() const override { return static_cast<int>(config_.n_layer) + 2; }
+  std::string unit_name(int unit) const override;
+  std::vector<Module*> unit_modules(int unit) const override;
+  std::int64_t channels() const override { return config_.n_embd; }
+  ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
+                              const ChainInput& input) override;
+  LossOutput forward_head(Context& context, ResidualStream stream,
+                          const ChainInput& input) override;
+
   // Logits of every position, [B, T, V]; evaluate mode, nothing recorded.
   Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});
   // Incremental decoding: appends ids [B, t] to the cache; logits [B, V] of the last position.
@@ -80,13 +73,15 @@ class Gpt2 final : public Module {
   // `capacity` positions for `batch` sequences, at most n_positions.
   Gpt2Cache make_cache(Context& context, std::int64_t batch, std::int64_t capacity) const;
 
-  void set_gradient_checkpointing(bool on) { transformer->gradient_checkpointing = on; }
+  // forward() keeps only each block's input, and backward runs the block again.
+  void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
 
   Slot<Gpt2Transformer> transformer;
   Slot<HeadLoss> lm_head;
 
  private:
   Gpt2Config config_;
+  bool gradient_checkpointing_ = false;
 };
 
 }  // namespace shoal::nn

@@ -1,0 +1,61 @@
+// A model as a chain of units (embeddings, blocks, head): what a pipeline cuts, a partitioner
+// weighs, and checkpointing and parameter sharding take one at a time. A chain knows nothing of
+// them. Unlike a whole forward, running units does not start new random coordinates: whoever
+// begins a microbatch calls context.begin_forward().
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/nn/layers/kinds.h"
+
+namespace shoal::nn {
+
+// The residual stream between sub-layers: residual + dropout(branch), not yet added, because the
+// next norm adds and normalises in one pass. Without a branch, the residual alone.
+struct ResidualStream {
+  Value residual;
+  std::optional<Value> branch;
+  DropoutSite dropout;
+  // Adds what is pending, for who sends the stream away (checkpoint, a pipeline's stage).
+  Value collapse(Context& context) &&;
+  // Adds it and normalises; the stream then is the sum.
+  Value norm(Context& context, NormLike& norm);
+};
+
+// One microbatch. Every rank of a pipeline has it.
+struct ChainInput {
+  Tensor ids;       // i32 [B, T]
+  Tensor targets;   // i32 [B, T], shifted by the task; negative: none
+  Tensor key_mask;  // optional u8 [B, T], 1 where a key may be seen
+  LossOptions loss;
+};
+
+class Chain : public Module {
+ public:
+  // Unit 0 makes hidden states [B, T, channels] of ids, the last one makes the loss of them.
+  virtual int units() const = 0;
+  virtual std::string unit_name(int unit) const = 0;  // "embeddings", "h.3", "head"
+  // Whose parameters the unit reads. A tied parameter is read by two units.
+  virtual std::vector<Module*> unit_modules(int unit) const = 0;
+  virtual std::int64_t channels() const = 0;
+
+  // Any unit but the last. `stream` is passed over by unit 0.
+  virtual ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
+                                      const ChainInput& input) = 0;
+  virtual LossOutput forward_head(Context& context, ResidualStream stream,
+                                  const ChainInput& input) = 0;
+
+  // Of one unit, in the order of registration.
+  std::vector<Parameter*> unit_parameters(int unit) const;
+};
+
+// Runs units [first, last), the head not among them. checkpoint_group > 0: that many consecutive
+// units at a time keep their input only (checkpoint()); unit 0 keeps everything, its input being
+// ids. `chain` and what `input` refers to must outlive the tape.
+ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
+                             ResidualStream stream, const ChainInput& input,
+                             int checkpoint_group = 0);
+
+}  // namespace shoal::nn
