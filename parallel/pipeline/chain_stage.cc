@@ -1,0 +1,151 @@
+#include "shoal/parallel/pipeline/chain_stage.h"
+
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+// The stage's coordinates for one microbatch; puts back what was there.
+class Coordinates {
+ public:
+  Coordinates(nn::Context& context, nn::Tape* tape)
+      : context_(context),
+        tape_(context.tape),
+        random_(context.random),
+        activation_(context.activation) {
+    context.tape = tape;
+  }
+  ~Coordinates() {
+    context_.tape = tape_;
+    context_.random = random_;
+    context_.activation = activation_;
+  }
+  Coordinates(const Coordinates&) = delete;
+  Coordinates& operator=(const Coordinates&) = delete;
+
+ private:
+  nn::Context& context_;
+  nn::Tape* tape_;
+  nn::RandomCoordinates random_;
+  nn::ActivationCoordinates activation_;
+};
+
+nn::Value without_tensor(nn::Value value) {
+  value.tensor = {};
+  return value;
+}
+
+}  // namespace
+
+ChainStage::ChainStage(nn::Context& context, nn::Chain& chain, UnitRange units,
+                       ChainStageOptions options)
+    : context_(context), chain_(chain), units_(units), options_(options) {
+  SHOAL_CHECK(0 <= units.first && units.first < units.last && units.last <= chain.units(),
+              "a stage of units [{}, {}) of a model of {}", units.first, units.last, chain.units());
+  SHOAL_CHECK(options.sequence_parts > 0 && options.sequence_part >= 0 &&
+                  options.sequence_part < options.sequence_parts,
+              "part {} of {} of a sequence", options.sequence_part, options.sequence_parts);
+}
+
+void ChainStage::begin(std::span<const Microbatch> microbatches) {
+  microbatches_ = microbatches;
+  records_.clear();
+  loss_ = {};
+}
+
+const Microbatch& ChainStage::microbatch(int index) const {
+  SHOAL_CHECK(index >= 0 && static_cast<std::size_t>(index) < microbatches_.size(),
+              "microbatch {} of {}: begin() with as many as the schedule has", index,
+              microbatches_.size());
+  return microbatches_[static_cast<std::size_t>(index)];
+}
+
+Stage::Message ChainStage::message(int index) const {
+  const Shape& ids = microbatch(index).input.ids.shape();
+  SHOAL_CHECK(ids.rank() == 2 && ids[1] % options_.sequence_parts == 0,
+              "a sequence of {} positions does not divide into {} parts (sequence parallelism); "
+              "pad it to a multiple of {}, or use optimize=speed",
+              ids.rank() == 2 ? ids[1] : 0, options_.sequence_parts, options_.sequence_parts);
+  const std::vector<nn::Parameter*> parameters = chain_.unit_parameters(units_.first);
+  SHOAL_CHECK(!parameters.empty() && parameters.front()->value.defined(),
+              "units [{}, {}) have not been materialised", units_.first, units_.last);
+  return {{ids[0], ids[1] / options_.sequence_parts, chain_.channels()},
+          parameters.front()->value.dtype()};
+}
+
+Tensor ChainStage::allocate(const Message& message) {
+  return context_.empty(message.shape, message.dtype);
+}
+
+Tensor ChainStage::forward(int index, Tensor input) {
+  const Microbatch& batch = microbatch(index);
+  const Message shape = message(index);
+  const bool records = context_.training();
+  Record record;
+  const Coordinates coordinates(context_, records ? record.tape.get() : nullptr);
+  context_.begin_forward();
+  context_.random.sample_first = batch.sample_first;
+  context_.activation.first_position = shape.shape[1] * options_.sequence_part;
+
+  nn::ResidualStream stream;
+  if (units_.first > 0) {
+    SHOAL_CHECK(input.shape() == shape.shape && input.dtype() == shape.dtype,
+                "stage input {} {}, not {} {}", to_string(input.dtype()), to_string(input.shape()),
+                to_string(shape.dtype), to_string(shape.shape));
+    stream.residual = records ? record.tape->leaf(std::move(input)) : nn::Value{std::move(input)};
+    record.input = without_tensor(stream.residual);
+  }
+  const int last = is_head() ? units_.last - 1 : units_.last;
+  stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), batch.input,
+                             options_.checkpoint_group);
+  Tensor sent;
+  if (is_head()) {
+    const nn::LossOutput out = chain_.forward_head(context_, std::move(stream), batch.input);
+    loss_.sum += static_cast<double>(out.loss_sum);
+    loss_.targets += out.targets;
+    record.output = out.loss;  // one element; backward starts from it
+  } else {
+    nn::Value value = std::move(stream).collapse(context_);
+    sent = std::move(value.tensor);
+    record.output = without_tensor(std::move(value));
+  }
+  if (records) records_.emplace(index, std::move(record));
+  return sent;
+}
+
+Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
+  const auto found = records_.find(index);
+  SHOAL_CHECK(found != records_.end(), "backward of microbatch {} without its forward", index);
+  Record& record = found->second;
+  const Message shape = message(index);
+  const Coordinates coordinates(context_, nullptr);
+  // Without a gradient there is nothing to walk (everything frozen up to here).
+  if (record.output.needs_gradient())
+    record.tape->backward(context_, record.output, std::move(gradient), {weights_later});
+  record.output = {};
+  Tensor to_input;
+  if (units_.first > 0) {
+    to_input = record.tape->gradient(record.input);
+    if (!to_input.defined()) {
+      to_input = context_.empty(shape.shape, shape.dtype);
+      context_.kernels().elementwise().fill(to_input.view(), 0, context_.stream);
+    }
+  }
+  if (weights_later && record.tape->deferred() > 0)
+    record.input = {};
+  else
+    records_.erase(found);
+  return to_input;
+}
+
+void ChainStage::weight_backward(int index) {
+  const auto found = records_.find(index);
+  if (found == records_.end()) return;  // its backward left nothing
+  const Coordinates coordinates(context_, nullptr);
+  found->second.tape->run_deferred();
+  records_.erase(found);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,157 @@
+#include "shoal/parallel/pipeline/executor.h"
+
+#include <algorithm>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
+                                   std::map<int, Stage*> stages, Tracer* tracer)
+    : schedule_(schedule), pp_(pp), stages_(std::move(stages)), tracer_(tracer) {
+  SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
+              schedule_.ranks(), pp_.size());
+  for (int stage = 0; stage < schedule_.stages(); ++stage) {
+    const bool mine = schedule_.rank_of_stage[static_cast<std::size_t>(stage)] == pp_.rank();
+    SHOAL_CHECK(mine == (stages_.count(stage) == 1),
+                "the schedule gives stage {} to rank {} of the pipeline, and rank {} {} it", stage,
+                schedule_.rank_of_stage[static_cast<std::size_t>(stage)], pp_.rank(),
+                mine ? "lacks" : "has");
+  }
+}
+
+void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
+  const Clock::time_point began = Clock::now();
+  const auto& actions = schedule_.actions[static_cast<std::size_t>(pp_.rank())];
+  const auto is_forward = [](const Action& action) { return action.kind == ActionKind::forward; };
+  const auto last = std::find_if(actions.rbegin(), actions.rend(), is_forward);
+  const auto forwards_end = static_cast<std::size_t>(actions.rend() - last);
+  try {
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (i == forwards_end && after_last_forward) after_last_forward();
+      perform(actions[i]);
+      drop_what_left();
+    }
+    if (forwards_end == actions.size() && after_last_forward) after_last_forward();
+    const Clock::time_point waits = Clock::now();
+    for (Leaving& message : leaving_) message.work->wait();
+    statistics_.wait_seconds += seconds_since(waits);
+  } catch (...) {
+    inputs_.clear();
+    gradients_.clear();
+    outputs_.clear();
+    input_gradients_.clear();
+    leaving_.clear();
+    throw;
+  }
+  leaving_.clear();
+  SHOAL_CHECK(inputs_.empty() && gradients_.empty() && outputs_.empty() && input_gradients_.empty(),
+              "the schedule {} left {} messages unused", schedule_.name,
+              inputs_.size() + gradients_.size() + outputs_.size() + input_gradients_.size());
+  statistics_.seconds += seconds_since(began);
+}
+
+void PipelineExecutor::perform(const Action& action) {
+  if (computes(action.kind)) return compute(action);
+  if (sends(action.kind)) return send(action);
+  if (receives(action.kind)) return receive(action);
+  Stage& on = stage(action.stage);
+  if (action.kind == ActionKind::unshard) on.unshard();
+  if (action.kind == ActionKind::reshard) on.reshard();
+  if (action.kind == ActionKind::reduce_gradient) on.reduce_gradients();
+}
+
+void PipelineExecutor::compute(const Action& action) {
+  const Key key{action.stage, action.microbatch};
+  Stage& on = stage(action.stage);
+  const bool first = action.stage == 0, last = action.stage + 1 == schedule_.stages();
+  Tensor received;
+  if (action.kind == ActionKind::forward && !first) received = take(inputs_, key);
+  const bool backward =
+      action.kind == ActionKind::backward || action.kind == ActionKind::input_backward;
+  if (backward && !last) received = take(gradients_, key);
+
+  const TraceSpan span(tracer_, "pipeline", tracer_ ? tracer_->intern(to_string(action)) : nullptr);
+  const Clock::time_point began = Clock::now();
+  if (action.kind == ActionKind::forward) {
+    Tensor output = on.forward(action.microbatch, std::move(received));
+    SHOAL_CHECK(output.defined() == !last, "stage {} of {} {} an output", action.stage,
+                schedule_.stages(), last ? "returned" : "did not return");
+    if (!last) hand_on(true, action.stage, action.microbatch, std::move(output));
+  } else if (backward) {
+    Tensor gradient = on.backward(action.microbatch, std::move(received),
+                                  action.kind == ActionKind::input_backward);
+    SHOAL_CHECK(gradient.defined() == !first, "stage {} {} the gradient of an input", action.stage,
+                first ? "returned" : "did not return");
+    if (!first) hand_on(false, action.stage, action.microbatch, std::move(gradient));
+  } else {
+    on.weight_backward(action.microbatch);
+  }
+  statistics_.compute_seconds += seconds_since(began);
+}
+
+// To the neighbour's table where it is a stage of this rank, else to what waits for its SEND.
+void PipelineExecutor::hand_on(bool forward, int from_stage, int microbatch, Tensor tensor) {
+  const int to_stage = from_stage + (forward ? 1 : -1);
+  if (stages_.count(to_stage) == 1)
+    (forward ? inputs_ : gradients_)[{to_stage, microbatch}] = {std::move(tensor), nullptr};
+  else
+    (forward ? outputs_ : input_gradients_)[{from_stage, microbatch}] = std::move(tensor);
+}
+
+Tensor PipelineExecutor::take(std::map<Key, Arriving>& from, const Key& key) {
+  const auto found = from.find(key);
+  SHOAL_CHECK(found != from.end(),
+              "{}: stage {} computes microbatch {} before anything was received for it",
+              schedule_.name, key.first, key.second);
+  if (found->second.work) {
+    const TraceSpan span(tracer_, "pipeline", "wait", key.first);
+    const Clock::time_point began = Clock::now();
+    found->second.work->wait();
+    statistics_.wait_seconds += seconds_since(began);
+  }
+  Tensor tensor = std::move(found->second.tensor);
+  from.erase(found);
+  return tensor;
+}
+
+void PipelineExecutor::send(const Action& action) {
+  auto& from = action.kind == ActionKind::send_forward ? outputs_ : input_gradients_;
+  const auto found = from.find({action.stage, action.microbatch});
+  SHOAL_CHECK(found != from.end(), "{}: {} before it was computed", schedule_.name,
+              to_string(action));
+  Leaving message{std::move(found->second), nullptr};
+  from.erase(found);
+  const ConstView view = message.tensor.const_view();
+  message.work =
+      pp_.send(view.data, view.shape.count(), view.dtype, peer_of(schedule_, action).rank);
+  ++statistics_.messages;
+  statistics_.message_bytes += static_cast<std::int64_t>(message.tensor.bytes());
+  leaving_.push_back(std::move(message));
+}
+
+void PipelineExecutor::receive(const Action& action) {
+  const bool forward = action.kind == ActionKind::recv_forward;
+  Stage& on = stage(action.stage);
+  const Stage::Message message =
+      forward ? on.input(action.microbatch) : on.output(action.microbatch);
+  Arriving arriving{on.allocate(message), nullptr};
+  const View view = arriving.tensor.view();
+  arriving.work =
+      pp_.recv(view.data, view.shape.count(), view.dtype, peer_of(schedule_, action).rank);
+  (forward ? inputs_ : gradients_)[{action.stage, action.microbatch}] = std::move(arriving);
+}
+
+void PipelineExecutor::drop_what_left() {
+  std::erase_if(leaving_, [](Leaving& message) { return message.work->test(); });
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,284 @@
+// Pipelines of a model against the same model on one rank.
+#include "shoal/parallel/pipeline/executor.h"
+
+#include <cmath>
+#include <mutex>
+
+#include "nn/room.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+
+#include "shoal/nn/layers/module.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/parallel/pipeline/chain_stage.h"
+#include "shoal/parallel/pipeline/generate.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using nn::Parameter;
+using ::testing::HasSubstr;
+
+nn::Gpt2Config small() {
+  nn::Gpt2Config config;
+  config.vocab_size = 61;
+  config.n_positions = 24;
+  config.n_embd = 24;
+  config.n_layer = 7;  // with its ends: 9 units
+  config.n_head = 3;
+  return config;
+}
+
+// By parameter name: the sum over ranks, in double precision.
+using Gradients = std::map<std::string, std::vector<double>>;
+struct Result {
+  double loss = 0;
+  std::int64_t targets = 0;
+  Gradients gradients;
+};
+
+constexpr int kMicrobatches = 6, kRows = 2, kLength = 11;
+
+struct Model : nn::Room {
+  explicit Model(DType dtype = DType::f32) : gpt2(small()) {
+    context.random.state = &state;
+    gpt2.materialize(context, dtype);
+    nn::allocate_gradients(context, gpt2.parameters());
+    for (int i = 0; i < kMicrobatches; ++i) {
+      const auto tokens = [&](std::uint32_t salt) {
+        std::vector<std::int32_t> all(kRows * kLength);
+        std::uint32_t random = salt * 977u + static_cast<std::uint32_t>(i);
+        for (auto& id : all) {
+          random = random * 1664525u + 1013904223u;
+          id = static_cast<std::int32_t>(random >> 8) % 61;
+        }
+        return ids({kRows, kLength}, all);
+      };
+      microbatches.push_back({{tokens(1), tokens(2), {}, {.loss_scale = 0.25f}},
+                              static_cast<std::uint32_t>(i * kRows)});
+    }
+  }
+  void collect(Result& result) {
+    for (Parameter* parameter : gpt2.parameters()) {
+      EXPECT_EQ(parameter->uses(), 0) << parameter->name();
+      auto& sum = result.gradients[parameter->name()];
+      sum.resize(static_cast<std::size_t>(parameter->shape().count()));
+      if (!parameter->has_gradient()) continue;
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] += static_cast<double>(parameter->gradient.const_data<float>()[i]);
+    }
+  }
+  nn::Gpt2 gpt2;
+  kernels::StepState state{.step = 3};
+  std::vector<Microbatch> microbatches;
+};
+
+const Result& one_rank() {
+  static const Result result = [] {
+    Model model;
+    Result made;
+    for (const Microbatch& batch : model.microbatches) {
+      model.context.random.sample_first = batch.sample_first;
+      nn::Tape tape;
+      model.context.tape = &tape;
+      const nn::LossOutput out =
+          model.gpt2.forward(model.context, batch.input.ids, batch.input.targets, batch.input.loss);
+      model.context.tape = nullptr;
+      tape.backward(model.context, out.loss);
+      made.loss += static_cast<double>(out.loss_sum);
+      made.targets += out.targets;
+    }
+    model.collect(made);
+    return made;
+  }();
+  return result;
+}
+
+std::vector<UnitRange> even_cut(int units, int stages) {
+  std::vector<UnitRange> cut;
+  for (int stage = 0; stage < stages; ++stage)
+    cut.push_back({units * stage / stages, units * (stage + 1) / stages});
+  return cut;
+}
+
+// A rank's stages of `schedule`.
+struct Rank {
+  Rank(Model& model, const Schedule& schedule, int rank, ChainStageOptions options = {}) {
+    const auto cut = even_cut(model.gpt2.units(), schedule.stages());
+    for (int s = 0; s < schedule.stages(); ++s)
+      if (schedule.rank_of_stage[static_cast<std::size_t>(s)] == rank)
+        stages.emplace(s, std::make_unique<ChainStage>(model.context, model.gpt2,
+                                                       cut[static_cast<std::size_t>(s)], options));
+    for (const auto& [number, stage] : stages) {
+      table.emplace(number, stage.get());
+      stage->begin(model.microbatches);
+    }
+  }
+  std::map<int, std::unique_ptr<ChainStage>> stages;
+  std::map<int, Stage*> table;
+};
+
+Result pipelined(const ScheduleOptions& options, ChainStageOptions stage_options) {
+  const Schedule schedule = make_schedule(options);
+  Result result;
+  std::mutex mutex;
+  test::run_thread_ranks(options.ranks, [&](const World& world, Store& store) {
+    const auto pp = collectives::make_communicator(world, store);
+    Model model;
+    Rank rank(model, schedule, world.rank, stage_options);
+    PipelineExecutor executor(schedule, *pp, rank.table);
+    int told = 0;
+    executor.run([&] {
+      ++told;
+      // From here on no forward begins a use.
+      for (const auto& [number, stage] : rank.stages)
+        for (int unit = stage->units().first; unit < stage->units().last; ++unit)
+          for (Parameter* parameter : model.gpt2.unit_parameters(unit)) parameter->arm();
+    });
+    EXPECT_EQ(told, 1);
+    pp->barrier()->wait();
+    const std::scoped_lock lock(mutex);
+    model.collect(result);
+    for (const auto& [number, stage] : rank.stages) {
+      EXPECT_EQ(stage->microbatches_in_flight(), 0);
+      result.loss += stage->loss().sum;
+      result.targets += stage->loss().targets;
+    }
+    EXPECT_EQ(executor.statistics().messages > 0, options.ranks > 1);
+  });
+  return result;
+}
+
+void expect_same(const Result& got, const Result& want, const std::string& what) {
+  EXPECT_NEAR(got.loss, want.loss, 2e-6 * want.loss) << what;
+  EXPECT_EQ(got.targets, want.targets) << what;
+  double whole = 0, apart = 0;
+  for (const auto& [name, values] : want.gradients)
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      whole += values[i] * values[i];
+      const double difference = got.gradients.at(name)[i] - values[i];
+      apart += difference * difference;
+    }
+  EXPECT_LT(std::sqrt(apart), 2e-6 * std::sqrt(whole)) << what;
+}
+
+struct Case {
+  ScheduleKind kind;
+  int ranks, chunks;
+};
+class Pipelines : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Pipelines, ComputeWhatOneRankComputes) {
+  const Case c = GetParam();
+  const ScheduleOptions options{
+      .kind = c.kind, .ranks = c.ranks, .microbatches = kMicrobatches, .chunks = c.chunks};
+  for (const int group : {0, 2})
+    expect_same(pipelined(options, {.checkpoint_group = group}), one_rank(),
+                fmt::format("{} on {} ranks, checkpoints of {}", name(c.kind), c.ranks, group));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Schedules, Pipelines,
+    ::testing::Values(Case{ScheduleKind::simple, 1, 1}, Case{ScheduleKind::simple, 2, 1},
+                      Case{ScheduleKind::simple, 4, 1}, Case{ScheduleKind::interleaved, 2, 1},
+                      Case{ScheduleKind::interleaved, 3, 1}, Case{ScheduleKind::one_f_one_b, 2, 1},
+                      Case{ScheduleKind::one_f_one_b, 4, 1},
+                      Case{ScheduleKind::virtual_interleaved, 2, 2},
+                      Case{ScheduleKind::virtual_interleaved, 3, 3},
+                      Case{ScheduleKind::zero_bubble, 3, 1}, Case{ScheduleKind::zero_bubble, 4, 1},
+                      Case{ScheduleKind::zero_bubble_v, 2, 2},
+                      Case{ScheduleKind::zero_bubble_v, 4, 2}),
+    [](const auto& test) {
+      std::string text =
+          fmt::format("{}_{}x{}", name(test.param.kind), test.param.ranks, test.param.chunks);
+      std::replace(text.begin(), text.end(), '-', '_');
+      return text;
+    });
+
+TEST(Pipeline, EvaluatesWithForwardsOnly) {
+  ScheduleOptions options{
+      .kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = kMicrobatches};
+  options.forward_only = true;
+  const Schedule schedule = make_schedule(options);
+  Model plain;
+  plain.context.mode = nn::Mode::evaluate;
+  double want = 0;
+  for (const Microbatch& batch : plain.microbatches)
+    want += static_cast<double>(
+        plain.gpt2.forward(plain.context, batch.input.ids, batch.input.targets).loss_sum);
+  test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto pp = collectives::make_communicator(world, store);
+    Model model;
+    model.context.mode = nn::Mode::evaluate;
+    Rank rank(model, schedule, world.rank);
+    PipelineExecutor(schedule, *pp, rank.table).run();
+    if (world.rank == 1) {
+      EXPECT_NEAR(rank.stages.at(1)->loss().sum, want, 1e-6 * want);
+    }
+    EXPECT_EQ(rank.stages.begin()->second->microbatches_in_flight(), 0);
+    pp->barrier()->wait();
+  });
+}
+
+// Of p stages, 1F1B keeps min(p - r, m) microbatches' activations on rank r.
+TEST(Pipeline, KeepsNoMoreActivationsThanTheScheduleSays) {
+  const Schedule schedule =
+      make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 3, .microbatches = kMicrobatches});
+  const Simulation simulation = simulate(schedule);
+  test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    const auto pp = collectives::make_communicator(world, store);
+    Model model;
+    Rank rank(model, schedule, world.rank);
+    class Watched final : public Stage {
+     public:
+      explicit Watched(ChainStage& inner) : inner_(inner) {}
+      Message input(int m) const override { return inner_.input(m); }
+      Message output(int m) const override { return inner_.output(m); }
+      Tensor allocate(const Message& message) override { return inner_.allocate(message); }
+      Tensor forward(int m, Tensor x) override {
+        Tensor y = inner_.forward(m, std::move(x));
+        peak = std::max(peak, inner_.microbatches_in_flight());
+        return y;
+      }
+      Tensor backward(int m, Tensor g, bool later) override {
+        return inner_.backward(m, std::move(g), later);
+      }
+      void weight_backward(int m) override { inner_.weight_backward(m); }
+      int peak = 0;
+
+     private:
+      ChainStage& inner_;
+    } watched(*rank.stages.begin()->second);
+    PipelineExecutor(schedule, *pp, {{world.rank, &watched}}).run();
+    EXPECT_EQ(watched.peak, 3 - world.rank);
+    EXPECT_EQ(watched.peak, simulation.peak_microbatches[static_cast<std::size_t>(world.rank)]);
+    pp->barrier()->wait();
+  });
+}
+
+TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
+  const Schedule schedule =
+      make_schedule({.kind = ScheduleKind::simple, .ranks = 1, .microbatches = 2});
+  test::run_thread_ranks(1, [&](const World& world, Store& store) {
+    const auto pp = collectives::make_communicator(world, store);
+    Model model;
+    const auto text = [&](auto&& body) { return test::error_text(body); };
+    EXPECT_THAT(text([&] { PipelineExecutor(schedule, *pp, {}); }),
+                HasSubstr("gives stage 0 to rank 0 of the pipeline, and rank 0 lacks it"));
+    EXPECT_THAT(text([&] { ChainStage(model.context, model.gpt2, {3, 12}, {}); }),
+                HasSubstr("units [3, 12) of a model of 9"));
+    Rank rank(model, schedule, 0);
+    rank.stages.at(0)->begin(std::span(model.microbatches).first(1));
+    PipelineExecutor executor(schedule, *pp, rank.table);
+    EXPECT_THAT(text([&] { executor.run(); }), HasSubstr("microbatch 1 of 1"));
+    ChainStage split(model.context, model.gpt2, {0, 4}, {.sequence_parts = 4});
+    split.begin(model.microbatches);
+    EXPECT_THAT(text([&] { (void)split.output(0); }),
+                HasSubstr("a sequence of 11 positions does not divide into 4 parts"));
+  });
+}
+
+}  // namespace
+}  // namespace shoal::parallel
