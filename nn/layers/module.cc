@@ -108,7 +108,11 @@ std::vector<Parameter*> Module::parameters() const {
 }
 
 void Module::materialize(Context& context, DType dtype) {
-  for (Parameter* parameter : parameters()) {
+  nn::materialize(context, parameters(), dtype);
+}
+
+void materialize(Context& context, const std::vector<Parameter*>& parameters, DType dtype) {
+  for (Parameter* parameter : parameters) {
     parameter->value = context.empty(parameter->shape(), dtype, MemoryTag::parameters);
     initialize(context, *parameter);
   }

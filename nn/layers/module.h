@@ -39,9 +39,7 @@ class Module {
   // Own parameters, then the children's, in registration order; a shared parameter appears once.
   std::vector<Parameter*> parameters() const;
 
-  // Gives every parameter memory and its initial value, drawn by (context.random.seed, name), in
-  // `dtype`: the same bits whatever the order of calls and the other parameters; a 16-bit value is
-  // the f32 one, rounded. name_tree() must have run.
+  // Of every parameter; see below.
   void materialize(Context& context, DType dtype);
 
  protected:
@@ -98,6 +96,12 @@ class Slot {
 
 // FNV-1a, 32 bits: how paths and names become random coordinates.
 std::uint32_t hash_name(std::string_view name);
+
+// Gives each parameter memory and its initial value, drawn by (context.random.seed, name), in
+// `dtype`: the same bits whatever the order of calls and the other parameters; a 16-bit value is
+// the f32 one, rounded. name_tree() must have run. A rank that computes some modules only calls it
+// for their parameters: nothing else ever takes memory.
+void materialize(Context& context, const std::vector<Parameter*>& parameters, DType dtype);
 
 // Gives each trainable parameter a zeroed gradient tensor of its own, for who has no Reducer.
 void allocate_gradients(Context& context, const std::vector<Parameter*>& parameters);

@@ -1,0 +1,206 @@
+#include "shoal/parallel/pipeline/partition.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <numeric>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+
+namespace shoal::parallel {
+namespace {
+
+void check(std::span<const UnitCost> units, const PartitionOptions& options) {
+  if (options.memory_weight < 0 || options.memory_weight > 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("memory_weight is {}", options.memory_weight),
+                "give a number from 0 (computation only) to 1 (memory only)");
+  if (options.stages < 1 || static_cast<std::size_t>(options.stages) > units.size())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a model of {} units (blocks, with embeddings and head) cannot be cut "
+                            "into {} stages",
+                            units.size(), options.stages),
+                fmt::format("use a pipeline_parallel_degree times virtual stages of at most {}",
+                            units.size()));
+  SHOAL_CHECK(options.microbatches_kept.empty() ||
+                  options.microbatches_kept.size() == static_cast<std::size_t>(options.stages),
+              "microbatches_kept has {} numbers for {} stages", options.microbatches_kept.size(),
+              options.stages);
+}
+
+// What segments cost, as shares of the model's whole.
+class Costs {
+ public:
+  Costs(std::span<const UnitCost> units, const PartitionOptions& options)
+      : units_(units), options_(options) {
+    const StageCost all = sum({0, static_cast<int>(units.size())}, -1);
+    memory_ = all.memory_bytes;
+    seconds_ = all.seconds;
+  }
+  StageCost of(UnitRange range, int stage) const {
+    StageCost cost = sum(range, stage);
+    const double memory = memory_ > 0 ? cost.memory_bytes / memory_ : 0;
+    const double time = seconds_ > 0 ? cost.seconds / seconds_ : 0;
+    cost.cost = options_.memory_weight * memory + (1 - options_.memory_weight) * time;
+    return cost;
+  }
+
+ private:
+  StageCost sum(UnitRange range, int stage) const {
+    StageCost cost;
+    std::map<int, std::int64_t> parameters;
+    const int kept = stage < 0 || options_.microbatches_kept.empty()
+                         ? 1
+                         : options_.microbatches_kept[static_cast<std::size_t>(stage)];
+    for (int unit = range.first; unit < range.last; ++unit) {
+      const UnitCost& one = units_[static_cast<std::size_t>(unit)];
+      parameters.insert(one.parameters.begin(), one.parameters.end());
+      cost.memory_bytes += static_cast<double>(one.activation_bytes) * kept;
+      cost.seconds += one.seconds;
+    }
+    for (const auto& [name, elements] : parameters) cost.parameters += elements;
+    cost.memory_bytes += static_cast<double>(cost.parameters) * options_.bytes_per_parameter;
+    return cost;
+  }
+  std::span<const UnitCost> units_;
+  const PartitionOptions& options_;
+  double memory_ = 0, seconds_ = 0;
+};
+
+Partition with_costs(std::vector<UnitRange> stages, std::span<const UnitCost> units,
+                     const PartitionOptions& options) {
+  Partition partition{std::move(stages), {}};
+  const Costs costs(units, options);
+  for (std::size_t stage = 0; stage < partition.stages.size(); ++stage)
+    partition.costs.push_back(costs.of(partition.stages[stage], static_cast<int>(stage)));
+  return partition;
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+  return fmt::format("{:.1f} MB", bytes / 1e6);
+}
+
+}  // namespace
+
+double Partition::largest() const {
+  double most = 0;
+  for (const StageCost& stage : costs) most = std::max(most, stage.cost);
+  return most;
+}
+
+Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options) {
+  check(units, options);
+  const auto n = units.size();
+  const auto stages = static_cast<std::size_t>(options.stages);
+  const Costs costs(units, options);
+  // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
+  using Score = std::pair<double, double>;
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<Score>> best(stages + 1, std::vector<Score>(n + 1, {kNever, kNever}));
+  std::vector<std::vector<std::size_t>> from(stages + 1, std::vector<std::size_t>(n + 1, 0));
+  best[0][0] = {0, 0};
+  for (std::size_t s = 1; s <= stages; ++s)
+    for (std::size_t i = s - 1; i + (stages - s) < n; ++i) {
+      if (best[s - 1][i].first == kNever) continue;
+      for (std::size_t j = i + 1; j + (stages - s) <= n; ++j) {
+        const double cost =
+            costs.of({static_cast<int>(i), static_cast<int>(j)}, static_cast<int>(s) - 1).cost;
+        const Score score{std::max(best[s - 1][i].first, cost),
+                          best[s - 1][i].second + cost * cost};
+        if (score < best[s][j]) {
+          best[s][j] = score;
+          from[s][j] = i;
+        }
+      }
+    }
+  std::vector<UnitRange> cut(stages);
+  for (std::size_t s = stages, j = n; s > 0; j = from[s][j], --s)
+    cut[s - 1] = {static_cast<int>(from[s][j]), static_cast<int>(j)};
+  return with_costs(std::move(cut), units, options);
+}
+
+Partition partition_by_counts(std::span<const UnitCost> units, std::string_view counts,
+                              const PartitionOptions& options) {
+  check(units, options);
+  std::vector<UnitRange> cut;
+  int at = 0;
+  for (std::string_view rest = counts; !rest.empty();) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view word = rest.substr(0, comma);
+    int count = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+    if (error != std::errc() || end != word.data() + word.size() || count < 1)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("'{}' in the partition '{}' is no number of units", word, counts),
+                  "write one number a stage, as in 4,3,2");
+    cut.push_back({at, at + count});
+    at += count;
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  if (at != static_cast<int>(units.size()) || static_cast<int>(cut.size()) != options.stages)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the partition '{}' has {} units on {} stages, the model {} units on "
+                            "{} stages",
+                            counts, at, cut.size(), units.size(), options.stages),
+                "every unit belongs to one stage; embeddings and head are units too");
+  return with_costs(std::move(cut), units, options);
+}
+
+Partition partition_by_assignment(std::span<const UnitCost> units,
+                                  const std::map<std::string, int>& stage_of, int default_stage,
+                                  const PartitionOptions& options) {
+  check(units, options);
+  std::vector<std::string> names;
+  for (const UnitCost& unit : units) names.push_back(unit.name);
+  for (const auto& [name, stage] : stage_of)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(ErrorCode::invalid_argument, fmt::format("the model has no unit '{}'", name),
+                  fmt::format("did you mean {}?", nearest_name(name, names)));
+  std::vector<UnitRange> cut(static_cast<std::size_t>(options.stages));
+  int before = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const auto found = stage_of.find(names[unit]);
+    const int stage = found == stage_of.end() ? default_stage : found->second;
+    if (stage < 0 || stage >= options.stages)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("unit '{}' is assigned to partition {} of {}", names[unit], stage,
+                              options.stages),
+                  fmt::format("partitions are 0 to {}", options.stages - 1));
+    if (stage < before)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("unit '{}' is on partition {}, though the unit before it is on {}",
+                              names[unit], stage, before),
+                  "a pipeline's partitions ascend along the model; assign its neighbours too");
+    const int at = static_cast<int>(unit);
+    UnitRange& range = cut[static_cast<std::size_t>(stage)];
+    if (range.last == 0) range.first = at;
+    range.last = at + 1;
+    before = stage;
+  }
+  for (std::size_t stage = 0; stage < cut.size(); ++stage)
+    if (cut[stage].last == 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("partition {} has no units", stage),
+                  "assign some to it, use fewer partitions, or set auto_partition");
+  return with_costs(std::move(cut), units, options);
+}
+
+std::string partition_table(const Partition& partition, std::span<const UnitCost> units,
+                            std::span<const int> rank_of_stage) {
+  std::string text = fmt::format("{:>5} {:>4}  {:<24} {:>12} {:>10} {:>9} {:>6}\n", "stage", "pp",
+                                 "units", "parameters", "memory", "time", "share");
+  for (std::size_t stage = 0; stage < partition.stages.size(); ++stage) {
+    const UnitRange& range = partition.stages[stage];
+    const StageCost& cost = partition.costs[stage];
+    const std::string& first = units[static_cast<std::size_t>(range.first)].name;
+    const std::string& last = units[static_cast<std::size_t>(range.last) - 1].name;
+    text += fmt::format(
+        "{:>5} {:>4}  {:<24} {:>12} {:>10} {:>6.2f} ms {:>5.1f}%\n", stage, rank_of_stage[stage],
+        range.last - range.first == 1 ? first : first + " to " + last, cost.parameters,
+        bytes_text(cost.memory_bytes), cost.seconds * 1e3, cost.cost * 100);
+  }
+  return text;
+}
+
+}  // namespace shoal::parallel

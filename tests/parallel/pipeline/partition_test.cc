@@ -1,0 +1,186 @@
+// Cutting a model into stages.
+#include "shoal/parallel/pipeline/partition.h"
+
+#include <functional>
+#include <limits>
+
+#include "nn/room.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+
+namespace shoal::parallel {
+namespace {
+
+using test::error_text;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<UnitCost> units_of(const std::vector<double>& seconds,
+                               const std::vector<std::int64_t>& parameters = {}) {
+  std::vector<UnitCost> units;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    units.emplace_back();
+    units.back().name = "u" + std::to_string(i);
+    units.back().seconds = seconds[i];
+    if (!parameters.empty()) units.back().parameters[static_cast<int>(i)] = parameters[i];
+  }
+  return units;
+}
+
+// Every way to cut, one after the other.
+double best_of_all(std::span<const UnitCost> units, const PartitionOptions& options) {
+  double best = std::numeric_limits<double>::infinity();
+  const auto n = static_cast<int>(units.size());
+  std::vector<int> counts;
+  const std::function<void(int)> visit = [&](int left) {
+    if (static_cast<int>(counts.size()) == options.stages - 1) {
+      counts.push_back(left);
+      best = std::min(
+          best,
+          partition_by_counts(units, fmt::format("{}", fmt::join(counts, ",")), options).largest());
+      counts.pop_back();
+      return;
+    }
+    const int others = options.stages - static_cast<int>(counts.size()) - 1;
+    for (int take = 1; take <= left - others; ++take) {
+      counts.push_back(take);
+      visit(left - take);
+      counts.pop_back();
+    }
+  };
+  visit(n);
+  return best;
+}
+
+TEST(Partition, LargestStageIsTheSmallestPossible) {
+  std::uint32_t random = 7;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<double> seconds;
+    std::vector<std::int64_t> parameters;
+    for (int i = 0; i < 3 + round % 7; ++i) {
+      random = random * 1664525u + 1013904223u;
+      seconds.push_back(1 + static_cast<double>(random >> 16) / 6000);
+      parameters.push_back(random >> 20);
+    }
+    auto units = units_of(seconds, parameters);
+    units.back().parameters = units.front().parameters;  // tied
+    PartitionOptions options{.stages = 1 + round % 4, .memory_weight = 0.25 * (round % 5)};
+    options.stages = std::min(options.stages, static_cast<int>(units.size()));
+    if (round % 2 == 1)
+      for (int s = options.stages; s > 0; --s) options.microbatches_kept.push_back(s);
+    const Partition found = partition_units(units, options);
+    EXPECT_DOUBLE_EQ(found.largest(), best_of_all(units, options)) << round;
+    ASSERT_EQ(found.stages.size(), static_cast<std::size_t>(options.stages));
+    int at = 0;
+    for (const UnitRange& range : found.stages) {
+      EXPECT_EQ(range.first, at);
+      EXPECT_LT(range.first, range.last);
+      at = range.last;
+    }
+    EXPECT_EQ(at, static_cast<int>(units.size()));
+  }
+}
+
+TEST(Partition, WeighsMemoryAgainstComputation) {
+  const auto units = units_of({1, 1, 1, 1, 4}, {1000, 100, 100, 100, 100});
+  const auto cut = [&](double weight) {
+    return partition_units(units, {.stages = 2, .memory_weight = weight}).stages[0].last;
+  };
+  EXPECT_EQ(cut(0), 4) << "the last unit takes half of the time";
+  EXPECT_EQ(cut(1), 1) << "the first one holds most of the memory";
+}
+
+TEST(Partition, HoldsTiedWeightsOnceAStage) {
+  auto units = units_of({1, 1, 1});
+  units[0].parameters = {{0, 500}};
+  units[1].parameters = {{1, 10}};
+  units[2].parameters = {{0, 500}, {2, 3}};
+  const Partition one = partition_units(units, {.stages = 1});
+  EXPECT_EQ(one.costs[0].parameters, 513);
+  const Partition two = partition_by_counts(units, "2,1", {.stages = 2});
+  EXPECT_EQ(two.costs[0].parameters, 510);
+  EXPECT_EQ(two.costs[1].parameters, 503);
+}
+
+TEST(Partition, ByHandMeansWhatItSays) {
+  const auto units = units_of({1, 1, 1, 1, 1});
+  const PartitionOptions three{.stages = 3};
+  EXPECT_EQ(partition_by_counts(units, "3,1,1", three).stages,
+            (std::vector<UnitRange>{{0, 3}, {3, 4}, {4, 5}}));
+  EXPECT_EQ(partition_by_assignment(units, {{"u2", 1}, {"u3", 1}, {"u4", 2}}, 0, three).stages,
+            (std::vector<UnitRange>{{0, 2}, {2, 4}, {4, 5}}));
+
+  EXPECT_THAT(
+      error_text([&] { partition_units(units, {.stages = 6}); }),
+      AllOf(HasSubstr("a model of 5 units"), HasSubstr("into 6 stages"), HasSubstr("at most 5")));
+  EXPECT_THAT(error_text([&] { partition_units(units, {.stages = 2, .memory_weight = 1.5}); }),
+              HasSubstr("memory_weight is 1.5"));
+  EXPECT_THAT(error_text([&] { partition_by_counts(units, "3,x,1", three); }),
+              HasSubstr("'x' in the partition '3,x,1'"));
+  EXPECT_THAT(error_text([&] { partition_by_counts(units, "3,1", three); }),
+              HasSubstr("4 units on 2 stages, the model 5 units on 3 stages"));
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u1", 1}, {"u3", 2}}, 0, three); }),
+              AllOf(HasSubstr("unit 'u2' is on partition 0"), HasSubstr("before it is on 1")));
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 1}}, 0, three); }),
+              HasSubstr("partition 2 has no units"));
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 3}}, 0, three); }),
+              HasSubstr("partition 3 of 3"));
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"v4", 1}}, 0, three); }),
+              HasSubstr("did you mean u4?"));
+}
+
+TEST(Partition, IsShownAsATable) {
+  auto units = units_of({0.001, 0.002, 0.003}, {10, 2'000'000, 30});
+  units[1].activation_bytes = 5'000'000;
+  const std::string table =
+      partition_table(partition_by_counts(units, "2,1", {.stages = 2, .memory_weight = 0}), units,
+                      std::vector<int>{0, 1});
+  EXPECT_THAT(table, AllOf(HasSubstr("u0 to u1"), HasSubstr("2000010"), HasSubstr("37.0 MB"),
+                           HasSubstr("3.00 ms"), HasSubstr("50.0%")));
+}
+
+TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
+  nn::Gpt2Config config;
+  config.vocab_size = 61;
+  config.n_positions = 24;
+  config.n_embd = 48;
+  config.n_layer = 4;
+  config.n_head = 3;
+  std::vector<std::vector<UnitCost>> all(2);
+  test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto group = collectives::make_communicator(world, store);
+    nn::Room room;
+    nn::Gpt2 model(config);
+    const Tensor ids = Tensor::zeros({2, 16}, DType::i32, room.memory, MemoryTag::data);
+    const nn::ChainInput input{ids, ids, {}, {}};
+    room.memory.reset_peaks();
+    all[static_cast<std::size_t>(world.rank)] =
+        measure_units(room.context, room.memory, model, input, *group, {});
+    for (const nn::Parameter* parameter : model.parameters())
+      EXPECT_FALSE(parameter->value.defined() || parameter->gradient.defined());
+    if (world.rank == 0) {
+      std::int64_t block = 0;
+      for (const nn::Parameter* parameter : model.unit_parameters(1))
+        block += parameter->shape().count() * 4;
+      EXPECT_EQ(room.memory.usage(MemoryTag::parameters).peak, block);
+    }
+  });
+  ASSERT_EQ(all[0].size(), 6U);
+  for (std::size_t unit = 0; unit < 6; ++unit) {
+    EXPECT_EQ(all[0][unit].seconds, all[1][unit].seconds);
+    EXPECT_EQ(all[0][unit].activation_bytes, all[1][unit].activation_bytes);
+    EXPECT_EQ(all[0][unit].parameters, all[1][unit].parameters);
+    EXPECT_GT(all[0][unit].seconds, 0);
+  }
+  EXPECT_EQ(all[0][0].parameters.count(0) + all[0][5].parameters.count(0), 2U) << "the tied table";
+  // A block keeps more than its input [2, 16, 48]; the embeddings are a sum of two rows.
+  EXPECT_GT(all[0][2].activation_bytes, 5 * 2 * 16 * 48 * 4);
+  EXPECT_LT(all[0][0].activation_bytes, all[0][2].activation_bytes);
+}
+
+}  // namespace
+}  // namespace shoal::parallel
