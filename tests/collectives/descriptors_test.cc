@@ -1,9 +1,9 @@
 // Memory is shared by file descriptors, which a process and a user have few of.
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <vector>
 
+#include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +20,8 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::sum;
+using shoal::test::with_deadline;
 using test::ProcessRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -36,16 +38,6 @@ void allow_descriptors(rlim_t number) {
 std::ptrdiff_t open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                        std::filesystem::directory_iterator());
-}
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
-
-void sum(Communicator& communicator, float* values, std::int64_t count) {
-  communicator.all_reduce(values, values, count, DType::f32, ReduceOp::sum)->wait();
 }
 
 // All ranks announce more than the kernel lets the user have in flight before anybody waits.

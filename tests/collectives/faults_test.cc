@@ -1,5 +1,4 @@
 // What goes wrong is named: dead, stalled, leaving and disagreeing ranks.
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "support/calls.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -23,15 +23,12 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::sleep_seconds;
+using shoal::test::sum;
+using shoal::test::with_deadline;
 using test::ProcessRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
 
 std::set<std::string> shared_files() {
   std::set<std::string> names;
@@ -43,18 +40,6 @@ std::set<std::string> shared_files() {
         names.insert(entry.path());
   }
   return names;
-}
-
-void sum(Communicator& communicator, std::vector<float>& values, std::int64_t count = -1) {
-  communicator
-      .all_reduce(values.data(), values.data(),
-                  count < 0 ? static_cast<std::int64_t>(values.size()) : count, DType::f32,
-                  ReduceOp::sum)
-      ->wait();
-}
-
-void sleep_seconds(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
 class KilledRank : public ::testing::TestWithParam<std::tuple<int, std::int64_t>> {};
@@ -237,7 +222,7 @@ TEST_P(Mismatch, IsNamedOnEveryRankBeforeDataMoves) {
       if (world.rank == 1)
         difference.call(*communicator, values.data())->wait();
       else
-        sum(*communicator, values, 100);
+        sum(*communicator, values.data(), 100);
     } catch (const Error& error) {
       for (const float value : values)
         untouched[static_cast<std::size_t>(world.rank)] &= value == 7.0f;

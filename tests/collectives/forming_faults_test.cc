@@ -9,6 +9,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/forwarding_store.h"
 
 namespace shoal::collectives {
 namespace {
@@ -18,29 +19,15 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Ends its process before it sets a key that contains `step`.
-class DeadlyStore final : public Store {
+class DeadlyStore final : public ForwardingStore {
  public:
-  DeadlyStore(Store& store, std::string step) : store_(store), step_(std::move(step)) {}
+  DeadlyStore(Store& store, std::string step) : ForwardingStore(store), step_(std::move(step)) {}
   void set(std::string_view key, std::string_view value) override {
     if (key.find(step_) != std::string_view::npos) std::raise(SIGKILL);
-    store_.set(key, value);
+    ForwardingStore::set(key, value);
   }
-  std::optional<std::string> try_get(std::string_view key) override { return store_.try_get(key); }
-  std::string get(std::string_view key, Deadline deadline) override {
-    return store_.get(key, deadline);
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount) override {
-    return store_.add(key, amount);
-  }
-  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
-                   std::string_view desired) override {
-    return store_.compare_set(key, expected, desired);
-  }
-  bool remove(std::string_view key) override { return store_.remove(key); }
-  std::string name() const override { return store_.name(); }
 
  private:
-  Store& store_;
   std::string step_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "loopback_ranks.h"
 #include "predictable.h"
+#include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,16 +23,11 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::with_deadline;
 using test::LoopbackRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
 
 // "aab": ranks 0 and 1 on host a, rank 2 on host b.
 std::vector<std::string> hosts_of(const std::string& letters) {

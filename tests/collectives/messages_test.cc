@@ -1,8 +1,7 @@
 // send and recv of native, and the shared-memory endpoint beneath.
-#include <chrono>
 #include <csignal>
-#include <thread>
 
+#include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@ namespace shoal::collectives {
 namespace {
 
 using shoal::test::ProcessRanks;
+using shoal::test::sleep_seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -22,10 +22,6 @@ CommunicatorOptions options(double deadline = 30) {
   CommunicatorOptions o;
   o.deadline_seconds = deadline;
   return o;
-}
-
-void sleep_seconds(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
 TEST(Messages, TheKthSendMeetsTheKthRecvWhateverElseRuns) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "predictable.h"
+#include "support/error_text.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,6 +23,7 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::error_text;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -350,44 +352,32 @@ TEST(Native, RefusesBadArgumentsBeforeAnythingMoves) {
   shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto c = make_communicator(world, store, options_for(""));
     std::vector<float> x(100);
-    const auto text_of = [&](auto&& call) -> std::string {
-      try {
-        call();
-      } catch (const Error& error) {
-        return error.what();
-      }
-      return "";
-    };
     const auto sum = ReduceOp::sum;
-    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data(), -1, DType::f32, sum); }),
+    EXPECT_THAT(error_text([&] { c->all_reduce(x.data(), x.data(), -1, DType::f32, sum); }),
                 HasSubstr("all_reduce: count -1"));
-    EXPECT_THAT(text_of([&] { c->all_reduce(nullptr, x.data(), 1, DType::f32, sum); }),
+    EXPECT_THAT(error_text([&] { c->all_reduce(nullptr, x.data(), 1, DType::f32, sum); }),
                 HasSubstr("null pointer"));
-    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data(), 1, DType::i32, ReduceOp::avg); }),
-                HasSubstr("avg of i32"));
-    EXPECT_THAT(text_of([&] { c->all_reduce(x.data(), x.data() + 1, 8, DType::f32, sum); }),
+    EXPECT_THAT(
+        error_text([&] { c->all_reduce(x.data(), x.data(), 1, DType::i32, ReduceOp::avg); }),
+        HasSubstr("avg of i32"));
+    EXPECT_THAT(error_text([&] { c->all_reduce(x.data(), x.data() + 1, 8, DType::f32, sum); }),
                 HasSubstr("overlap"));
-    EXPECT_THAT(text_of([&] { c->broadcast(x.data(), 1, DType::f32, 2); }), HasSubstr("root 2"));
+    EXPECT_THAT(error_text([&] { c->broadcast(x.data(), 1, DType::f32, 2); }), HasSubstr("root 2"));
     c->barrier()->wait();  // nothing above counted as a call
   });
 }
 
 TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
   const auto store = make_hash_store();
-  const auto text_of = [&](const CommunicatorOptions& options) -> std::string {
-    try {
-      make_communicator(shoal::test::local_world(0, 1), *store, options);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto text_with = [&](const CommunicatorOptions& options) {
+    return error_text([&] { make_communicator(shoal::test::local_world(0, 1), *store, options); });
   };
   CommunicatorOptions options;
   options.backend = "gloo";
-  EXPECT_EQ(text_of(options), "'gloo' is not a collective backend; use native, mpi or nccl");
+  EXPECT_EQ(text_with(options), "'gloo' is not a collective backend; use native, mpi or nccl");
   options.backend = "native";
   options.algorithm = "trees";
-  EXPECT_THAT(text_of(options), HasSubstr("did you mean tree? There are direct, ring"));
+  EXPECT_THAT(text_with(options), HasSubstr("did you mean tree? There are direct, ring"));
 }
 
 TEST(MakeCommunicator, ASingleRankWorksWithEveryBackendName) {

@@ -1,11 +1,11 @@
 // Faults in the engine over an Endpoint, ranks as threads over the loopback; and what its control
 // connections tell of deaths.
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <thread>
 
 #include "loopback_ranks.h"
+#include "support/calls.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
@@ -19,25 +19,12 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::sleep_seconds;
+using shoal::test::sum;
+using shoal::test::with_deadline;
 using test::LoopbackRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
-
-void sleep_seconds(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
-void sum(Communicator& c, std::vector<float>& values) {
-  c.all_reduce(values.data(), values.data(), static_cast<std::int64_t>(values.size()), DType::f32,
-               ReduceOp::sum)
-      ->wait();
-}
 
 TEST(NetFaults, AMismatchIsNamedOnEveryRank) {
   const LoopbackRanks loopback(3);

@@ -9,6 +9,7 @@
 
 #include "loopback_ranks.h"
 #include "predictable.h"
+#include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,26 +21,13 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::sleep_seconds;
+using shoal::test::sum;
+using shoal::test::with_deadline;
 using test::LoopbackRanks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
-
-void sleep_seconds(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
-void sum(Communicator& c, std::vector<float>& values) {
-  c.all_reduce(values.data(), values.data(), static_cast<std::int64_t>(values.size()), DType::f32,
-               ReduceOp::sum)
-      ->wait();
-}
 
 // (ranks, faults)
 class NetResults : public ::testing::TestWithParam<std::tuple<int, bool>> {};

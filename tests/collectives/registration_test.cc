@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "loopback_ranks.h"
+#include "support/calls.h"
 #include "support/efa.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
@@ -15,14 +16,9 @@
 namespace shoal::collectives {
 namespace {
 
+using shoal::test::with_deadline;
 using test::LoopbackRanks;
 using ::testing::Each;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
 
 struct Ranks {
   std::shared_ptr<NetEngine> engine;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "predictable.h"
+#include "support/calls.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,13 +26,8 @@ namespace shoal::collectives {
 namespace {
 
 using shoal::test::ProcessRanks;
+using shoal::test::with_deadline;
 using ::testing::HasSubstr;
-
-CommunicatorOptions with_deadline(double seconds) {
-  CommunicatorOptions options;
-  options.deadline_seconds = seconds;
-  return options;
-}
 
 void require(bool condition, const std::string& text) {
   if (!condition) throw Error(ErrorCode::internal, text);

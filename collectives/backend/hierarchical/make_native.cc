@@ -11,6 +11,7 @@
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/rendezvous/forwarding_store.h"
 
 namespace shoal::collectives {
 namespace {
@@ -49,13 +50,11 @@ std::vector<std::string> exchange_hosts(const World& world, Store& store, const 
 }
 
 // While the network forms: a rank that is gone is named at once, not when the deadline passes.
-class WatchedStore final : public Store {
+class WatchedStore final : public ForwardingStore {
  public:
   WatchedStore(Store& store, const ControlLinks& control, const RankNames& names)
-      : store_(store), control_(control), names_(names) {}
+      : ForwardingStore(store), control_(control), names_(names) {}
 
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-  std::optional<std::string> try_get(std::string_view key) override { return store_.try_get(key); }
   std::string get(std::string_view key, Deadline deadline) override {
     for (;;) {
       Blame blame;
@@ -63,25 +62,15 @@ class WatchedStore final : public Store {
         throw error_of(*news, names_, "make_communicator", blame);
       const double left = deadline.seconds_left();
       try {
-        return store_.get(key, Deadline::in_seconds(std::min(left, kLookEvery)));
+        return ForwardingStore::get(key, Deadline::in_seconds(std::min(left, kLookEvery)));
       } catch (const Error& problem) {
         if (problem.code() != ErrorCode::timeout || left <= kLookEvery) throw;
       }
     }
   }
-  std::int64_t add(std::string_view key, std::int64_t amount) override {
-    return store_.add(key, amount);
-  }
-  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
-                   std::string_view desired) override {
-    return store_.compare_set(key, expected, desired);
-  }
-  bool remove(std::string_view key) override { return store_.remove(key); }
-  std::string name() const override { return store_.name(); }
 
  private:
   static constexpr double kLookEvery = 0.1;  // seconds
-  Store& store_;
   const ControlLinks& control_;
   const RankNames& names_;
 };
