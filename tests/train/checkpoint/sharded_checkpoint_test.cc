@@ -1,0 +1,197 @@
+// Saved under one layout, read under every other.
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/error_text.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using test::error_text;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+constexpr std::int64_t kRows = 10, kColumns = 18;  // columns are three blocks of six
+
+// Of a [kRows, kColumns] tensor: what each rank holds.
+using Layout = std::vector<std::vector<HeldTensor>>;
+
+// Columns [block·6 + r·w, ...) of each of three blocks, as fused qkv is cut over heads.
+std::shared_ptr<nn::Parameter> qkv_part(int rank, int ranks) {
+  const std::int64_t width = 6 / ranks;
+  auto part = std::make_shared<nn::Parameter>("w", Shape{kRows, 3 * width}, nn::Initializer{});
+  std::vector<nn::ParameterPiece> pieces;
+  for (std::int64_t block = 0; block < 3; ++block)
+    pieces.push_back({{kRows, width}, {0, block * width}, {0, block * 6 + rank * width}});
+  part->set_part({kRows, kColumns}, pieces);
+  return part;
+}
+std::shared_ptr<nn::Parameter> rows_part(int rank, int ranks) {
+  const std::int64_t first = kRows * rank / ranks, last = kRows * (rank + 1) / ranks;
+  auto part =
+      std::make_shared<nn::Parameter>("w", Shape{last - first, kColumns}, nn::Initializer{});
+  part->set_part({kRows, kColumns}, {{{last - first, kColumns}, {0, 0}, {first, 0}}});
+  return part;
+}
+std::shared_ptr<nn::Parameter> all_of_it() {
+  return std::make_shared<nn::Parameter>("w", Shape{kRows, kColumns}, nn::Initializer{});
+}
+
+// Each part's elements over `shards` ranks, in unequal ranges.
+Layout sharded(const std::vector<std::shared_ptr<nn::Parameter>>& parts, int shards, DType dtype) {
+  Layout layout;
+  for (const auto& part : parts) {
+    const std::int64_t count = part->shape().count();
+    for (int shard = 0; shard < shards; ++shard) {
+      const auto at = [&](int s) {
+        return s == shards ? count : count * s * s / (shards * shards);
+      };
+      layout.push_back({held_of(*part, at(shard), at(shard + 1), dtype)});
+    }
+  }
+  return layout;
+}
+
+std::vector<std::pair<std::string, Layout>> layouts(DType dtype) {
+  std::vector<std::pair<std::string, Layout>> all;
+  const auto split = [&](const char* name, auto&& make, int ranks, int shards) {
+    std::vector<std::shared_ptr<nn::Parameter>> parts;
+    for (int rank = 0; rank < ranks; ++rank) parts.push_back(make(rank, ranks));
+    all.emplace_back(fmt::format("{} over {}, {} shards", name, ranks, shards),
+                     sharded(parts, shards, dtype));
+  };
+  const auto whole = [](int, int) { return all_of_it(); };
+  split("whole", whole, 1, 1);
+  split("whole", whole, 1, 4);
+  split("rows", rows_part, 3, 1);
+  split("rows", rows_part, 4, 3);
+  split("qkv", qkv_part, 2, 1);
+  split("qkv", qkv_part, 3, 2);
+  split("qkv", qkv_part, 6, 5);
+  Layout together{{}};  // one rank with all the parts, another with none
+  for (int rank = 0; rank < 3; ++rank) together[0].push_back(held_of(*qkv_part(rank, 3), dtype));
+  together.emplace_back();
+  all.emplace_back("qkv parts on one rank", together);
+  return all;
+}
+
+// Element i of the whole tensor is the number i.
+std::vector<float> numbers_of(const HeldTensor& held) {
+  std::vector<float> numbers(static_cast<std::size_t>(held.count()), -1);
+  for (const TensorRun& run : runs_of(held))
+    for (std::int64_t i = 0; i < run.count; ++i)
+      numbers[static_cast<std::size_t>(run.held + i)] = static_cast<float>(run.whole + i);
+  return numbers;
+}
+
+void save(const Layout& layout, const std::string& directory) {
+  for (std::size_t rank = 0; rank < layout.size(); ++rank) {
+    std::vector<std::vector<float>> numbers;
+    std::vector<std::vector<bfloat16>> halves;
+    std::vector<HeldData> tensors;
+    for (const HeldTensor& held : layout[rank]) {
+      numbers.push_back(numbers_of(held));
+      halves.emplace_back(numbers.back().begin(), numbers.back().end());
+      const void* data = held.dtype == DType::f32 ? static_cast<const void*>(numbers.back().data())
+                                                  : halves.back().data();
+      tensors.push_back({held, ConstView(data, {held.count()}, held.dtype)});
+    }
+    write_shard(directory, static_cast<int>(rank), static_cast<int>(layout.size()), tensors);
+  }
+}
+
+TEST(HeldTensor, RunsAreWhatTheBoxesSay) {
+  EXPECT_EQ(runs_of(whole_tensor("w", {3, 4}, DType::f32)), (std::vector<TensorRun>{{0, 0, 12}}));
+  EXPECT_EQ(runs_of(held_of(*rows_part(1, 2), DType::f32)), (std::vector<TensorRun>{{90, 0, 90}}));
+  const auto runs = runs_of(held_of(*qkv_part(1, 2), DType::f32));
+  ASSERT_EQ(runs.size(), 30U);
+  EXPECT_EQ(runs[0], (TensorRun{3, 0, 3}));
+  EXPECT_EQ(runs[1], (TensorRun{9, 3, 3}));
+  EXPECT_EQ(runs[3], (TensorRun{21, 9, 3}));
+  // Elements [4, 8) of that part: the end of a run, and the beginning of another.
+  EXPECT_EQ(runs_of(held_of(*qkv_part(1, 2), 4, 8, DType::f32)),
+            (std::vector<TensorRun>{{10, 0, 2}, {15, 2, 2}}));
+  EXPECT_EQ(runs_of(whole_tensor("scalar", {}, DType::f32)), (std::vector<TensorRun>{{0, 0, 1}}));
+}
+
+TEST(HeldTensor, TilingNamesTheFirstHoleOrOverlap) {
+  std::vector<HeldTensor> parts{held_of(*rows_part(0, 2), DType::f32),
+                                held_of(*rows_part(1, 2), DType::f32)};
+  EXPECT_EQ(tiling_problem(parts), "");
+  EXPECT_EQ(tiling_problem(std::span(parts).first(1)),
+            "w [10, 18]: elements [90, 180) are in no part");
+  EXPECT_EQ(tiling_problem(std::span(parts).last(1)),
+            "w [10, 18]: elements [0, 90) are in no part");
+  parts.push_back(held_of(*all_of_it(), 85, 91, DType::f32));
+  EXPECT_THAT(tiling_problem(parts), HasSubstr("elements [85, 90) are in two parts"));
+  parts.back() = whole_tensor("w", {18, 10}, DType::f32);
+  EXPECT_THAT(tiling_problem(parts),
+              HasSubstr("f32 [10, 18] in one part, f32 [18, 10] in another"));
+}
+
+TEST(ShardedCheckpoint, EveryLayoutReadsEveryOther) {
+  for (const DType saved : {DType::f32, DType::bf16})
+    for (const auto& [from_name, from] : layouts(saved)) {
+      const TemporaryDirectory directory;
+      save(from, directory.path());
+      const auto checkpoint = ShardedCheckpoint::open(directory.path());
+      EXPECT_EQ(checkpoint.shards(), static_cast<int>(from.size()));
+      EXPECT_EQ(checkpoint.tensors().at("w").shape, (Shape{kRows, kColumns}));
+      for (const auto& [to_name, to] : layouts(DType::f32))
+        for (const auto& rank : to)
+          for (const HeldTensor& wanted : rank) {
+            std::vector<float> got(static_cast<std::size_t>(wanted.count()), -7);
+            checkpoint.read(wanted, {got.data(), {wanted.count()}, DType::f32});
+            EXPECT_EQ(got, numbers_of(wanted)) << from_name << " read as " << to_name;
+          }
+    }
+}
+
+TEST(ShardedCheckpoint, NamesWhatIsMissing) {
+  const TemporaryDirectory directory;
+  const std::string& path = directory.path();
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }), HasSubstr("holds no shards"));
+  save(layouts(DType::f32)[2].second, path);  // three shards
+  const auto checkpoint = ShardedCheckpoint::open(path);
+  float number = 0;
+  EXPECT_THAT(error_text([&] {
+                checkpoint.read(whole_tensor("v", {1}, DType::f32), {&number, {1}, DType::f32});
+              }),
+              AllOf(HasSubstr("has no v"), HasSubstr("the nearest name there is w")));
+  EXPECT_THAT(error_text([&] {
+                checkpoint.read(whole_tensor("w", {1}, DType::f32), {&number, {1}, DType::f32});
+              }),
+              HasSubstr("w is [10, 18], the model wants [1]"));
+  std::filesystem::rename(path + "/" + shard_name(1, 3), path + "/aside");
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }),
+              HasSubstr("lacks shard-00001-of-00003.safetensors"));
+  std::filesystem::copy(path + "/" + shard_name(0, 3), path + "/" + shard_name(1, 3));
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }),
+              HasSubstr("elements [0, 54) are in two parts"));
+  std::filesystem::rename(path + "/aside", path + "/" + shard_name(1, 4));
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }), AllOf(HasSubstr("two saves")));
+}
+
+TEST(ShardedCheckpoint, RefusesDescriptionsThatMakeNoSense) {
+  nlohmann::json json = to_json(held_of(*qkv_part(1, 2), DType::f32));
+  EXPECT_EQ(runs_of(held_from_json(json, "x")), runs_of(held_of(*qkv_part(1, 2), DType::f32)));
+  const auto spoiled = [&](const char* field, const nlohmann::json& value) {
+    nlohmann::json copy = json;
+    copy[field] = value;
+    return error_text([&] { held_from_json(copy, "shard 3"); });
+  };
+  EXPECT_THAT(spoiled("whole", {10, 17}), AllOf(HasSubstr("shard 3"), HasSubstr("lie within")));
+  EXPECT_THAT(spoiled("pieces", nlohmann::json::array()), HasSubstr("0 elements"));
+  EXPECT_THAT(spoiled("end", 1000), HasSubstr("elements [0, 1000) of w"));
+  EXPECT_THAT(spoiled("dtype", "f33"), HasSubstr("f33"));
+  EXPECT_THAT(spoiled("local", "x"), HasSubstr("makes no sense"));
+}
+
+}  // namespace
+}  // namespace shoal

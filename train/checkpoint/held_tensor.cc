@@ -1,0 +1,151 @@
+#include "shoal/train/checkpoint/held_tensor.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+// Of one box: rows of its last dimension, or more where the box spans both tensors' inner sizes.
+void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
+              std::vector<TensorRun>& runs) {
+  const Shape inner = contiguous_strides(held.local), outer = contiguous_strides(held.whole);
+  const int rank = piece.sizes.rank();
+  const std::int64_t row = rank == 0 ? 1 : piece.sizes[rank - 1];
+  if (piece.sizes.count() == 0) return;
+  for (std::int64_t i = 0; i < piece.sizes.count() / row; ++i) {
+    std::int64_t rest = i, local = 0, whole = 0;
+    for (int dim = rank; dim-- > 0;) {
+      std::int64_t at = 0;
+      if (dim < rank - 1) {
+        at = rest % piece.sizes[dim];
+        rest /= piece.sizes[dim];
+      }
+      local += (piece.local[dim] + at) * inner[dim];
+      whole += (piece.whole[dim] + at) * outer[dim];
+    }
+    // Only what is held of the parameter.
+    const std::int64_t first = std::max(local, held.begin);
+    const std::int64_t last = std::min(local + row, held.end);
+    if (first < last) runs.push_back({whole + first - local, first - held.begin, last - first});
+  }
+}
+
+std::vector<std::int64_t> numbers(const Shape& shape) {
+  return {shape.sizes().begin(), shape.sizes().end()};
+}
+Shape shape_from(const nlohmann::json& json) {
+  const auto sizes = json.get<std::vector<std::int64_t>>();
+  return Shape(std::span<const std::int64_t>(sizes));
+}
+
+}  // namespace
+
+HeldTensor held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
+                   DType dtype, const std::string& prefix) {
+  SHOAL_CHECK(0 <= begin && begin <= end && end <= parameter.shape().count(),
+              "elements [{}, {}) of {} of {}", begin, end, parameter.name(),
+              to_string(parameter.shape()));
+  const auto pieces = parameter.pieces();
+  return {prefix + parameter.name(),
+          parameter.whole_shape(),
+          parameter.shape(),
+          {pieces.begin(), pieces.end()},
+          begin,
+          end,
+          dtype};
+}
+
+HeldTensor held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix) {
+  return held_of(parameter, 0, parameter.shape().count(), dtype, prefix);
+}
+
+HeldTensor whole_tensor(std::string name, const Shape& shape, DType dtype) {
+  const std::vector<std::int64_t> zeros(static_cast<std::size_t>(shape.rank()), 0);
+  const Shape corner{std::span<const std::int64_t>(zeros)};
+  return {std::move(name), shape, shape, {{shape, corner, corner}}, 0, shape.count(), dtype};
+}
+
+std::vector<TensorRun> runs_of(const HeldTensor& held) {
+  std::vector<TensorRun> runs;
+  for (const nn::ParameterPiece& piece : held.pieces) add_runs(held, piece, runs);
+  std::ranges::sort(runs, {}, &TensorRun::whole);
+  std::vector<TensorRun> merged;
+  for (const TensorRun& run : runs) {
+    if (!merged.empty() && merged.back().whole + merged.back().count == run.whole &&
+        merged.back().held + merged.back().count == run.held)
+      merged.back().count += run.count;
+    else
+      merged.push_back(run);
+  }
+  return merged;
+}
+
+std::string tiling_problem(std::span<const HeldTensor> held) {
+  if (held.empty()) return "nobody holds it";
+  const HeldTensor& first = held.front();
+  std::vector<TensorRun> all;
+  for (const HeldTensor& one : held) {
+    if (one.whole != first.whole || one.dtype != first.dtype)
+      return fmt::format("{}: {} {} in one part, {} {} in another", first.name,
+                         to_string(first.dtype), to_string(first.whole), to_string(one.dtype),
+                         to_string(one.whole));
+    const auto runs = runs_of(one);
+    all.insert(all.end(), runs.begin(), runs.end());
+  }
+  std::ranges::sort(all, {}, &TensorRun::whole);
+  std::int64_t at = 0;
+  for (const TensorRun& run : all) {
+    if (run.whole != at)
+      return fmt::format("{} {}: elements [{}, {}) are in {}", first.name, to_string(first.whole),
+                         std::min(at, run.whole), std::max(at, run.whole),
+                         run.whole > at ? "no part" : "two parts");
+    at += run.count;
+  }
+  if (at != first.whole.count())
+    return fmt::format("{} {}: elements [{}, {}) are in no part", first.name,
+                       to_string(first.whole), at, first.whole.count());
+  return {};
+}
+
+nlohmann::ordered_json to_json(const HeldTensor& held) {
+  nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+  for (const nn::ParameterPiece& piece : held.pieces)
+    pieces.push_back({numbers(piece.sizes), numbers(piece.local), numbers(piece.whole)});
+  return {{"name", held.name},
+          {"whole", numbers(held.whole)},
+          {"local", numbers(held.local)},
+          {"pieces", pieces},
+          {"begin", held.begin},
+          {"end", held.end},
+          {"dtype", to_string(held.dtype)}};
+}
+
+HeldTensor held_from_json(const nlohmann::json& json, const std::string& source) {
+  HeldTensor held;
+  try {
+    held.name = json.at("name");
+    held.whole = shape_from(json.at("whole"));
+    held.local = shape_from(json.at("local"));
+    for (const auto& piece : json.at("pieces"))
+      held.pieces.push_back(
+          {shape_from(piece.at(0)), shape_from(piece.at(1)), shape_from(piece.at(2))});
+    held.begin = json.at("begin");
+    held.end = json.at("end");
+    held.dtype = parse_dtype(json.at("dtype").get<std::string>());
+    // The same checks as for a parameter of a model.
+    nn::Parameter(held.name, held.local, {}).set_part(held.whole, held.pieces);
+  } catch (const std::exception& problem) {
+    throw_error(ErrorCode::corrupt_data, "{}: the description of {} makes no sense: {}", source,
+                held.name.empty() ? "a tensor" : held.name, problem.what());
+  }
+  if (held.begin < 0 || held.begin > held.end || held.end > held.local.count())
+    throw_error(ErrorCode::corrupt_data, "{}: elements [{}, {}) of {} of {}", source, held.begin,
+                held.end, held.name, to_string(held.local));
+  return held;
+}
+
+}  // namespace shoal

@@ -1,0 +1,202 @@
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <regex>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::string_view kMetadata = "shoal";
+
+float number_at(const std::byte* data, DType dtype, std::int64_t element) {
+  const auto at = static_cast<std::size_t>(element);
+  const auto value = [&]<typename T>(T) {
+    T read;
+    std::memcpy(&read, data + at * sizeof(T), sizeof(T));
+    return static_cast<float>(read);
+  };
+  switch (dtype) {
+    case DType::f32:
+      return value(float());
+    case DType::bf16:
+      return value(bfloat16());
+    case DType::f16:
+      return value(float16());
+    default:
+      throw_error(ErrorCode::unavailable, "{} numbers are not converted", to_string(dtype));
+  }
+}
+
+void convert(const std::byte* from, DType from_dtype, std::int64_t first, const View& into,
+             std::int64_t at, std::int64_t count) {
+  const auto size = size_of(into.dtype);
+  auto* to = static_cast<std::byte*>(into.data) + static_cast<std::size_t>(at) * size;
+  if (from_dtype == into.dtype) {
+    std::memcpy(to, from + static_cast<std::size_t>(first) * size,
+                static_cast<std::size_t>(count) * size);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = number_at(from, from_dtype, first + i);
+    switch (into.dtype) {
+      case DType::f32:
+        into.as<float>()[at + i] = value;
+        break;
+      case DType::bf16:
+        into.as<bfloat16>()[at + i] = bfloat16(value);
+        break;
+      case DType::f16:
+        into.as<float16>()[at + i] = float16(value);
+        break;
+      default:
+        throw_error(ErrorCode::unavailable, "{} numbers are not converted to {}",
+                    to_string(from_dtype), to_string(into.dtype));
+    }
+  }
+}
+
+// rank and ranks of a shard's file name.
+bool parse_name(const std::string& name, int& rank, int& ranks) {
+  static const std::regex pattern("shard-(\\d{5})-of-(\\d{5})\\.safetensors");
+  std::smatch match;
+  if (!std::regex_match(name, match, pattern)) return false;
+  rank = std::stoi(match[1]);
+  ranks = std::stoi(match[2]);
+  return true;
+}
+
+}  // namespace
+
+std::string shard_name(int rank, int ranks) {
+  return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, ranks);
+}
+
+void write_shard(const std::string& directory, int rank, int ranks,
+                 std::span<const HeldData> tensors) {
+  std::vector<SafetensorsEntry> entries;
+  nlohmann::ordered_json described = nlohmann::ordered_json::array();
+  std::map<std::string, ConstView> data;
+  for (const HeldData& tensor : tensors) {
+    SHOAL_CHECK(
+        tensor.data.shape.count() == tensor.held.count() && tensor.data.dtype == tensor.held.dtype,
+        "{}: {} {} are given for {} {}", tensor.held.name, tensor.data.shape.count(),
+        to_string(tensor.data.dtype), tensor.held.count(), to_string(tensor.held.dtype));
+    // One rank may hold several parts of one tensor.
+    const std::string key = fmt::format("{}#{}", tensor.held.name, entries.size());
+    nlohmann::ordered_json json = to_json(tensor.held);
+    json["key"] = key;
+    described.push_back(std::move(json));
+    entries.push_back(make_entry(key, tensor.held.dtype, {tensor.held.count()}));
+    data.emplace(key, tensor.data);
+  }
+  SafetensorsWriter writer(directory + "/" + shard_name(rank, ranks), std::move(entries),
+                           {{std::string(kMetadata), described.dump()}});
+  for (const SafetensorsEntry& entry : std::vector(writer.order())) {
+    const ConstView& view = data.at(entry.name);
+    writer.append(entry.name, {static_cast<const std::byte*>(view.data),
+                               static_cast<std::size_t>(entry.bytes)});
+  }
+  writer.commit();
+}
+
+ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
+  ShardedCheckpoint checkpoint;
+  checkpoint.directory_ = directory;
+  std::map<int, std::string> found;
+  int ranks = 0;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, missing)) {
+    int rank = 0, of = 0;
+    if (!parse_name(entry.path().filename(), rank, of)) continue;
+    if (ranks != 0 && of != ranks)
+      throw_error(ErrorCode::corrupt_data, "{} holds shards of {} and of {} ranks: two saves",
+                  directory, ranks, of);
+    ranks = of;
+    found[rank] = entry.path();
+  }
+  if (found.empty())
+    throw Error(ErrorCode::not_found, fmt::format("{} holds no shards", directory),
+                "a sharded checkpoint is a directory of shard-00000-of-... files");
+  for (int rank = 0; rank < ranks; ++rank)
+    if (!found.contains(rank))
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("{} lacks {}", directory, shard_name(rank, ranks)),
+                  "the files of all ranks that wrote belong together");
+  std::map<std::string, std::vector<HeldTensor>> held;
+  for (const auto& [rank, path] : found) {
+    const auto file = SafetensorsFile::open(path);
+    checkpoint.files_.push_back(file);
+    const auto metadata = file->metadata().find(std::string(kMetadata));
+    const auto json = metadata == file->metadata().end()
+                          ? nlohmann::json()
+                          : nlohmann::json::parse(metadata->second, nullptr, false);
+    if (!json.is_array())
+      throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", path);
+    for (const auto& one : json) {
+      Part part{held_from_json(one, path), {}, file};
+      const std::string key = one.value("key", "");
+      if (!file->contains(key) || file->entry(key).sizes.size() != 1 ||
+          file->entry(key).sizes[0] != part.held.count() ||
+          dtype_from_safetensors(file->entry(key).dtype, key) != part.held.dtype)
+        throw_error(ErrorCode::corrupt_data, "{}: {} is not the part that its description says",
+                    path, part.held.name);
+      part.runs = runs_of(part.held);
+      held[part.held.name].push_back(part.held);
+      // From here on the name is that of its bytes in the file.
+      const std::string name = std::exchange(part.held.name, key);
+      checkpoint.parts_[name].push_back(std::move(part));
+    }
+  }
+  for (const auto& [name, parts] : held) {
+    const std::string problem = tiling_problem(parts);
+    if (!problem.empty()) throw_error(ErrorCode::corrupt_data, "{}: {}", directory, problem);
+    checkpoint.tensors_[name] = {parts.front().whole, parts.front().dtype,
+                                 static_cast<int>(parts.size())};
+  }
+  return checkpoint;
+}
+
+void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
+  const auto found = parts_.find(wanted.name);
+  if (found == parts_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, description] : tensors_) names.push_back(name);
+    throw Error(ErrorCode::not_found, fmt::format("{} has no {}", directory_, wanted.name),
+                fmt::format("the nearest name there is {}", nearest_name(wanted.name, names)));
+  }
+  const Description& there = tensors_.at(wanted.name);
+  if (there.shape != wanted.whole)
+    throw_error(ErrorCode::invalid_argument, "{}: {} is {}, the model wants {}", directory_,
+                wanted.name, to_string(there.shape), to_string(wanted.whole));
+  SHOAL_CHECK(into.shape.count() == wanted.count() && into.dtype == wanted.dtype,
+              "{}: {} {} to fill with {} {}", wanted.name, into.shape.count(),
+              to_string(into.dtype), wanted.count(), to_string(wanted.dtype));
+  const std::vector<TensorRun> need = runs_of(wanted);
+  std::int64_t filled = 0;
+  for (const Part& part : found->second) {
+    const std::byte* data = part.file->bytes(part.held.name).data();
+    // Both lists rise; walk them side by side.
+    for (std::size_t a = 0, b = 0; a < need.size() && b < part.runs.size();) {
+      const TensorRun &want = need[a], &have = part.runs[b];
+      const std::int64_t first = std::max(want.whole, have.whole);
+      const std::int64_t last = std::min(want.whole + want.count, have.whole + have.count);
+      if (first < last) {
+        convert(data, part.held.dtype, have.held + first - have.whole, into,
+                want.held + first - want.whole, last - first);
+        filled += last - first;
+      }
+      want.whole + want.count < have.whole + have.count ? ++a : ++b;
+    }
+  }
+  SHOAL_CHECK(filled == wanted.count(), "{}: {} of {} elements were found", wanted.name, filled,
+              wanted.count());
+}
+
+}  // namespace shoal

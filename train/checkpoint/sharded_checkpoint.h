@@ -1,0 +1,60 @@
+// Tensors in parts: every rank writes what it holds, any other layout reads what it needs.
+//
+// A directory of shard-RRRRR-of-NNNNN.safetensors, one of each rank that wrote. Their metadata say
+// which part of which tensor each entry is (held_tensor.h, JSON under "shoal"), so a shard explains
+// itself. That they are all there, and each element once, is checked when they are opened.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/checkpoint/held_tensor.h"
+
+namespace shoal {
+
+struct HeldData {
+  HeldTensor held;
+  ConstView data;  // held.count() elements of held.dtype, contiguous, host memory
+};
+
+std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
+// Rank `rank` of `ranks`; a rank that holds nothing writes an empty shard.
+void write_shard(const std::string& directory, int rank, int ranks,
+                 std::span<const HeldData> tensors);
+
+class ShardedCheckpoint {
+ public:
+  // Maps every shard. Throws corrupt_data, naming the shard or the tensor: shards missing or of
+  // different saves, elements in no shard or in two.
+  static ShardedCheckpoint open(const std::string& directory);
+
+  struct Description {
+    Shape shape;
+    DType dtype = DType::f32;
+    int parts = 0;  // shards that have some of it
+  };
+  const std::map<std::string, Description>& tensors() const { return tensors_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  int shards() const { return static_cast<int>(files_.size()); }
+
+  // Into `into`: wanted.count() elements in the order of `wanted`, converted to its dtype. Another
+  // whole shape: invalid_argument; an unknown name: not_found with the nearest.
+  void read(const HeldTensor& wanted, const View& into) const;
+
+ private:
+  struct Part {
+    HeldTensor held;
+    std::vector<TensorRun> runs;
+    std::shared_ptr<SafetensorsFile> file;
+  };
+  std::string directory_;
+  std::vector<std::shared_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Description> tensors_;
+  std::map<std::string, std::vector<Part>> parts_;
+};
+
+}  // namespace shoal
