@@ -150,7 +150,8 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
 
 StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
   double sum = 0;
-  for (std::size_t i = 0; i < segments_.size(); ++i) sum += sum_of_squares(i, stream);
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    if (segments_[i].in_norm) sum += sum_of_squares(i, stream);
   if (options.sum_over_shards) sum = options.sum_over_shards(sum);
   StepOutcome outcome;
   outcome.gradient_norm = std::sqrt(sum) * options.gradient_scale;

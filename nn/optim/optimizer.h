@@ -25,6 +25,7 @@ struct Segment {
   Tensor gradient = {};   // f32: sums over ranks and microbatches
   Tensor value = {};  // bf16/f16 copy to refresh; undefined where master is the parameter itself
   bool decays = true;
+  bool in_norm = true;  // false where another rank counts the same numbers in the gradients' norm
 };
 
 struct NamedTensor {
