@@ -463,7 +463,7 @@ TEST(ManyOperations, LeaveMemoryFlatInSharedMemory) {
 
 TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
   if (fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
-  const std::int64_t operations = many(8'000, 200'000);
+  const std::int64_t operations = many(8'000, 1'000'000);
   ProcessRanks ranks(2, [&](const World& world, Store& store) {
     CommunicatorOptions options = with_deadline(100);
     options.transport = "tcp";
@@ -472,7 +472,7 @@ TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
     std::int64_t base = 0;
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < operations; ++i) {
-      auto& x = i % 16 == 0 ? large : small;
+      auto& x = i % 4 == 0 ? large : small;
       x.back() = static_cast<std::int32_t>(i) + world.rank;
       c->all_reduce(x.data(), x.data(), static_cast<std::int64_t>(x.size()), DType::i32,
                     ReduceOp::sum)
@@ -484,10 +484,14 @@ TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
       log::info("{} operations, {:.2f} us each, resident memory +{} KiB", operations,
                 seconds_since(start) * 1e6 / static_cast<double>(operations),
                 (resident_bytes() - base) >> 10);
-    // The ring of receive buffers is touched for the first time for as long as 30000 operations.
+    // Receive buffers are touched for the first time for as long as 65000 large operations, half of
+    // what the full run has before it looks.
     EXPECT_LT(resident_bytes() - base, (operations < 100'000 ? 4 : 1) << 20);
   });
-  for (const auto& outcome : ranks.wait(110)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+  // On a busy machine too.
+  const double patience = 100 + 4e-4 * static_cast<double>(operations);
+  for (const auto& outcome : ranks.wait(patience))
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
 TEST(Work, CompletesWithoutAnybodyWaiting) {
