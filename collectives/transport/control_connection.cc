@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -13,6 +14,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::control {
 namespace {
@@ -24,6 +27,57 @@ struct Header {
   std::uint32_t code = 0;
   std::uint32_t length = 0;  // of the text that follows
 };
+
+// "10.0.0.7" or "2001:db8::7" with a port; its length, or 0 where it is neither.
+socklen_t parse(const std::string& text, int port, sockaddr_storage& parsed) {
+  parsed = {};
+  auto& four = reinterpret_cast<sockaddr_in&>(parsed);
+  if (inet_pton(AF_INET, text.c_str(), &four.sin_addr) == 1) {
+    four.sin_family = AF_INET;
+    four.sin_port = htons(static_cast<std::uint16_t>(port));
+    return sizeof four;
+  }
+  auto& six = reinterpret_cast<sockaddr_in6&>(parsed);
+  if (inet_pton(AF_INET6, text.c_str(), &six.sin6_addr) != 1) return 0;
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<std::uint16_t>(port));
+  return sizeof six;
+}
+
+// Of an interface; empty where peers cannot use it: an address of a link alone needs a scope, which
+// is another name on every host.
+std::string usable(const ifaddrs& entry) {
+  if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP) || (entry.ifa_flags & IFF_LOOPBACK)) return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const int family = entry.ifa_addr->sa_family;
+  if (family == AF_INET) {
+    sockaddr_in address{};
+    std::memcpy(&address, entry.ifa_addr, sizeof address);
+    (void)inet_ntop(family, &address.sin_addr, text.data(), text.size());
+  } else if (family == AF_INET6) {
+    sockaddr_in6 address{};
+    std::memcpy(&address, entry.ifa_addr, sizeof address);
+    if (!IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr))
+      (void)inet_ntop(family, &address.sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+// On all addresses; no descriptor where that failed, and errno says why.
+FileDescriptor listen_on(int family, int backlog) {
+  FileDescriptor fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_storage any{};  // the wildcard of either
+  any.ss_family = static_cast<sa_family_t>(family);
+  const int off = 0;
+  if (!fd ||
+      (family == AF_INET6 &&
+       setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0) ||
+      bind(fd.get(), reinterpret_cast<sockaddr*>(&any),
+           family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in)) != 0 ||
+      listen(fd.get(), backlog) != 0)
+    return {};
+  return fd;
+}
 
 }  // namespace
 
@@ -54,8 +108,22 @@ void Connection::look(double most) {
   out_of_reach = std::min(since, out_of_reach + most);
 }
 
+bool Connection::split(std::deque<Message>& messages) {
+  Header header;
+  while (in.size() >= sizeof header) {
+    std::memcpy(&header, in.data(), sizeof header);
+    if (header.magic != Header{}.magic || header.length > kMostText) return false;
+    if (in.size() < sizeof header + header.length) break;
+    messages.push_back(
+        {header.kind, header.rank, in.substr(sizeof header, header.length), header.code});
+    in.erase(0, sizeof header + header.length);
+  }
+  return true;
+}
+
 bool Connection::receive(std::deque<Message>& messages) {
   std::array<char, 4096> chunk;
+  if (!split(messages)) return false;  // what await() left
   for (;;) {
     const ssize_t n = ::recv(fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -64,15 +132,7 @@ bool Connection::receive(std::deque<Message>& messages) {
     if (n <= 0) return false;
     in.append(chunk.data(), static_cast<std::size_t>(n));
     heard = Clock::now();
-    Header header;
-    while (in.size() >= sizeof header) {
-      std::memcpy(&header, in.data(), sizeof header);
-      if (header.magic != Header{}.magic || header.length > kMostText) return false;
-      if (in.size() < sizeof header + header.length) break;
-      messages.push_back(
-          {header.kind, header.rank, in.substr(sizeof header, header.length), header.code});
-      in.erase(0, sizeof header + header.length);
-    }
+    if (!split(messages)) return false;
   }
 }
 
@@ -82,6 +142,10 @@ bool await(Connection& connection, Message& message, Deadline deadline) {
     const bool alive = connection.receive(messages);
     if (!messages.empty()) {
       message = messages.front();
+      std::string rest;  // stays for the next
+      for (auto later = messages.begin() + 1; later != messages.end(); ++later)
+        rest += later->bytes();
+      connection.in.insert(0, rest);
       return true;
     }
     if (!alive || deadline.passed()) return false;
@@ -101,41 +165,47 @@ std::string host_name() {
   return name.data();
 }
 
+FileDescriptor listen_anywhere(int backlog, int& port) {
+  FileDescriptor fd = listen_on(AF_INET6, backlog);
+  if (!fd) fd = listen_on(AF_INET, backlog);
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (!fd || getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    throw_error(ErrorCode::io, "cannot listen for control connections: {}", std::strerror(errno));
+  port = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  return fd;
+}
+
 std::vector<std::string> own_addresses() {
   std::vector<std::string> addresses;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) == 0) {
-    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-      if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_INET ||
-          !(entry->ifa_flags & IFF_UP) || (entry->ifa_flags & IFF_LOOPBACK))
-        continue;
-      sockaddr_in address{};
-      std::memcpy(&address, entry->ifa_addr, sizeof address);
-      std::array<char, INET_ADDRSTRLEN> text{};
-      if (inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()))
-        addresses.emplace_back(text.data());
-    }
+    for (const ifaddrs* entry = list; entry; entry = entry->ifa_next)
+      if (std::string address = usable(*entry); !address.empty())
+        addresses.push_back(std::move(address));
     freeifaddrs(list);
   }
-  addresses.emplace_back("127.0.0.1");
+  std::ranges::stable_partition(
+      addresses, [](const std::string& address) { return address.find(':') == std::string::npos; });
+  addresses.insert(addresses.end(), {"127.0.0.1", "::1"});
   return addresses;
 }
 
-FileDescriptor connect_to(const std::string& host, int port, Deadline deadline) {
-  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (!fd || inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return {};
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+FileDescriptor connect_to(const std::string& address, int port, Deadline deadline) {
+  sockaddr_storage parsed{};
+  const socklen_t length = parse(address, port, parsed);
+  if (length == 0) return {};
+  FileDescriptor fd(socket(parsed.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return {};
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&parsed), length) != 0) {
     if (errno != EINPROGRESS) return {};
     pollfd entry{fd.get(), POLLOUT, 0};
     const double seconds = std::min(2.0, deadline.seconds_left());
     if (poll(&entry, 1, static_cast<int>(std::max(seconds, 0.0) * 1000)) <= 0) return {};
     int problem = 0;
-    socklen_t length = sizeof problem;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &length) != 0 || problem != 0)
-      return {};
+    socklen_t size = sizeof problem;
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0 || problem != 0) return {};
   }
   prepare(fd.get());
   return fd;

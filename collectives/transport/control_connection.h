@@ -50,6 +50,9 @@ struct Connection {
   void look(double most);
   // False at the end of the connection, or when it carries something else than our messages.
   bool receive(std::deque<Message>& messages);
+
+ private:
+  bool split(std::deque<Message>& messages);
 };
 
 // One message, for the handshake: blocks. False when none came.
@@ -57,9 +60,12 @@ bool await(Connection& connection, Message& message, Deadline deadline);
 
 void prepare(int fd);
 std::string host_name();
-// Where this host can be reached, the loopback last.
+// Listens on all addresses, of IPv6 too where this machine has it; says on which port. Throws io.
+FileDescriptor listen_anywhere(int backlog, int& port);
+// Where this host can be reached: IPv4 first, and the loopbacks, so many, last.
 std::vector<std::string> own_addresses();
-// Blocks for at most 2 s; nothing where that failed.
-FileDescriptor connect_to(const std::string& host, int port, Deadline deadline);
+inline constexpr int kLoopbacks = 2;
+// `address`: IPv4 or IPv6, in figures. Blocks for at most 2 s; nothing where that failed.
+FileDescriptor connect_to(const std::string& address, int port, Deadline deadline);
 
 }  // namespace shoal::collectives::control

@@ -33,6 +33,7 @@ using control::kMostText;
 using control::Message;
 
 constexpr std::uint32_t kCalls = 1024;  // remembered by rank 0; ranks are at most 256 apart
+constexpr double kAnswerSeconds = 2;    // that rank 0 has for a hello, and more later
 constexpr double kLongestBeat = 1, kMissedBeats = 2.5;  // seconds between heartbeats; worth telling
 
 Error missing_ranks(int rank, const std::vector<int>& missing) {
@@ -142,20 +143,12 @@ class ControlLinks::Impl {
   }
 
   void form_hub(Store& store, const std::string& prefix, Deadline deadline) {
-    FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    socklen_t length = sizeof address;
-    if (!listener ||
-        bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        listen(listener.get(), size_) != 0 ||
-        getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
-      throw_error(ErrorCode::io, "cannot listen for control connections: {}", std::strerror(errno));
+    int port = 0;
+    const FileDescriptor listener = control::listen_anywhere(size_, port);
     std::random_device random;
     const std::string secret = fmt::format("{:08x}{:08x}", random(), random());
-    store.set(prefix + "/hub",
-              fmt::format("{} {} {} {}", control::host_name(), ntohs(address.sin_port), secret,
-                          fmt::join(control::own_addresses(), " ")));
+    store.set(prefix + "/hub", fmt::format("{} {} {} {}", control::host_name(), port, secret,
+                                           fmt::join(control::own_addresses(), " ")));
     for (int arrived = 1; arrived < size_;) {
       pollfd entry{listener.get(), POLLIN, 0};
       (void)poll(&entry, 1,
@@ -174,10 +167,12 @@ class ControlLinks::Impl {
       const auto patience =
           Deadline::in_seconds(std::min(2.0, std::max(0.1, deadline.seconds_left())));
       if (connection.fd && await(connection, hello, patience) && hello.kind == Kind::hello &&
-          hello.text == secret && hello.rank > 0 && hello.rank < size_ && !peer(hello.rank).fd) {
+          hello.text == secret && hello.rank > 0 && hello.rank < size_) {
         control::prepare(connection.fd.get());
+        send(connection, {Kind::hello, 0, secret, 0});
+        // Who waited too long for this word has come again.
+        if (!peer(hello.rank).fd) ++arrived;
         peer(hello.rank) = std::move(connection);
-        ++arrived;
       } else if (deadline.passed()) {
         std::vector<int> missing;
         for (int other = 1; other < size_; ++other)
@@ -210,19 +205,24 @@ class ControlLinks::Impl {
     if (addresses.empty())
       throw_error(ErrorCode::corrupt_data, "the control card of rank 0 is unreadable");
     // 127.0.0.1 of another machine is not rank 0.
+    const auto loopbacks = std::min(std::ssize(addresses), std::ptrdiff_t{control::kLoopbacks});
     if (host == control::host_name())
-      std::ranges::rotate(addresses, addresses.end() - 1);
+      std::ranges::rotate(addresses, addresses.end() - loopbacks);
     else
-      addresses.pop_back();
+      addresses.resize(addresses.size() - static_cast<std::size_t>(loopbacks));
+    if (addresses.empty())
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("rank 0 on '{}' has no address but its loopback", host),
+                  "bring up an interface on that host that the others can reach")
+          .at_rank(rank_)
+          .with_peer(0)
+          .in_operation("make_communicator");
     Connection& hub = peers_.front();
     Message welcome;
-    for (std::size_t i = 0; !hub.fd; ++i) {
-      hub = Connection{};
-      hub.fd = control::connect_to(addresses[i % addresses.size()], port, deadline);
-      if (hub.fd) break;
+    for (std::size_t i = 0; !meet_hub(hub, addresses, i, port, secret, deadline); ++i) {
       if (deadline.passed())
         throw Error(ErrorCode::timeout,
-                    fmt::format("rank 0 on '{}' could not be reached at {}, port {}", host,
+                    fmt::format("rank 0 on '{}' did not answer at {}, port {}", host,
                                 fmt::join(addresses, ", "), port),
                     "let the hosts reach each other over TCP")
             .at_rank(rank_)
@@ -230,7 +230,6 @@ class ControlLinks::Impl {
             .in_operation("make_communicator");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    send(hub, {Kind::hello, rank_, secret, 0});
     // Rank 0 waits for as long, and then says who is missing.
     const auto patience = Deadline::in_seconds(std::max(deadline.seconds_left(), 0.0) + 1);
     if (await(hub, welcome, patience) && welcome.kind == Kind::failed)
@@ -245,6 +244,23 @@ class ControlLinks::Impl {
           .at_rank(rank_)
           .with_peer(0)
           .in_operation("make_communicator");
+  }
+
+  // The next address. Another machine may have the same one (behind a bridge, say) and somebody who
+  // listens there: rank 0 answers with the job's secret. It meets one after the other, so that each
+  // round gives it more time.
+  bool meet_hub(Connection& hub, const std::vector<std::string>& addresses, std::size_t attempt,
+                int port, const std::string& secret, Deadline deadline) const {
+    hub = Connection{};
+    hub.fd = control::connect_to(addresses[attempt % addresses.size()], port, deadline);
+    if (!hub.fd) return false;
+    send(hub, {Kind::hello, rank_, secret, 0});
+    const std::size_t round = attempt / addresses.size();
+    const double seconds = kAnswerSeconds * static_cast<double>(1 + round);
+    Message answer;
+    return await(hub, answer,
+                 Deadline::in_seconds(std::clamp(deadline.seconds_left(), 0.0, seconds))) &&
+           answer.kind == Kind::hello && answer.text == secret;
   }
 
   Connection& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }

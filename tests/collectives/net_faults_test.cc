@@ -2,6 +2,7 @@
 // connections tell of deaths.
 #include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "loopback_ranks.h"
@@ -11,9 +12,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "shoal/collectives/diagnosis/diagnose.h"
+#include "shoal/collectives/transport/control_connection.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -336,6 +340,116 @@ TEST(ControlLinks, NameTheRanksThatDidNotCome) {
   for (const int rank : {0, 2})
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
                 HasSubstr("rank(s) 1 did not join the group in time"));
+}
+
+// What rank 0 tells of itself reaches the others with other addresses.
+class ReaddressedStore final : public Store {
+ public:
+  ReaddressedStore(Store& store, std::string addresses)
+      : store_(store), addresses_(std::move(addresses)) {}
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  std::optional<std::string> try_get(std::string_view key) override { return store_.try_get(key); }
+  std::string get(std::string_view key, Deadline deadline) override {
+    const std::string value = store_.get(key, deadline);
+    if (!key.ends_with("/hub")) return value;
+    std::istringstream card(value);
+    std::string host, port, secret;
+    card >> host >> port >> secret;
+    return fmt::format("elsewhere {} {} {} 127.0.0.1 ::1", port, secret, addresses_);
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    return store_.add(key, amount);
+  }
+  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
+                   std::string_view desired) override {
+    return store_.compare_set(key, expected, desired);
+  }
+  bool remove(std::string_view key) override { return store_.remove(key); }
+  std::string name() const override { return store_.name(); }
+
+ private:
+  Store& store_;
+  const std::string addresses_;
+};
+
+void expect_to_hear_of_an_abort(const std::string& addresses) {
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    ReaddressedStore readdressed(store, addresses);
+    ControlLinks links(world.rank, world.size, readdressed, "c", Deadline::in_seconds(20));
+    if (world.rank == 0) links.tell(ControlNews::Kind::aborted, "enough");
+    const auto until = Deadline::in_seconds(20);
+    while (world.rank == 1 && !links.news() && !until.passed()) sleep_seconds(0.002);
+    if (world.rank == 1) {
+      ASSERT_TRUE(links.news());
+      EXPECT_EQ(links.news()->text, "enough");
+    }
+    links.leave();
+  });
+}
+
+TEST(ControlLinks, ReachRankZeroByItsNextAddress) {
+  expect_to_hear_of_an_abort("nowhere 127.0.0.1");  // neither an address nor reachable
+}
+
+TEST(ControlLinks, ReachRankZeroOverIpv6) {
+  int port = 0;
+  const FileDescriptor anywhere = control::listen_anywhere(1, port);
+  if (!control::connect_to("::1", port, Deadline::in_seconds(5)))
+    GTEST_SKIP() << "this machine has no IPv6";
+  expect_to_hear_of_an_abort("::1");
+}
+
+// Another machine that has one of rank 0's addresses takes the connection and says nothing to the
+// point; rank 0 itself is played.
+TEST(ControlLinks, LeaveAListenerThatIsNotRankZero) {
+  for (const bool speaks : {false, true})
+    shoal::test::run_thread_ranks(2, [speaks](const World& world, Store& store) {
+      const auto deadline = Deadline::in_seconds(30);
+      if (world.rank == 1) {
+        const ControlLinks links(1, 2, store, "c", deadline);
+        return;
+      }
+      const auto listen_at = [](std::uint32_t address, int& port) {
+        FileDescriptor fd(socket(AF_INET, SOCK_STREAM, 0));
+        sockaddr_in own{};
+        own.sin_family = AF_INET;
+        own.sin_addr.s_addr = htonl(address);
+        own.sin_port = htons(static_cast<std::uint16_t>(port));
+        socklen_t length = sizeof own;
+        auto* const name = reinterpret_cast<sockaddr*>(&own);
+        EXPECT_EQ(bind(fd.get(), name, length), 0) << port;
+        EXPECT_EQ(listen(fd.get(), 8), 0);
+        EXPECT_EQ(getsockname(fd.get(), name, &length), 0);
+        port = ntohs(own.sin_port);
+        return fd;
+      };
+      int port = 0;
+      const FileDescriptor stranger = listen_at(0x7f000002, port);
+      const FileDescriptor hub = listen_at(0x7f000003, port);
+      const auto answer = [](const FileDescriptor& at, const std::string& words) {
+        control::Connection connection;
+        connection.fd = FileDescriptor(accept4(at.get(), nullptr, nullptr, SOCK_NONBLOCK));
+        control::Message hello;
+        EXPECT_TRUE(control::await(connection, hello, Deadline::in_seconds(20)));
+        EXPECT_EQ(hello.text, "secret");
+        connection.out = words;
+        connection.flush();
+        return connection;
+      };
+      store.set("c/hub",
+                fmt::format("elsewhere {} secret 127.0.0.2 127.0.0.3 127.0.0.1 ::1", port));
+      store.set("c/came/0", "1");
+      using control::Kind;
+      const control::Message wrong{Kind::hello, 0, "another", 0};
+      const auto turned_from = answer(stranger, speaks ? wrong.bytes() : "");
+      const control::Message right{Kind::hello, 0, "secret", 0}, welcome{Kind::welcome, 0, "", 0};
+      const auto met = answer(hub, right.bytes() + welcome.bytes());
+      control::Message heartbeat;
+      auto open = control::Connection{};
+      open.fd = FileDescriptor(dup(met.fd.get()));
+      EXPECT_TRUE(control::await(open, heartbeat, deadline));
+      EXPECT_EQ(heartbeat.kind, Kind::heartbeat);
+    });
 }
 
 }  // namespace
