@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "at_best.h"
 #include "support/calls.h"
 #include "support/ranks.h"
 #include "support/temporary_directory.h"
@@ -44,8 +45,7 @@ std::set<std::string> shared_files() {
 
 class KilledRank : public ::testing::TestWithParam<std::tuple<int, std::int64_t>> {};
 
-TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
-  const auto& [size, count] = GetParam();
+double seconds_to_name_a_killed_rank(int size, std::int64_t count) {
   const auto files_before = shared_files();
   const int victim = size - 1;
   ProcessRanks ranks(size, [count](const World& world, Store& store) {
@@ -55,11 +55,11 @@ TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
     ProcessRanks::say_ready(store);
     for (;;) sum(*communicator, values);
   });
-  ASSERT_TRUE(ranks.wait_until_ready(20, size));
+  EXPECT_TRUE(ranks.wait_until_ready(20, size));
   const auto killed = Clock::now();
   ranks.send_signal(victim, SIGKILL);
   const auto outcomes = ranks.wait(10);
-  EXPECT_LT(seconds_since(killed), 2.0);
+  const double seconds = seconds_since(killed);
   for (int rank = 0; rank < size; ++rank) {
     const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
     if (rank == victim) {
@@ -72,6 +72,15 @@ TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
     EXPECT_THAT(outcome.error, HasSubstr("all_reduce of"));
   }
   EXPECT_EQ(shared_files(), files_before);
+  return seconds;
+}
+
+TEST_P(KilledRank, IsNamedByEverySurvivorWithinASecond) {
+  const auto& [size, count] = GetParam();
+  const auto once = [ranks = size, elements = count] {
+    return seconds_to_name_a_killed_rank(ranks, elements);
+  };
+  EXPECT_LT(shoal::test::at_best(1, once), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, KilledRank,

@@ -3,6 +3,7 @@
 // emulated ones (SHOAL_HOST_NAME, World::host).
 #include <csignal>
 
+#include "at_best.h"
 #include "predictable.h"
 #include "support/efa.h"
 #include "support/ranks.h"
@@ -61,8 +62,7 @@ TEST_P(Hosts, ResultsAreExact) {
   for (const auto& outcome : ranks.wait(100)) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
-  const std::string transport = std::get<0>(GetParam()), hosts = std::get<1>(GetParam());
+double seconds_to_name_a_killed_rank(const std::string& transport, const std::string& hosts) {
   const int size = static_cast<int>(hosts.size()), victim = size - 1;
   ProcessRanks ranks(size, [&](const World& world, Store& store) {
     const auto c = make_communicator(on_host(world, hosts), store, over(transport, 60));
@@ -74,11 +74,11 @@ TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
     ProcessRanks::say_ready(store);
     for (;;) sum();
   });
-  ASSERT_TRUE(ranks.wait_until_ready(30, size));
+  EXPECT_TRUE(ranks.wait_until_ready(30, size));
   const auto killed = Clock::now();
   ranks.send_signal(victim, SIGKILL);
   const auto outcomes = ranks.wait(15);
-  EXPECT_LT(seconds_since(killed), 4.0);
+  const double seconds = seconds_since(killed);
   for (int rank = 0; rank < victim; ++rank) {
     const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
     EXPECT_EQ(outcome.exit_status, 1);
@@ -87,11 +87,21 @@ TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinTwoSeconds) {
                                                                      victim, hosts.back())));
     EXPECT_THAT(outcome.error, HasSubstr("all_reduce of"));
   }
+  return seconds;
+}
+
+TEST_P(Hosts, AKilledRankIsNamedByEverySurvivorWithinASecond) {
+  const std::string transport = std::get<0>(GetParam()), hosts = std::get<1>(GetParam());
+  const auto once = [&] { return seconds_to_name_a_killed_rank(transport, hosts); };
+  EXPECT_LT(shoal::test::at_best(1, once), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Emulated, Hosts,
                          ::testing::Combine(::testing::Values("tcp", "efa", "efa-direct"),
                                             ::testing::Values("aa", "abc", "aabb", "aaab")));
+INSTANTIATE_TEST_SUITE_P(OverUdp, Hosts,
+                         ::testing::Combine(::testing::Values("udp"),
+                                            ::testing::Values("aa", "aabb")));
 
 }  // namespace
 }  // namespace shoal::collectives
