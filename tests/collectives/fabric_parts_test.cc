@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "shoal/collectives/transport/fabric/rail_choice.h"
@@ -162,9 +163,15 @@ struct Lanes {
   }
   static void poll(SocketLane& lane, std::vector<std::string>& into) {
     lane.look_closely();
-    lane.poll([&](std::span<const std::byte> message) {
-      into.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
-    });
+    look(lane, into, false);
+  }
+  // Without look_closely(): at the sockets of wanted peers.
+  static bool look(SocketLane& lane, std::vector<std::string>& into, bool wanted) {
+    return lane.poll(
+        [&](std::span<const std::byte> message) {
+          into.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
+        },
+        [wanted](int) { return wanted; });
   }
   void poll() {
     poll(low, to_low);
@@ -246,6 +253,25 @@ std::string lost(Lanes& lanes) {
     return !why.empty();
   });
   return why;
+}
+
+// A look is a system call: who expects nothing makes few, and still misses nothing.
+TEST(SocketLane, LooksOftenWhereSomethingIsWantedAndElseNowAndThen) {
+  Lanes lanes;
+  ASSERT_TRUE(lanes.connect());
+  const auto looks_until_it_comes = [&](bool wanted) {
+    EXPECT_TRUE(lanes.high.send(0, bytes_of("more"), {}));
+    pollfd entry{lanes.low.descriptor(), POLLIN, 0};
+    EXPECT_EQ(poll(&entry, 1, 30'000), 1);
+    lanes.to_low.clear();
+    int looks = 1;
+    while (!Lanes::look(lanes.low, lanes.to_low, wanted) && looks < 1000) ++looks;
+    EXPECT_THAT(lanes.to_low, ElementsAre("more"));
+    return looks;
+  };
+  (void)looks_until_it_comes(false);  // so that the next look at all is far away
+  EXPECT_EQ(looks_until_it_comes(true), 1);
+  EXPECT_GT(looks_until_it_comes(false), 8);
 }
 
 TEST(SocketLane, TurnsStrangersAway) {

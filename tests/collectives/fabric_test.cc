@@ -255,6 +255,78 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
   }
 }
 
+// A sender that stalls says what it called, and may be served before that is read. However long
+// after the end of the operation it comes: of the key's next use it says nothing.
+TEST(Fabric, ALateAnnouncementIsNoMismatch) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("tcp"));
+    Signature first, second;
+    first.operation = Operation::all_reduce;
+    second.operation = Operation::all_gather;
+    std::vector<std::byte> data(100'000);
+    Completion completion;
+    const auto until = [&](auto&& over) {
+      const Deadline deadline = Deadline::in_seconds(kSeconds);
+      while (!over()) {
+        ASSERT_FALSE(deadline.passed());
+        endpoint->sleep(1000);
+      }
+    };
+    if (world.rank == 1) {
+      endpoint->begin({1, 1}, first);
+      endpoint->post_send(0, {{1, 1}, 0}, data.data(), std::ssize(data), completion);
+      until([&] { return (void)endpoint->progress(), store.add("read", 0) > 0; });
+    } else {
+      endpoint->begin({1, 1}, first);
+      endpoint->end({1, 1});
+      for (std::uint32_t other = 0; other < 300; ++other) {
+        endpoint->begin({2, other}, first);
+        endpoint->end({2, other});
+      }
+      until([&] { return endpoint->progress(); });  // the announcement
+      store.add("read", 1);
+      endpoint->begin({1, 1}, second);
+      EXPECT_NO_THROW(endpoint->progress());
+    }
+    endpoint->abandon();
+  });
+}
+
+// What is said too early is not kept, so it is said again.
+TEST(Fabric, WhoCallsSomethingElseLaterIsNamedToo) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const auto errors = thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("tcp"));
+    Signature signature;
+    signature.operation = world.rank == 0 ? Operation::all_reduce : Operation::all_gather;
+    std::vector<std::byte> data(100'000);
+    Completion completion, never{1};
+    const auto drive_until = [&](auto&& over) {
+      const Deadline deadline = Deadline::in_seconds(kSeconds);
+      while (!over() && !deadline.passed())
+        if (!endpoint->progress()) endpoint->sleep(1000);
+    };
+    if (world.rank == 1) {
+      endpoint->begin({1, 1}, signature);
+      endpoint->post_send(0, {{1, 1}, 0}, data.data(), std::ssize(data), completion);
+      drive_until([&] { return store.add("seen", 0) > 0; });
+      endpoint->abandon();
+      return;
+    }
+    while (!endpoint->progress()) endpoint->sleep(1000);  // its first words
+    endpoint->begin({1, 1}, signature);
+    try {
+      drive(*endpoint, never, kSeconds);
+    } catch (...) {
+      store.add("seen", 1);
+      throw;
+    }
+  });
+  EXPECT_THAT(errors.at(0), AllOf(HasSubstr("all_reduce"), HasSubstr("all_gather")));
+  EXPECT_EQ(errors.at(1), "");
+}
+
 TEST(Fabric, LengthsThatDisagreeAreNamed) {
   SHOAL_PROVIDER_OR_SKIP();
   for (const auto& [sent, received] : std::vector<std::pair<std::int64_t, std::int64_t>>{

@@ -8,7 +8,9 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr std::size_t kEndedKept = 256;
+// An ungranted send tells its receiver what it is.
+constexpr auto kAnnounceAfter = std::chrono::milliseconds(200);
+constexpr auto kAnnounceAgain = std::chrono::seconds(1);
 
 class KeptRegistration final : public MemoryRegion {
  public:
@@ -22,7 +24,6 @@ class KeptRegistration final : public MemoryRegion {
 
 void FabricEndpoint::begin(OperationKey key, const Signature& signature) {
   begun_[key] = signature;
-  std::erase(ended_, key);
   const auto early = early_.find(key);
   if (early == early_.end()) return;
   const auto seen = std::move(early->second);
@@ -35,11 +36,7 @@ void FabricEndpoint::begin(OperationKey key, const Signature& signature) {
   }
 }
 
-void FabricEndpoint::end(OperationKey key) {
-  begun_.erase(key);
-  ended_.push_back(key);
-  if (ended_.size() > kEndedKept) ended_.pop_front();
-}
+void FabricEndpoint::end(OperationKey key) { begun_.erase(key); }
 
 const Signature& FabricEndpoint::signature_of(OperationKey key) const {
   const auto begun = begun_.find(key);
@@ -103,7 +100,7 @@ void FabricEndpoint::post_send(int peer, MessageTag tag, const void* data, std::
   outgoing.data = from;
   outgoing.bytes = bytes;
   outgoing.completion = &completion;
-  outgoing.posted = Clock::now();
+  outgoing.announce_at = Clock::now() + kAnnounceAfter;
   if (const auto early = early_grants_.find(key); early != early_grants_.end()) {
     const Grant grant = std::move(early->second);
     early_grants_.erase(early);
@@ -127,6 +124,8 @@ void FabricEndpoint::post_receive(int peer, MessageTag tag, void* data, std::int
   incoming.data = static_cast<std::byte*>(data);
   incoming.bytes = bytes;
   incoming.completion = &completion;
+  incoming.on_rails = !setup_.lane || !setup_.lane->is_open(peer);
+  expected_on_rails_ += incoming.on_rails;
   ++peer_at(peer).posts;
   if (const auto found = unexpected_.find(key); found != unexpected_.end()) {
     const Unexpected message = std::move(found->second);
@@ -152,6 +151,7 @@ void FabricEndpoint::finish(Incoming& incoming) {
   statistics_.bytes_received += incoming.bytes;
   --incoming.completion->pending;
   --peer_at(incoming.peer).posts;
+  expected_on_rails_ -= incoming.on_rails;
   if (incoming.granted) {
     granted_.erase(incoming.id);
     granted_segments_ -= incoming.segments;
@@ -185,8 +185,9 @@ bool FabricEndpoint::same_operation(const MessageHeader& header) {
   const OperationKey key = header.tag.operation;
   const auto begun = begun_.find(key);
   if (begun == begun_.end()) {
-    if (header.kind == MessageKind::announce && std::ranges::find(ended_, key) != ended_.end())
-      return false;  // it stalled, and was served before it could say so
+    // Not kept: it may have stalled and been served before it could say so, and its key may be used
+    // again. Who still stalls says it again.
+    if (header.kind == MessageKind::announce && header.bytes > setup_.eager_bytes) return false;
     auto& seen = early_[key];
     const std::pair entry(peer, header.signature);
     if (std::ranges::find(seen, entry) == seen.end()) seen.push_back(entry);
@@ -224,7 +225,7 @@ void FabricEndpoint::take_eager(const MessageHeader& header, const std::byte* pa
 void FabricEndpoint::take_grant(const MessageHeader& header, const std::byte* payload,
                                 std::size_t bytes) {
   const int peer = static_cast<int>(header.source);
-  const auto words = static_cast<std::size_t>(1 + setup_of(peer).peer_rails);
+  const auto words = 1 + static_cast<std::size_t>(setup_of(peer).peer_rails);
   if (bytes != words * sizeof(std::uint64_t) || !same_operation(header)) return;
   Grant grant{header, std::vector<std::uint64_t>(words)};
   std::memcpy(grant.words.data(), payload, bytes);
@@ -299,7 +300,7 @@ void FabricEndpoint::grant(Incoming& incoming) {
 }
 
 void FabricEndpoint::announce(Outgoing& outgoing) {
-  outgoing.announced = true;
+  outgoing.announce_at = Clock::now() + kAnnounceAgain;
   Message message;
   message.header = header_of(MessageKind::announce, outgoing.tag);
   message.header.signature = signature_of(outgoing.tag.operation);
@@ -336,7 +337,7 @@ void FabricEndpoint::start(Outgoing& outgoing, const Grant& grant) {
     writes_[static_cast<std::size_t>(route.rail)].push_back(
         {&outgoing, segment.offset, segment.bytes, &route,
          grant.words[0] + static_cast<std::uint64_t>(segment.offset),
-         grant.words[static_cast<std::size_t>(1 + route.peer_rail)], grant.header.receive_id});
+         grant.words[1 + static_cast<std::size_t>(route.peer_rail)], grant.header.receive_id});
   }
 }
 

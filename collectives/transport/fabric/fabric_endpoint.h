@@ -109,8 +109,8 @@ class FabricEndpoint final : public Endpoint {
     std::int64_t bytes = 0;
     Completion* completion = nullptr;
     std::int64_t outstanding = 0;  // segments
-    bool started = false, announced = false;
-    Clock::time_point posted;
+    bool started = false;
+    Clock::time_point announce_at;  // where it is large and still not granted
     RegistrationCache::Use use;
   };
   struct Incoming {
@@ -121,7 +121,7 @@ class FabricEndpoint final : public Endpoint {
     Completion* completion = nullptr;
     std::uint32_t id = 0;
     std::int64_t segments = 0, remaining = 0;  // once granted
-    bool granted = false;
+    bool granted = false, on_rails = false;    // its peer was not connected by a socket
     RegistrationCache::Use use;
   };
   struct Grant {
@@ -187,6 +187,7 @@ class FabricEndpoint final : public Endpoint {
   bool dispatch_by_lane(int peer, Message& message);
   int& put_returns(Peer& to, MessageHeader& header) const;
   bool poll_lane();
+  bool rails_are_due() const;
   void copied(Peer& to, const Message& message);
   void handle(int rail, RailEvent& event);
   void take_message(int rail, const std::byte* data, std::size_t bytes);
@@ -210,7 +211,6 @@ class FabricEndpoint final : public Endpoint {
 
   std::unordered_map<OperationKey, Signature, KeyHash> begun_;
   std::unordered_map<OperationKey, std::vector<std::pair<int, Signature>>, KeyHash> early_;
-  std::deque<OperationKey> ended_;  // the last ones: late announcements of theirs mean nothing
   std::unordered_map<MatchKey, Outgoing, KeyHash> outgoing_;
   std::unordered_map<MatchKey, Incoming, KeyHash> incoming_;
   std::unordered_map<std::uint32_t, Incoming*> granted_;
@@ -221,7 +221,8 @@ class FabricEndpoint final : public Endpoint {
   std::int64_t granted_segments_ = 0;
   std::uint32_t next_receive_id_;
   bool can_poll_ = false;
-  int rails_left_out_ = 0;  // looks in a row that left them out
+  int rails_left_out_ = 0;     // looks in a row that left them out
+  int expected_on_rails_ = 0;  // of incoming_
   Clock::time_point last_stall_check_;
   bool abandoned_ = false;
   EndpointStatistics statistics_;

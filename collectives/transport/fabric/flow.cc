@@ -11,12 +11,13 @@
 namespace shoal::collectives {
 namespace {
 
-constexpr double kFlushSeconds = 1;       // what a closing endpoint gives to what is in flight
-constexpr double kAnnounceSeconds = 0.2;  // an ungranted send tells its receiver what it is
+constexpr double kFlushSeconds = 1;  // what a closing endpoint gives to what is in flight
+constexpr double kStallCheckSeconds = 0.2;
 constexpr int kNapMicroseconds = 50;      // where the provider has nothing to wait on
 constexpr int kTimerMicroseconds = 1000;  // providers that resend only when they are polled
 
 constexpr std::uint16_t kMostReturned = 0xffff;
+// Looks that leave the rails out, where messages come by sockets or nothing is due on a rail.
 constexpr int kMostLeftOut = 8;
 
 void nap(int microseconds) {
@@ -68,7 +69,8 @@ FabricEndpoint::~FabricEndpoint() {
         events_.clear();
         rail->poll(events_);
       }
-      if (setup_.lane) setup_.lane->poll([](std::span<const std::byte>) {});
+      if (setup_.lane)
+        setup_.lane->poll([](std::span<const std::byte>) {}, [](int) { return false; });
       if (events_.empty()) nap(kNapMicroseconds);
     }
   } catch (const Error& error) {
@@ -118,7 +120,8 @@ bool FabricEndpoint::dispatch_by_lane(int peer, Message& message) {
 bool FabricEndpoint::poll_lane() {
   if (!setup_.lane) return false;
   const bool moved = setup_.lane->poll(
-      [this](std::span<const std::byte> bytes) { take_message(-1, bytes.data(), bytes.size()); });
+      [this](std::span<const std::byte> bytes) { take_message(-1, bytes.data(), bytes.size()); },
+      [this](int peer) { return peer_at(peer).posts > 0; });
   for (const auto& [peer, why] : setup_.lane->take_losses()) lose(peer, false, why);
   return moved;
 }
@@ -180,9 +183,9 @@ void FabricEndpoint::copied(Peer& to, const Message& message) {
 }
 
 bool FabricEndpoint::progress() {
-  // What has come by sockets is handed on first: asking the rails too costs as much again.
+  // What has come by sockets is handed on first: asking the rails costs several times as much.
   bool moved = poll_lane();
-  const bool ask_rails = !moved || ++rails_left_out_ >= kMostLeftOut;
+  const bool ask_rails = (!moved && rails_are_due()) || ++rails_left_out_ >= kMostLeftOut;
   if (ask_rails) rails_left_out_ = 0;
   for (std::size_t rail = 0; ask_rails && rail < setup_.rails.size(); ++rail) {
     events_.clear();
@@ -200,6 +203,14 @@ bool FabricEndpoint::progress() {
     throw error;
   }
   return moved;
+}
+
+// Something must come or go on a rail. Else only what found a socket full does, or returned
+// credits.
+bool FabricEndpoint::rails_are_due() const {
+  return !setup_.lane || expected_on_rails_ > 0 || !granted_.empty() || !outgoing_.empty() ||
+         !waiting_peers_.empty() ||
+         std::ranges::any_of(setup_.rails, [](const auto& rail) { return rail->in_flight() > 0; });
 }
 
 bool FabricEndpoint::sending() const {
@@ -399,11 +410,13 @@ void FabricEndpoint::flush_grants() {
 // so that the peer can compare.
 void FabricEndpoint::announce_stalled() {
   const auto now = Clock::now();
-  if (std::chrono::duration<double>(now - last_stall_check_).count() < kAnnounceSeconds) return;
+  if (std::chrono::duration<double>(now - last_stall_check_).count() < kStallCheckSeconds) return;
   last_stall_check_ = now;
+  // A small one has been announced when it was posted, and waits for that. A peer that takes
+  // nothing gets no more to take.
   for (auto& [key, outgoing] : outgoing_)
-    if (!outgoing.started && !outgoing.announced &&
-        std::chrono::duration<double>(now - outgoing.posted).count() >= kAnnounceSeconds)
+    if (!outgoing.started && outgoing.bytes > setup_.eager_bytes && now >= outgoing.announce_at &&
+        peer_at(outgoing.peer).waiting.empty())
       announce(outgoing);
 }
 
@@ -413,7 +426,10 @@ void FabricEndpoint::sleep(int microseconds) {
   if (!can_poll_) return nap(std::min(microseconds, kNapMicroseconds));
   std::vector<pollfd> descriptors;
   for (const auto& rail : setup_.rails) {
-    if (!rail->may_wait()) return;
+    if (!rail->may_wait()) {
+      rails_left_out_ = kMostLeftOut;
+      return;
+    }
     descriptors.push_back({rail->wait_descriptor(), POLLIN, 0});
     if (rail->needs_frequent_progress()) microseconds = std::min(microseconds, kTimerMicroseconds);
   }
@@ -422,6 +438,8 @@ void FabricEndpoint::sleep(int microseconds) {
   if (ppoll(descriptors.data(), descriptors.size(), &time, nullptr) > 0 && setup_.lane &&
       descriptors.back().revents != 0)
     setup_.lane->look_closely();
+  else
+    rails_left_out_ = kMostLeftOut;
 }
 
 }  // namespace shoal::collectives

@@ -269,17 +269,20 @@ void SocketLane::split(int peer, std::span<const std::byte> bytes, const Take& t
   at(peer).in.assign(bytes.begin(), bytes.end());
 }
 
-bool SocketLane::poll(const Take& take) {
+bool SocketLane::poll(const Take& take, const Wanted& wanted) {
   // Those who are still connecting are met by their events.
   const bool rarely = ++polls_ % kEventsEvery == 0;
-  if (open_.size() > kAskedDirectly || rarely || unsent_ > 0 || std::exchange(closely_, false))
-    return poll_events(take);
-  bool moved = false;
-  for (std::size_t i = 0; i < open_.size();) {
-    const int peer = open_[i];
-    moved = receive(peer, take) || moved;
-    if (i < open_.size() && open_[i] == peer) ++i;  // else it has been closed
+  if (rarely || unsent_ > 0 || std::exchange(closely_, false)) return poll_events(take);
+  std::array<int, kAskedDirectly> asked;
+  std::size_t count = 0;
+  for (const int peer : open_) {
+    if (!wanted(peer)) continue;
+    if (count == asked.size()) return poll_events(take);
+    asked[count++] = peer;
   }
+  bool moved = false;
+  for (const int peer : std::span(asked).first(count))
+    if (at(peer).state == State::open) moved = receive(peer, take) || moved;
   return moved;
 }
 

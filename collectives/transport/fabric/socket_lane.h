@@ -38,9 +38,14 @@ class SocketLane {
   void reach(int peer);
   // True when all of it is on its way, copied: nothing travels in part.
   bool send(int peer, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // Gives what has arrived, message by message; true when something moved.
+  // Gives what has arrived, message by message; true when something moved. Looks at the sockets of
+  // `wanted` peers; now and then, and after look_closely(), at all: each look is a system call.
   using Take = std::function<void(std::span<const std::byte> message)>;
-  bool poll(const Take& take);
+  using Wanted = std::function<bool(int peer)>;
+  bool poll(const Take& take, const Wanted& wanted);
+  bool is_open(int peer) const {
+    return peers_[static_cast<std::size_t>(peer)].state == State::open;
+  }
   // Something that was sent waits here for room in a socket.
   bool unsent() const { return unsent_ > 0; }
   // To poll(2): readable when poll() has something to do. It was: look_closely() before.
