@@ -147,10 +147,10 @@ TEST(Messages, NameWhoDoesNotComeWhenTheDeadlinePasses) {
     if (world.rank == 0) c->recv(x.data(), 7, DType::f32, 1)->wait();
     sleep_seconds(1);
   });
-  EXPECT_THAT(errors[0],
-              AllOf(HasSubstr("recv of 7 f32 from rank 1 (message 1 from rank 1) did not "
-                              "finish within 0.3 s"),
-                    HasSubstr("rank 1 has not sent it (it last called barrier (#1))")));
+  EXPECT_THAT(
+      errors[0],
+      AllOf(HasSubstr("recv of 7 f32 from rank 1 (message 1 from rank 1) did not finish within"),
+            HasSubstr("rank 1 has not sent it (it last called barrier (#1))")));
 }
 
 TEST(Messages, OfAPartNameRanksAsTheJobNumbersThem) {
