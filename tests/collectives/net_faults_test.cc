@@ -19,6 +19,7 @@
 #include "shoal/collectives/diagnosis/diagnose.h"
 #include "shoal/collectives/transport/control_connection.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/rendezvous/forwarding_store.h"
 
 namespace shoal::collectives {
 namespace {
@@ -343,32 +344,20 @@ TEST(ControlLinks, NameTheRanksThatDidNotCome) {
 }
 
 // What rank 0 tells of itself reaches the others with other addresses.
-class ReaddressedStore final : public Store {
+class ReaddressedStore final : public ForwardingStore {
  public:
   ReaddressedStore(Store& store, std::string addresses)
-      : store_(store), addresses_(std::move(addresses)) {}
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-  std::optional<std::string> try_get(std::string_view key) override { return store_.try_get(key); }
+      : ForwardingStore(store), addresses_(std::move(addresses)) {}
   std::string get(std::string_view key, Deadline deadline) override {
-    const std::string value = store_.get(key, deadline);
+    const std::string value = ForwardingStore::get(key, deadline);
     if (!key.ends_with("/hub")) return value;
     std::istringstream card(value);
     std::string host, port, secret;
     card >> host >> port >> secret;
     return fmt::format("elsewhere {} {} {} 127.0.0.1 ::1", port, secret, addresses_);
   }
-  std::int64_t add(std::string_view key, std::int64_t amount) override {
-    return store_.add(key, amount);
-  }
-  bool compare_set(std::string_view key, const std::optional<std::string>& expected,
-                   std::string_view desired) override {
-    return store_.compare_set(key, expected, desired);
-  }
-  bool remove(std::string_view key) override { return store_.remove(key); }
-  std::string name() const override { return store_.name(); }
 
  private:
-  Store& store_;
   const std::string addresses_;
 };
 

@@ -96,6 +96,25 @@ TEST(Patience, SleepsForAWhileWhereOthersWantTheCore) {
   EXPECT_FALSE(patience.spent(start + microseconds(30000)));
 }
 
+// A rank that waits too gives the core back at once; who computes does not, and every yield would
+// cost as much again.
+TEST(Patience, SleepsAtOnceWhereAYieldTookASliceOfTheScheduler) {
+  using std::chrono::microseconds;
+  const Clock::time_point start{std::chrono::hours(1)};
+  Patience patience(microseconds(160));
+  EXPECT_FALSE(patience.spent(start));
+  EXPECT_FALSE(patience.spent(start + microseconds(200)));
+  EXPECT_FALSE(patience.spent(start + microseconds(300)));
+  EXPECT_TRUE(patience.spent(start + microseconds(3300)));
+  EXPECT_TRUE(patience.spent(start + microseconds(4300)));  // after a sleep of as long
+  patience.moved(start + microseconds(4400));
+  EXPECT_FALSE(patience.spent(start + microseconds(4500)));  // looking still comes first
+  EXPECT_TRUE(patience.spent(start + microseconds(4700)));
+  patience.moved(start + microseconds(4800));
+  EXPECT_FALSE(patience.spent(start + microseconds(24000)));  // and it is over some time
+  EXPECT_TRUE(spent_at_last(patience, start + microseconds(24200)));
+}
+
 TEST(Patience, IsNotLostForAFewYieldsThatTookLong) {
   using std::chrono::microseconds;
   Clock::time_point now{std::chrono::hours(1)};
