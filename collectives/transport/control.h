@@ -4,8 +4,10 @@
 // A rank's place is one 64-bit word (sequence << 32 | steps done): sequence counts operations
 // from 1, steps those of the current one. Stored with release order after the data it vouches
 // for (not always the descriptor, see ControlSlot). Differences are taken as signed, so both counts
-// may wrap. An operation starts only when all ranks have published it, so nobody is ever more than
-// one operation ahead, and two slots, used by turns, are enough.
+// may wrap. A rank publishes operation t only once every rank has published t - kLead, and so has
+// finished what came before that, and once all are known to have called the same up to some
+// operation from there on. So ranks are at most kLead apart, and of 2 kLead slots, used by turns, a
+// rank reads those of the last kLead operations of its own while nobody writes them.
 #pragma once
 
 #include <array>
@@ -30,6 +32,7 @@ struct Location {
 struct Descriptor : Signature {
   std::uint32_t sequence = 0;
   std::uint32_t number = 0;  // as the user counts, for messages
+  bool step = false;         // of another call, which this describes
   double factor = 1;         // of premultiplied_sum
   Location send, recv;
 };
@@ -40,20 +43,36 @@ inline constexpr std::size_t kInlineBytes = 8192;
 // the neighbour of a line that is read, and would take from its writer what nobody asked for.
 inline constexpr std::size_t kApart = 128;
 
+// By how many operations a rank may be ahead of another.
+inline constexpr std::uint32_t kLead = 8;
+inline constexpr std::uint32_t kSlots = 2 * kLead;
+
 // All that the peers of a small operation need, in the one cache line that they wait for. A rank
 // reads a slot once `place` is place_of(its sequence, 0), exactly: the slot's other sequences are
-// two away, so no count wraps here.
+// kSlots away, so no count wraps here.
 struct alignas(64) FirstLine {
-  static constexpr std::size_t kPayloadBytes = 40;
+  static constexpr std::size_t kPayloadBytes = 48;
   std::atomic<std::uint64_t> place{0};
-  std::uint64_t kind = 0;  // the signature but its counts
-  std::int64_t count = 0;
+  // Of all signatures up to this operation's: ranks that called something else once, even if
+  // nobody looked then, differ in it from there on.
+  std::uint64_t history = 0;
   std::byte payload[kPayloadBytes];  // of an inline exchange that fits; else it is the slot's
 };
-constexpr std::uint64_t kind_of(const Signature& s) {
-  return static_cast<std::uint64_t>(s.operation) | static_cast<std::uint64_t>(s.dtype) << 8 |
-         std::uint64_t{s.reduce} << 16 | std::uint64_t{s.algorithm} << 24 |
-         std::uint64_t{static_cast<std::uint32_t>(s.root)} << 32;
+constexpr std::uint64_t hash_of(const Signature& s) {
+  const std::uint64_t kind = static_cast<std::uint64_t>(s.operation) |
+                             static_cast<std::uint64_t>(s.dtype) << 8 |
+                             std::uint64_t{s.reduce} << 16 | std::uint64_t{s.algorithm} << 24 |
+                             std::uint64_t{static_cast<std::uint32_t>(s.root)} << 32;
+  std::uint64_t hash = kind * 0x9e3779b97f4a7c15;
+  hash = ((hash ^ hash >> 32) + static_cast<std::uint64_t>(s.count)) * 0xbf58476d1ce4e5b9;
+  hash = ((hash ^ hash >> 32) + s.counts) * 0x94d049bb133111eb;
+  return hash ^ hash >> 32;
+}
+// One to one in either argument: what differed once stays different, and two signatures make two
+// histories of one, unless their hashes are equal.
+constexpr std::uint64_t history_after(std::uint64_t before, std::uint64_t hash) {
+  const std::uint64_t mixed = (before ^ hash) * 0x9e3779b97f4a7c15;
+  return mixed ^ mixed >> 32;
 }
 
 // The payload: counts of a _v operation, then the data of a call that travels inline.
@@ -95,7 +114,7 @@ struct alignas(kApart) RankPage {
   std::atomic<std::uint32_t> has_last_words{0};  // LastWords, once they can be read
   char last_words[504];  // why this rank gave up, for those who find it gone
   MemoryAccess memory;
-  ControlSlot slots[2];
+  ControlSlot slots[kSlots];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
@@ -108,6 +127,9 @@ constexpr bool reached(std::uint64_t place, std::uint64_t target) {
 }
 constexpr std::uint32_t sequence_of(std::uint64_t place) {
   return static_cast<std::uint32_t>(place >> 32);
+}
+constexpr bool before(std::uint32_t a, std::uint32_t b) {  // of two sequences
+  return static_cast<std::int32_t>(b - a) > 0;
 }
 
 }  // namespace shoal::collectives

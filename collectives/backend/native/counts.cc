@@ -11,7 +11,7 @@ namespace {
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 const ControlSlot& slot_of(const Group& group, std::uint32_t sequence, int peer) {
-  return group.page(peer).slots[sequence % 2];
+  return group.slot(peer, sequence);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
       buffers_(static_cast<std::size_t>(group_->size())),
       messages_(std::make_unique<Messages>(group_, flight_)),
       next_sequence_(first_sequence),
+      agreed_(first_sequence - 1),
       flight_(std::move(flight)),
       thread_([this] { progress_loop(); }) {}
 
@@ -73,9 +74,9 @@ std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fus
     } else {
       ++next_sequence_;
       guarded([&] { queue_.push_back(operation); });
-      if (announced)
-        describe_announced(*operation);
-      else if (queue_.size() == 1)
+      if (announced) describe_announced(*operation);
+      // Of what was announced only a call that needs nothing of others can be done by now.
+      if (announced ? only_source(operation->call) == group_->rank() : queue_.size() == 1)
         advance();
     }
     parked = naps_.parked();
@@ -219,6 +220,7 @@ bool Engine::drive_messages() {
 Engine::Progress Engine::advance_head() {
   QueuedOperation& head = *queue_.front();
   if (!head.published) {
+    if (!has_room(head.sequence)) return Progress::none;
     publish_descriptor(head);
     return Progress::step;
   }
@@ -260,6 +262,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   static_cast<Signature&>(d) = signature_of(call);
   d.sequence = operation.sequence;
   d.number = number_of(operation);
+  d.step = call.outer.has_value();
   d.factor = call.factor;
   d.send = d.recv = Location{};
   write_counts(call, slot);
@@ -285,23 +288,25 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   flight_.submitted(operation.sequence, d);
   operation.published = true;
   // Last and at once: peers poll the first line, and would take it away between slow writes.
-  if (inlined) operation.payload_bytes = write_inline_payload(call, rank, size, slot);
-  slot.first.kind = kind_of(d);
-  slot.first.count = d.count ^ static_cast<std::int64_t>(d.counts);  // both only compared
+  if (operation.exchanged_inline) {
+    operation.layout = inline_layout(call, rank, size);
+    operation.layout.write(call.send, rank, slot);
+    repeated_.remember(call, d, operation.layout);
+  } else if (inlined) {
+    write_inline_payload(call, size, call.send_bytes(rank, size), slot);
+  }
+  slot.first.history =
+      history_after(group_->slot(rank, operation.sequence - 1).first.history, hash_of(d));
   slot.described.store(operation.sequence, std::memory_order_release);
   group_->publish(place_of(operation.sequence, 0));
-  if (operation.exchanged_inline) {
-    const bool sends = call.operation != Operation::broadcast || call.root == rank;
-    repeated_.remember(call, d, sends ? call.send_bytes(rank, size) : 0, operation.payload_bytes);
-  }
 }
 
-// Peers begin to answer before the rest of the submission is done. The slot is free: with nothing
-// queued here, every rank has published the operation before this one, and so finished the one that
-// used this slot.
+// Peers begin to answer before the rest of the submission is done.
 bool Engine::announce_repeated(const Call& call) {
-  if (!repeated_.is_like(call) || group_->aborted_by()) return false;
-  repeated_.write(call.send, group_->slot(group_->rank(), next_sequence_));
+  if (!repeated_.is_like(call) || group_->aborted_by() || !has_room(next_sequence_)) return false;
+  const int rank = group_->rank();
+  repeated_.write(call.send, rank, group_->slot(rank, next_sequence_ - 1).first.history,
+                  group_->slot(rank, next_sequence_));
   group_->publish(place_of(next_sequence_, 0));
   return true;
 }
@@ -311,41 +316,21 @@ void Engine::describe_announced(QueuedOperation& operation) {
   Descriptor& d = slot.descriptor;
   static_cast<Signature&>(d) = repeated_.signature();
   d.sequence = d.number = operation.sequence;
+  d.step = false;
   d.factor = 1;
   d.send = d.recv = Location{};
   slot.described.store(operation.sequence, std::memory_order_release);
   flight_.submitted(operation.sequence, d);
   operation.published = operation.exchanged_inline = true;
-  operation.payload_bytes = repeated_.outside();
-}
-
-bool Engine::described(const QueuedOperation& operation, int peer) {
-  const ControlSlot& slot = group_->slot(peer, operation.sequence);
-  if (slot.described.load(std::memory_order_acquire) == operation.sequence) return true;
-  waits_for_ = peer;
-  return false;
-}
-
-bool Engine::exchange_when_matched(const QueuedOperation& operation) {
-  waits_for_ = -1;
-  if (!group_->all_published(operation.sequence, operation.payload_bytes)) return false;
-  const FirstLine& own = group_->slot(group_->rank(), operation.sequence).first;
-  for (int peer = 0; peer < group_->size(); ++peer) {
-    const ControlSlot& slot = group_->slot(peer, operation.sequence);
-    if (slot.first.kind == own.kind && slot.first.count == own.count) continue;
-    if (!described(operation, peer)) return false;
-    check_match(operation, peer, slot.descriptor);
-  }
-  run_inline_exchange(*group_, *reduction_, choice_.fixed_order(), operation.call,
-                      operation.sequence, operation.payload_bytes == 0);
-  return true;
+  operation.layout = repeated_.layout();
 }
 
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
   waits_for_ = -1;
   if (!group_->all_published(operation.sequence)) return false;
   for (int peer = 0; peer < group_->size(); ++peer)
-    if (!described(operation, peer)) return false;
+    if (!matches(operation.sequence, peer) || !described(operation.sequence, peer)) return false;
+  agreed_ = operation.sequence;
   const auto size = static_cast<std::size_t>(group_->size());
   std::ranges::fill(buffers_.send, nullptr);
   std::ranges::fill(buffers_.recv, nullptr);
@@ -366,7 +351,6 @@ bool Engine::make_plan_when_matched(QueuedOperation& operation) {
                       choice_};
   for (int peer = 0; peer < group_->size(); ++peer) {
     const Descriptor& d = group_->slot(peer, operation.sequence).descriptor;
-    if (peer != group_->rank()) check_match(operation, peer, d);
     const auto p = static_cast<std::size_t>(peer);
     buffers_.send_symmetric[p] = d.send.symmetric();
     buffers_.recv_symmetric[p] = d.recv.symmetric();
@@ -403,8 +387,15 @@ bool Engine::step_ready(const QueuedOperation& operation) const {
 
 int Engine::blocking_peer(const QueuedOperation& operation) const {
   const auto place = [&](std::uint32_t steps) { return place_of(operation.sequence, steps); };
+  if (!operation.published) {
+    const int peer = group_->first_behind(place_of(operation.sequence - kLead, 0));
+    return peer >= 0 ? peer : waits_for_;
+  }
   if (!operation.plan) {
-    const int peer = group_->first_behind(place(0));
+    const int source = operation.exchanged_inline ? only_source(operation.call) : -1;
+    const int peer = source < 0 ? group_->first_behind(place(0))
+                     : reached(group_->page(source).place.load(), place(0)) ? -1
+                                                                            : source;
     return peer >= 0 ? peer : waits_for_;
   }
   const Requirement needed = operation.plan->needs(operation.step);
@@ -423,7 +414,7 @@ int Engine::blocking_peer(const QueuedOperation& operation) const {
 bool Engine::may_progress() const {
   if (group_->aborted_by() || stopping_.load() || messages_->ready()) return true;
   if (queue_.empty()) return messages_->idle();
-  return !queue_.front()->published || blocking_peer(*queue_.front()) < 0;
+  return blocking_peer(*queue_.front()) < 0;
 }
 
 void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
@@ -517,9 +508,7 @@ void Engine::check_peers(const QueuedOperation& head) {
     if (blocking < 0) return;
     const auto target = place_of(head.sequence, head.plan ? head.plan->steps() : 0);
     if (peer != blocking && reached(group_->page(peer).place.load(), target)) continue;
-    fail(lost(peer, state, head),
-         {state == LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
-          {group_->member(peer)}});
+    fail_with(peer, state, head);
   }
 }
 

@@ -1,10 +1,9 @@
 // The queue of operations of one native Communicator, and who drives it.
 //
 // Collectives run strictly in the order of submission, one at a time; messages beside them. Whoever
-// submits, tests or
-// waits drives the head operation; the progress thread takes over when something is in flight and
-// nobody has driven it for a while (naps.h), one step at a time, and sleeps instead of spinning
-// (decision 3).
+// submits, tests or waits drives the head operation; the progress thread takes over when something
+// is in flight and nobody has driven it for a while (naps.h), one step at a time, and sleeps
+// instead of spinning (decision 3).
 #pragma once
 
 #include <atomic>
@@ -31,9 +30,9 @@ struct QueuedOperation {
   std::unique_ptr<Fusion> fusion;  // what it stands for, if several
   std::uint32_t sequence = 0;
   bool published = false;
-  bool exchanged_inline = false;   // and so without a plan
-  std::int64_t payload_bytes = 0;  // of that, beside the first line
-  std::unique_ptr<Plan> plan;      // once all descriptors match
+  bool exchanged_inline = false;  // and so without a plan:
+  InlineLayout layout;
+  std::unique_ptr<Plan> plan;  // once all descriptors match
   std::uint32_t step = 0;
   std::optional<Clock::time_point> first_test;  // that found it unfinished
   std::atomic<bool> done{false};
@@ -81,10 +80,16 @@ class Engine {
   // describe_announced() owes the rest.
   bool announce_repeated(const Call& call);
   void describe_announced(QueuedOperation& operation);
-  bool described(const QueuedOperation& operation, int peer);  // its descriptor can be read
+  // run_ahead.cc: whether no rank is more than kLead operations behind `sequence`, which is the
+  // next to be published. Fails where one called something else before.
+  bool has_room(std::uint32_t sequence);
+  // Whether the peer's calls up to `sequence`, published by both, are this rank's; fails where one
+  // is not. False where that is not known yet.
+  bool matches(std::uint32_t sequence, int peer);
+  bool described(std::uint32_t sequence, int peer);  // its descriptor can be read
   bool exchange_when_matched(const QueuedOperation& operation);
   bool make_plan_when_matched(QueuedOperation& operation);
-  void check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs);
+  [[noreturn]] void name_mismatch(std::uint32_t sequence, int peer);
   void check_pairs(const QueuedOperation& operation);  // of an all_to_all_v
   bool step_ready(const QueuedOperation& operation) const;
   bool may_progress() const;
@@ -105,6 +110,10 @@ class Engine {
   void check_peers(const QueuedOperation& head);
   // Fails where a rank whose buffers a step may touch has given up: it may have freed them.
   void check_before_step(const QueuedOperation& head);
+  // Of a call that needs nothing of others: fails where one that has not come to it has given up.
+  void check_before_running_ahead(const QueuedOperation& head);
+  // The peer is gone or has given up: a mismatch with it is what to say, if there was one.
+  [[noreturn]] void fail_with(int peer, LinkState state, const QueuedOperation& head);
   Error lost(int peer, LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);
   // The first rank that the head operation waits for, or whose memory; -1: none.
@@ -144,6 +153,7 @@ class Engine {
   std::deque<std::shared_ptr<QueuedOperation>> queue_;
   std::shared_ptr<QueuedOperation> spare_;  // done
   std::uint32_t next_sequence_;
+  std::uint32_t agreed_;  // up to here every rank has published, and called the same
   std::optional<Error> failure_;
   CommunicatorStatistics statistics_;
   FlightRecorder flight_;

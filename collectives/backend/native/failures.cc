@@ -18,28 +18,26 @@ std::string named(const QueuedOperation& operation) {
   return fmt::format("{} (#{})", describe(operation.call), number_of(operation));
 }
 
-void Engine::check_match(const QueuedOperation& operation, int peer, const Descriptor& theirs) {
-  const Descriptor& own = group_->own_page().slots[operation.sequence % 2].descriptor;
-  if (theirs.sequence == own.sequence &&
-      static_cast<const Signature&>(theirs) == static_cast<const Signature&>(own))
-    return;
+void Engine::name_mismatch(std::uint32_t sequence, int peer) {
+  const Descriptor& own = group_->slot(group_->rank(), sequence).descriptor;
+  const Descriptor& theirs = group_->slot(peer, sequence).descriptor;
   std::string text = fmt::format(
       "ranks called different operations: rank {} called {}, rank {} called {}",
       group_->member(group_->rank()), describe(own), group_->member(peer), describe(theirs));
-  if (theirs.algorithm != own.algorithm && describe(own) == describe(theirs))
-    text +=
-        fmt::format(" (with algorithm {} and {})", to_string(static_cast<Algorithm>(own.algorithm)),
-                    to_string(static_cast<Algorithm>(theirs.algorithm)));
-  if (operation.call.outer && describe(theirs) == describe(own))
-    text += " with other counts or options";
-  else if (!operation.call.outer && theirs.operation == own.operation &&
-           theirs.counts != own.counts)
-    text += has_counts(own.operation) ? counts_difference(*group_, operation.sequence, peer)
+  if (describe(own) == describe(theirs)) {
+    if (theirs.algorithm != own.algorithm)
+      text += fmt::format(" (with algorithm {} and {})",
+                          to_string(static_cast<Algorithm>(own.algorithm)),
+                          to_string(static_cast<Algorithm>(theirs.algorithm)));
+    if (own.step) text += " with other counts or options";
+  }
+  if (!own.step && theirs.operation == own.operation && theirs.counts != own.counts)
+    text += has_counts(own.operation) ? counts_difference(*group_, sequence, peer)
                                       : ", fused of other calls of a group";
   fail(Error(ErrorCode::mismatch, text, "call the same operations in the same order on every rank")
            .at_rank(group_->member(group_->rank()))
            .with_peer(group_->member(peer))
-           .in_operation(named(operation)));
+           .in_operation(fmt::format("{} (#{})", describe(own), own.number)));
 }
 
 void Engine::check_pairs(const QueuedOperation& operation) {
@@ -57,7 +55,24 @@ void Engine::check_before_step(const QueuedOperation& head) {
   for (int peer = 0; peer < group_->size(); ++peer)
     if (group_->has_failed(peer) && peer != group_->rank() &&
         !reached(group_->page(peer).place.load(), target))
-      fail(lost(peer, LinkState::open, head));
+      fail_with(peer, LinkState::open, head);
+}
+
+void Engine::check_before_running_ahead(const QueuedOperation& head) {
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (group_->has_failed(peer) && peer != group_->rank() &&
+        !reached(group_->page(peer).place.load(), place_of(head.sequence, 0)))
+      fail_with(peer, LinkState::open, head);
+}
+
+void Engine::fail_with(int peer, LinkState state, const QueuedOperation& head) {
+  // It may have given up over an operation that this rank did not wait in.
+  const std::uint32_t theirs = sequence_of(group_->page(peer).place.load());
+  const std::uint32_t newest = sequence_of(group_->own_page().place.load());
+  if (!before(newest, theirs) && before(newest - kLead, theirs) && group_->published(peer, theirs))
+    (void)matches(theirs, peer);
+  fail(lost(peer, state, head), {state == LinkState::lost ? Blame::Kind::died : Blame::Kind::nobody,
+                                 {group_->member(peer)}});
 }
 
 Error Engine::lost(int peer, LinkState state, const QueuedOperation& head) const {
@@ -93,7 +108,9 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
   const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
   std::vector<std::string> missing;
   int first = -1;
+  const int source = head.published && head.exchanged_inline ? only_source(head.call) : -1;
   const auto target = [&](int peer) {
+    if (!head.published) return place_of(head.sequence - kLead, 0);
     if (!head.plan) return place_of(head.sequence, 0);
     const Requirement needed = head.plan->needs(head.step);
     std::uint32_t steps = needed.all;
@@ -104,7 +121,7 @@ Error Engine::timeout_error(const QueuedOperation& operation, double waited) con
   for (int peer = 0; peer < group_->size(); ++peer) {
     const bool behind = !reached(group_->page(peer).place.load(), target(peer));
     const bool owes = !head.plan && peer == waits_for_;
-    if (peer == group_->rank() || (!behind && !owes)) continue;
+    if (peer == group_->rank() || (source >= 0 && peer != source) || (!behind && !owes)) continue;
     if (first < 0) first = peer;
     const bool said = group_->slot(peer, head.sequence).described.load(std::memory_order_acquire) ==
                       head.sequence;

@@ -102,7 +102,7 @@ std::byte* Group::bounce(int peer) const { return control_[index(peer)]->data() 
 void Group::publish(std::uint64_t place) {
   RankPage& own = own_page();
   if (static_cast<std::uint32_t>(place) == 0)
-    own.slots[sequence_of(place) % 2].first.place.store(place, std::memory_order_release);
+    slot(rank_, sequence_of(place)).first.place.store(place, std::memory_order_release);
   // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
   if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
     own.place.store(place, std::memory_order_release);
@@ -127,13 +127,9 @@ int Group::first_behind(std::uint64_t target) const {
   return -1;
 }
 
-bool Group::all_published(std::uint32_t sequence, std::int64_t payload_bytes) const {
-  for (std::int64_t at = 0; at < std::min(payload_bytes, kFetchedAhead); at += 64)
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) __builtin_prefetch(slot(peer, sequence).payload + at);
+bool Group::all_published(std::uint32_t sequence) const {
   for (int peer = 0; peer < size_; ++peer)
-    if (slot(peer, sequence).first.place.load(std::memory_order_acquire) != place_of(sequence, 0))
-      return false;
+    if (!published(peer, sequence)) return false;
   return true;
 }
 

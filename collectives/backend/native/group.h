@@ -46,15 +46,19 @@ class Group {
   std::byte* mailboxes(int peer) const;  // of its messages to each rank
 
   ControlSlot& slot(int peer, std::uint32_t sequence) const {
-    return page(peer).slots[sequence % 2];
+    return page(peer).slots[sequence % kSlots];
   }
 
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
   void publish(std::uint64_t place);
-  // Whether all ranks have filled their slots for operation `sequence`: reads their first lines,
-  // and fetches ahead so many bytes of their payloads, at most kFetchedAhead.
-  bool all_published(std::uint32_t sequence, std::int64_t payload_bytes = 0) const;
+  // Whether that rank, or all, have filled their slots for operation `sequence`: reads their first
+  // lines.
+  bool published(int peer, std::uint32_t sequence) const {
+    return slot(peer, sequence).first.place.load(std::memory_order_acquire) ==
+           place_of(sequence, 0);
+  }
+  bool all_published(std::uint32_t sequence) const;
   // Whether whoever sleeps must fence all ranks first (doorbell.h).
   bool sleepers_fence() const;
   // From now on this rank fences when it publishes: where sleeping is the rule, that costs less
@@ -96,7 +100,6 @@ class Group {
 
  private:
   static constexpr double kClosingSeconds = 1;
-  static constexpr std::int64_t kFetchedAhead = 256;
 
   std::size_t control_bytes() const;
   void introduce_memory();  // before anybody sees the own page

@@ -2,13 +2,13 @@
 //
 // A rank writes its data beside its descriptor and publishes; once every rank has, each computes
 // its own result from all slots. What is kept off this path, and why: a rank reads one cache line
-// of each peer while up to 40 bytes travel (FirstLine: the flag, what must agree, the data);
+// of each peer while up to 48 bytes travel (FirstLine: the flag, what must agree, the data);
 // what lies beside it is fetched while the flag is waited for, so that it does not come after it;
 // publishing is two plain stores (sleepers do the fencing, doorbell.h); nothing is allocated for
 // the operation but its entry in the queue; no clock is read until a wait has spun for a while.
 //
-// A slot is written again two operations later. By then every rank has published the operation in
-// between, and so has finished with this one.
+// A slot is written again kSlots operations later. By then every rank has published one in between,
+// and so has finished with this one (run_ahead.cc).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::size_t kRanksOnStack = 16;
 constexpr int kFew = 4;
+constexpr std::int64_t kFetchedAhead = 256;  // bytes
 
 // The other operations that travel inline have plans, which look for data in the slot's payload.
 bool needs_no_plan(Operation operation) {
@@ -37,11 +38,6 @@ bool needs_no_plan(Operation operation) {
     default:
       return false;
   }
-}
-
-bool fits_first_line(const Call& call, std::int64_t bytes) {
-  return needs_no_plan(call.operation) &&
-         bytes <= static_cast<std::int64_t>(FirstLine::kPayloadBytes);
 }
 
 // The sum of a handful of elements, in rank order as ReductionKernels folds, without the way there.
@@ -64,16 +60,16 @@ struct Exchange {
   bool fixed_order;
   const Call& call;
   std::uint32_t sequence;
-  bool first_line;     // the data lies there
+  const InlineLayout& layout;
   std::int64_t bytes;  // of the `count` elements of the call
 
-  const std::byte* payload(int peer) const {
-    const ControlSlot& slot = group.slot(peer, sequence);
-    return first_line ? slot.first.payload : slot.payload;
+  const std::byte* data(int peer) const {
+    return layout.data(group.rank(), peer, group.slot(peer, sequence));
   }
-  void reduce(std::span<const void*> sources, std::int64_t offset) const {
+  // `own`: this rank's share of what is reduced.
+  void reduce(std::span<const void*> sources, const std::byte* own) const {
     for (int peer = 0; peer < group.size(); ++peer)
-      sources[static_cast<std::size_t>(peer)] = payload(peer) + offset;
+      sources[static_cast<std::size_t>(peer)] = peer == group.rank() ? own : data(peer);
     // Of three ranks the canonical tree is the fold from the left.
     const bool few =
         call.op == ReduceOp::sum && call.count <= kFew && (!fixed_order || sources.size() <= 3);
@@ -86,13 +82,17 @@ struct Exchange {
     reduce_ranks(reduction, call, sources, factors, call.recv, call.count);
   }
   void reduce(std::int64_t offset) const {
+    const std::byte* own = static_cast<const std::byte*>(call.send) + offset;
     const auto size = static_cast<std::size_t>(group.size());
     if (size <= kRanksOnStack) {
       std::array<const void*, kRanksOnStack> sources;
-      return reduce(std::span(sources).first(size), offset);
+      return reduce(std::span(sources).first(size), own);
     }
     std::vector<const void*> sources(size);
-    reduce(sources, offset);
+    reduce(sources, own);
+  }
+  void copy(void* to, const void* from) const {
+    if (to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
   }
 };
 
@@ -100,29 +100,65 @@ struct Exchange {
 
 bool exchanges_inline(const Call& call) { return needs_no_plan(call.operation); }
 
+int only_source(const Call& call) {
+  return call.operation == Operation::broadcast ? call.root : -1;
+}
+
+InlineLayout inline_layout(const Call& call, int rank, int size) {
+  InlineLayout layout;
+  if (call.operation == Operation::barrier) return layout;
+  layout.read = call.count * static_cast<std::int64_t>(size_of(call.dtype));
+  // Nobody reads a rank's own part, and with two ranks that is half of what it has.
+  layout.parts = call.operation == Operation::reduce_scatter;
+  const std::int64_t sent = layout.read * (layout.parts ? size - 1 : 1);
+  layout.first_line = sent <= static_cast<std::int64_t>(FirstLine::kPayloadBytes);
+  const int source = only_source(call);
+  layout.written = source < 0 || source == rank ? sent : 0;
+  return layout;
+}
+
+void InlineLayout::write(const void* send, int rank, ControlSlot& slot) const {
+  if (written == 0) return;
+  std::byte* to = first_line ? slot.first.payload : slot.payload;
+  const auto* from = static_cast<const std::byte*>(send);
+  const std::int64_t before = parts ? rank * read : written;
+  std::memcpy(to, from, static_cast<std::size_t>(before));
+  if (before < written)
+    std::memcpy(to + before, from + before + read, static_cast<std::size_t>(written - before));
+}
+
+const std::byte* InlineLayout::data(int reader, int writer, const ControlSlot& slot) const {
+  const std::byte* begin = first_line ? slot.first.payload : slot.payload;
+  return parts ? begin + (reader < writer ? reader : reader - 1) * read : begin;
+}
+
+void fetch_inline_ahead(const Group& group, const Call& call, std::uint32_t sequence,
+                        const InlineLayout& layout) {
+  if (layout.first_line) return;
+  const int source = only_source(call);
+  for (std::int64_t at = 0; at < std::min(layout.read, kFetchedAhead); at += 64)
+    for (int peer = 0; peer < group.size(); ++peer)
+      if (peer != group.rank() && (source < 0 || peer == source))
+        __builtin_prefetch(layout.data(group.rank(), peer, group.slot(peer, sequence)) + at);
+}
+
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
-                         const Call& call, std::uint32_t sequence, bool first_line) {
+                         const Call& call, std::uint32_t sequence, const InlineLayout& layout) {
   if (call.count == 0 || call.operation == Operation::barrier) return;
-  const Exchange exchange{group,
-                          reduction,
-                          fixed_order,
-                          call,
-                          sequence,
-                          first_line,
-                          call.count * static_cast<std::int64_t>(size_of(call.dtype))};
-  const auto bytes = static_cast<std::size_t>(exchange.bytes);
+  const std::int64_t bytes = call.count * static_cast<std::int64_t>(size_of(call.dtype));
+  const Exchange exchange{group, reduction, fixed_order, call, sequence, layout, bytes};
   auto* recv = static_cast<std::byte*>(call.recv);
   switch (call.operation) {
     case Operation::all_reduce:
       return exchange.reduce(0);
     case Operation::reduce_scatter:
-      return exchange.reduce(group.rank() * exchange.bytes);
+      return exchange.reduce(group.rank() * bytes);
     case Operation::all_gather:
       for (int peer = 0; peer < group.size(); ++peer)
-        std::memcpy(recv + peer * exchange.bytes, exchange.payload(peer), bytes);
+        exchange.copy(recv + peer * bytes, peer == group.rank() ? call.send : exchange.data(peer));
       return;
     case Operation::broadcast:
-      if (call.root != group.rank()) std::memcpy(recv, exchange.payload(call.root), bytes);
+      if (call.root != group.rank()) exchange.copy(recv, exchange.data(call.root));
       return;
     default:
       SHOAL_ASSERT(false);
@@ -142,14 +178,10 @@ bool travels_inline(const Call& call, int size, const PlanChoice& choice) {
   return bytes <= capacity;
 }
 
-std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot) {
-  if (call.count == 0 || call.operation == Operation::barrier) return 0;
-  const std::int64_t bytes = call.send_bytes(rank, size);
-  const bool near = fits_first_line(call, bytes);
-  std::byte* to = near ? slot.first.payload : slot.payload + counts_bytes(call.operation, size);
-  const bool sends = call.operation != Operation::broadcast || call.root == rank;
-  if (bytes > 0 && sends) std::memcpy(to, call.send, static_cast<std::size_t>(bytes));
-  return near ? 0 : bytes;
+void write_inline_payload(const Call& call, int size, std::int64_t bytes, ControlSlot& slot) {
+  if (bytes > 0)
+    std::memcpy(slot.payload + counts_bytes(call.operation, size), call.send,
+                static_cast<std::size_t>(bytes));
 }
 
 }  // namespace shoal::collectives

@@ -53,7 +53,7 @@ struct PlanContext {
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   std::int64_t element() const { return static_cast<std::int64_t>(size_of(call.dtype)); }
-  ControlSlot& slot(int peer) const { return group.page(peer).slots[sequence % 2]; }
+  ControlSlot& slot(int peer) const { return group.slot(peer, sequence); }
   // One source for each rank: reduces them and finishes avg and premultiplied_sum.
   void reduce(std::span<const void* const> sources, void* destination, std::int64_t count) const;
   // The same into every destination; `past_caches` as ReductionKernels says.
@@ -89,16 +89,33 @@ void reduce_ranks(kernels::ReductionKernels& reduction, const Call& call,
 
 // True when the call's data fits the control message; decided alike on all ranks.
 bool travels_inline(const Call& call, int size, const PlanChoice& choice);
-// Puts the bytes that others need beside the descriptor; returns how many of a rank lie outside of
-// its first line.
-std::int64_t write_inline_payload(const Call& call, int rank, int size, ControlSlot& slot);
+// Puts the bytes that others need beside the descriptor, for a plan.
+void write_inline_payload(const Call& call, int size, std::int64_t bytes, ControlSlot& slot);
 
 // The small-message path (inline_exchange.cc): operations that need no plan and no second look at
 // any rank.
 bool exchanges_inline(const Call& call);  // of a call that travels inline
-// Once every rank has published this call: this rank's result. `first_line`: the data lies there.
+// How the data of such a call lies in the slots.
+struct InlineLayout {
+  std::int64_t written = 0;  // bytes that this rank writes
+  std::int64_t read = 0;     // and reads of each slot that it reads
+  bool first_line = true;    // where the data is; else in the slot's payload
+  bool parts = false;        // one for each other rank, in their order; else the same for all
+
+  // The bytes of `send` that others need.
+  void write(const void* send, int rank, ControlSlot& slot) const;
+  // What `reader` needs of the slot of `writer`, another rank.
+  const std::byte* data(int reader, int writer, const ControlSlot& slot) const;
+};
+InlineLayout inline_layout(const Call& call, int rank, int size);
+// The rank whose data alone a call needs, so that nobody waits for anybody else; -1: all ranks'.
+int only_source(const Call& call);
+// Begins to load what run_inline_exchange() will read.
+void fetch_inline_ahead(const Group& group, const Call& call, std::uint32_t sequence,
+                        const InlineLayout& layout);
+// Once every rank, or the only source, has published this call: this rank's result.
 void run_inline_exchange(const Group& group, kernels::ReductionKernels& reduction, bool fixed_order,
-                         const Call& call, std::uint32_t sequence, bool first_line);
+                         const Call& call, std::uint32_t sequence, const InlineLayout& layout);
 
 // The plan for a call whose descriptors all match.
 std::unique_ptr<Plan> make_plan(PlanContext context, const PlanChoice& choice);

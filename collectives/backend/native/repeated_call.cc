@@ -1,19 +1,16 @@
 #include "shoal/collectives/backend/native/repeated_call.h"
 
-#include <cstring>
-
 namespace shoal::collectives {
 
-void RepeatedCall::remember(const Call& call, const Signature& signature, std::int64_t sent,
-                            std::int64_t outside) {
+void RepeatedCall::remember(const Call& call, const Signature& signature,
+                            const InlineLayout& layout) {
   // Of premultiplied_sum peers read the descriptor, and of a step of another call it is not the
   // call's own.
   known_ = !call.outer && call.op != ReduceOp::premultiplied_sum && call.counts.empty();
   op_ = call.op;
   signature_ = signature;
-  kind_ = kind_of(signature);
-  sent_ = sent;
-  outside_ = outside;
+  hash_ = hash_of(signature);
+  layout_ = layout;
 }
 
 bool RepeatedCall::is_like(const Call& call) const {
@@ -22,12 +19,10 @@ bool RepeatedCall::is_like(const Call& call) const {
          !call.outer;
 }
 
-void RepeatedCall::write(const void* send, ControlSlot& slot) const {
-  if (sent_ > 0)
-    std::memcpy(outside_ == 0 ? slot.first.payload : slot.payload, send,
-                static_cast<std::size_t>(sent_));
-  slot.first.kind = kind_;
-  slot.first.count = signature_.count;
+void RepeatedCall::write(const void* send, int rank, std::uint64_t before,
+                         ControlSlot& slot) const {
+  layout_.write(send, rank, slot);
+  slot.first.history = history_after(before, hash_);
 }
 
 }  // namespace shoal::collectives

@@ -1,0 +1,84 @@
+// How ranks that do not wait for each other stay together.
+//
+// A rank that needs nothing of others (the root of a small broadcast) is done once its data and
+// signature lie in its slot, and goes on to the next operation; a rank that needs the data of one
+// waits for that one only. So nobody compares all signatures of such an operation while it runs.
+// What makes up for it:
+//   the lead:    operation t is published only when every rank has published t - kLead, so that
+//                slots can be used again (control.h), and a rank whose peers never come waits, and
+//                fails by its deadline, at the latest kLead operations later;
+//   the history: each slot carries a hash of all signatures so far, and whoever looks at another's
+//                slot compares that. Two ranks that called something different differ in it from
+//                there on, and find out when next one needs the other's data or looks for room; the
+//                call that was different is then still in both ranks' slots.
+#include "shoal/collectives/backend/native/engine.h"
+
+namespace shoal::collectives {
+
+// The loads of `place` acquire: a rank that is seen to have published an operation has read all it
+// needed of those before it, and the slot it read may be written. They are made only when what was
+// seen last no longer suffices, since each takes a line from a core that is about to write it.
+bool Engine::has_room(std::uint32_t sequence) {
+  waits_for_ = -1;
+  const std::uint32_t least = sequence - kLead;
+  if (!before(agreed_, least)) return true;
+  std::uint32_t newest = sequence - 1;
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const std::uint32_t theirs =
+        sequence_of(group_->page(peer).place.load(std::memory_order_acquire));
+    if (before(theirs, newest)) newest = theirs;
+  }
+  if (before(newest, least)) return false;
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (!matches(newest, peer)) return false;
+  agreed_ = newest;
+  return true;
+}
+
+// Reads slots of this rank's last kLead operations only: no peer can be so far ahead that it writes
+// one of those again. One that the peer has published holds its history, which was written before.
+bool Engine::matches(std::uint32_t sequence, int peer) {
+  const int rank = group_->rank();
+  const auto history = [&](int of, std::uint32_t at) { return group_->slot(of, at).first.history; };
+  if (history(peer, sequence) == history(rank, sequence)) return true;
+  const std::uint32_t newest = sequence_of(group_->own_page().place.load());
+  for (std::uint32_t at = newest - kLead + 1; !before(sequence, at); ++at) {
+    if (!group_->published(rank, at) || !group_->published(peer, at)) continue;
+    if (history(peer, at) == history(rank, at)) continue;
+    if (!described(at, peer)) return false;
+    name_mismatch(at, peer);
+  }
+  throw_error(ErrorCode::internal, "native: rank {} has not published operation {}", peer,
+              sequence);
+}
+
+bool Engine::described(std::uint32_t sequence, int peer) {
+  const ControlSlot& slot = group_->slot(peer, sequence);
+  if (slot.described.load(std::memory_order_acquire) == sequence) return true;
+  waits_for_ = peer;
+  return false;
+}
+
+bool Engine::exchange_when_matched(const QueuedOperation& operation) {
+  waits_for_ = -1;
+  const std::uint32_t sequence = operation.sequence;
+  const int source = only_source(operation.call);
+  if (source == group_->rank()) {
+    check_before_running_ahead(operation);
+    return true;
+  }
+  fetch_inline_ahead(*group_, operation.call, sequence, operation.layout);
+  if (source >= 0) {
+    if (!group_->published(source, sequence) || !matches(sequence, source)) return false;
+  } else {
+    if (!group_->all_published(sequence)) return false;
+    for (int peer = 0; peer < group_->size(); ++peer)
+      if (!matches(sequence, peer)) return false;
+    agreed_ = sequence;
+  }
+  run_inline_exchange(*group_, *reduction_, choice_.fixed_order(), operation.call, sequence,
+                      operation.layout);
+  return true;
+}
+
+}  // namespace shoal::collectives
