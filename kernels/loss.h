@@ -1,6 +1,8 @@
 // Cross-entropy of a linear head, in slices: [tokens, vocabulary] logits never exist whole.
 #pragma once
 
+#include <cstdint>
+
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {
@@ -22,6 +24,23 @@ struct LinearCrossEntropyArgs {
   bool accumulate_dweight = false;  // dbias too
 };
 
+// Cross-entropy whose classes lie on several ranks (Shoeybi et al., "Megatron-LM", 2019): each has
+// the logits f32 [N, Vl] of classes [first_class, first_class + Vl), and tells the others four
+// numbers a row, f32 [N, 4]: its largest logit (-inf where it has none), the sum of exp(logit -
+// largest), the target's logit (0 where another has it) and the sum of its logits.
+inline constexpr std::int64_t kShardStatistics = 4;
+struct ShardCrossEntropyArgs {
+  View exponentials;     // [N, Vl] f32, what shard_statistics made of the logits
+  ConstView statistics;  // [ranks, N, 4] f32, everybody's
+  int rank = 0;          // whose classes these are
+  ConstView targets;     // [N] i32; negative: not a target
+  std::int64_t first_class = 0, classes = 0;  // of this rank's column 0; of all ranks
+  float label_smoothing = 0;
+  float loss_scale = 1;
+  View token_loss;  // [N] f32, the same bits on every rank; 0 where there is no target
+  View dlogits;     // optional [N, Vl] f32, bf16 or f16; f32 may be `exponentials` themselves
+};
+
 class LossKernels {
  public:
   virtual ~LossKernels() = default;
@@ -34,6 +53,12 @@ class LossKernels {
   // or f32; may be the logits themselves.
   virtual void cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
                              float loss_scale, View loss_sum, View dlogits, Stream stream) = 0;
+
+  // One rank's numbers; its logits become exp(logit - largest) in place.
+  virtual void shard_statistics(View logits, ConstView targets, std::int64_t first_class,
+                                View statistics, Stream stream) = 0;
+  // Losses and gradients from everybody's, combined in the order of the ranks.
+  virtual void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) = 0;
 };
 
 }  // namespace shoal::kernels

@@ -65,4 +65,42 @@ inline void check_cross_entropy(ConstView logits, ConstView targets, float label
   check_targets(targets, logits.shape.rows(), logits.shape.columns());
 }
 
+inline void check_shard_statistics(const View& logits, ConstView targets, std::int64_t first_class,
+                                   const View& statistics) {
+  const std::int64_t rows = targets.shape.count();
+  SHOAL_CHECK(
+      logits.dtype == DType::f32 && logits.shape.rank() == 2 && logits.shape[0] == rows &&
+          targets.dtype == DType::i32 && first_class >= 0 && statistics.dtype == DType::f32 &&
+          statistics.shape.count() == rows * kShardStatistics,
+      "shard_statistics: logits {} {} of classes from {}, targets {} {}, statistics {} {}",
+      to_string(logits.dtype), to_string(logits.shape), first_class, to_string(targets.dtype),
+      to_string(targets.shape), to_string(statistics.dtype), to_string(statistics.shape));
+}
+
+inline void check_shard_cross_entropy(const ShardCrossEntropyArgs& args) {
+  const std::int64_t rows = args.targets.shape.count();
+  const Shape& all = args.statistics.shape;
+  SHOAL_CHECK(args.statistics.dtype == DType::f32 && all.rank() == 3 && args.rank >= 0 &&
+                  args.rank < all[0] && all[1] == rows && all[2] == kShardStatistics,
+              "shard_cross_entropy: statistics {} {} for rank {} and {} rows",
+              to_string(args.statistics.dtype), to_string(all), args.rank, rows);
+  const Shape& own = args.exponentials.shape;
+  SHOAL_CHECK(args.exponentials.dtype == DType::f32 && own.rank() == 2 && own[0] == rows &&
+                  args.first_class >= 0 && args.first_class + own[1] <= args.classes &&
+                  args.token_loss.dtype == DType::f32 && args.token_loss.shape.count() == rows,
+              "shard_cross_entropy: {} {} of classes from {} of {}, losses {}",
+              to_string(args.exponentials.dtype), to_string(own), args.first_class, args.classes,
+              to_string(args.token_loss.shape));
+  SHOAL_CHECK(args.label_smoothing >= 0 && args.label_smoothing <= 1,
+              "shard_cross_entropy: label_smoothing {} is not in [0, 1]", args.label_smoothing);
+  SHOAL_CHECK(!args.dlogits.defined() ||
+                  (args.dlogits.shape == own &&
+                   (args.dlogits.dtype == DType::f32 ||
+                    ((args.dlogits.dtype == DType::bf16 || args.dlogits.dtype == DType::f16) &&
+                     args.dlogits.data != args.exponentials.data))),
+              "shard_cross_entropy: dlogits {} {} for {} (16-bit ones need memory of their own)",
+              to_string(args.dlogits.dtype), to_string(args.dlogits.shape), to_string(own));
+  check_targets(args.targets, rows, args.classes);
+}
+
 }  // namespace shoal::kernels

@@ -148,6 +148,31 @@ void add_cross_entropy(Bench& bench, DType dtype) {
                 [=, &k] { k.cross_entropy(logits, targets, 0, 1, loss, dlogits, {}); });
 }
 
+// One of four ranks' part of a vocabulary: logits to exponentials, then to gradients. The two rows
+// run on one tensor, so their numbers are not a loss.
+void add_shard_cross_entropy(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().loss();
+  const Shape shape{kTokens, 2560};
+  const View logits = bench.tensor(shape, DType::f32), dlogits = bench.tensor(shape, dtype);
+  const View own = bench.tensor(Shape{kTokens, kShardStatistics}, DType::f32);
+  const View all = bench.tensor(Shape{4, kTokens, kShardStatistics}, DType::f32);
+  const View targets = bench.tensor(Shape{kTokens}, DType::i32);
+  bench.kernels().elementwise().fill(all, 1, {});
+  ShardCrossEntropyArgs args;
+  args.exponentials = logits;
+  args.statistics = all;
+  args.targets = targets;
+  args.classes = 4 * shape[1];
+  args.token_loss = bench.tensor(Shape{kTokens}, DType::f32);
+  args.dlogits = dlogits;
+  if (dtype == DType::f32)
+    bench.add_row(row_of("shard_statistics", dtype, shape, 2), Bound::copy,
+                  [=, &k] { k.shard_statistics(logits, targets, 0, own, {}); });
+  Row row = row_of("shard_cross_entropy", dtype, shape, 1);
+  row.bytes += shape.count() * 4;
+  bench.add_row(row, Bound::copy, [=, &k] { k.shard_cross_entropy(args, {}); });
+}
+
 // As many parameters as the embedding, a third of GPT-2 124M.
 void add_optimizers(Bench& bench) {
   auto& k = bench.kernels().optimizer();
@@ -222,6 +247,7 @@ void add_memory_bound_rows(Bench& bench) {
     add_norms(bench, dtype);
     add_embeddings(bench, dtype);
     add_cross_entropy(bench, dtype);
+    add_shard_cross_entropy(bench, dtype);
     add_reductions(bench, dtype);
   }
   add_fills_and_casts(bench);

@@ -1,5 +1,6 @@
 #include "shoal/kernels/cpu/cross_entropy_row.h"
 
+#include <algorithm>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -132,6 +133,44 @@ CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::i
       static_cast<float16*>(gradient)[at] = float16(target_gradient);
   }
   return result;
+}
+
+ShardRow shard_row_statistics(float* logits, std::int64_t columns, std::int64_t target) {
+  ShardRow row;
+  if (columns == 0) {
+    row.largest = -INFINITY;
+    return row;
+  }
+  HWY_DYNAMIC_DISPATCH(MaxAndSum)(logits, columns, &row.largest, &row.total);
+  if (target >= 0) row.target_logit = logits[target];
+  if (std::isnan(row.total)) {  // see above: the sum carries it to every rank
+    row.sum = row.total;
+  } else if (row.largest == -INFINITY) {  // every class here is masked
+    std::fill_n(logits, columns, 0.0f);
+  } else {
+    row.sum = HWY_DYNAMIC_DISPATCH(ExpAndSum)(logits, columns, row.largest);
+  }
+  return row;
+}
+
+void shard_row_gradient(const float* exponentials, std::int64_t columns, std::int64_t target,
+                        float factor, float offset, float target_less, void* gradient,
+                        DType gradient_dtype) {
+  const float at_target = target < 0 ? 0 : exponentials[target] * factor - offset - target_less;
+  const auto at = static_cast<std::size_t>(target);
+  switch (gradient_dtype) {
+    case DType::f32:
+      HWY_DYNAMIC_DISPATCH(ScaleIntoF32)(exponentials, columns, factor, offset, gradient);
+      if (target >= 0) static_cast<float*>(gradient)[at] = at_target;
+      break;
+    case DType::bf16:
+      HWY_DYNAMIC_DISPATCH(ScaleIntoBF16)(exponentials, columns, factor, offset, gradient);
+      if (target >= 0) static_cast<bfloat16*>(gradient)[at] = bfloat16(at_target);
+      break;
+    default:
+      HWY_DYNAMIC_DISPATCH(ScaleIntoF16)(exponentials, columns, factor, offset, gradient);
+      if (target >= 0) static_cast<float16*>(gradient)[at] = float16(at_target);
+  }
 }
 
 }  // namespace shoal::kernels

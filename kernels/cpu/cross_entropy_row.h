@@ -19,4 +19,17 @@ CrossEntropyRow cross_entropy_row(float* logits, std::int64_t vocabulary, std::i
                                   float label_smoothing, float scale, void* gradient,
                                   DType gradient_dtype);
 
+// The same in two halves, where a row's classes lie on several ranks: what loss.h calls a rank's
+// statistics. `logits` [columns] become exp(logit - largest). target: own column, or negative.
+struct ShardRow {
+  float largest = 0, sum = 0, target_logit = 0, total = 0;
+};
+ShardRow shard_row_statistics(float* logits, std::int64_t columns, std::int64_t target);
+
+// gradient = exponentials · factor - offset, and `target_less` less at the target, rounded once.
+// May be the exponentials' own memory where it is f32.
+void shard_row_gradient(const float* exponentials, std::int64_t columns, std::int64_t target,
+                        float factor, float offset, float target_less, void* gradient,
+                        DType gradient_dtype);
+
 }  // namespace shoal::kernels

@@ -2,6 +2,7 @@
 // into their own gradients where they lie (bf16 inputs: the first half of each f32 row), and used
 // for dx and dweight at once: three products, nothing twice.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -67,6 +68,9 @@ class CpuLoss final : public LossKernels {
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
                      View loss_sum, View dlogits, Stream stream) override;
+  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
+                        Stream stream) override;
+  void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
 
  private:
   Head prepare(LinearCrossEntropyArgs& args, Stream stream);
@@ -351,6 +355,93 @@ void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smo
   double total = 0;
   for (const CrossEntropyRow& row : results_) total += static_cast<double>(row.loss);
   *loss_sum.as<float>() = static_cast<float>(total);
+}
+
+// A class as a column of a rank's logits; negative where it has it not.
+std::int64_t column_of(std::int32_t target, std::int64_t first_class, std::int64_t columns) {
+  const std::int64_t column = target - first_class;
+  return target >= 0 && column >= 0 && column < columns ? column : -1;
+}
+
+void CpuLoss::shard_statistics(View logits, ConstView targets, std::int64_t first_class,
+                               View statistics, Stream) {
+  check_shard_statistics(logits, targets, first_class, statistics);
+  const std::int64_t rows = targets.shape.count(), columns = logits.shape[1];
+  parallel_for(room_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const ShardRow row =
+          shard_row_statistics(columns > 0 ? logits.as<float>() + i * columns : nullptr, columns,
+                               column_of(targets.as<std::int32_t>()[i], first_class, columns));
+      float* out = statistics.as<float>() + i * kShardStatistics;
+      out[0] = row.largest;
+      out[1] = row.sum;
+      out[2] = row.target_logit;
+      out[3] = row.total;
+    }
+  });
+}
+
+// What the ranks' statistics of one row come to.
+struct CombinedRow {
+  float largest = -INFINITY;
+  double sum = 0, target_logit = 0, total = 0;
+};
+
+CombinedRow combined(ConstView statistics, std::int64_t row) {
+  const std::int64_t ranks = statistics.shape[0], rows = statistics.shape[1];
+  const auto of = [&](std::int64_t rank) {
+    return statistics.as<float>() + (rank * rows + row) * kShardStatistics;
+  };
+  CombinedRow all;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) all.largest = std::max(all.largest, *of(rank));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const float* one = of(rank);
+    // A rank without classes, or with masked ones only, adds 0; not 0 times exp(-inf - -inf).
+    if (one[1] != 0)
+      all.sum += static_cast<double>(one[1]) *
+                 std::exp(static_cast<double>(one[0]) - static_cast<double>(all.largest));
+    all.target_logit += static_cast<double>(one[2]);
+    all.total += static_cast<double>(one[3]);
+  }
+  return all;
+}
+
+void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
+  check_shard_cross_entropy(args);
+  const std::int64_t rows = args.targets.shape.count(), columns = args.exponentials.shape[1];
+  const auto smoothing = static_cast<double>(args.label_smoothing),
+             scale = static_cast<double>(args.loss_scale), n = static_cast<double>(args.classes);
+  const bool backward = args.dlogits.defined() && columns > 0;
+  parallel_for(room_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int32_t target = args.targets.as<std::int32_t>()[i];
+      char* gradient = backward
+                           ? static_cast<char*>(args.dlogits.data) +
+                                 static_cast<std::size_t>(i * columns) * size_of(args.dlogits.dtype)
+                           : nullptr;
+      float& loss = args.token_loss.as<float>()[i];
+      loss = 0;
+      if (target < 0) {
+        if (gradient)
+          std::memset(gradient, 0, static_cast<std::size_t>(columns) * size_of(args.dlogits.dtype));
+        continue;
+      }
+      const CombinedRow all = combined(args.statistics, i);
+      const double log_sum = static_cast<double>(all.largest) + std::log(all.sum);
+      double exact = (1 - smoothing) * (log_sum - all.target_logit);
+      if (smoothing > 0) exact += smoothing * (log_sum - all.total / n);  // as cross_entropy_row
+      loss = static_cast<float>(exact);
+      if (!gradient) continue;
+      const float own = args.statistics.as<float>()[(args.rank * rows + i) * kShardStatistics];
+      // exp(own - largest) / sum; a NaN among the logits is in the sum.
+      const double factor =
+          scale * std::exp(static_cast<double>(own) - static_cast<double>(all.largest)) / all.sum;
+      shard_row_gradient(args.exponentials.as<float>() + i * columns, columns,
+                         column_of(target, args.first_class, columns), static_cast<float>(factor),
+                         static_cast<float>(scale * smoothing / n),
+                         static_cast<float>(scale * (1 - smoothing)), gradient, args.dlogits.dtype);
+    }
+  });
 }
 
 }  // namespace

@@ -107,6 +107,61 @@ class ReferenceLoss final : public LossKernels {
     }
     store(loss_sum, 0, total);
   }
+
+  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
+                        Stream) override {
+    check_shard_statistics(logits, targets, first_class, statistics);
+    const std::int64_t rows = targets.shape.count(), columns = logits.shape[1];
+    for (std::int64_t i = 0; i < rows; ++i) {
+      double largest = -INFINITY, sum = 0, total = 0, at_target = 0;
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const double logit = load(logits, i * columns + j);
+        if (!(logit <= largest)) largest = logit;
+        total += logit;
+        if (targets.as<std::int32_t>()[i] == first_class + j) at_target = logit;
+      }
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const double logit = load(logits, i * columns + j);
+        const double value = logit == -INFINITY ? 0 : std::exp(logit - largest);
+        store(logits, i * columns + j, value);
+        sum += value;
+      }
+      const double numbers[] = {largest, sum, at_target, total};
+      for (std::int64_t k = 0; k < kShardStatistics; ++k)
+        store(statistics, i * kShardStatistics + k, numbers[k]);
+    }
+  }
+
+  void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) override {
+    check_shard_cross_entropy(args);
+    const std::int64_t ranks = args.statistics.shape[0], rows = args.targets.shape.count(),
+                       columns = args.exponentials.shape[1];
+    const auto smoothing = static_cast<double>(args.label_smoothing);
+    const auto scale = static_cast<double>(args.loss_scale), n = static_cast<double>(args.classes);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const auto number = [&](std::int64_t rank, std::int64_t k) {
+        return load(args.statistics, (rank * rows + i) * kShardStatistics + k);
+      };
+      double largest = -INFINITY, sum = 0, at_target = 0, total = 0;
+      for (std::int64_t r = 0; r < ranks; ++r) largest = std::fmax(largest, number(r, 0));
+      for (std::int64_t r = 0; r < ranks; ++r) {
+        if (number(r, 1) != 0) sum += number(r, 1) * std::exp(number(r, 0) - largest);
+        at_target += number(r, 2);
+        total += number(r, 3);
+      }
+      const std::int32_t target = args.targets.as<std::int32_t>()[i];
+      const double log_sum = largest + std::log(sum);
+      double loss = (1 - smoothing) * (log_sum - at_target);
+      if (smoothing > 0) loss += smoothing * (log_sum - total / n);
+      store(args.token_loss, i, target < 0 ? 0 : loss);
+      for (std::int64_t j = 0; args.dlogits.defined() && j < columns; ++j) {
+        const double softmax =
+            load(args.exponentials, i * columns + j) * std::exp(number(args.rank, 0) - log_sum);
+        const double wanted = smoothing / n + (target == args.first_class + j ? 1 - smoothing : 0);
+        store(args.dlogits, i * columns + j, target < 0 ? 0 : scale * (softmax - wanted));
+      }
+    }
+  }
 };
 
 }  // namespace

@@ -184,6 +184,116 @@ TEST_F(LossTest, CrossEntropyOfLogits) {
           }
 }
 
+// A whole vocabulary cut at uneven places, some shards empty: the ranks' parts against the whole's
+// cross-entropy.
+struct Sharded {
+  std::vector<Array> statistics, gradients;
+  Array token_loss;
+};
+
+Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
+                    const std::vector<std::int64_t>& cuts, DType gradient, float smoothing,
+                    float scale) {
+  const std::int64_t rows = logits.shape()[0], classes = logits.shape()[1];
+  const auto ranks = static_cast<std::int64_t>(cuts.size()) - 1;
+  Sharded out;
+  std::vector<Array> shards;
+  Array all({ranks, rows, kShardStatistics}, DType::f32);
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    const std::int64_t first = cuts[r], columns = cuts[r + 1] - first;
+    shards.emplace_back(Shape{rows, columns}, DType::f32);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        shards[r].set(i * columns + j, logits.at(i * classes + first + j));
+    out.statistics.emplace_back(Shape{rows, kShardStatistics}, DType::f32);
+    kernels.loss().shard_statistics(shards[r], targets, first, out.statistics[r], {});
+    for (std::int64_t k = 0; k < rows * kShardStatistics; ++k)
+      all.set(static_cast<std::int64_t>(r) * rows * kShardStatistics + k, out.statistics[r].at(k));
+  }
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    out.token_loss = Array({rows}, DType::f32);
+    out.gradients.emplace_back(shards[r].shape(), gradient);
+    ShardCrossEntropyArgs args;
+    args.exponentials = shards[r];
+    args.statistics = all;
+    args.rank = static_cast<int>(r);
+    args.targets = targets;
+    args.first_class = cuts[r];
+    args.classes = classes;
+    args.label_smoothing = smoothing;
+    args.loss_scale = scale;
+    args.token_loss = out.token_loss;
+    args.dlogits = gradient == DType::f32 ? shards[r].view() : out.gradients[r].view();
+    kernels.loss().shard_cross_entropy(args, {});
+    // Moved: a copy of an Array may lie otherwise in its memory.
+    if (gradient == DType::f32) out.gradients[r] = std::move(shards[r]);
+  }
+  return out;
+}
+
+TEST_F(LossTest, VocabularyShardsGiveTheWhole) {
+  for (const auto& cuts : {std::vector<std::int64_t>{0, 1},
+                           {0, 0, 2, 2},
+                           {0, 17, 18, 50},
+                           {0, 65, 130},
+                           {0, 31, 64, 1003}})
+    for (const DType gradient : {DType::f32, DType::bf16, DType::f16})
+      for (const std::int64_t rows : {0, 1, 33})
+        for (const float smoothing : {0.0f, 0.1f}) {
+          SCOPED_TRACE(::testing::Message() << rows << " rows of " << cuts.back() << " classes, "
+                                            << to_string(gradient) << " smoothing " << smoothing);
+          const std::int64_t classes = cuts.back();
+          const Array logits = Array::random({rows, classes}, DType::f32, 1, 3);
+          const Array targets =
+              Array::integers({rows}, -1, static_cast<std::int32_t>(classes) - 1, 2);
+          const Sharded ours = run_sharded(*cpu_, logits, targets, cuts, gradient, smoothing, 2),
+                        plain =
+                            run_sharded(*reference_, logits, targets, cuts, gradient, smoothing, 2);
+          Array loss({1}, DType::f32), whole({rows, classes}, DType::f32);
+          reference_->loss().cross_entropy(logits, targets, smoothing, 2, loss, whole, {});
+          double sum = 0, plain_sum = 0;
+          for (std::int64_t i = 0; i < rows; ++i) {
+            sum += ours.token_loss.at(i);
+            plain_sum += plain.token_loss.at(i);
+          }
+          EXPECT_NEAR(sum, loss.at(0), 2e-6 * (std::abs(loss.at(0)) + static_cast<double>(rows)));
+          EXPECT_NEAR(plain_sum, loss.at(0), 1e-6 * (std::abs(loss.at(0)) + 1));
+          for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+            EXPECT_TRUE(close(ours.statistics[r], plain.statistics[r], 2e-6, 10));
+            const std::int64_t columns = cuts[r + 1] - cuts[r];
+            Array part({rows, columns}, DType::f32);
+            for (std::int64_t i = 0; i < rows; ++i)
+              for (std::int64_t j = 0; j < columns; ++j)
+                part.set(i * columns + j, whole.at(i * classes + cuts[r] + j));
+            EXPECT_TRUE(close(ours.gradients[r], part, epsilon(gradient) + 1e-6, 1));
+            EXPECT_TRUE(close(plain.gradients[r], part, epsilon(gradient) + 1e-6, 1));
+          }
+        }
+}
+
+// A shard that is masked as a whole has no probability; a NaN spoils the row on every rank.
+TEST_F(LossTest, VocabularyShardsOfMinusInfinityAndNaN) {
+  for (const double value : {-std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Array logits = Array::random({1, 40}, DType::f32, 1), targets({1}, DType::i32);
+    for (std::int64_t j = 0; j < 20; ++j)
+      if (!std::isnan(value) || j == 7) logits.set(j, value);
+    targets.set(0, 25);
+    Array loss({1}, DType::f32), whole({1, 40}, DType::f32);
+    reference_->loss().cross_entropy(logits, targets, 0, 1, loss, whole, {});
+    for (Kernels* kernels : {cpu_.get(), reference_.get()}) {
+      const Sharded out = run_sharded(*kernels, logits, targets, {0, 20, 40}, DType::f32, 0, 1);
+      EXPECT_EQ(std::isnan(out.token_loss.at(0)), std::isnan(value));
+      for (std::int64_t j = 0; j < 40; ++j) {
+        const double gradient = out.gradients[j < 20 ? 0 : 1].at(j % 20);
+        if (std::isnan(value))
+          EXPECT_TRUE(std::isnan(gradient)) << j;
+        else
+          EXPECT_NEAR(gradient, whole.at(j), 1e-6) << j;
+      }
+    }
+  }
+}
+
 TEST_F(LossTest, TargetsOutsideTheVocabularyAreNamed) {
   const Array x = Array::random({3, 4}, DType::f32, 1),
               weight = Array::random({5, 4}, DType::f32, 2);
