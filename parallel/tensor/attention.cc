@@ -1,0 +1,53 @@
+#include "shoal/parallel/tensor/attention.h"
+
+#include "shoal/parallel/tensor/exchange.h"
+#include "shoal/parallel/tensor/linear.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+
+TensorParallelAttention::TensorParallelAttention(const TensorParallel& group,
+                                                 const nn::CausalSelfAttentionConfig& config)
+    : c_attn(*this, "c_attn",
+             std::make_unique<ColumnParallelLinear>(
+                 group,
+                 nn::LinearConfig{
+                     .in = config.channels, .out = 3 * config.channels, .std = config.std},
+                 false, 3)),
+      c_proj(*this, "c_proj",
+             std::make_unique<RowParallelLinear>(
+                 group,
+                 nn::LinearConfig{
+                     .in = config.channels, .out = config.channels, .std = config.projection_std},
+                 false)),
+      attn_dropout(*this, "attn_dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
+      group_(group),
+      config_(config) {
+  divided(config.heads, group, "heads", "");
+}
+
+nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value& x,
+                                           const nn::AttentionInput& input) {
+  if (input.cache)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: a key-value cache under tensor parallelism", path()),
+                "generate with tensor_parallel_degree 1");
+  SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
+              to_string(x.tensor.shape()));
+  const nn::Value qkv = c_attn->forward(context, x);
+  nn::AttentionOptions options;
+  options.heads = config_.heads / group_.size();
+  options.head_offset = group_.rank() * options.heads;
+  options.scale = config_.scale;
+  options.dropout = attn_dropout->site();
+  options.max_positions = config_.max_positions;
+  options.key_mask = gather_samples(context, group_, input.key_mask);
+  nn::Value heads;
+  {
+    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    heads = attention(context, qkv, options);
+  }
+  return c_proj->forward(context, heads);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,363 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "shoal/parallel/tensor/exchange.h"
+#include "shoal/parallel/tensor/vocabulary.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using nn::Context;
+using nn::Parameter;
+using nn::Value;
+
+constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // of f32 logits
+
+// Everything was computed in forward; backward hands out dx and ends the weight's use.
+class VocabularyLossFunction final : public nn::Function {
+ public:
+  VocabularyLossFunction(nn::Tape& tape, Parameter& weight, const Tensor& dx)
+      : weight_(weight), dx_(tape, dx) {}
+  std::string_view name() const override { return "vocabulary_cross_entropy"; }
+  std::vector<Tensor> backward(nn::BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    const Tensor& dloss = output_gradients[0];
+    if (dloss.device().is_cpu()) {
+      const float seed = *dloss.const_data<float>();
+      SHOAL_CHECK(seed == 1,
+                  "vocabulary_cross_entropy: backward started with {}; it accepts 1, because the "
+                  "head's gradient was computed in forward: scale with loss_scale",
+                  seed);
+    }
+    Parameter* const parameters[] = {&weight_};
+    backward_context.weight_gradient(parameters, [] {});
+    if (!dx_.defined()) return {Tensor()};
+    Tensor dx = dx_.get(name());
+    dx_.reset();
+    return {std::move(dx)};
+  }
+
+ private:
+  Parameter& weight_;
+  nn::SavedTensor dx_;
+};
+
+// One forward (and, where wanted, backward) of the head over the group's rows.
+class LossPass {
+ public:
+  LossPass(Context& context, const TensorParallel& group, Parameter& weight,
+           const nn::LossOptions& options)
+      : context_(context), group_(group), weight_(weight), options_(options) {}
+
+  // x [.., C] and targets [..] are the group's.
+  void take(const Tensor& x, const Tensor& targets);
+  void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight);
+
+  double loss_sum() const { return loss_sum_; }
+  std::int64_t targets() const { return count_; }
+  Tensor dx(Context& context) { return dx_ ? dx_->wait(context) : Tensor(); }
+
+ private:
+  // Rows [first, first + count) of those that have a target, between product and gradient.
+  struct Slice {
+    std::int64_t first = 0, count = 0;
+    Tensor logits;  // [count, Vl] f32; later exponentials
+    std::unique_ptr<Exchange> statistics;
+  };
+  Slice start(std::int64_t first, std::int64_t count, const Tensor& buffer);
+  Tensor finish(Slice& slice, const Tensor& dlogits);
+  void input_gradient(const Slice& slice, const Tensor& dlogits);
+  void weight_gradient(const Slice& slice, const Tensor& dlogits);
+  void begin_dx_reduction();
+
+  std::int64_t own() const { return weight_.shape()[0]; }
+  std::int64_t channels() const { return weight_.shape()[1]; }
+
+  Context& context_;
+  TensorParallel group_;
+  Parameter& weight_;
+  nn::LossOptions options_;
+  Shape whole_;                    // of the group's x
+  Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
+  std::vector<std::int32_t> row_;  // of the group's x; empty where every row has a target
+  std::int64_t count_ = 0;
+  Tensor dx_rows_;  // [n, C]
+  std::unique_ptr<Exchange> dx_;
+  double loss_sum_ = 0;
+};
+
+// Rows without a target are left out.
+void LossPass::take(const Tensor& x, const Tensor& targets) {
+  whole_ = x.shape();
+  const std::int64_t rows = whole_.rows();
+  std::vector<std::int32_t> valid, target;
+  const std::int32_t* given = rows > 0 ? targets.const_data<std::int32_t>() : nullptr;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    SHOAL_CHECK(given[i] < weight_.whole_shape()[0],
+                "{}: target {} of row {} is outside the vocabulary of {}", weight_.name(), given[i],
+                i, weight_.whole_shape()[0]);
+    if (given[i] < 0) continue;
+    valid.push_back(static_cast<std::int32_t>(i));
+    target.push_back(given[i]);
+  }
+  count_ = static_cast<std::int64_t>(valid.size());
+  if (count_ == rows) {
+    x_ = x.reshaped({rows, channels()});
+    targets_ = targets.reshaped({rows});
+    return;
+  }
+  if (count_ == 0) return;
+  row_ = std::move(valid);
+  const Tensor places = context_.empty({count_}, DType::i32);
+  std::copy(row_.begin(), row_.end(), places.data<std::int32_t>());
+  targets_ = context_.empty({count_}, DType::i32);
+  std::copy(target.begin(), target.end(), targets_.data<std::int32_t>());
+  x_ = context_.empty({count_, channels()}, x.dtype());
+  context_.run("vocabulary_loss.rows", {x, places}, {x_}, [&] {
+    context_.kernels().embedding().embedding(places, x.reshaped({rows, channels()}), x_.view(),
+                                             false, context_.stream);
+  });
+}
+
+LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Tensor& buffer) {
+  Slice slice{first, count, buffer.narrowed(0, 0, count), nullptr};
+  const Tensor x = x_.narrowed(0, first, count), targets = targets_.narrowed(0, first, count);
+  if (own() > 0)
+    context_.run("vocabulary_loss.logits", {x, weight_.value}, {slice.logits}, [&] {
+      kernels::MatmulArgs args;
+      args.a = x;
+      args.b = weight_.value;
+      args.transpose_b = true;
+      args.c = slice.logits.view();
+      context_.kernels().matmul().matmul(args, context_.stream);
+    });
+  const Tensor mine =
+      exchange_memory(context_, group_, {count, kernels::kShardStatistics}, DType::f32);
+  const Tensor all = exchange_memory(context_, group_,
+                                     {group_.size(), count, kernels::kShardStatistics}, DType::f32);
+  collectives::WorkPtr work;
+  context_.run("vocabulary_loss.statistics", {slice.logits, targets}, {slice.logits, mine, all},
+               [&] {
+                 context_.kernels().loss().shard_statistics(slice.logits.view(), targets,
+                                                            weight_.pieces()[0].whole[0],
+                                                            mine.view(), context_.stream);
+                 work = group_.tp.all_gather(mine.const_view().data, all.view().data, mine.count(),
+                                             DType::f32, context_.stream);
+               });
+  slice.statistics = std::make_unique<Exchange>(all, mine, std::move(work));
+  return slice;
+}
+
+// The losses of a slice; its gradient, in `dlogits`' memory, where that is defined.
+Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
+  const Tensor all = slice.statistics->wait(context_);
+  const Tensor loss = context_.empty({slice.count}, DType::f32);
+  Tensor gradient;
+  if (dlogits.defined())
+    gradient = dlogits.dtype() == DType::f32 ? slice.logits : dlogits.narrowed(0, 0, slice.count);
+  kernels::ShardCrossEntropyArgs args;
+  args.exponentials = slice.logits.view();
+  args.statistics = all;
+  args.rank = group_.rank();
+  args.targets = targets_.narrowed(0, slice.first, slice.count);
+  args.first_class = weight_.pieces()[0].whole[0];
+  args.classes = weight_.whole_shape()[0];
+  args.label_smoothing = options_.label_smoothing;
+  args.loss_scale = options_.loss_scale;
+  args.token_loss = loss.view();
+  if (gradient.defined()) args.dlogits = gradient.view();
+  context_.run("vocabulary_loss.losses", {slice.logits, all, targets_}, {loss, gradient},
+               [&] { context_.kernels().loss().shard_cross_entropy(args, context_.stream); });
+  const float* losses = loss.const_data<float>();
+  for (std::int64_t i = 0; i < slice.count; ++i) loss_sum_ += static_cast<double>(losses[i]);
+  return gradient;
+}
+
+void LossPass::input_gradient(const Slice& slice, const Tensor& dlogits) {
+  const Tensor dx = dx_rows_.narrowed(0, slice.first, slice.count);
+  context_.run("vocabulary_loss.backward_input", {dlogits, weight_.value}, {dx}, [&] {
+    if (own() == 0) {
+      context_.kernels().elementwise().fill(dx.view(), 0, context_.stream);
+      return;
+    }
+    kernels::MatmulArgs args;
+    args.a = dlogits;
+    args.b = weight_.value;
+    args.c = dx.view();
+    context_.kernels().matmul().matmul(args, context_.stream);
+  });
+}
+
+void LossPass::weight_gradient(const Slice& slice, const Tensor& dlogits) {
+  const bool accumulate = weight_.accumulate();
+  if (own() == 0) return;
+  const Tensor x = x_.narrowed(0, slice.first, slice.count);
+  context_.run("vocabulary_loss.backward_weight", {dlogits, x}, {weight_.gradient}, [&] {
+    kernels::MatmulArgs args;
+    args.a = dlogits;
+    args.transpose_a = true;
+    args.b = x;
+    args.accumulate = accumulate;
+    args.c = weight_.gradient.view();
+    context_.kernels().matmul().matmul(args, context_.stream);
+  });
+}
+
+// Rows go back to where they were; those without a target have no gradient.
+void LossPass::begin_dx_reduction() {
+  Tensor dx;
+  if (row_.empty() && count_ > 0) {
+    dx = std::exchange(dx_rows_, {}).reshaped(whole_);
+  } else {
+    dx = exchange_memory(context_, group_, whole_, weight_.value.dtype());
+    context_.run("vocabulary_loss.rows", {dx_rows_}, {dx}, [&] {
+      auto& elementwise = context_.kernels().elementwise();
+      if (dx.count() > 0) elementwise.fill(dx.view(), 0, context_.stream);
+      for (std::size_t i = 0; i < row_.size(); ++i) {
+        const Tensor from = dx_rows_.narrowed(0, static_cast<std::int64_t>(i), 1);
+        const Tensor rows = dx.reshaped({whole_.rows(), channels()});
+        elementwise.cast(from, rows.narrowed(0, row_[i], 1).view(), context_.stream);
+      }
+    });
+  }
+  dx_ = std::make_unique<Exchange>(begin_reduce(context_, group_, std::move(dx)));
+}
+
+void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight) {
+  if (count_ == 0) {
+    if (wants_dx) begin_dx_reduction();
+    if (wants_dweight && !weight_.accumulate() && weight_.gradient.count() > 0)
+      context_.run("zero", {}, {weight_.gradient}, [&] {
+        context_.kernels().elementwise().fill(weight_.gradient.view(), 0, context_.stream);
+      });
+    return;
+  }
+  // By the widest shard, so that all ranks cut alike.
+  const std::int64_t widest = (weight_.whole_shape()[0] + group_.size() - 1) / group_.size();
+  if (slice_rows <= 0)
+    slice_rows = std::max<std::int64_t>(kSliceBytes / (std::max<std::int64_t>(widest, 1) * 4), 1);
+  const std::int64_t slices = (count_ + slice_rows - 1) / slice_rows;
+  slice_rows = (count_ + slices - 1) / slices;
+
+  const bool backward = wants_dx || wants_dweight;
+  std::array<Tensor, 2> buffers;
+  for (std::size_t i = 0; i < (slices > 1 ? 2u : 1u); ++i)
+    buffers[i] = context_.empty({slice_rows, own()}, DType::f32, MemoryTag::workspace);
+  const DType dtype = x_.dtype();
+  Tensor dlogits;  // f32: the logits' own memory
+  if (backward)
+    dlogits = dtype == DType::f32
+                  ? buffers[0]
+                  : context_.empty({slice_rows, own()}, dtype, MemoryTag::workspace);
+  if (wants_dx) dx_rows_ = exchange_memory(context_, group_, {count_, channels()}, dtype);
+
+  Slice now = start(0, std::min(slice_rows, count_), buffers[0]);
+  for (std::int64_t k = 0; k < slices; ++k) {
+    const std::int64_t next_first = now.first + now.count;
+    Slice next;
+    if (next_first < count_)
+      next = start(next_first, std::min(slice_rows, count_ - next_first),
+                   buffers[static_cast<std::size_t>((k + 1) % 2)]);
+    const Tensor gradient = finish(now, dlogits);
+    if (wants_dx) input_gradient(now, gradient);
+    if (wants_dx && k + 1 == slices) begin_dx_reduction();  // meanwhile the last weight gradient
+    if (wants_dweight) weight_gradient(now, gradient);
+    now = std::move(next);
+  }
+}
+
+}  // namespace
+
+VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
+                                               std::int64_t channels, float std)
+    : group_(group) {
+  const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
+  weight_ = add_parameter("weight", {own.count, channels}, {nn::Initializer::Kind::normal, std});
+  weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
+}
+
+VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group,
+                                               std::shared_ptr<Parameter> tied)
+    : group_(group), weight_(std::move(tied)) {
+  const VocabularyRows own = vocabulary_rows(weight_->whole_shape()[0], group.rank(), group.size());
+  SHOAL_CHECK(weight_->pieces().size() == 1 && weight_->pieces()[0].whole[0] == own.first &&
+                  weight_->shape()[0] == own.count,
+              "{} is not rank {}'s part of a vocabulary", weight_->name(), group.rank());
+  share_parameter("weight", weight_);
+}
+
+nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hidden,
+                                               const Tensor& targets,
+                                               const nn::LossOptions& options) {
+  SHOAL_CHECK(hidden.tensor.shape().rank() >= 1 && hidden.tensor.shape()[-1] == weight_->shape()[1],
+              "{}: hidden states {} for {} channels", weight_->name(),
+              to_string(hidden.tensor.shape()), weight_->shape()[1]);
+  SHOAL_CHECK(targets.dtype() == DType::i32 && targets.device().is_cpu(),
+              "{}: targets are {} on {}, not i32 in host memory", weight_->name(),
+              to_string(targets.dtype()), to_string(targets.device()));
+  Parameter* const parameters[] = {weight_.get()};
+  const bool records = context.records({&hidden, 1}, parameters);
+  LossPass pass(context, group_, *weight_, options);
+  {
+    const Tensor all = gather_samples(context, group_, targets);
+    const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);
+    SHOAL_CHECK(all.count() == x.shape().rows(),
+                "{}: targets {} for hidden states {} of the group; under optimize = memory every "
+                "rank passes the targets of all positions",
+                weight_->name(), to_string(all.shape()), to_string(x.shape()));
+    pass.take(x, all);
+  }
+  pass.run(slice_rows_, records && hidden.needs_gradient(), records && weight_->trainable());
+  const Tensor dx = pass.dx(context);
+
+  nn::LossOutput result;
+  result.loss_sum = static_cast<float>(pass.loss_sum());
+  result.targets = pass.targets();
+  const Tensor loss = context.empty({1}, DType::f32);
+  *loss.data<float>() = result.loss_sum * options.loss_scale;
+  if (!records) {
+    result.loss = Value{loss};
+    return result;
+  }
+  nn::Tape& tape = *context.tape;
+  result.loss = tape.record(std::make_unique<VocabularyLossFunction>(tape, *weight_, dx),
+                            {&hidden, 1}, parameters, {loss})[0];
+  return result;
+}
+
+Tensor VocabularyParallelHead::logits(Context& context, const Tensor& hidden) {
+  const Tensor x = begin_gather(context, group_, hidden).wait(context);
+  const std::int64_t rows = x.shape().rows(), channels = weight_->shape()[1],
+                     own = weight_->shape()[0], vocabulary = weight_->whole_shape()[0];
+  // Transposed, so that the ranks' parts follow one another.
+  const Tensor mine = exchange_memory(context, group_, {own, rows}, x.dtype()),
+               all = exchange_memory(context, group_, {vocabulary, rows}, x.dtype());
+  const Tensor logits = context.empty({rows, vocabulary}, x.dtype());
+  if (rows > 0)
+    context.run("vocabulary_logits", {x, weight_->value}, {mine, all, logits}, [&] {
+      if (own > 0) {
+        kernels::MatmulArgs args;
+        args.a = weight_->value;
+        args.b = x.reshaped({rows, channels});
+        args.transpose_b = true;
+        args.c = mine.view();
+        context.kernels().matmul().matmul(args, context.stream);
+      }
+      std::vector<std::int64_t> counts;
+      for (int rank = 0; rank < group_.size(); ++rank)
+        counts.push_back(vocabulary_rows(vocabulary, rank, group_.size()).count * rows);
+      group_.tp
+          .all_gather_v(mine.const_view().data, all.view().data, counts, x.dtype(), context.stream)
+          ->wait();
+      context.kernels().elementwise().transpose(all, logits.view(), context.stream);
+    });
+  const Shape shape = x.shape().with(-1, vocabulary);
+  if (group_.split != ActivationSplit::batch) return logits.reshaped(shape);
+  const std::int64_t samples = hidden.shape()[0];
+  return logits.reshaped(shape).narrowed(0, group_.rank() * samples, samples);
+}
+
+}  // namespace shoal::parallel

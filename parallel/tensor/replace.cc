@@ -1,0 +1,142 @@
+#include "shoal/parallel/tensor/replace.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/parallel/tensor/attention.h"
+#include "shoal/parallel/tensor/linear.h"
+#include "shoal/parallel/tensor/vocabulary.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+// The registered maker speaks for a kind; the module of that kind must be the class it knows.
+template <class Kind>
+Kind& as(nn::Module& module) {
+  auto* known = dynamic_cast<Kind*>(&module);
+  SHOAL_CHECK(known, "{}: a module of kind {} is not the class that the maker of this kind cuts",
+              module.path(), module.kind());
+  return *known;
+}
+
+std::unique_ptr<nn::Module> cut_attention(nn::Module& original, const TensorParallel& group,
+                                          ReplacedParameters&) {
+  const auto& config = as<nn::CausalSelfAttention>(original).config();
+  divided(config.heads, group, "heads", original.path());
+  auto made = std::make_unique<TensorParallelAttention>(group, config);
+  inherit_parameters(original, *made);
+  return made;
+}
+
+std::unique_ptr<nn::Module> cut_mlp(nn::Module& original, const TensorParallel& group,
+                                    ReplacedParameters&) {
+  auto& mlp = as<nn::Mlp>(original);
+  mlp.c_fc.replace(column_parallel(*mlp.c_fc, group));
+  mlp.c_proj.replace(row_parallel(*mlp.c_proj, group));
+  return nullptr;
+}
+
+std::unique_ptr<nn::Module> cut_embedding(nn::Module& original, const TensorParallel& group,
+                                          ReplacedParameters& parameters) {
+  const std::shared_ptr<nn::Parameter>& whole = as<nn::Embedding>(original).weight();
+  auto made = std::make_unique<VocabularyParallelEmbedding>(
+      group, whole->shape()[0], whole->shape()[1], whole->initializer().std);
+  inherit_parameters(original, *made);
+  parameters.add(whole, made->weight());
+  return made;
+}
+
+std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel& group,
+                                     ReplacedParameters& parameters) {
+  const std::shared_ptr<nn::Parameter>& whole = as<nn::LmHead>(original).weight();
+  if (auto part = parameters.part_of(*whole))
+    return std::make_unique<VocabularyParallelHead>(group, std::move(part));
+  auto made = std::make_unique<VocabularyParallelHead>(group, whole->shape()[0], whole->shape()[1],
+                                                       whole->initializer().std);
+  inherit_parameters(original, *made);
+  // Whoever shares it must have been cut before.
+  parameters.add(whole, made->weight());
+  return made;
+}
+
+void visit(nn::Module& module, const std::function<void(nn::Module&)>& fn) {
+  for (const nn::Module::Child& child : module.children()) {
+    fn(*child.module);
+    visit(*child.module, fn);
+  }
+}
+
+// What sees all positions, or makes them, cannot stay as it is where a rank has a part of them.
+void check_positions(nn::Module& root, const std::vector<const nn::Module*>& made) {
+  visit(root, [&](nn::Module& module) {
+    const bool sees_all = dynamic_cast<nn::AttentionLike*>(&module) ||
+                          dynamic_cast<nn::EmbeddingLike*>(&module) ||
+                          dynamic_cast<nn::HeadLoss*>(&module);
+    if (!sees_all || std::find(made.begin(), made.end(), &module) != made.end()) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: a {} has no tensor-parallel form, and under optimize = memory it "
+                            "would see a part of the positions",
+                            module.path(), module.kind()),
+                "register one (TensorParallelRegistry::add), or use optimize = speed");
+  });
+}
+
+}  // namespace
+
+void ReplacedParameters::add(std::shared_ptr<nn::Parameter> whole,
+                             std::shared_ptr<nn::Parameter> part) {
+  if (part_of(*whole))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is shared and was cut twice", whole->name()),
+                "the owner of a tied weight must come before the modules that share it");
+  all_.emplace_back(std::move(whole), std::move(part));
+}
+
+std::shared_ptr<nn::Parameter> ReplacedParameters::part_of(const nn::Parameter& whole) const {
+  for (const auto& [from, to] : all_)
+    if (from.get() == &whole) return to;
+  return nullptr;
+}
+
+TensorParallelRegistry TensorParallelRegistry::defaults() {
+  TensorParallelRegistry registry;
+  registry.add("CausalSelfAttention", cut_attention);
+  registry.add("Mlp", cut_mlp);
+  registry.add("Embedding", cut_embedding);
+  registry.add("LmHead", cut_head);
+  return registry;
+}
+
+void TensorParallelRegistry::add(const std::string& kind, TensorParallelMaker maker) {
+  makers_[kind] = std::move(maker);
+}
+void TensorParallelRegistry::remove(const std::string& kind) { makers_.erase(kind); }
+const TensorParallelMaker* TensorParallelRegistry::find(std::string_view kind) const {
+  const auto found = makers_.find(kind);
+  return found == makers_.end() ? nullptr : &found->second;
+}
+
+void apply_tensor_parallelism(nn::Module& root, const TensorParallel& group,
+                              const TensorParallelRegistry& registry) {
+  if (group.size() == 1) return;
+  ReplacedParameters parameters;
+  std::vector<const nn::Module*> made;
+  root.replace_modules([&](nn::Module& child) -> std::unique_ptr<nn::Module> {
+    const TensorParallelMaker* maker = registry.find(child.kind());
+    if (!maker) return nullptr;
+    std::unique_ptr<nn::Module> replacement = (*maker)(child, group, parameters);
+    made.push_back(replacement ? replacement.get() : &child);
+    return replacement;
+  });
+  root.name_tree(root.path());
+  for (nn::Parameter* parameter : root.parameters())
+    if (parameters.part_of(*parameter))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{} was cut, but a module that stayed whole shares it", parameter->name()),
+          "register a maker for that module too, or for neither");
+  if (group.split == ActivationSplit::sequence) check_positions(root, made);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,59 @@
+// Token embedding and language-model head with the vocabulary cut over the group: rank r has rows
+// [V·r/tp, V·(r+1)/tp), which need not be equally many.
+#pragma once
+
+#include "shoal/nn/layers/kinds.h"
+#include "shoal/parallel/tensor/tensor_parallel.h"
+
+namespace shoal::parallel {
+
+struct VocabularyRows {
+  std::int64_t first = 0, count = 0;
+};
+VocabularyRows vocabulary_rows(std::int64_t vocabulary, int rank, int ranks);
+
+// ids [B, T], all positions whatever the split -> local (exchange.h); under `sequence` T must
+// divide. An id outside the vocabulary throws with its place.
+class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
+ public:
+  VocabularyParallelEmbedding(const TensorParallel& group, std::int64_t vocabulary,
+                              std::int64_t channels, float std);
+  std::string_view kind() const override { return "VocabularyParallelEmbedding"; }
+  nn::Value forward(nn::Context& context, const Tensor& ids) override;
+  const std::shared_ptr<nn::Parameter>& weight() const override { return weight_; }
+
+ private:
+  TensorParallel group_;
+  std::shared_ptr<nn::Parameter> weight_;
+};
+
+// Logits and their cross-entropy, slice of rows by slice of rows; of a slice the ranks exchange
+// four numbers a row, while the next slice's logits are computed. As nn::linear_cross_entropy,
+// gradients are computed in forward: backward accepts 1 only.
+//
+// Hidden states are local, targets [B, T] those of all positions of this rank's samples. loss_sum
+// and targets of the result are the group's, the same on each of its ranks.
+class VocabularyParallelHead final : public nn::HeadLoss {
+ public:
+  VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
+                         std::int64_t channels, float std);
+  // Tied to the embedding of the same group.
+  VocabularyParallelHead(const TensorParallel& group, std::shared_ptr<nn::Parameter> tied);
+  std::string_view kind() const override { return "VocabularyParallelHead"; }
+  nn::LossOutput forward(nn::Context& context, const nn::Value& hidden, const Tensor& targets,
+                         const nn::LossOptions& options) override;
+  // Whole ones, of all positions of this rank's samples.
+  Tensor logits(nn::Context& context, const Tensor& hidden) override;
+  const std::shared_ptr<nn::Parameter>& weight() const override { return weight_; }
+
+  // Rows of a slice, on all ranks alike. 0: as many as give 64 MiB of logits, of which there are
+  // two slices at a time.
+  void set_slice_rows(std::int64_t rows) { slice_rows_ = rows; }
+
+ private:
+  TensorParallel group_;
+  std::shared_ptr<nn::Parameter> weight_;
+  std::int64_t slice_rows_ = 0;
+};
+
+}  // namespace shoal::parallel

@@ -1,0 +1,271 @@
+// Each distributed layer against the unsplit one, forward and backward, on every rank: its part of
+// the output, of dx, and of every gradient.
+#include "parallel/tensor/parts.h"
+#include <gmock/gmock.h>
+
+#include "shoal/parallel/tensor/exchange.h"
+#include "shoal/parallel/tensor/linear.h"
+#include "shoal/parallel/tensor/replace.h"
+
+namespace shoal::parallel {
+namespace {
+
+using nn::Context;
+using nn::Module;
+using nn::Rig;
+using nn::Value;
+
+constexpr std::int64_t kChannels = 24, kInner = 36, kHeads = 12, kPositions = 12, kSamples = 2;
+
+// A root with one child of each kind, as models hold them.
+class Holder final : public Module {
+ public:
+  explicit Holder(float dropout)
+      : attn(*this, "attn",
+             std::make_unique<nn::CausalSelfAttention>(
+                 nn::CausalSelfAttentionConfig{.channels = kChannels,
+                                               .heads = kHeads,
+                                               .max_positions = 2 * kPositions,
+                                               .attention_dropout = dropout,
+                                               .std = 0.3f,
+                                               .projection_std = 0.3f})),
+        mlp(*this, "mlp",
+            std::make_unique<nn::Mlp>(nn::MlpConfig{
+                .channels = kChannels, .inner = kInner, .std = 0.3f, .projection_std = 0.3f})) {
+    name_tree("block");
+  }
+  std::string_view kind() const override { return "Holder"; }
+  nn::Slot<nn::AttentionLike> attn;
+  nn::Slot<nn::Mlp> mlp;
+};
+
+// What both forms of a layer do.
+struct Layer {
+  Module& module;
+  std::function<Value(Context&, const Value&)> forward;
+};
+
+struct Run {
+  std::vector<float> y, dx;
+};
+
+Run run(Rig& rig, const Layer& layer, const Tensor& x, const Tensor& dy, bool deferred = false) {
+  nn::Tape tape;
+  rig.context.tape = &tape;
+  rig.context.begin_forward();
+  for (nn::Parameter* parameter : layer.module.parameters()) Rig::spoil(*parameter);
+  const Value input = tape.leaf(x);
+  const Value y = layer.forward(rig.context, input);
+  Run out{nn::floats(y.tensor), {}};
+  tape.backward(rig.context, y, rig.copy(dy), {deferred});
+  if (deferred) tape.run_deferred();
+  out.dx = nn::floats(tape.gradient(input));
+  rig.context.tape = nullptr;
+  return out;
+}
+
+// The same initial values, drawn by parts; then others, so that biases are not zeros.
+void give_values(Rig& rig, const Layer& whole, const Layer& cut, DType dtype) {
+  whole.module.materialize(rig.context, dtype);
+  cut.module.materialize(rig.context, dtype);
+  const auto wholes = whole.module.parameters(), parts = cut.module.parameters();
+  ASSERT_EQ(wholes.size(), parts.size());
+  nn::allocate_gradients(rig.context, wholes);
+  nn::allocate_gradients(rig.context, parts);
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    EXPECT_EQ(parts[i]->name(), wholes[i]->name());
+    EXPECT_EQ(parts[i]->whole_shape(), wholes[i]->shape());
+    EXPECT_EQ(parts[i]->decays(), wholes[i]->decays());
+    EXPECT_EQ(nn::floats(parts[i]->value), boxes_of(*parts[i], nn::floats(wholes[i]->value)))
+        << parts[i]->name();
+    wholes[i]->value = nn::filled(wholes[i]->shape(), dtype, rig.memory,
+                                  static_cast<std::uint32_t>(i) + 5, MemoryTag::parameters);
+    give_boxes(*parts[i], *wholes[i]);
+  }
+}
+
+// `in_part`, `out_part`: what of the whole's x and y this layer has on this rank.
+using Part = std::function<Tensor(Rig&, const TensorParallel&, const Tensor&)>;
+struct Widths {
+  std::int64_t in = kChannels, out = kChannels;
+};
+
+void compare(Rig& rig, const TensorParallel& group, const Layer& whole, const Layer& cut,
+             DType dtype, const Widths& widths, const Part& in_part = local_part,
+             const Part& out_part = local_part) {
+  give_values(rig, whole, cut, dtype);
+  const std::int64_t samples =
+      group.split == ActivationSplit::batch ? kSamples * group.size() : kSamples;
+  const Tensor x = rig.tensor({samples, kPositions, widths.in}, 1, dtype),
+               dy = rig.tensor({samples, kPositions, widths.out}, 2, dtype);
+  rig.context.random.sample_first = 7;
+  const Run expected = run(rig, whole, x, dy);
+  if (group.split == ActivationSplit::batch)
+    rig.context.random.sample_first += static_cast<std::uint32_t>(group.rank() * kSamples);
+  const double tolerance = dtype == DType::f32 ? 1e-5 : 1e-2;
+  const auto part_of = [&](const Part& part, const std::vector<float>& values, std::int64_t width) {
+    Tensor tensor =
+        Tensor::empty({samples, kPositions, width}, DType::f32, rig.memory, MemoryTag::data);
+    std::copy(values.begin(), values.end(), tensor.data<float>());
+    return nn::floats(part(rig, group, tensor));
+  };
+  for (const bool deferred : {false, true}) {
+    const ForwardCoordinates coordinates(rig.context, group, kPositions);
+    const Run ours = run(rig, cut, in_part(rig, group, x), out_part(rig, group, dy), deferred);
+    EXPECT_LT(distance(ours.y, part_of(out_part, expected.y, widths.out)), tolerance);
+    EXPECT_LT(distance(ours.dx, part_of(in_part, expected.dx, widths.in)), tolerance);
+    const auto wholes = whole.module.parameters(), parts = cut.module.parameters();
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      EXPECT_LT(distance(complete_gradient(group, *parts[i]),
+                         boxes_of(*parts[i], nn::floats(wholes[i]->gradient))),
+                tolerance)
+          << parts[i]->name() << (deferred ? " deferred" : "");
+  }
+}
+
+class TensorParallelLayers : public ::testing::TestWithParam<Layout> {};
+
+// Own channels of what every rank has whole: columns [r·n/tp, ..) of each of `blocks`.
+Part channels(int blocks) {
+  return [blocks](Rig& rig, const TensorParallel& group, const Tensor& whole) {
+    const std::int64_t block = whole.shape()[2] / blocks, own = block / group.size(),
+                       rows = whole.shape().rows(), width = whole.shape()[2];
+    Tensor part = Tensor::empty(whole.shape().with(2, blocks * own), whole.dtype(), rig.memory,
+                                MemoryTag::data);
+    const auto element = static_cast<std::int64_t>(size_of(whole.dtype()));
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t b = 0; b < blocks; ++b)
+        std::memcpy(static_cast<char*>(part.view().data) + (row * blocks + b) * own * element,
+                    static_cast<const char*>(whole.const_view().data) +
+                        (row * width + b * block + group.rank() * own) * element,
+                    static_cast<std::size_t>(own * element));
+    return part;
+  };
+}
+
+TEST_P(TensorParallelLayers, ColumnParallelLinear) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    for (const int blocks : {1, 3})
+      for (const bool transposed : {false, true}) {
+        Rig rig(one_thread());
+        const nn::LinearConfig config{
+            .in = kChannels, .out = kInner, .activation = kernels::Activation::gelu_tanh};
+        std::unique_ptr<nn::LinearLike> whole;
+        if (transposed)
+          whole = std::make_unique<nn::Linear>(config);
+        else
+          whole = std::make_unique<nn::Conv1D>(config);
+        const auto cut = column_parallel(*whole, group, blocks);
+        whole->name_tree("fc");
+        cut->name_tree("fc");
+        const auto forward = [](nn::LinearLike& layer) {
+          return Layer{layer, [&](Context& c, const Value& x) { return layer.forward(c, x); }};
+        };
+        compare(rig, group, forward(*whole), forward(*cut), DType::f32, {kChannels, kInner},
+                local_part, channels(blocks));
+      }
+  });
+}
+
+TEST_P(TensorParallelLayers, RowParallelLinear) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    for (const bool transposed : {false, true}) {
+      Rig rig(one_thread());
+      const nn::LinearConfig config{.in = kInner, .out = kChannels};
+      std::unique_ptr<nn::LinearLike> whole;
+      if (transposed)
+        whole = std::make_unique<nn::Linear>(config);
+      else
+        whole = std::make_unique<nn::Conv1D>(config);
+      const auto cut = row_parallel(*whole, group);
+      whole->name_tree("proj");
+      cut->name_tree("proj");
+      const auto forward = [](nn::LinearLike& layer) {
+        return Layer{layer, [&](Context& c, const Value& x) { return layer.forward(c, x); }};
+      };
+      compare(rig, group, forward(*whole), forward(*cut), DType::f32, {kInner, kChannels},
+              channels(1), local_part);
+    }
+  });
+}
+
+void compare_attention(const TensorParallel& group, DType dtype) {
+  for (const bool masked : {false, true}) {
+    Rig rig(one_thread());
+    Holder whole(0.2f), cut(0.2f);
+    apply_tensor_parallelism(cut, group);
+    const std::int64_t samples =
+        group.split == ActivationSplit::batch ? kSamples * group.size() : kSamples;
+    Tensor mask, own_mask;
+    if (masked) {
+      mask = Tensor::empty({samples, kPositions}, DType::u8, rig.memory, MemoryTag::data);
+      for (std::int64_t i = 0; i < mask.count(); ++i)
+        mask.data<std::uint8_t>()[i] = i % 5 != 3 ? 1 : 0;
+      own_mask = group.split == ActivationSplit::batch ? local_part(rig, group, mask) : mask;
+    }
+    const auto forward = [](Holder& holder, const Tensor& key_mask) {
+      return Layer{*holder.children()[0].module, [&holder, key_mask](Context& c, const Value& x) {
+                     return holder.attn->forward(c, x, {key_mask, nullptr});
+                   }};
+    };
+    compare(rig, group, forward(whole, mask), forward(cut, own_mask), dtype, {});
+  }
+}
+
+TEST_P(TensorParallelLayers, AttentionByHeads) {
+  on_group(GetParam(), [](const TensorParallel& group) { compare_attention(group, DType::f32); });
+}
+
+Layer mlp_of(Holder& holder) {
+  return {*holder.mlp, [&holder](Context& c, const Value& x) { return holder.mlp->forward(c, x); }};
+}
+
+TEST_P(TensorParallelLayers, Mlp) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    Rig rig(one_thread());
+    Holder whole(0), cut(0);
+    apply_tensor_parallelism(cut, group);
+    compare(rig, group, mlp_of(whole), mlp_of(cut), DType::f32, {});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelLayers, ::testing::ValuesIn(layouts({1, 2, 3, 4})),
+                         [](const auto& layout) { return name_of(layout.param); });
+
+TEST(TensorParallelLayersBf16, AttentionAndMlp) {
+  for (const Layout& layout : layouts({2}))
+    on_group(layout, [](const TensorParallel& group) {
+      compare_attention(group, DType::bf16);
+      Rig rig(one_thread());
+      Holder whole(0), cut(0);
+      apply_tensor_parallelism(cut, group);
+      compare(rig, group, mlp_of(whole), mlp_of(cut), DType::bf16, {});
+    });
+}
+
+// enter() and leave() alone, for who writes a layer: each is the other's backward.
+TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
+  for (const Layout& layout : layouts({1, 3}))
+    on_group(layout, [](const TensorParallel& group) {
+      Rig rig(one_thread());
+      const Tensor whole = rig.tensor({3, 6, 5}, 1);  // 3 samples of the group, or of each rank
+      const auto ranks = static_cast<float>(group.size());
+      nn::Tape tape;
+      rig.context.tape = &tape;
+      const Value x = tape.leaf(local_part(rig, group, whole));
+      const Value inside = enter(rig.context, group, x);
+      EXPECT_TRUE(nn::same_bits(inside.tensor, whole));
+      const Value y = leave(rig.context, group, inside);
+      std::vector<float> times = nn::floats(x.tensor);
+      for (float& value : times) value *= ranks;
+      EXPECT_EQ(nn::floats(y.tensor), times);
+      tape.backward(rig.context, y, local_part(rig, group, whole));
+      EXPECT_EQ(nn::floats(tape.gradient(x)), times);
+      rig.context.tape = nullptr;
+      // Nothing recorded without a tape, nothing to do with no elements.
+      EXPECT_FALSE(enter(rig.context, group, Value{rig.tensor({0, 6, 5}, 1)}).needs_gradient());
+    });
+}
+
+}  // namespace
+}  // namespace shoal::parallel

@@ -1,0 +1,126 @@
+// What the tests of tensor parallelism share: which part of an activation or of a parameter a rank
+// has, and distances relative to a norm.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "nn/rig.h"
+#include "support/ranks.h"
+#include <fmt/format.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/parallel/tensor/tensor_parallel.h"
+
+namespace shoal::parallel {
+
+struct Layout {
+  int tp;
+  ActivationSplit split;
+};
+inline void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << "tp " << layout.tp << " " << to_string(layout.split);
+}
+inline std::string name_of(const Layout& layout) {
+  return fmt::format("tp{}{}", layout.tp, to_string(layout.split));
+}
+inline std::vector<Layout> layouts(const std::vector<int>& degrees) {
+  std::vector<Layout> all;
+  for (const int tp : degrees)
+    for (const auto split :
+         {ActivationSplit::none, ActivationSplit::sequence, ActivationSplit::batch})
+      all.push_back({tp, split});
+  return all;
+}
+
+// Runs body(group) on `layout.tp` threads.
+template <class Body>
+void on_group(const Layout& layout, const Body& body) {
+  test::run_thread_ranks(layout.tp, [&](const World& world, Store& store) {
+    collectives::CommunicatorOptions options;
+    options.deadline_seconds = 60;
+    const auto communicator = collectives::make_communicator(world, store, options);
+    const TensorParallel group{*communicator, layout.split};
+    body(group);
+  });
+}
+
+inline std::unique_ptr<kernels::Kernels> one_thread() {
+  return kernels::make_cpu_kernels({.threads = 1});
+}
+
+// This rank's part of a whole activation, or of ids [B, T].
+inline Tensor local_part(nn::Rig& rig, const TensorParallel& group, const Tensor& whole) {
+  if (group.split == ActivationSplit::none) return rig.copy(whole);
+  const int dim = group.split == ActivationSplit::sequence ? 1 : 0;
+  const std::int64_t own = whole.shape()[dim] / group.size();
+  const Tensor part = whole.narrowed(dim, group.rank() * own, own);
+  if (dim == 0) return rig.copy(part);
+  Tensor made = Tensor::empty(part.shape(), part.dtype(), rig.memory, MemoryTag::data);
+  for (std::int64_t b = 0; b < part.shape()[0]; ++b) {
+    const Tensor from = part.narrowed(0, b, 1), to = made.narrowed(0, b, 1);
+    std::memcpy(to.view().data, from.const_view().data, from.bytes());
+  }
+  return made;
+}
+
+// Calls fn(element of the part, element of the whole) for each of a parameter's elements.
+template <class Fn>
+void each_element(const nn::Parameter& part, const Fn& fn) {
+  const Shape own = contiguous_strides(part.shape()),
+              whole = contiguous_strides(part.whole_shape());
+  for (const nn::ParameterPiece& piece : part.pieces())
+    for (std::int64_t i = 0; i < piece.sizes.count(); ++i) {
+      std::int64_t rest = i, from = 0, to = 0;
+      for (int dim = piece.sizes.rank(); dim-- > 0;) {
+        const std::int64_t at = rest % piece.sizes[dim];
+        rest /= piece.sizes[dim];
+        from += (piece.local[dim] + at) * own[dim];
+        to += (piece.whole[dim] + at) * whole[dim];
+      }
+      fn(from, to);
+    }
+}
+
+// |a - b| / |b|
+inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::nan("");
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return difference == 0 ? 0 : std::sqrt(difference / norm);
+}
+
+// What `part` is of the whole parameter's values (of its value or gradient).
+inline std::vector<float> boxes_of(const nn::Parameter& part, const std::vector<float>& whole) {
+  std::vector<float> expected(static_cast<std::size_t>(part.shape().count()));
+  each_element(part, [&](std::int64_t from, std::int64_t to) {
+    expected[static_cast<std::size_t>(from)] = whole[static_cast<std::size_t>(to)];
+  });
+  return expected;
+}
+
+inline void give_boxes(const nn::Parameter& part, const nn::Parameter& whole) {
+  each_element(part, [&](std::int64_t from, std::int64_t to) {
+    if (part.value.dtype() == DType::f32)
+      part.value.data<float>()[from] = whole.value.const_data<float>()[to];
+    else
+      part.value.data<bfloat16>()[from] = whole.value.const_data<bfloat16>()[to];
+  });
+}
+
+// A rank's gradient, summed over the group where it is only a contribution.
+inline std::vector<float> complete_gradient(const TensorParallel& group,
+                                            const nn::Parameter& parameter) {
+  std::vector<float> gradient = nn::floats(parameter.gradient);
+  if (gradient_is_partial(parameter, group.split))
+    group.tp
+        .all_reduce(gradient.data(), gradient.data(), static_cast<std::int64_t>(gradient.size()),
+                    DType::f32, collectives::ReduceOp::sum)
+        ->wait();
+  return gradient;
+}
+
+}  // namespace shoal::parallel
