@@ -84,6 +84,10 @@ Tensor ChainStage::forward(int index, Tensor input) {
   const Message shape = message(index);
   const bool records = context_.training();
   Record record;
+  if (records && options_.offloader) {
+    record.offloaded = options_.offloader->begin_batch();
+    record.tape->set_saved_tensor_hooks(options_.offloader->hooks(record.offloaded));
+  }
   const Coordinates coordinates(context_, records ? record.tape.get() : nullptr);
   context_.begin_forward();
   context_.random.sample_first = batch.sample_first;
@@ -138,6 +142,12 @@ Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
   else
     records_.erase(found);
   return to_input;
+}
+
+void ChainStage::expect_backward(int index) {
+  const auto found = records_.find(index);
+  if (found != records_.end() && found->second.offloaded)
+    options_.offloader->expect(*found->second.offloaded);
 }
 
 void ChainStage::weight_backward(int index) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/nn/layers/chain.h"
+#include "shoal/parallel/activation/offload.h"
 #include "shoal/parallel/pipeline/stage.h"
 
 namespace shoal::parallel {
@@ -26,6 +27,7 @@ struct ChainStageOptions {
   // Where the residual stream is split along the sequence: into how many parts, and which one is
   // here.
   int sequence_parts = 1, sequence_part = 0;
+  Offloader* offloader = nullptr;  // takes what tapes save; may be null
 };
 
 // Of the last stage, over the microbatches since begin(). Not scaled.
@@ -54,11 +56,13 @@ class ChainStage final : public Stage {
   Tensor forward(int microbatch, Tensor input) override;
   Tensor backward(int microbatch, Tensor gradient, bool weights_later) override;
   void weight_backward(int microbatch) override;
+  void expect_backward(int microbatch) override;
 
  private:
   struct Record {
     std::unique_ptr<nn::Tape> tape = std::make_unique<nn::Tape>();
-    nn::Value input, output;  // without their tensors
+    nn::Value input, output;                      // without their tensors
+    std::shared_ptr<Offloader::Batch> offloaded;  // null: nothing is
   };
   Message message(int microbatch) const;
   bool is_head() const { return units_.last == chain_.units(); }

@@ -15,8 +15,8 @@ double seconds_since(Clock::time_point begin) {
 }  // namespace
 
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
-                                   std::map<int, Stage*> stages, Tracer* tracer)
-    : schedule_(schedule), pp_(pp), stages_(std::move(stages)), tracer_(tracer) {
+                                   std::map<int, Stage*> stages, Tracer* tracer, int horizon)
+    : schedule_(schedule), pp_(pp), stages_(std::move(stages)), tracer_(tracer), horizon_(horizon) {
   SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
               schedule_.ranks(), pp_.size());
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -37,6 +37,7 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
   try {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (i == forwards_end && after_last_forward) after_last_forward();
+      look_ahead(i);
       perform(actions[i]);
       drop_what_left();
     }
@@ -57,6 +58,18 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
               "the schedule {} left {} messages unused", schedule_.name,
               inputs_.size() + gradients_.size() + outputs_.size() + input_gradients_.size());
   statistics_.seconds += seconds_since(began);
+}
+
+// Tells of the backwards among the next `horizon_` computations.
+void PipelineExecutor::look_ahead(std::size_t from) {
+  const auto& actions = schedule_.actions[static_cast<std::size_t>(pp_.rank())];
+  int seen = 0;
+  for (std::size_t i = from; i < actions.size() && seen < horizon_; ++i) {
+    const ActionKind kind = actions[i].kind;
+    if (kind == ActionKind::backward || kind == ActionKind::input_backward)
+      stage(actions[i].stage).expect_backward(actions[i].microbatch);
+    if (computes(kind)) ++seen;
+  }
 }
 
 void PipelineExecutor::perform(const Action& action) {

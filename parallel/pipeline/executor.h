@@ -26,9 +26,10 @@ class PipelineExecutor {
  public:
   // `stages`: those that the schedule gives this rank, by number; refused otherwise. `pp`: the
   // pipeline's ranks, in the order of the schedule's. All outlive the executor. `tracer` may be
-  // null.
+  // null. `horizon`: how many computations ahead a stage is told of a backward (SMP's
+  // activation_loading_horizon, counted in pipeline tasks); 0: never.
   PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
-                   std::map<int, Stage*> stages, Tracer* tracer = nullptr);
+                   std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0);
 
   // Runs the list once. Blocks until this rank's work is done and its sends have left. Collective
   // over `pp`, whose sends and receives belong to this call. `after_last_forward` is called once,
@@ -49,6 +50,7 @@ class PipelineExecutor {
     Tensor tensor;
     collectives::WorkPtr work;
   };
+  void look_ahead(std::size_t from);
   void perform(const Action& action);
   void compute(const Action& action);
   void send(const Action& action);
@@ -62,6 +64,7 @@ class PipelineExecutor {
   collectives::Communicator& pp_;
   std::map<int, Stage*> stages_;
   Tracer* tracer_;
+  int horizon_;
   // By the stage that needs it, received or from a stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;
   // By the stage that made it, until its SEND.

@@ -28,6 +28,9 @@ class Stage {
   virtual Tensor backward(int microbatch, Tensor gradient, bool weights_later) = 0;
   virtual void weight_backward(int microbatch) = 0;
 
+  // Some computations ahead of that microbatch's backward (PipelineExecutor's horizon), perhaps
+  // more than once: what was offloaded may be brought back.
+  virtual void expect_backward(int microbatch) { (void)microbatch; }
   virtual void unshard() {}
   virtual void reshard() {}
   virtual void reduce_gradients() {}

@@ -1,0 +1,54 @@
+// Activations that leave memory between forward and backward (SMP's offload_activations): a tape's
+// saved tensors are written to a file by a thread of their own, and read back some tasks before
+// their backward (activation_loading_horizon). Meant for what checkpointing leaves: the inputs of
+// blocks. The file has no name and goes away with the process, however it ends.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "shoal/nn/autograd/tape.h"
+#include "shoal/runtime/memory/memory_resource.h"
+
+namespace shoal::parallel {
+
+struct OffloadOptions {
+  std::string directory = {};                      // of the file; empty: TMPDIR, else /tmp
+  std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
+  // Tensors on their way out that may still take memory: saving one more waits for the oldest.
+  int max_leaving = 2;
+};
+
+struct OffloadStatistics {
+  std::int64_t tensors = 0, bytes = 0;  // that left
+  std::int64_t early = 0;               // of these, back before backward asked for them
+  double waited_seconds = 0;            // by the computing thread, for either direction
+  std::int64_t file_bytes = 0;          // the most that lay in the file
+};
+
+// Host tensors. All methods belong to the computing thread.
+class Offloader {
+ public:
+  // `memory` is what tensors come back into. io where the file cannot be made.
+  explicit Offloader(MemoryResource& memory, const OffloadOptions& options = {});
+  ~Offloader();  // waits for what is on its way
+  Offloader(const Offloader&) = delete;
+  Offloader& operator=(const Offloader&) = delete;
+
+  // The tensors of one tape (a microbatch).
+  class Batch;
+  std::shared_ptr<Batch> begin_batch();
+  // For Tape::set_saved_tensor_hooks(). Saving and unpacking throw io (a full disk) with the path.
+  nn::SavedTensorHooks hooks(std::shared_ptr<Batch> batch);
+  // Backward will ask for them soon: begins to read them back, the last one saved first.
+  void expect(Batch& batch);
+
+  OffloadStatistics statistics() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace shoal::parallel

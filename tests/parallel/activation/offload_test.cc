@@ -1,0 +1,183 @@
+// Offloading changes where activations wait, and no number.
+#include "shoal/parallel/activation/offload.h"
+
+#include <csignal>
+#include <filesystem>
+
+#include "nn/room.h"
+#include "support/error_text.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include "shoal/nn/models/gpt2/model.h"
+
+namespace shoal::parallel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+nn::Gpt2Config config() {
+  nn::Gpt2Config config;
+  config.vocab_size = 61;
+  config.n_positions = 32;
+  config.n_embd = 64;
+  config.n_layer = 10;
+  config.n_head = 4;
+  return config;
+}
+constexpr std::int64_t kHidden = std::int64_t{4} * 32 * 64 * 4;  // bytes between units
+
+struct Model : nn::Room {
+  Model() : gpt2(config()) {
+    context.random.state = &state;
+    gpt2.materialize(context, DType::f32);
+    nn::allocate_gradients(context, gpt2.parameters());
+    std::vector<std::int32_t> all;
+    for (int i = 0; i < 4 * 32; ++i) all.push_back(i * 7 % 61);
+    input.ids = ids({4, 32}, all);
+    input.targets = ids({4, 32}, all);
+  }
+  // One microbatch; returns its loss.
+  float forward(nn::Tape& tape) {
+    context.begin_forward();
+    context.tape = &tape;
+    out = gpt2.forward_head(
+        context, nn::forward_units(context, gpt2, 0, gpt2.units() - 1, {}, input, 1), input);
+    context.tape = nullptr;
+    return out.loss_sum;
+  }
+  std::vector<float> gradients() {
+    std::vector<float> all;
+    for (nn::Parameter* parameter : gpt2.parameters()) {
+      const float* data = parameter->gradient.const_data<float>();
+      all.insert(all.end(), data, data + parameter->gradient.count());
+      parameter->clear_gradient();
+    }
+    return all;
+  }
+  nn::Gpt2 gpt2;
+  kernels::StepState state;
+  nn::ChainInput input;
+  nn::LossOutput out;
+};
+
+TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
+  Model model;
+  float loss = 0;
+  const auto peak_of = [&](Offloader* offloader) {
+    model.memory.reset_peaks();
+    const std::int64_t before = model.memory.usage(MemoryTag::activations).current;
+    {
+      nn::Tape tape;
+      std::shared_ptr<Offloader::Batch> batch;
+      if (offloader) {
+        batch = offloader->begin_batch();
+        tape.set_saved_tensor_hooks(offloader->hooks(batch));
+      }
+      loss = model.forward(tape);
+      tape.backward(model.context, model.out.loss);
+      model.out = {};
+    }
+    EXPECT_EQ(model.memory.usage(MemoryTag::activations).current, before);
+    return model.memory.usage(MemoryTag::activations).peak - before;
+  };
+  const std::int64_t kept = peak_of(nullptr);
+  const float want_loss = loss;
+  const std::vector<float> want = model.gradients();
+  Offloader offloader(model.memory, {.min_bytes = kHidden});
+  const std::int64_t left = peak_of(&offloader);
+  EXPECT_EQ(loss, want_loss);
+  EXPECT_EQ(model.gradients(), want);
+  // Ten blocks' inputs stay otherwise; now the two that leave, and the one that is worked on.
+  EXPECT_LE(left, kept - (10 - 4) * kHidden);
+  const OffloadStatistics statistics = offloader.statistics();
+  EXPECT_GE(statistics.tensors, 10);
+  EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
+  EXPECT_EQ(statistics.file_bytes, statistics.bytes);
+  EXPECT_EQ(offloader.statistics().early, 0) << "nobody expected them";
+}
+
+TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
+  Model model;
+  Offloader offloader(model.memory, {.min_bytes = kHidden});
+  std::vector<std::vector<float>> results;
+  for (int step = 0; step < 3; ++step) {
+    // Three microbatches in flight, walked in another order.
+    std::vector<std::unique_ptr<nn::Tape>> tapes;
+    std::vector<std::shared_ptr<Offloader::Batch>> batches;
+    std::vector<nn::Value> losses;
+    for (int i = 0; i < 3; ++i) {
+      tapes.push_back(std::make_unique<nn::Tape>());
+      batches.push_back(offloader.begin_batch());
+      tapes.back()->set_saved_tensor_hooks(offloader.hooks(batches.back()));
+      model.context.random.sample_first = static_cast<std::uint32_t>(4 * i);
+      model.forward(*tapes.back());
+      losses.push_back(model.out.loss);
+    }
+    for (const int i : {1, 0, 2}) {
+      const auto at = static_cast<std::size_t>(i);
+      offloader.expect(*batches[at]);
+      offloader.expect(*batches[at]);  // no harm
+      model.context.random.sample_first = static_cast<std::uint32_t>(4 * i);
+      tapes[at]->backward(model.context, losses[at]);
+    }
+    results.push_back(model.gradients());
+  }
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+  EXPECT_EQ(offloader.statistics().file_bytes, offloader.statistics().bytes / 3)
+      << "places are used again";
+  EXPECT_GT(offloader.statistics().early, 0);
+}
+
+TEST(Offload, ATapeThatIsDroppedGivesItsPlaceBack) {
+  Model model;
+  Offloader offloader(model.memory, {.min_bytes = kHidden});
+  for (int i = 0; i < 3; ++i) {
+    nn::Tape tape;
+    tape.set_saved_tensor_hooks(offloader.hooks(offloader.begin_batch()));
+    model.forward(tape);
+    model.out = {};
+  }
+  EXPECT_EQ(offloader.statistics().file_bytes, offloader.statistics().bytes / 3);
+}
+
+TEST(Offload, SmallTensorsStay) {
+  Model model;
+  Offloader offloader(model.memory, {.min_bytes = kHidden + 1});
+  nn::Tape tape;
+  tape.set_saved_tensor_hooks(offloader.hooks(offloader.begin_batch()));
+  model.forward(tape);
+  tape.backward(model.context, model.out.loss);
+  EXPECT_EQ(offloader.statistics().tensors, 0);
+}
+
+TEST(Offload, AFullDiskIsNamed) {
+  Model model;
+  EXPECT_THAT(test::error_text([&] { Offloader(model.memory, {.directory = "/nonexistent"}); }),
+              AllOf(HasSubstr("no file for activations in /nonexistent"), HasSubstr("TMPDIR")));
+  const testing::TemporaryDirectory directory;
+  Offloader offloader(model.memory, {.directory = directory.path(), .min_bytes = kHidden});
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "the file has no name";
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{}, old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  limit = old;
+  limit.rlim_cur = 3 * kHidden;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const std::string text = test::error_text([&] {
+    nn::Tape tape;
+    tape.set_saved_tensor_hooks(offloader.hooks(offloader.begin_batch()));
+    model.forward(tape);
+  });
+  model.context.tape = nullptr;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, before);
+  EXPECT_THAT(text, AllOf(HasSubstr("activations cannot be written to " + directory.path()),
+                          HasSubstr("make room there")));
+}
+
+}  // namespace
+}  // namespace shoal::parallel
