@@ -21,6 +21,13 @@ case "$name" in
     build_preset release "shoal_bench_$name"
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
+  parallel)
+    # Layouts on two ranks of this host; --bubbles on four, which sleep.
+    build_preset release shoal_bench_parallel
+    ranks=2
+    case " $* " in *" --bubbles "*) ranks=4 ;; esac
+    exec mpirun -n "$ranks" --oversubscribe --bind-to none build/release/bench/parallel/shoal_bench_parallel "$@"
+    ;;
   train)
     # --peers alone means the peers that this script installs; --peers PYTHON names others.
     arguments=() dtypes=(f32 bf16)

@@ -1,0 +1,216 @@
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "bench.h"
+#include "harness/row.h"
+#include <nlohmann/json.hpp>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/parallel/apply/parallel_model.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+
+namespace shoal::bench {
+namespace {
+
+using parallel::Microbatch;
+using parallel::ParallelModel;
+using parallel::ParallelOptions;
+using parallel::ScheduleKind;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Layout {
+  std::string name;
+  parallel::MeshShape mesh;
+  ParallelOptions options;
+};
+
+std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
+  const auto with = [&](ScheduleKind kind, int microbatches, int chunks = 1) {
+    ParallelOptions options;
+    options.schedule = kind;
+    options.microbatches = microbatches;
+    options.chunks = chunks;
+    return options;
+  };
+  const ParallelOptions plain = with(ScheduleKind::simple, 1);
+  ParallelOptions sequence = plain, speed = plain, pipeline_checkpoint = plain;
+  sequence.prescaled_batch = speed.prescaled_batch = true;
+  speed.speed = true;
+  pipeline_checkpoint.checkpoint_group = 1;
+  const parallel::MeshShape data{ranks, 1, 1}, tensor{1, 1, ranks}, pipeline{1, ranks, 1};
+  std::vector<Layout> all{
+      {"rdp", data, plain},
+      {"tp, own batches", tensor, plain},
+      {"tp, sequence parallel", tensor, sequence},
+      {"tp, speed", tensor, speed},
+      {"pp, simple", pipeline, with(ScheduleKind::simple, a.microbatches)},
+      {"pp, interleaved", pipeline, with(ScheduleKind::interleaved, a.microbatches)},
+      {"pp, 1f1b", pipeline, with(ScheduleKind::one_f_one_b, a.microbatches)},
+      {"pp, zero_bubble", pipeline, with(ScheduleKind::zero_bubble, a.microbatches)},
+      {"rdp, checkpointing", data, pipeline_checkpoint}};
+  if (a.layers + 2 >= 2 * ranks)
+    all.push_back({"pp, virtual_interleaved", pipeline,
+                   with(ScheduleKind::virtual_interleaved, a.microbatches, 2)});
+  return all;
+}
+
+// One layout's model and optimizer, ready to step.
+class Training {
+ public:
+  Training(const Layout& layout, const ParallelArguments& a, collectives::Communicator& world,
+           kernels::Kernels& kernels)
+      : name(layout.name),
+        memory(*host_),
+        context_(kernels, memory, dispatcher_),
+        mesh_(world, layout.mesh, parallel::Placement("cluster")),
+        gpt2_(config(a)) {
+    context_.random.state = &state_;
+    ParallelOptions options = layout.options;
+    // Computation is what two ranks have to share: units are cut by their measured cost.
+    if (layout.mesh.pp > 1) {
+      const Tensor ids = tokens(a, a.rows / options.microbatches, 0);
+      const auto costs =
+          parallel::measure_units(context_, memory, gpt2_, {ids, ids, {}, {}}, world, {});
+      options.partition = parallel::partition_units(
+          costs, {.stages = layout.mesh.pp * options.chunks, .memory_weight = 0});
+    }
+    model = std::make_unique<ParallelModel>(context_, gpt2_, mesh_, options);
+    std::vector<nn::Segment> segments;
+    for (nn::Parameter* parameter : model->parameters())
+      segments.push_back({.name = parameter->name(),
+                          .master = parameter->value,
+                          .gradient = parameter->gradient,
+                          .decays = parameter->decays(),
+                          .in_norm = model->counts_in_norm(*parameter)});
+    optimizer_ = nn::make_adamw(kernels, memory, std::move(segments), {});
+    const std::int64_t rows =
+        a.rows / layout.mesh.rdp / options.microbatches / model->batch_parts();
+    SHOAL_CHECK(rows > 0, "{} rows do not divide over rdp {} x {} microbatches x {}", a.rows,
+                layout.mesh.rdp, options.microbatches, model->batch_parts());
+    for (int i = 0; i < options.microbatches; ++i) {
+      Microbatch batch;
+      batch.sample_first = static_cast<std::uint32_t>(
+          ((mesh_.place().rdp * options.microbatches + i) * model->batch_parts() +
+           model->batch_part()) *
+          rows);
+      batch.input.ids = tokens(a, rows, batch.sample_first);
+      batch.input.targets = tokens(a, rows, batch.sample_first + 1000);
+      batch.input.loss.loss_scale = 1.0f / static_cast<float>(a.rows * a.length);
+      microbatches_.push_back(std::move(batch));
+    }
+  }
+
+  double step() {
+    const parallel::StageLoss loss = model->train(microbatches_);
+    nn::StepOptions options{.learning_rate = 1e-3, .max_gradient_norm = 1};
+    options.sum_over_shards = [this](double sum) { return model->sum_over_replica(sum); };
+    optimizer_->step(state_, options);
+    return loss.sum / static_cast<double>(loss.targets);
+  }
+
+  std::string name;
+  std::vector<double> seconds;
+  double last_loss = 0;
+
+ private:
+  static nn::Gpt2Config config(const ParallelArguments& a) {
+    nn::Gpt2Config config;
+    config.vocab_size = a.vocabulary;
+    config.n_positions = a.length;
+    config.n_embd = a.channels;
+    config.n_layer = a.layers;
+    config.n_head = a.heads;
+    return config;
+  }
+  Tensor tokens(const ParallelArguments& a, std::int64_t rows, std::uint32_t first) {
+    Tensor ids = Tensor::empty({rows, a.length}, DType::i32, memory, MemoryTag::data);
+    const kernels::RandomSite site{.seed = 1, .site = 7};
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t t = 0; t < a.length; ++t)
+        ids.data<std::int32_t>()[row * a.length + t] = static_cast<std::int32_t>(
+            kernels::random_bits(site, first + static_cast<std::uint32_t>(row),
+                                 static_cast<std::uint64_t>(t)) %
+            static_cast<std::uint32_t>(a.vocabulary));
+    return ids;
+  }
+
+  std::unique_ptr<MemoryResource> host_ = make_host_memory();
+
+ public:
+  CountingMemory memory;
+
+ private:
+  nn::DirectDispatcher dispatcher_;
+  nn::Context context_;
+  kernels::StepState state_;
+  parallel::ProcessMesh mesh_;
+  nn::Gpt2 gpt2_;
+
+ public:
+  std::unique_ptr<ParallelModel> model;
+
+ private:
+  std::unique_ptr<nn::Optimizer> optimizer_;
+  std::vector<Microbatch> microbatches_;
+};
+
+}  // namespace
+
+void measure_layouts(const ParallelArguments& a, collectives::Communicator& world) {
+  const int threads = std::max(available_cores() / world.size(), 1);
+  const auto kernels = kernels::make_cpu_kernels({.threads = threads});
+  std::vector<std::unique_ptr<Training>> trainings;
+  for (const Layout& layout : layouts(world.size(), a))
+    trainings.push_back(std::make_unique<Training>(layout, a, world, *kernels));
+  for (int round = -a.warmup; round < a.rounds; ++round)
+    for (const auto& training : trainings) {
+      world.barrier()->wait();
+      const double began = now();
+      training->last_loss = training->step();
+      world.barrier()->wait();
+      if (round >= 0) training->seconds.push_back(now() - began);
+    }
+  if (world.rank() != 0) return;
+  const double data = percentile(trainings.front()->seconds, 0.5);
+  const auto tokens = static_cast<double>(a.rows * a.length);
+  if (!a.json)
+    std::printf(
+        "GPT-2 of %lld layers of width %lld, vocabulary %lld; %lld samples of %lld "
+        "positions a step; %d ranks of %d threads; median of %d rounds\n%-26s %10s %12s "
+        "%12s %10s %16s\n",
+        static_cast<long long>(a.layers), static_cast<long long>(a.channels),
+        static_cast<long long>(a.vocabulary), static_cast<long long>(a.rows),
+        static_cast<long long>(a.length), world.size(), threads, a.rounds, "layout", "ms",
+        "tokens/s", "beside rdp", "loss", "activations MB");
+  for (const auto& training : trainings) {
+    const double seconds = percentile(training->seconds, 0.5);
+    const double activations =
+        static_cast<double>(training->memory.usage(MemoryTag::activations).peak) * 1e-6;
+    if (a.json)
+      std::printf("%s\n", nlohmann::ordered_json{{"layout", training->name},
+                                                 {"ranks", world.size()},
+                                                 {"seconds", seconds},
+                                                 {"tokens_per_second", tokens / seconds},
+                                                 {"ratio_to_rdp", data / seconds},
+                                                 {"loss", training->last_loss},
+                                                 {"peak_activation_mb", activations},
+                                                 {"rounds", a.rounds},
+                                                 {"machine", machine()},
+                                                 {"commit", commit()}}
+                              .dump()
+                              .c_str());
+    else
+      std::printf("%-26s %10.1f %12.0f %12.2f %10.5f %16.1f\n", training->name.c_str(),
+                  seconds * 1e3, tokens / seconds, data / seconds, training->last_loss,
+                  activations);
+  }
+}
+
+}  // namespace shoal::bench

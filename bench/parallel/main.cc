@@ -1,0 +1,43 @@
+// ./dev bench parallel: layouts of a training step beside data parallelism, and pipelines' bubbles.
+#include <cstdio>
+#include <exception>
+
+#include "bench.h"
+#include <CLI/CLI.hpp>
+
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/rendezvous/world.h"
+
+int main(int argc, char** argv) {
+  shoal::restart_with_short_spins(argv);
+  shoal::bench::ParallelArguments arguments;
+  CLI::App app("Steps of a GPT-2 on all ranks of mpirun, under each layout, turn by turn.");
+  app.add_option("--channels", arguments.channels, "n_embd");
+  app.add_option("--layers", arguments.layers, "n_layer");
+  app.add_option("--heads", arguments.heads, "n_head");
+  app.add_option("--vocabulary", arguments.vocabulary);
+  app.add_option("--length", arguments.length, "positions of a sample");
+  app.add_option("--rows", arguments.rows, "samples of the global batch");
+  app.add_option("--microbatches", arguments.microbatches, "of each pipeline");
+  app.add_option("--rounds", arguments.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--warmup", arguments.warmup);
+  app.add_flag("--bubbles", arguments.bubbles,
+               "pipelines whose stages sleep, beside the simulator");
+  app.add_option("--forward-ms", arguments.forward_ms, "with --bubbles: sleep of a forward");
+  app.add_flag("--json", arguments.json, "one JSON line a row");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    shoal::World world = shoal::discover_world();
+    const auto store = shoal::make_store(world, shoal::Deadline::in_seconds(60));
+    const auto communicator = shoal::collectives::make_communicator(world, *store);
+    if (arguments.bubbles)
+      shoal::bench::measure_bubbles(arguments, *communicator);
+    else
+      shoal::bench::measure_layouts(arguments, *communicator);
+    communicator->barrier()->wait();
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "shoal_bench_parallel: %s\n", problem.what());
+    return 1;
+  }
+  return 0;
+}

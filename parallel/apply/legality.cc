@@ -1,0 +1,153 @@
+#include "shoal/parallel/apply/legality.h"
+
+#include <algorithm>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+// "1, 2, 4": those that divide every one of `counts`, at most `most`.
+std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t most) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t d = 1; d <= most; ++d)
+    if (std::ranges::all_of(counts, [d](std::int64_t count) { return count % d == 0; }))
+      found.push_back(d);
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
+class Examination {
+ public:
+  Examination(const LayoutRequest& request, const LayoutModel& model)
+      : request_(request), model_(model) {}
+
+  std::vector<LayoutProblem> run() {
+    if (request_.pipeline < 1 || request_.tensor < 1 || request_.ranks < 1) {
+      add(fmt::format("{} ranks with pipeline_parallel_degree {} and tensor_parallel_degree {}",
+                      request_.ranks, request_.pipeline, request_.tensor),
+          "degrees are 1 or more");
+      return problems_;
+    }
+    mesh();
+    tensor();
+    pipeline();
+    sharding();
+    if (request_.offloading && !request_.checkpointing)
+      add("offload_activations is set and activation checkpointing is not",
+          "what is offloaded are checkpoints: set activation_checkpointing too");
+    return problems_;
+  }
+
+ private:
+  void add(std::string what, std::string remedy) {
+    problems_.push_back({std::move(what), std::move(remedy)});
+  }
+  int replica() const { return request_.pipeline * request_.tensor; }
+
+  void mesh() {
+    if (request_.ranks % replica() == 0) return;
+    add(fmt::format("{} ranks do not divide by pipeline_parallel_degree {} x "
+                    "tensor_parallel_degree {} = {}",
+                    request_.ranks, request_.pipeline, request_.tensor, replica()),
+        request_.ranks < replica()
+            ? fmt::format("start at least {} ranks; partitions are not replicas", replica())
+            : fmt::format("start {} or {} ranks", request_.ranks / replica() * replica(),
+                          (request_.ranks / replica() + 1) * replica()));
+  }
+
+  void tensor() {
+    const int tp = request_.tensor;
+    if (tp == 1) return;
+    if (model_.heads % tp != 0 || model_.inner % tp != 0)
+      add(fmt::format("{} attention heads and an inner width of {} do not both divide by "
+                      "tensor_parallel_degree {}",
+                      model_.heads, model_.inner, tp),
+          fmt::format("degrees that do: {}", divisors({model_.heads, model_.inner},
+                                                      std::min<std::int64_t>(64, model_.heads))));
+    if (request_.prescaled_batch && !request_.speed && request_.length % tp != 0)
+      add(fmt::format("{} positions do not divide by tensor_parallel_degree {}, over which "
+                      "optimize=memory splits them",
+                      request_.length, tp),
+          fmt::format("use {} or {} positions, or optimize=speed", request_.length / tp * tp,
+                      (request_.length / tp + 1) * tp));
+  }
+
+  void pipeline() {
+    if (request_.microbatches < 1 || request_.batch % std::max(request_.microbatches, 1) != 0) {
+      add(fmt::format("a batch of {} does not divide into {} microbatches", request_.batch,
+                      request_.microbatches),
+          fmt::format("numbers of microbatches that do: {}",
+                      divisors({request_.batch}, std::min<std::int64_t>(64, request_.batch))));
+      return;
+    }
+    const int stages = request_.pipeline * request_.chunks;
+    if (stages > model_.units) {
+      add(fmt::format("{} stages (pipeline_parallel_degree {} x {} a rank) of a model of {} units",
+                      stages, request_.pipeline, request_.chunks, model_.units),
+          fmt::format("blocks, embeddings and head are units; use at most {} stages",
+                      model_.units));
+      return;
+    }
+    ScheduleOptions options;
+    options.kind = request_.schedule;
+    options.ranks = request_.pipeline;
+    options.microbatches = request_.microbatches;
+    options.chunks = request_.chunks;
+    options.active_microbatches = request_.active_microbatches;
+    try {
+      make_schedule(options);
+    } catch (const Error& refusal) {
+      add(refusal.what(), "or choose another schedule");
+    }
+  }
+
+  void sharding() {
+    if (request_.sharding < 0 || request_.sharding > 3)
+      add(fmt::format("sharding level {}", request_.sharding),
+          "0: none; 1: optimizer state; 2: gradients too; 3: parameters too");
+    if (request_.ranks % replica() != 0 || request_.sharded_degree == 0) return;
+    const int data = request_.ranks / replica();
+    if (request_.sharded_degree < 0 || data % std::max(request_.sharded_degree, 1) != 0)
+      add(fmt::format("sharded_data_parallel_degree {} does not divide the {} replicas",
+                      request_.sharded_degree, data),
+          fmt::format("degrees that do: {}", divisors({data}, data)));
+  }
+
+  const LayoutRequest& request_;
+  const LayoutModel& model_;
+  std::vector<LayoutProblem> problems_;
+};
+
+}  // namespace
+
+std::vector<LayoutProblem> find_problems(const LayoutRequest& request, const LayoutModel& model) {
+  return Examination(request, model).run();
+}
+
+std::vector<std::string> find_idle_options(const LayoutRequest& request) {
+  std::vector<std::string> idle;
+  if (request.tensor == 1 && (request.prescaled_batch || request.speed))
+    idle.emplace_back(
+        "prescaled_batch and optimize change nothing where tensor_parallel_degree is 1");
+  if (request.tensor > 1 && request.speed && !request.prescaled_batch)
+    idle.emplace_back(
+        "optimize=speed changes nothing without prescaled_batch: each rank has activations of its "
+        "own batch only");
+  const int replica = std::max(request.pipeline * request.tensor, 1);
+  if (request.sharding > 0 && request.ranks == replica)
+    idle.emplace_back("there is one replica, over which nothing is sharded");
+  if (request.pipeline == 1 && request.chunks == 1 && request.schedule != ScheduleKind::simple &&
+      request.schedule != ScheduleKind::interleaved)
+    idle.push_back(fmt::format("a pipeline of one rank: {} is the order of its microbatches only",
+                               name(request.schedule)));
+  return idle;
+}
+
+void check_layout(const LayoutRequest& request, const LayoutModel& model) {
+  std::string text;
+  for (const LayoutProblem& problem : find_problems(request, model))
+    text += fmt::format("{}{}; {}", text.empty() ? "" : "\n", problem.what, problem.remedy);
+  if (!text.empty()) throw Error(ErrorCode::invalid_argument, text);
+}
+
+}  // namespace shoal::parallel

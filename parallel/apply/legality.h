@@ -1,0 +1,44 @@
+// Which combinations of parallelism there are, before anything is built. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/parallel/pipeline/generate.h"
+
+namespace shoal::parallel {
+
+// What a run asks for.
+struct LayoutRequest {
+  int ranks = 1, pipeline = 1, tensor = 1;
+  ScheduleKind schedule = ScheduleKind::interleaved;
+  int chunks = 1, microbatches = 1, active_microbatches = 0;
+  std::int64_t batch = 1;   // samples of a rank (prescaled_batch: of a tensor-parallel group)
+  std::int64_t length = 0;  // positions of a sample; 0: not known yet
+  bool prescaled_batch = false;
+  bool speed = false;      // optimize = speed
+  int sharding = 0;        // 0; optimizer state 1, gradients 2, parameters 3
+  int sharded_degree = 0;  // over how many data-parallel ranks; 0: all
+  bool checkpointing = false, offloading = false;
+};
+
+// What of the model matters.
+struct LayoutModel {
+  int units = 1;  // Chain::units()
+  std::int64_t heads = 1, inner = 1;
+};
+
+struct LayoutProblem {
+  std::string what;  // with the numbers
+  std::string remedy;
+};
+
+// All of them; empty: the layout is legal.
+std::vector<LayoutProblem> find_problems(const LayoutRequest& request, const LayoutModel& model);
+// What is given but has no effect there, a line each.
+std::vector<std::string> find_idle_options(const LayoutRequest& request);
+// Throws invalid_argument with every problem and its remedy, a line each.
+void check_layout(const LayoutRequest& request, const LayoutModel& model);
+
+}  // namespace shoal::parallel

@@ -1,0 +1,85 @@
+// What parallelism refuses, and what it says.
+#include "shoal/parallel/apply/legality.h"
+
+#include "support/error_text.h"
+#include <gmock/gmock.h>
+
+namespace shoal::parallel {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const LayoutModel kGpt2{.units = 14, .heads = 12, .inner = 3072};
+
+std::string said(const LayoutRequest& request, const LayoutModel& model = kGpt2) {
+  return test::error_text([&] { check_layout(request, model); });
+}
+
+TEST(Legality, RefusesWithNumbersAndRemedy) {
+  EXPECT_THAT(said({.ranks = 2, .pipeline = 4}),
+              AllOf(HasSubstr("2 ranks do not divide by pipeline_parallel_degree 4"),
+                    HasSubstr("at least 4 ranks; partitions are not replicas")));
+  EXPECT_THAT(said({.ranks = 6, .pipeline = 2, .tensor = 2}), HasSubstr("start 4 or 8 ranks"));
+  EXPECT_THAT(
+      said({.ranks = 8, .tensor = 8}),
+      AllOf(HasSubstr("12 attention heads"), HasSubstr("degrees that do: 1, 2, 3, 4, 6, 12")));
+  EXPECT_THAT(said({.ranks = 4, .tensor = 4, .length = 510, .prescaled_batch = true}),
+              AllOf(HasSubstr("510 positions"), HasSubstr("508 or 512"), HasSubstr("speed")));
+  EXPECT_THAT(said({.ranks = 2, .pipeline = 2, .microbatches = 3, .batch = 8}),
+              AllOf(HasSubstr("a batch of 8"), HasSubstr("1, 2, 4, 8")));
+  EXPECT_THAT(said({.ranks = 16, .pipeline = 16}), HasSubstr("16 stages"));
+  EXPECT_THAT(said({.ranks = 8,
+                    .pipeline = 8,
+                    .schedule = ScheduleKind::virtual_interleaved,
+                    .chunks = 2,
+                    .microbatches = 8,
+                    .batch = 8}),
+              HasSubstr("at most 14 stages"));
+  EXPECT_THAT(said({.ranks = 4, .pipeline = 2, .schedule = ScheduleKind::zero_bubble_v}),
+              HasSubstr("zero_bubble_v"));
+  EXPECT_THAT(said({.ranks = 4, .sharding = 4}), HasSubstr("sharding level 4"));
+  EXPECT_THAT(said({.ranks = 6, .sharding = 1, .sharded_degree = 4}),
+              AllOf(HasSubstr("does not divide the 6 replicas"), HasSubstr("1, 2, 3, 6")));
+  EXPECT_THAT(said({.offloading = true}), HasSubstr("set activation_checkpointing too"));
+  EXPECT_THAT(said({.ranks = 4, .pipeline = 0}), HasSubstr("degrees are 1 or more"));
+}
+
+TEST(Legality, NamesEveryProblemAtOnce) {
+  const LayoutRequest request{
+      .ranks = 7, .pipeline = 2, .tensor = 5, .microbatches = 3, .batch = 4, .offloading = true};
+  EXPECT_EQ(find_problems(request, kGpt2).size(), 4U);
+}
+
+TEST(Legality, AllowsWhatCanBe) {
+  EXPECT_THAT(find_problems({}, kGpt2), IsEmpty());
+  EXPECT_THAT(find_problems({.ranks = 24,
+                             .pipeline = 2,
+                             .tensor = 3,
+                             .schedule = ScheduleKind::zero_bubble,
+                             .microbatches = 4,
+                             .batch = 8,
+                             .length = 510,
+                             .prescaled_batch = true,
+                             .sharding = 3,
+                             .sharded_degree = 2,
+                             .checkpointing = true,
+                             .offloading = true},
+                            kGpt2),
+              IsEmpty());
+}
+
+TEST(Legality, TellsOptionsWithoutEffect) {
+  EXPECT_THAT(find_idle_options({}), IsEmpty());
+  EXPECT_THAT(find_idle_options({.speed = true}),
+              ElementsAre(HasSubstr("tensor_parallel_degree is 1")));
+  EXPECT_THAT(find_idle_options({.ranks = 2, .tensor = 2, .speed = true, .sharding = 1}),
+              ElementsAre(HasSubstr("without prescaled_batch"), HasSubstr("one replica")));
+  EXPECT_THAT(find_idle_options({.schedule = ScheduleKind::one_f_one_b}),
+              ElementsAre(HasSubstr("a pipeline of one rank")));
+}
+
+}  // namespace
+}  // namespace shoal::parallel
