@@ -216,9 +216,9 @@ void LossPass::begin_dx_reduction() {
     context_.run("vocabulary_loss.rows", {dx_rows_}, {dx}, [&] {
       auto& elementwise = context_.kernels().elementwise();
       if (dx.count() > 0) elementwise.fill(dx.view(), 0, context_.stream);
+      const Tensor rows = dx.reshaped({whole_.rows(), channels()});
       for (std::size_t i = 0; i < row_.size(); ++i) {
         const Tensor from = dx_rows_.narrowed(0, static_cast<std::int64_t>(i), 1);
-        const Tensor rows = dx.reshaped({whole_.rows(), channels()});
         elementwise.cast(from, rows.narrowed(0, row_[i], 1).view(), context_.stream);
       }
     });

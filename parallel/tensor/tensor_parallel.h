@@ -30,8 +30,6 @@ struct TensorParallel {
   ActivationSplit split = ActivationSplit::none;
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
-  // Rows [first, last) of `count` that a rank has where a count need not divide.
-  std::int64_t shard_begin(std::int64_t count, int of) const { return count * of / size(); }
 };
 
 // For as long as it lives the context says which part of a microbatch of T positions this rank's

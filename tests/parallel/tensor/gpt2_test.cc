@@ -195,7 +195,7 @@ TEST(TensorParallelGpt2Once, InBf16) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         EXPECT_EQ(ours.initial[i], boxes_of(*parameters[i], expected.initial[i]));
         EXPECT_LT(distance(ours.gradients[i], boxes_of(*parameters[i], expected.gradients[i])),
-                  3e-2)
+                  6e-2)  // 2.8e-2 seen where bf16 computes through f32
             << parameters[i]->name();
       }
     });
