@@ -55,6 +55,7 @@ void Parameter::set_part(const Shape& whole, std::vector<ParameterPiece> pieces)
 }
 
 bool Parameter::accumulate() {
+  if (!has_gradient_ && prepare_) prepare_(*this);
   if (!gradient.defined())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("parameter {} has no gradient memory", name_),

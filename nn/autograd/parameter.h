@@ -63,6 +63,9 @@ class Parameter {
   // True when `gradient` already holds a sum this step: add to it. False: overwrite it (and this
   // call makes it true). Spares a pass of zeroing.
   bool accumulate();
+  // Called by accumulate() when it will return false, before the memory is looked at: for whoever
+  // gives `gradient` its bytes only while they are needed.
+  void set_prepare_hook(std::function<void(Parameter&)> hook) { prepare_ = std::move(hook); }
   bool has_gradient() const { return has_gradient_; }
   // Start of a step: the next write overwrites. What no backward reaches keeps the last step's
   // numbers; the Reducer zeroes it, who steps without one must.
@@ -84,7 +87,7 @@ class Parameter {
   Shape shape_, whole_shape_;
   std::vector<ParameterPiece> pieces_;
   Initializer initializer_;
-  std::function<void(Parameter&)> hook_;
+  std::function<void(Parameter&)> hook_, prepare_;
   int uses_ = 0;
   bool decays_ = true, trainable_ = true, armed_ = false, has_gradient_ = false, is_part_ = false;
 };

@@ -1,6 +1,8 @@
 #include "shoal/nn/layers/chain.h"
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -27,29 +29,162 @@ std::vector<Parameter*> Chain::unit_parameters(int unit) const {
   return all;
 }
 
+namespace {
+
+// Walked before anything of its unit: passes the gradients on.
+class UnitEnd final : public Function {
+ public:
+  UnitEnd(UnitObserver& observer, int unit, int next, std::shared_ptr<bool> entered)
+      : observer_(observer), unit_(unit), next_(next), entered_(std::move(entered)) {}
+  std::string_view name() const override { return "unit"; }
+  std::vector<Tensor> backward(BackwardContext&, std::span<Tensor> output_gradients) override {
+    *entered_ = true;
+    observer_.before_backward(unit_, next_);
+    return {std::make_move_iterator(output_gradients.begin()),
+            std::make_move_iterator(output_gradients.end())};
+  }
+
+ private:
+  UnitObserver& observer_;
+  int unit_, next_;
+  std::shared_ptr<bool> entered_;
+};
+
+// On the tape before anything of its unit. The first unit's input wants no gradient, so nothing
+// flows through this one: that the tape drops it says that the unit has been walked.
+class UnitBegin final : public Function {
+ public:
+  UnitBegin(UnitObserver& observer, int unit, std::shared_ptr<bool> entered)
+      : observer_(observer), unit_(unit), entered_(std::move(entered)) {}
+  ~UnitBegin() override {
+    if (*entered_) observer_.after_backward(unit_);
+  }
+  UnitBegin(const UnitBegin&) = delete;
+  UnitBegin& operator=(const UnitBegin&) = delete;
+  std::string_view name() const override { return "unit"; }
+  std::vector<Tensor> backward(BackwardContext&, std::span<Tensor>) override { return {}; }
+
+ private:
+  UnitObserver& observer_;
+  int unit_;
+  std::shared_ptr<bool> entered_;
+};
+
+// One unit's forward, in front of its observer. Without one it does nothing.
+class ObservedUnit {
+ public:
+  ObservedUnit(Context& context, UnitObserver* observer, int unit, int next, int next_in_backward)
+      : tape_(observer ? context.tape : nullptr),
+        observer_(observer),
+        unit_(unit),
+        next_in_backward_(next_in_backward) {
+    if (!observer_) return;
+    if (tape_) {
+      entered_ = std::make_shared<bool>(false);
+      (void)tape_->record(std::make_unique<UnitBegin>(*observer_, unit_, entered_), {}, {}, {});
+    }
+    observer_->before_forward(unit_, next);
+  }
+  ~ObservedUnit() {
+    if (observer_) observer_->after_forward(unit_);
+  }
+  ObservedUnit(const ObservedUnit&) = delete;
+  ObservedUnit& operator=(const ObservedUnit&) = delete;
+
+  // Marks the unit's outputs, those that want a gradient.
+  void end(std::initializer_list<Value*> outputs) {
+    if (!tape_) return;
+    std::vector<Value> values;
+    std::vector<Tensor> tensors;
+    for (Value* output : outputs) {
+      if (!output || !output->needs_gradient()) continue;
+      tensors.push_back(std::move(output->tensor));
+      values.push_back(*output);
+    }
+    if (values.empty()) return;
+    values = tape_->record(
+        std::make_unique<UnitEnd>(*observer_, unit_, next_in_backward_, std::move(entered_)),
+        values, {}, std::move(tensors));
+    auto value = values.begin();
+    for (Value* output : outputs)
+      if (output && output->needs_gradient()) *output = std::move(*value++);
+  }
+
+ private:
+  Tape* tape_;
+  UnitObserver* observer_;
+  int unit_, next_in_backward_;
+  std::shared_ptr<bool> entered_;
+};
+
+// The unit that a backward which has walked `unit` asks for: the one before, or the first one of
+// the checkpoint before, which is computed again; -1: none.
+int before_in_backward(int unit, int first, int group) {
+  if (unit <= first) return -1;
+  const int start = std::max(first, 1);  // of the first checkpoint
+  if (group <= 0 || unit <= start) return unit - 1;
+  if ((unit - start) % group != 0) return unit - 1;  // within its group
+  return unit - group;
+}
+
+ResidualStream forward_one(Context& context, Chain& chain, int unit, ResidualStream stream,
+                           const ChainInput& input, UnitObserver* observer, int next,
+                           int next_in_backward) {
+  ObservedUnit observed(context, observer, unit, next, next_in_backward);
+  stream = chain.forward_unit(context, unit, std::move(stream), input);
+  observed.end({&stream.residual, stream.branch ? &*stream.branch : nullptr});
+  return stream;
+}
+
+}  // namespace
+
 ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
-                             ResidualStream stream, const ChainInput& input, int checkpoint_group) {
+                             ResidualStream stream, const ChainInput& input, int checkpoint_group,
+                             UnitObserver* observer) {
   SHOAL_CHECK(0 <= first && first <= last && last < chain.units(),
               "units [{}, {}) of a chain of {}, whose last is the head", first, last,
               chain.units());
+  // The head follows where the last block is among these.
+  const auto after = [&chain, last](int unit) {
+    return unit + 1 < last || last == chain.units() - 1 ? unit + 1 : -1;
+  };
   for (int unit = first; unit < last;) {
     if (unit == 0 || checkpoint_group <= 0 || !context.tape) {
-      stream = chain.forward_unit(context, unit, std::move(stream), input);
+      stream = forward_one(context, chain, unit, std::move(stream), input, observer, after(unit),
+                           before_in_backward(unit, first, checkpoint_group));
       ++unit;
       continue;
     }
     const int end = std::min(unit + checkpoint_group, last);
     const Value x = std::move(stream).collapse(context);
-    const auto run = [&chain, unit, end, input](Context& inner, const Value& value) {
+    const auto run = [&chain, unit, end, input, observer, first, checkpoint_group,
+                      next_group = after(end - 1)](Context& inner, const Value& value) {
       ResidualStream inside{value, std::nullopt, {}};
-      for (int u = unit; u < end; ++u)
-        inside = chain.forward_unit(inner, u, std::move(inside), input);
+      for (int u = unit; u < end; ++u) {
+        // The recomputation's last unit is walked back at once.
+        const int next = u + 1 < end ? u + 1 : inner.tape ? -1 : next_group;
+        inside = forward_one(inner, chain, u, std::move(inside), input, observer, next,
+                             before_in_backward(u, first, checkpoint_group));
+      }
       return std::move(inside).collapse(inner);
     };
     stream = {checkpoint(context, run, x), std::nullopt, {}};
     unit = end;
   }
   return stream;
+}
+
+LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStream stream,
+                        const ChainInput& input, int checkpoint_group, UnitObserver* observer) {
+  const int head = chain.units() - 1;
+  int before = head > first ? head - 1 : -1;
+  const int start = std::max(first, 1);
+  if (checkpoint_group > 0 && before >= start)
+    before = start + (before - start) / checkpoint_group * checkpoint_group;
+  ObservedUnit observed(context, observer, head, -1, before);
+  LossOutput out = chain.forward_head(context, std::move(stream), input);
+  observed.end({&out.loss});
+  return out;
 }
 
 }  // namespace shoal::nn

@@ -51,11 +51,29 @@ class Chain : public Module {
   std::vector<Parameter*> unit_parameters(int unit) const;
 };
 
+// Is told when units are about to compute and when they have: parameter sharding brings the values
+// and drops them. Backward's calls come from the tape, a checkpoint's recomputation is a forward.
+// Must outlive the tape. The `after` calls also come where an exception ends a unit.
+class UnitObserver {
+ public:
+  virtual ~UnitObserver() = default;
+  // `next`: the unit that will probably be asked for after this one; -1 where nothing is known.
+  virtual void before_forward(int unit, int next) = 0;
+  virtual void after_forward(int unit) noexcept = 0;
+  // Input gradients are about to be computed, have been. Deferred weight gradients may come later.
+  virtual void before_backward(int unit, int next) = 0;
+  virtual void after_backward(int unit) noexcept = 0;
+};
+
 // Runs units [first, last), the head not among them. checkpoint_group > 0: that many consecutive
 // units at a time keep their input only (checkpoint()); unit 0 keeps everything, its input being
 // ids. `chain` and what `input` refers to must outlive the tape.
 ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
                              ResidualStream stream, const ChainInput& input,
-                             int checkpoint_group = 0);
+                             int checkpoint_group = 0, UnitObserver* observer = nullptr);
+// Runs the head, after forward_units(first, units() - 1, ...) with the same arguments.
+LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStream stream,
+                        const ChainInput& input, int checkpoint_group = 0,
+                        UnitObserver* observer = nullptr);
 
 }  // namespace shoal::nn

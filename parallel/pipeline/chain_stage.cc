@@ -103,10 +103,12 @@ Tensor ChainStage::forward(int index, Tensor input) {
   }
   const int last = is_head() ? units_.last - 1 : units_.last;
   stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), batch.input,
-                             options_.checkpoint_group);
+                             options_.checkpoint_group, options_.observer);
   Tensor sent;
   if (is_head()) {
-    const nn::LossOutput out = chain_.forward_head(context_, std::move(stream), batch.input);
+    const nn::LossOutput out =
+        nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
+                         options_.checkpoint_group, options_.observer);
     loss_.sum += static_cast<double>(out.loss_sum);
     loss_.targets += out.targets;
     record.output = out.loss;  // one element; backward starts from it

@@ -28,6 +28,7 @@ struct ChainStageOptions {
   // here.
   int sequence_parts = 1, sequence_part = 0;
   Offloader* offloader = nullptr;  // takes what tapes save; may be null
+  nn::UnitObserver* observer = nullptr;  // may be null; must outlive the stage
 };
 
 // Of the last stage, over the microbatches since begin(). Not scaled.

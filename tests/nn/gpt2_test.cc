@@ -210,6 +210,66 @@ TEST(Gpt2, RunsUnitByUnitWithTheSameBits) {
               HasSubstr("units [0, 5) of a chain of 5"));
 }
 
+// Units in the order in which an observer is told of them, and nested as they should be.
+class Log final : public UnitObserver {
+ public:
+  void before_forward(int unit, int next) override { enter("F", unit, next); }
+  void after_forward(int unit) noexcept override { leave(unit); }
+  void before_backward(int unit, int next) override { enter("B", unit, next); }
+  void after_backward(int unit) noexcept override { leave(unit); }
+  std::string text;
+  int inside = -1;
+
+ private:
+  void enter(const char* what, int unit, int next) {
+    EXPECT_EQ(inside, -1) << what << unit;
+    inside = unit;
+    text += fmt::format("{}{}>{} ", what, unit, next);
+  }
+  void leave(int unit) noexcept {
+    EXPECT_EQ(inside, unit);
+    inside = -1;
+  }
+};
+
+TEST(Gpt2, TellsAnObserverOfItsUnits) {
+  Model model(small(), DType::f32);
+  const ChainInput input{
+      model.ids({2, 17}, tokens(34, 61, 1)), model.ids({2, 17}, tokens(34, 61, 2)), {}, {}};
+  model.run(input.ids, input.targets);
+  const Outcome plain = model.outcome();
+  const std::string forward = "F0>1 F1>2 F2>3 F3>4 F4>-1 ";
+  const std::string wanted[] = {forward + "B4>3 B3>2 B2>1 B1>0 B0>-1 ",
+                                forward + "B4>3 F3>-1 B3>2 F2>-1 B2>1 F1>-1 B1>0 B0>-1 ",
+                                forward + "B4>3 F3>-1 B3>1 F1>2 F2>-1 B2>1 B1>0 B0>-1 ",
+                                forward + "B4>1 F1>2 F2>3 F3>-1 B3>2 B2>1 B1>0 B0>-1 "};
+  for (const int group : {0, 1, 2, 3}) {
+    Context& context = model.context;
+    Log log;
+    const auto forward_all = [&] {
+      context.begin_forward();
+      return forward_head(context, model.gpt2, 0,
+                          forward_units(context, model.gpt2, 0, 4, {}, input, group, &log), input,
+                          group, &log);
+    };
+    Tape tape;
+    context.tape = &tape;
+    const LossOutput out = forward_all();
+    context.tape = nullptr;
+    model.loss = out.loss_sum;
+    tape.backward(context, out.loss);
+    EXPECT_EQ(log.text, wanted[group]) << "groups of " << group;
+    EXPECT_EQ(log.inside, -1);
+    const Outcome observed = model.outcome();
+    EXPECT_EQ(observed.loss, plain.loss);
+    for (std::size_t i = 0; i < plain.gradients.size(); ++i)
+      EXPECT_EQ(observed.gradients[i], plain.gradients[i]);
+    log.text.clear();
+    (void)forward_all();  // no tape
+    EXPECT_EQ(log.text, forward);
+  }
+}
+
 TEST(Gpt2, CheckpointingNeedsLessMemory) {
   Gpt2Config config = small();
   config.n_layer = 8;
