@@ -10,12 +10,16 @@ namespace {
 constexpr std::int64_t kBytes = 4;     // f32
 constexpr std::int64_t kGranule = 16;  // elements in a cache line
 
-std::int64_t padded(std::int64_t count) { return (count + kGranule - 1) / kGranule * kGranule; }
+std::int64_t padded(std::int64_t count, std::int64_t to = kGranule) {
+  return (count + to - 1) / to * to;
+}
 
 class Planner {
  public:
   Planner(std::span<const std::int64_t> counts, const BucketOptions& options)
       : counts_(counts),
+        unit_(kGranule * options.parts),
+        cut_(options.cut),
         limit_(whole_lines(options.bucket_bytes)),
         first_limit_(std::min(whole_lines(options.first_bucket_bytes), limit_)) {
     plan_.offsets.resize(counts.size());
@@ -34,6 +38,7 @@ class Planner {
       add_run(next, end);
       next = end;
     }
+    close();
     return std::move(plan_);
   }
 
@@ -45,7 +50,15 @@ class Planner {
     return padded(counts_[static_cast<std::size_t>(parameter)]);
   }
 
-  void open() { plan_.buckets.push_back({{}, plan_.count, plan_.count}); }
+  void open() {
+    close();
+    plan_.buckets.push_back({{}, plan_.count, plan_.count});
+  }
+  void close() {
+    if (plan_.buckets.empty()) return;
+    GradientBucket& bucket = plan_.buckets.back();
+    bucket.end = plan_.count = bucket.begin + padded(bucket.end - bucket.begin, unit_);
+  }
   void add(int parameter) {
     const std::int64_t count = counts_[static_cast<std::size_t>(parameter)];
     plan_.offsets[static_cast<std::size_t>(parameter)] = plan_.count;
@@ -67,11 +80,12 @@ class Planner {
 
   void add_giant(int parameter) {
     const std::int64_t count = counts_[static_cast<std::size_t>(parameter)];
-    const std::int64_t pieces = (size(parameter) + limit_ - 1) / limit_;
-    const std::int64_t piece = padded((count + pieces - 1) / pieces);
-    plan_.offsets[static_cast<std::size_t>(parameter)] = plan_.count;
+    const std::int64_t pieces = cut_ ? (size(parameter) + limit_ - 1) / limit_ : 1;
+    // Whole parts, so that the pieces lie end to end.
+    const std::int64_t piece = padded((count + pieces - 1) / pieces, unit_);
     for (std::int64_t first = 0; first < count; first += piece) {
       open();
+      if (first == 0) plan_.offsets[static_cast<std::size_t>(parameter)] = plan_.count;
       const std::int64_t here = std::min(piece, count - first);
       plan_.buckets.back().entries.push_back({parameter, first, plan_.count, here});
       plan_.count += padded(here);
@@ -103,6 +117,8 @@ class Planner {
   }
 
   std::span<const std::int64_t> counts_;
+  std::int64_t unit_;  // elements that every bucket's length divides by
+  bool cut_;
   std::int64_t limit_, first_limit_;  // elements
   BucketPlan plan_;
 };
@@ -113,6 +129,7 @@ BucketPlan plan_buckets(std::span<const std::int64_t> counts, const BucketOption
   SHOAL_CHECK(options.bucket_bytes > 0 && options.first_bucket_bytes > 0,
               "gradient buckets of {} bytes, the first of {}; both must be positive",
               options.bucket_bytes, options.first_bucket_bytes);
+  SHOAL_CHECK(options.parts > 0, "gradient buckets in {} parts", options.parts);
   for (std::size_t i = 0; i < counts.size(); ++i)
     SHOAL_CHECK(counts[i] >= 0, "parameter {} has {} elements", i, counts[i]);
   return Planner(counts, options).plan();

@@ -12,6 +12,10 @@ struct BucketOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  // as DDP's bucket_cap_mb and SMDDP's
   // The first bucket is small, so that reduction starts early in backward (as DDP does).
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;
+  // Every bucket's length divides into so many parts of whole cache lines (its end is padded).
+  int parts = 1;
+  // A parameter larger than a bucket is cut; false: it has a bucket of its own.
+  bool cut = true;
 };
 
 // A fusion buffer: a range of the flat memory that is reduced at once.
@@ -34,10 +38,10 @@ struct BucketPlan {
 
 // `counts`: elements of each parameter in the order of registration, which is about the order of
 // the forward; backward ends with the first, so buckets take them from the last to the first.
-// No bucket passes its bytes. A parameter larger than that has as many buckets of equal length as
-// it needs; the others are balanced: between two such giants, a bucket closes where it is nearest
-// to an equal share. Every parameter begins at a cache line; the padding is never written, so it
-// stays zero.
+// No bucket passes its bytes (but for rounding up to `parts`). A parameter larger than that has as
+// many buckets of equal length as it needs; the others are balanced: between two such giants, a
+// bucket closes where it is nearest to an equal share. Every parameter begins at a cache line; the
+// padding is never written, so it stays zero.
 BucketPlan plan_buckets(std::span<const std::int64_t> counts, const BucketOptions& options);
 
 struct BucketTiming {

@@ -38,7 +38,11 @@ ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b) {
 
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
-    : communicator_(communicator), options_(options) {
+    : Reducer(parameters, make_all_reduction(communicator), options) {}
+
+Reducer::Reducer(std::span<nn::Parameter* const> parameters,
+                 std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)
+    : reduction_(std::move(reduction)), options_(options) {
   SHOAL_CHECK(options.buckets_in_flight >= 0,
               "{} gradient buckets in flight; give 1 or more, or 0 for no bound",
               options.buckets_in_flight);
@@ -50,9 +54,10 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
     counts.push_back(parameter->shape().count());
   }
   plan_ = plan_buckets(counts, {.bucket_bytes = options.bucket_bytes,
-                                .first_bucket_bytes = options.first_bucket_bytes});
-  flat_ = Tensor::zeros({std::max<std::int64_t>(plan_.count, 1)}, DType::f32,
-                        communicator.memory_resource(), MemoryTag::gradients);
+                                .first_bucket_bytes = options.first_bucket_bytes,
+                                .parts = reduction_->parts()});
+  flat_ = Tensor::zeros({std::max<std::int64_t>(plan_.count, 1)}, DType::f32, reduction_->memory(),
+                        MemoryTag::gradients);
   const std::size_t buckets = plan_.buckets.size();
   buckets_of_.resize(parameters_.size());
   ready_.resize(parameters_.size());
@@ -76,7 +81,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });
   }
   // The first step touches memory for the first time; a plan by time should not be of it.
-  if (communicator.size() > 1 && buckets > 1)
+  if (reduction_->ranks() > 1 && buckets > 1)
     agreements_left_ = options.priority == BucketPriority::forward ? 3 : 1;
 }
 
@@ -91,7 +96,7 @@ void Reducer::give_up_step() noexcept {
   try {
     while (!in_flight_.empty() && in_flight_.front().work->test()) in_flight_.pop_front();
     if (in_flight_.empty()) return;
-    communicator_.abort("a Reducer was destroyed in the middle of a step");
+    reduction_->abort("a Reducer was destroyed in the middle of a step");
     in_flight_.front().work->wait(Deadline::in_seconds(0));
   } catch (const std::exception&) {  // as it should be: the communicator has failed, or does now
     in_flight_.clear();
@@ -159,16 +164,15 @@ void Reducer::progress() {
 }
 
 void Reducer::launch(int index) {
-  if (communicator_.size() == 1) {
+  if (reduction_->ranks() == 1) {
     count_reduced(index);
     return;
   }
   const GradientBucket& bucket = plan_.buckets[at(index)];
   auto* const data = static_cast<float*>(flat_.view().data) + bucket.begin;
   if (in_flight_.empty()) busy_since_ = Clock::now();
-  in_flight_.push_back({index, Tracer::now_ns(),
-                        communicator_.all_reduce(data, data, bucket.end - bucket.begin, DType::f32,
-                                                 collectives::ReduceOp::sum)});
+  in_flight_.push_back(
+      {index, Tracer::now_ns(), reduction_->start(data, bucket.end - bucket.begin)});
   statistics_.reduced_bytes += bytes_of(bucket);
   statistics_.most_in_flight =
       std::max(statistics_.most_in_flight, static_cast<int>(in_flight_.size()));
@@ -264,8 +268,7 @@ void Reducer::agree_on_turns() {
   --agreements_left_;
   std::vector<int> chosen = chosen_turns();
   std::vector<std::int32_t> order(chosen.begin(), chosen.end());
-  communicator_.broadcast(order.data(), static_cast<std::int64_t>(order.size()), DType::i32, 0)
-      ->wait();
+  reduction_->agree(order);
   turns_.assign(order.begin(), order.end());
 }
 

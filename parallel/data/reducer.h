@@ -18,6 +18,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -25,13 +26,14 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/autograd/parameter.h"
 #include "shoal/parallel/data/bucket_plan.h"
+#include "shoal/parallel/data/bucket_reduction.h"
 #include "shoal/runtime/trace/trace.h"
 
 namespace shoal::parallel {
 
 // Which of several waiting buckets goes first. `readiness`: the one that was ready first, best
-// where finish() waits for all. `forward`: the one that the next forward needs first (parameters
-// in the order of registration), for who uses wait_for(); planned on rank 0 (plan_turns).
+// where finish() waits for all. `forward`: the one that the next forward needs first, for who uses
+// wait_for(); planned on rank 0 (plan_turns).
 enum class BucketPriority { readiness, forward };
 
 // What was measured of these: docs/performance.md, "Data-parallel step beside PyTorch DDP".
@@ -60,8 +62,7 @@ struct ReducerStatistics {
   double exposed_seconds = 0;             // finish() and wait_for() waited for communication
   std::int64_t launched_in_backward = 0;  // buckets handed over before flush() or finish()
   int most_in_flight = 0;
-  // Of the bytes: 1 when nothing was left to wait for after backward; 1 also when there was
-  // nothing to reduce.
+  // Of the bytes: 1 when nothing was left to wait for after backward, or nothing to reduce.
   double hidden_share() const;
 };
 ReducerStatistics operator-(ReducerStatistics a, const ReducerStatistics& b);  // between two calls
@@ -72,6 +73,9 @@ class Reducer {
   // `gradient` and its ready hook. Parameters and communicator must outlive the Reducer; the
   // gradients stay valid as long as any Tensor refers to them and the communicator lives.
   Reducer(std::span<nn::Parameter* const> parameters, collectives::Communicator& communicator,
+          const ReducerOptions& options = {});
+  // The same with another way to sum; "the sum over all ranks" below is then what it makes.
+  Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           const ReducerOptions& options = {});
   // Takes its hooks away, waits for nothing; aborts where buckets are in flight (mpi: see work.h).
   ~Reducer();
@@ -124,7 +128,7 @@ class Reducer {
 
   std::vector<nn::Parameter*> parameters_;
   std::unordered_map<const nn::Parameter*, int> index_of_;
-  collectives::Communicator& communicator_;
+  std::shared_ptr<BucketReduction> reduction_;
   ReducerOptions options_;
   BucketPlan plan_;
   Tensor flat_;

@@ -1,0 +1,32 @@
+// How a bucket of gradients becomes a sum: over all ranks (here), or at its owners
+// (parallel/shard).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "shoal/collectives/communicator.h"
+
+namespace shoal::parallel {
+
+// Every rank makes the same calls in the same order, from one thread.
+class BucketReduction {
+ public:
+  virtual ~BucketReduction() = default;
+  virtual int ranks() const = 0;           // whose gradients are summed; 1: start() is not called
+  virtual int parts() const { return 1; }  // that a bucket's length must divide into
+  virtual MemoryResource& memory() = 0;    // for what start() reduces
+  // Sums f32 data[0 .. count) in place. Does not block; the memory belongs to the Work until it is
+  // done. Works may be tested and waited for in the order of the calls only.
+  virtual collectives::WorkPtr start(float* data, std::int64_t count) = 0;
+  // Everybody gets the first rank's numbers. Blocks.
+  virtual void agree(std::span<std::int32_t> numbers) = 0;
+  virtual void abort(std::string_view reason) = 0;
+};
+
+// all_reduce: every rank has the whole sum. `communicator` must outlive the result.
+std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator);
+
+}  // namespace shoal::parallel
