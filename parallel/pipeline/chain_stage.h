@@ -27,7 +27,7 @@ struct ChainStageOptions {
   // Where the residual stream is split along the sequence: into how many parts, and which one is
   // here.
   int sequence_parts = 1, sequence_part = 0;
-  Offloader* offloader = nullptr;  // takes what tapes save; may be null
+  Offloader* offloader = nullptr;        // takes what tapes save; may be null
   nn::UnitObserver* observer = nullptr;  // may be null; must outlive the stage
 };
 

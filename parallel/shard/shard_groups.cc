@@ -1,0 +1,108 @@
+#include "shoal/parallel/shard/shard_groups.h"
+
+#include <deque>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using collectives::ReduceOp;
+using collectives::WorkPtr;
+
+// The second hops begin in the order of the first ones, on every rank.
+class TwoHops : public std::enable_shared_from_this<TwoHops> {
+ public:
+  explicit TwoHops(const ShardGroups& groups) : groups_(groups) {}
+
+  WorkPtr start(float* data, std::int64_t count) {
+    const auto entry = std::make_shared<Entry>();
+    entry->count = count / groups_.shards();
+    entry->part = data + groups_.rank() * entry->count;
+    entry->first =
+        groups_.shard->reduce_scatter(data, entry->part, entry->count, DType::f32, ReduceOp::sum);
+    waiting_.push_back(entry);
+    return std::make_unique<Handle>(shared_from_this(), entry);
+  }
+
+ private:
+  struct Entry {
+    float* part = nullptr;
+    std::int64_t count = 0;
+    WorkPtr first, second;
+  };
+  class Handle final : public collectives::Work {
+   public:
+    Handle(std::shared_ptr<TwoHops> hops, std::shared_ptr<Entry> entry)
+        : hops_(std::move(hops)), entry_(std::move(entry)) {}
+    bool test() override {
+      while (!entry_->second && hops_->waiting_.front()->first->test()) hops_->go_on();
+      return entry_->second && entry_->second->test();
+    }
+    void wait(Deadline deadline) override {
+      while (!entry_->second) {
+        hops_->waiting_.front()->first->wait(deadline);
+        hops_->go_on();
+      }
+      entry_->second->wait(deadline);
+    }
+    double default_deadline_seconds() const override {
+      return entry_->first->default_deadline_seconds();
+    }
+
+   private:
+    std::shared_ptr<TwoHops> hops_;
+    std::shared_ptr<Entry> entry_;
+  };
+  // The first hop of the front is done.
+  void go_on() {
+    Entry& entry = *waiting_.front();
+    entry.second = groups_.replicas->all_reduce(entry.part, entry.part, entry.count, DType::f32,
+                                                ReduceOp::sum);
+    waiting_.pop_front();
+  }
+
+  ShardGroups groups_;
+  std::deque<std::shared_ptr<Entry>> waiting_;
+};
+
+class ShardReduction final : public BucketReduction {
+ public:
+  explicit ShardReduction(const ShardGroups& groups)
+      : groups_(groups), hops_(std::make_shared<TwoHops>(groups)) {}
+  int ranks() const override { return groups_.shards() * groups_.copies(); }
+  int parts() const override { return groups_.shards(); }
+  MemoryResource& memory() override { return groups_.shard->memory_resource(); }
+  WorkPtr start(float* data, std::int64_t count) override {
+    if (groups_.shards() == 1)
+      return groups_.replicas->all_reduce(data, data, count, DType::f32, ReduceOp::sum);
+    if (groups_.copies() > 1) return hops_->start(data, count);
+    const std::int64_t part = count / groups_.shards();
+    return groups_.shard->reduce_scatter(data, data + groups_.rank() * part, part, DType::f32,
+                                         ReduceOp::sum);
+  }
+  void agree(std::span<std::int32_t> numbers) override {
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    groups_.shard->broadcast(numbers.data(), count, DType::i32, 0)->wait();
+    // Now all of a group agree; the ranks with the first group's numbers are first among replicas.
+    if (groups_.replicas) groups_.replicas->broadcast(numbers.data(), count, DType::i32, 0)->wait();
+  }
+  void abort(std::string_view reason) override {
+    groups_.shard->abort(reason);
+    if (groups_.replicas) groups_.replicas->abort(reason);
+  }
+
+ private:
+  ShardGroups groups_;
+  std::shared_ptr<TwoHops> hops_;
+};
+
+}  // namespace
+
+std::shared_ptr<BucketReduction> make_shard_reduction(const ShardGroups& groups) {
+  SHOAL_CHECK(groups.shard != nullptr, "a sharded reduction without a shard group");
+  return std::make_shared<ShardReduction>(groups);
+}
+
+}  // namespace shoal::parallel

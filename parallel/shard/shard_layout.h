@@ -1,0 +1,47 @@
+// What of a model's training state is sharded, how, and with whom.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "shoal/nn/autograd/parameter.h"
+#include "shoal/parallel/shard/shard_groups.h"
+#include "shoal/parallel/shard/shard_plan.h"
+
+namespace shoal::parallel {
+
+struct ShardingOptions {
+  // 1: optimizer state (shard_optimizer_state). 2: gradients too. 3: parameters too
+  // (sharded_data_parallel_degree > 1 in SMP).
+  int level = 1;
+  std::int64_t bucket_elements = 500'000'000;  // sdp_reduce_bucket_size
+  std::int64_t first_bucket_elements = 0;      // of the one that is ready first; 0: as the others
+  std::int64_t persistence_threshold = 1'000'000;    // sdp_param_persistence_threshold, elements
+  std::int64_t max_live_parameters = 1'000'000'000;  // sdp_max_live_parameters, elements
+  // Levels 2 and 3: full buckets of gradients that may be on their way to their owners; the next
+  // one waits. Full at a time: these, and those that are being written (of a tied weight, from the
+  // head's backward to the embeddings').
+  int buckets_in_flight = 2;
+};
+
+struct ShardLayout {
+  std::vector<nn::Parameter*> parameters;  // trainable, in the order of registration
+  std::vector<nn::Parameter*> frozen;      // the others: every rank keeps them whole
+  ShardingOptions options;
+  ShardGroups groups;
+  ShardPlan plan;                            // of `parameters`
+  std::vector<ShardSegment> segments;        // this rank's
+  std::vector<std::vector<int>> buckets_of;  // by parameter
+
+  ShardPlanOptions plan_options() const;
+};
+
+// The same `parameters` and options on every rank of both groups. `units` (level 3, else passed
+// over): what each unit of the whole model reads, also those of other pipeline stages. Parameters
+// and groups must outlive the result. With one rank a shard group, level 3 has nothing to drop and
+// keeps every parameter whole. Throws on options out of range.
+ShardLayout make_shard_layout(std::span<nn::Parameter* const> parameters, const ShardGroups& groups,
+                              const ShardingOptions& options,
+                              std::span<const std::vector<nn::Parameter*>> units = {});
+
+}  // namespace shoal::parallel

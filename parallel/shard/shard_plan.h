@@ -1,0 +1,82 @@
+// Who owns which elements: pure functions, equal on every rank (decision 17).
+//
+// Parameters lie in a flat layout that is cut into buckets whose lengths divide by the shard
+// group's size; rank r of the group owns the r-th part of every bucket. A rank's parts, one behind
+// the other, are its shard (ZeRO, Rajbhandari et al., SC 2020).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shoal/parallel/data/bucket_plan.h"
+
+namespace shoal::parallel {
+
+struct ShardPlanOptions {
+  int shards = 1;                              // ranks of a shard group
+  std::int64_t bucket_elements = 500'000'000;  // sdp_reduce_bucket_size
+  // Elements of the bucket that backward completes first; 0: as the others.
+  std::int64_t first_bucket_elements = 0;
+  // A parameter larger than a bucket is cut over several. Where buckets come and go one by one
+  // (level 2) it has one of its own instead.
+  bool cut = true;
+
+  BucketOptions bucket_options() const;
+};
+
+struct ShardPlan {
+  int shards = 1;
+  // Lengths divide by shards × a cache line of f32. What backward completes first comes first.
+  BucketPlan flat;
+  // Of these, the first so many belong to units and are whole only while these compute (level 3).
+  int unit_buckets = 0;
+
+  const GradientBucket& bucket(int index) const {
+    return flat.buckets[static_cast<std::size_t>(index)];
+  }
+  int buckets() const { return static_cast<int>(flat.buckets.size()); }
+  // A rank's part of a bucket: elements, and where it begins in the rank's shard.
+  std::int64_t part_count(int index) const {
+    return (bucket(index).end - bucket(index).begin) / shards;
+  }
+  std::int64_t part_begin(int index) const { return bucket(index).begin / shards; }
+  std::int64_t shard_count() const { return flat.count / shards; }
+  std::int64_t unit_count() const {  // elements of all unit buckets
+    return unit_buckets == 0 ? 0 : bucket(unit_buckets - 1).end;
+  }
+};
+
+// Levels 1 and 2. `counts`: elements of each parameter in the order of registration.
+ShardPlan plan_shards(std::span<const std::int64_t> counts, const ShardPlanOptions& options);
+
+// Level 3. `units`: which parameters (indices into `counts`) each unit reads, in the order of the
+// forward. A bucket holds what is read by the same units: one for each unit, and one for what is
+// shared by the same ones (tied weights). Parameters of at most `persistence_threshold` elements
+// and those that no unit reads stay whole, in buckets of `options` behind the others.
+ShardPlan plan_unit_shards(std::span<const std::int64_t> counts,
+                           std::span<const std::vector<int>> units,
+                           std::int64_t persistence_threshold, const ShardPlanOptions& options);
+
+// A run of a parameter's elements that one rank owns.
+struct ShardSegment {
+  int parameter = 0;
+  int bucket = 0;
+  std::int64_t first = 0;   // the parameter's element that it begins with
+  std::int64_t count = 0;   // elements, > 0
+  std::int64_t offset = 0;  // elements from the start of the rank's shard
+};
+// What rank `rank` of a shard group owns, in the order of its shard. Together the ranks own every
+// element once.
+std::vector<ShardSegment> shard_segments(const ShardPlan& plan, int rank);
+
+// Colors and keys for the two splits of a communicator of `ranks` data-parallel ranks, of which
+// `degree` consecutive ones share a shard group: shard, and replica, whose ranks hold the same
+// shard (MiCS, Zhang et al., VLDB 2022). Throws where they do not divide.
+struct ShardPlace {
+  int shard_color = 0, shard_key = 0;
+  int replica_color = 0, replica_key = 0;
+};
+ShardPlace shard_place(int rank, int ranks, int degree);
+
+}  // namespace shoal::parallel

@@ -1,0 +1,319 @@
+#include "shoal/parallel/shard/sharded_gradients.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "shoal/parallel/data/reducer.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+std::int64_t bytes_of(const GradientBucket& bucket) {
+  return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
+}
+
+// Level 1.
+class KeptGradients final : public ShardedGradients {
+ public:
+  KeptGradients(const ShardLayout& layout, Tracer* tracer)
+      : layout_(layout),
+        reducer_(layout.parameters, make_shard_reduction(layout.groups), options(layout, tracer)) {
+    SHOAL_ASSERT(reducer_.plan().count == layout.plan.flat.count);
+  }
+  void begin_step() override { reducer_.begin_step(); }
+  void arm() override { reducer_.arm(); }
+  void finish() override { reducer_.finish(); }
+  Tensor part(int bucket) const override {
+    const std::int64_t count = layout_.plan.part_count(bucket);
+    return reducer_.flat().narrowed(
+        0, layout_.plan.bucket(bucket).begin + layout_.groups.rank() * count, count);
+  }
+  ShardedGradientStatistics statistics() const override {
+    const ReducerStatistics& from = reducer_.statistics();
+    return {.steps = from.steps,
+            .reduced_bytes = from.reduced_bytes,
+            .launched_in_backward = from.launched_in_backward,
+            .exposed_seconds = from.exposed_seconds};
+  }
+
+ private:
+  static ReducerOptions options(const ShardLayout& layout, Tracer* tracer) {
+    const BucketOptions buckets = layout.plan_options().bucket_options();
+    return {.bucket_bytes = buckets.bucket_bytes,
+            .first_bucket_bytes = buckets.first_bucket_bytes,
+            .tracer = tracer};
+  }
+  const ShardLayout& layout_;
+  Reducer reducer_;
+};
+
+// Levels 2 and 3.
+class PassingGradients final : public ShardedGradients {
+ public:
+  PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,
+                   Tracer* tracer);
+  ~PassingGradients() override;
+  void begin_step() override;
+  void arm() override;
+  void finish() override;
+  Tensor part(int bucket) const override {
+    return shard_.narrowed(0, layout_.plan.part_begin(bucket), layout_.plan.part_count(bucket));
+  }
+  ShardedGradientStatistics statistics() const override { return statistics_; }
+
+ private:
+  enum class Phase : std::uint8_t { idle, accumulating, armed };
+  enum class State : std::uint8_t { absent, written, reducing };
+  struct Bucket {
+    std::shared_ptr<Storage> storage;  // the full one; released while absent
+    State state = State::absent;
+    bool has_sum = false;  // its part of the shard holds a sum of this step
+    bool is_last = false;  // nothing more will be added to it
+  };
+  struct InFlight {
+    int bucket;
+    collectives::WorkPtr work;  // null: there was nothing to do
+  };
+  void prepare(int bucket);
+  void on_uses_ended(int parameter);
+  void hand_over(int bucket);
+  void zero_gaps(int bucket);
+  void take_over(int bucket);
+  void sum_over_replicas(int bucket);
+  void wait_for_oldest();
+  void progress();
+  void give_up() noexcept;
+  Bucket& at_bucket(int bucket) { return buckets_[at(bucket)]; }
+
+  const ShardLayout& layout_;
+  kernels::Kernels& kernels_;
+  Tracer* tracer_;
+  Tensor shard_;  // f32 [plan.shard_count()]
+  std::vector<Bucket> buckets_;
+  std::deque<InFlight> reducing_;               // in the order in which they were handed over
+  std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
+  Phase phase_ = Phase::idle;
+  std::int64_t full_bytes_ = 0;
+  ShardedGradientStatistics statistics_;
+};
+
+PassingGradients::PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels,
+                                   MemoryResource& memory, Tracer* tracer)
+    : layout_(layout), kernels_(kernels), tracer_(tracer) {
+  const ShardPlan& plan = layout.plan;
+  MemoryResource& shard_memory =
+      layout.groups.copies() > 1 ? layout.groups.replicas->memory_resource() : memory;
+  shard_ = Tensor::zeros({std::max<std::int64_t>(plan.shard_count(), 1)}, DType::f32, shard_memory,
+                         MemoryTag::gradients);
+  for (int b = 0; b < plan.buckets(); ++b) {
+    const GradientBucket& bucket = plan.bucket(b);
+    auto storage = std::make_shared<Storage>(Buffer(layout.groups.shard->memory_resource(),
+                                                    static_cast<std::size_t>(bytes_of(bucket)),
+                                                    MemoryTag::gradients));
+    storage->release();
+    buckets_.push_back({.storage = storage});
+    for (const GradientBucket::Entry& entry : bucket.entries) {
+      nn::Parameter& parameter = *layout.parameters[at(entry.parameter)];
+      parameter.gradient = Tensor::over(
+          storage, static_cast<std::size_t>(entry.offset - bucket.begin) * sizeof(float),
+          parameter.shape(), DType::f32);
+      parameter.clear_gradient();
+      parameter.set_prepare_hook([this, b](nn::Parameter&) { prepare(b); });
+      parameter.set_ready_hook(
+          [this, index = entry.parameter](nn::Parameter&) { on_uses_ended(index); });
+      parameter.arm();
+    }
+  }
+}
+
+PassingGradients::~PassingGradients() {
+  for (nn::Parameter* parameter : layout_.parameters) {
+    parameter->set_prepare_hook({});
+    parameter->set_ready_hook({});
+  }
+  give_up();
+}
+
+// As the Reducer does it: what is in flight would be written into memory that is freed.
+void PassingGradients::give_up() noexcept {
+  try {
+    while (!reducing_.empty() && (!reducing_.front().work || reducing_.front().work->test()))
+      reducing_.pop_front();
+    while (!replicas_.empty() && replicas_.back()->test()) replicas_.pop_back();
+    if (reducing_.empty() && replicas_.empty()) return;
+    constexpr const char* kReason = "sharded gradients were destroyed in the middle of a step";
+    layout_.groups.shard->abort(kReason);
+    if (layout_.groups.replicas) layout_.groups.replicas->abort(kReason);
+    if (!reducing_.empty()) reducing_.front().work->wait(Deadline::in_seconds(0));
+    if (!replicas_.empty()) replicas_.front()->wait(Deadline::in_seconds(0));
+  } catch (const std::exception&) {  // as it should be: the groups have failed, or do now
+    reducing_.clear();
+    replicas_.clear();
+  }
+}
+
+void PassingGradients::begin_step() {
+  SHOAL_CHECK(phase_ == Phase::idle,
+              "sharded gradients: begin_step() before finish() of the step "
+              "before");
+  phase_ = Phase::accumulating;
+  for (Bucket& bucket : buckets_) bucket.has_sum = bucket.is_last = false;
+}
+
+void PassingGradients::arm() {
+  SHOAL_CHECK(phase_ == Phase::accumulating,
+              "sharded gradients: arm() twice in a step, or without begin_step()");
+  phase_ = Phase::armed;
+}
+
+void PassingGradients::prepare(int index) {
+  Bucket& bucket = at_bucket(index);
+  if (bucket.state == State::written) return;
+  SHOAL_CHECK(phase_ != Phase::idle,
+              "a gradient is written between finish() and begin_step() of the next step");
+  progress();
+  while (bucket.state == State::reducing) wait_for_oldest();
+  const std::int64_t bytes = bytes_of(layout_.plan.bucket(index));
+  bucket.storage->rematerialise(Buffer(layout_.groups.shard->memory_resource(),
+                                       static_cast<std::size_t>(bytes), MemoryTag::gradients));
+  bucket.state = State::written;
+  full_bytes_ += bytes;
+  statistics_.most_full_bytes = std::max(statistics_.most_full_bytes, full_bytes_);
+}
+
+void PassingGradients::on_uses_ended(int index) {
+  layout_.parameters[at(index)]->arm();  // to be called for the next microbatch too
+  const int b = layout_.buckets_of[at(index)].front();
+  if (at_bucket(b).state != State::written) return;
+  for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries)
+    if (layout_.parameters[at(entry.parameter)]->uses() > 0) return;
+  ++statistics_.launched_in_backward;
+  hand_over(b);
+}
+
+// Between entries and where nobody wrote: what lies there is whatever the memory held.
+void PassingGradients::zero_gaps(int index) {
+  const GradientBucket& bucket = layout_.plan.bucket(index);
+  auto* const data = static_cast<float*>(at_bucket(index).storage->data()) - bucket.begin;
+  for (std::size_t i = 0; i < bucket.entries.size(); ++i) {
+    const GradientBucket::Entry& entry = bucket.entries[i];
+    nn::Parameter& parameter = *layout_.parameters[at(entry.parameter)];
+    const std::int64_t end =
+        i + 1 < bucket.entries.size() ? bucket.entries[i + 1].offset : bucket.end;
+    const std::int64_t from = entry.offset + (parameter.has_gradient() ? entry.count : 0);
+    std::memset(data + from, 0, static_cast<std::size_t>(end - from) * sizeof(float));
+    parameter.clear_gradient();
+  }
+}
+
+void PassingGradients::hand_over(int index) {
+  zero_gaps(index);
+  progress();
+  const auto limit = static_cast<std::size_t>(layout_.options.buckets_in_flight);
+  while (reducing_.size() >= limit) wait_for_oldest();
+  Bucket& bucket = at_bucket(index);
+  bucket.state = State::reducing;
+  bucket.is_last = phase_ == Phase::armed;
+  const ShardGroups& groups = layout_.groups;
+  const std::int64_t count = layout_.plan.part_count(index);
+  auto* const data = static_cast<float*>(bucket.storage->data());
+  collectives::WorkPtr work;
+  if (groups.shards() > 1) {
+    work = groups.shard->reduce_scatter(data, data + groups.rank() * count, count, DType::f32,
+                                        collectives::ReduceOp::sum);
+    statistics_.reduced_bytes += bytes_of(layout_.plan.bucket(index));
+  }
+  reducing_.push_back({index, std::move(work)});
+  progress();
+}
+
+// The bucket's own part is the shard group's sum: it goes into the shard, the memory back.
+void PassingGradients::take_over(int index) {
+  Bucket& bucket = at_bucket(index);
+  const Tensor mine = part(index);
+  const Tensor added =
+      Tensor::over(bucket.storage, static_cast<std::size_t>(layout_.groups.rank()) * mine.bytes(),
+                   mine.shape(), DType::f32);
+  if (bucket.has_sum)
+    kernels_.elementwise().add(mine, added, mine.view(), {});
+  else
+    kernels_.elementwise().cast(added, mine.view(), {});
+  bucket.has_sum = true;
+  bucket.storage->release();
+  bucket.state = State::absent;
+  full_bytes_ -= bytes_of(layout_.plan.bucket(index));
+  if (bucket.is_last) sum_over_replicas(index);
+}
+
+void PassingGradients::sum_over_replicas(int index) {
+  if (layout_.groups.copies() == 1) return;
+  auto* const mine = static_cast<float*>(part(index).view().data);
+  replicas_.push_back(layout_.groups.replicas->all_reduce(
+      mine, mine, layout_.plan.part_count(index), DType::f32, collectives::ReduceOp::sum));
+}
+
+void PassingGradients::progress() {
+  while (!reducing_.empty() && (!reducing_.front().work || reducing_.front().work->test())) {
+    const int bucket = reducing_.front().bucket;
+    reducing_.pop_front();
+    take_over(bucket);
+  }
+}
+
+void PassingGradients::wait_for_oldest() {
+  SHOAL_ASSERT(!reducing_.empty());
+  const auto start = Clock::now();
+  // Taken out first: after an Error nothing may wait for it again.
+  const InFlight oldest = std::move(reducing_.front());
+  reducing_.pop_front();
+  if (oldest.work) oldest.work->wait();
+  statistics_.exposed_seconds += seconds_since(start);
+  take_over(oldest.bucket);
+}
+
+void PassingGradients::finish() {
+  SHOAL_CHECK(phase_ == Phase::armed,
+              "sharded gradients: finish() without arm() after the last forward");
+  const TraceSpan span(tracer_, "comm", "wait for gradients");
+  for (int b = 0; b < layout_.plan.buckets(); ++b) {
+    if (at_bucket(b).state != State::written) continue;
+    for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries) {
+      const nn::Parameter& parameter = *layout_.parameters[at(entry.parameter)];
+      SHOAL_CHECK(parameter.uses() == 0,
+                  "sharded gradients: finish() while {} uses of {} have not been walked back",
+                  parameter.uses(), parameter.name());
+    }
+    hand_over(b);
+  }
+  while (!reducing_.empty()) wait_for_oldest();
+  for (int b = 0; b < layout_.plan.buckets(); ++b) {
+    Bucket& bucket = at_bucket(b);
+    if (bucket.is_last) continue;
+    if (bucket.has_sum)
+      sum_over_replicas(b);
+    else  // no backward of the step reached it
+      kernels_.elementwise().fill(part(b).view(), 0, {});
+  }
+  const auto start = Clock::now();
+  for (const auto& work : replicas_) work->wait();
+  statistics_.exposed_seconds += seconds_since(start);
+  replicas_.clear();
+  phase_ = Phase::idle;
+  ++statistics_.steps;
+}
+
+}  // namespace
+
+std::unique_ptr<ShardedGradients> make_sharded_gradients(const ShardLayout& layout,
+                                                         kernels::Kernels& kernels,
+                                                         MemoryResource& memory, Tracer* tracer) {
+  if (layout.options.level == 1) return std::make_unique<KeptGradients>(layout, tracer);
+  return std::make_unique<PassingGradients>(layout, kernels, memory, tracer);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,51 @@
+// Brings a unit's parameters when it computes and drops them afterwards (ZeRO 3; FSDP, Zhao et al.,
+// VLDB 2023). At levels 1 and 2 it only waits for what the last step gathers.
+//
+// A unit's values are dropped when the next unit begins, so that the last unit's forward and its
+// backward, or a recomputation and what follows it, gather once. Meanwhile the next unit's are on
+// their way, as long as no more than sdp_max_live_parameters elements are whole.
+#pragma once
+
+#include <vector>
+
+#include "shoal/nn/layers/chain.h"
+#include "shoal/parallel/shard/sharded_values.h"
+
+namespace shoal::parallel {
+
+// What each unit of the whole chain reads, for make_shard_layout().
+std::vector<std::vector<nn::Parameter*>> parameters_of_units(const nn::Chain& chain);
+
+struct ShardedUnitsStatistics {
+  std::int64_t gathers = 0;     // of units' buckets
+  std::int64_t prefetched = 0;  // of these, begun while another unit computed
+  std::int64_t most_live_elements = 0;
+};
+
+class ShardedUnits final : public nn::UnitObserver {
+ public:
+  // For forward_units() on this chain. Both arguments outlive the object, and it the tapes.
+  ShardedUnits(const nn::Chain& chain, ShardedValues& values);
+
+  void before_forward(int unit, int next) override { begin(unit, next); }
+  void after_forward(int unit) noexcept override { end(unit); }
+  void before_backward(int unit, int next) override { begin(unit, next); }
+  void after_backward(int unit) noexcept override { end(unit); }
+  // Drops what no unit computes with: after an evaluation, say. A step's publish() does so too.
+  void drop_idle();
+  const ShardedUnitsStatistics& statistics() const { return statistics_; }
+
+ private:
+  void begin(int unit, int next);
+  void end(int unit) noexcept;
+  void bring(int bucket);
+  const std::vector<int>& buckets(int unit) const {
+    return buckets_[static_cast<std::size_t>(unit)];
+  }
+
+  ShardedValues& values_;
+  std::vector<std::vector<int>> buckets_;  // by unit: whole ones and its own
+  ShardedUnitsStatistics statistics_;
+};
+
+}  // namespace shoal::parallel

@@ -1,0 +1,178 @@
+// A data-parallel rank that trains a tiny GPT-2 with its state sharded, and the same on one rank.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "support/ranks.h"
+#include <gtest/gtest.h>
+
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/parallel/pipeline/chain_stage.h"
+#include "shoal/parallel/shard/sharded_optimizer.h"
+#include "shoal/parallel/shard/sharded_units.h"
+
+namespace shoal::parallel {
+
+// In which order a rank's microbatches are computed.
+enum class Order { one_by_one, all_in_flight, weights_later };
+
+struct RunOptions {
+  DType compute = DType::f32;
+  int microbatches = 1;
+  int checkpoint_group = 0;
+  Order order = Order::one_by_one;
+  int overflow_step = -1;  // rank 0's gradients are infinite there
+};
+
+constexpr int kSteps = 5, kRows = 3, kLength = 7, kVocabulary = 61;  // rows a rank and step
+
+inline nn::Gpt2Config tiny() {
+  nn::Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = 8;
+  config.n_embd = 24;
+  config.n_layer = 3;
+  config.n_head = 3;
+  return config;
+}
+
+// What all ranks together computed.
+struct Outcome {
+  std::vector<double> losses = std::vector<double>(kSteps);  // a target
+  std::vector<double> norms = std::vector<double>(kSteps);
+  std::vector<bool> skipped = std::vector<bool>(kSteps);
+  std::map<std::string, std::vector<double>> gradients;  // of the first step
+  std::map<std::string, std::vector<float>> masters;     // at the end
+  double evaluated = 0;                                  // loss at the end, without dropout
+};
+
+// Counts a rank's memory. Symmetric memory is counted here too, so it outlives the Groups, and
+// these the Rig, whose parameters lie in their memory.
+struct Books {
+  std::unique_ptr<MemoryResource> host = make_host_memory();
+  CountingMemory memory{*host};
+};
+
+struct Rig {
+  explicit Rig(const nn::Gpt2Config& config = tiny(),
+               std::shared_ptr<Books> counted = std::make_shared<Books>())
+      : kernels(kernels::make_cpu_kernels({.threads = 1})),
+        books(std::move(counted)),
+        memory(books->memory),
+        context(*kernels, memory, dispatcher),
+        gpt2(config) {
+    context.random.state = &state;
+    gpt2.materialize(context, DType::f32);
+  }
+  // Rows [first, first + rows) of the step's batch of `all` rows.
+  Microbatch batch(int step, int first, int rows, int all) {
+    const Tensor ids = context.empty({rows, kLength}, DType::i32, MemoryTag::data);
+    const Tensor targets = context.empty({rows, kLength}, DType::i32, MemoryTag::data);
+    for (int row = 0; row < rows; ++row) {
+      auto random = static_cast<std::uint32_t>(step * 1000 + first + row + 1) * 2654435761u;
+      for (int t = 0; t < kLength; ++t)
+        for (const Tensor* tensor : {&ids, &targets}) {
+          random = random * 1664525u + 1013904223u;
+          tensor->data<std::int32_t>()[row * kLength + t] =
+              static_cast<std::int32_t>(random >> 8) % kVocabulary;
+        }
+    }
+    return {{ids, targets, {}, {.loss_scale = 1.0f / static_cast<float>(all * kLength)}},
+            static_cast<std::uint32_t>(first)};
+  }
+  std::vector<Microbatch> batches(int step, int rank, int ranks, int microbatches) {
+    std::vector<Microbatch> all;
+    const int rows = kRows / microbatches;
+    for (int m = 0; m < microbatches; ++m)
+      all.push_back(batch(step, rank * kRows + m * rows, rows, ranks * kRows));
+    return all;
+  }
+  // Forward and backward of a step; `arm` is called when no forward is left.
+  double compute(ChainStage& stage, const std::vector<Microbatch>& microbatches, Order order,
+                 const std::function<void()>& arm) {
+    stage.begin(microbatches);
+    const auto count = static_cast<int>(microbatches.size());
+    const bool at_once = order != Order::one_by_one;
+    for (int m = 0; at_once && m < count; ++m) (void)stage.forward(m, {});
+    if (at_once) arm();
+    for (int m = 0; m < count; ++m) {
+      if (!at_once) (void)stage.forward(m, {});
+      if (!at_once && m + 1 == count) arm();
+      const bool later = order == Order::weights_later;
+      (void)stage.backward(m, {}, later);
+      if (later && m > 0) stage.weight_backward(m - 1);
+    }
+    if (order == Order::weights_later) stage.weight_backward(count - 1);
+    return stage.loss().sum;
+  }
+  double evaluate(ChainStage& stage, const std::vector<Microbatch>& microbatches) {
+    context.mode = nn::Mode::evaluate;
+    stage.begin(microbatches);
+    (void)stage.forward(0, {});
+    context.mode = nn::Mode::train;
+    return stage.loss().sum;
+  }
+  ShardedOptimizer::Make adamw() {
+    return [this](std::vector<nn::Segment> segments) {
+      return nn::make_adamw(*kernels, memory, std::move(segments), {.weight_decay = 0.1});
+    };
+  }
+
+  std::unique_ptr<kernels::Kernels> kernels;
+  std::shared_ptr<Books> books;
+  CountingMemory& memory;
+  nn::DirectDispatcher dispatcher;
+  nn::Context context;
+  kernels::StepState state;
+  nn::Gpt2 gpt2;
+};
+
+inline nn::StepOptions step_options() { return {.learning_rate = 3e-3, .max_gradient_norm = 0.5}; }
+
+// A rank's communicators, for all runs with this degree.
+struct Groups {
+  Groups(const World& world, Store& store, int degree, CountingMemory* counted_by = nullptr)
+      : all(collectives::make_communicator(world, store, counted(counted_by))) {
+    const ShardPlace place = shard_place(world.rank, world.size, degree);
+    shard = all->split(place.shard_color, place.shard_key);
+    replicas = all->split(place.replica_color, place.replica_key);
+    groups = {shard.get(), replicas->size() > 1 ? replicas.get() : nullptr};
+  }
+  static collectives::CommunicatorOptions counted(CountingMemory* by) {
+    collectives::CommunicatorOptions options;
+    options.counted_by = by;
+    return options;
+  }
+  std::unique_ptr<collectives::Communicator> all, shard, replicas;
+  ShardGroups groups;
+};
+
+// A rank's training state. `rig` outlives it.
+struct Sharded {
+  Sharded(Rig& rig_in, const ShardGroups& groups, const ShardingOptions& options, DType compute)
+      : rig(rig_in),
+        layout(make_shard_layout(rig.gpt2.parameters(), groups, options,
+                                 parameters_of_units(rig.gpt2))),
+        values(layout, compute, *rig.kernels, rig.memory),
+        gradients(make_sharded_gradients(layout, *rig.kernels, rig.memory)),
+        optimizer(values, *gradients, rig.adamw()),
+        units(rig.gpt2, values) {}
+  Rig& rig;
+  ShardLayout layout;
+  ShardedValues values;
+  std::unique_ptr<ShardedGradients> gradients;
+  ShardedOptimizer optimizer;
+  ShardedUnits units;
+};
+
+// One rank's part of a run, added to `outcome`.
+void train(const World& world, const Groups& groups, const ShardingOptions& sharding,
+           const RunOptions& run, Outcome& outcome, std::mutex& mutex);
+// The same steps without sharding on one rank, for the batch of `ranks`.
+Outcome train_alone(int ranks, DType compute, int overflow_step = -1);
+
+}  // namespace shoal::parallel

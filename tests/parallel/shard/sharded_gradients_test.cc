@@ -1,0 +1,141 @@
+// Sums at their owners, with parameters driven as a tape drives them.
+#include "shoal/parallel/shard/sharded_gradients.h"
+
+#include <memory>
+
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// A rank with parameters p0, p1 ... of these counts; one shard group of all ranks.
+struct Rank {
+  Rank(const World& world, Store& store, std::span<const std::int64_t> counts, int level,
+       std::int64_t bucket_elements, int buckets_in_flight = 2)
+      : communicator(collectives::make_communicator(world, store)) {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      parameters.push_back(std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{counts[i]},
+                                                           nn::Initializer{}));
+      pointers.push_back(parameters.back().get());
+    }
+    layout = make_shard_layout(pointers, {communicator.get(), nullptr},
+                               {.level = level,
+                                .bucket_elements = bucket_elements,
+                                .buckets_in_flight = buckets_in_flight});
+    gradients = make_sharded_gradients(layout, *kernels, *host);
+  }
+  // What a weight gradient's write does.
+  void backward_of(std::size_t index, float value) {
+    nn::Parameter& parameter = *parameters[index];
+    parameter.begin_use();
+    const bool add = parameter.accumulate();
+    auto* gradient = parameter.gradient.data<float>();
+    for (std::int64_t i = 0; i < parameter.shape().count(); ++i)
+      gradient[i] = (add ? gradient[i] : 0.0f) + value;
+    parameter.end_use();
+  }
+  // What this rank has of a parameter's sum.
+  std::vector<float> owned(int parameter) const {
+    std::vector<float> all;
+    for (const ShardSegment& segment : layout.segments) {
+      if (segment.parameter != parameter) continue;
+      const float* from = gradients->part(segment.bucket).const_data<float>() + segment.offset -
+                          layout.plan.part_begin(segment.bucket);
+      all.insert(all.end(), from, from + segment.count);
+    }
+    return all;
+  }
+  std::unique_ptr<collectives::Communicator> communicator;
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
+  std::unique_ptr<MemoryResource> host = make_host_memory();
+  std::vector<std::unique_ptr<nn::Parameter>> parameters;
+  std::vector<nn::Parameter*> pointers;
+  ShardLayout layout;
+  std::unique_ptr<ShardedGradients> gradients;
+};
+
+// What no backward reached is zero: within a bucket that others wrote, and a bucket of its own.
+TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
+  for (const int level : {1, 2})
+    test::run_thread_ranks(2, [level](const World& world, Store& store) {
+      Rank rank(world, store, std::vector<std::int64_t>{500, 40, 300, 5}, level, 360);
+      ASSERT_EQ(rank.layout.plan.flat.buckets.size(), level == 1 ? 4u : 3u);
+      for (int step = 0; step < 3; ++step) {
+        rank.gradients->begin_step();
+        rank.gradients->arm();
+        for (const std::size_t p : {3u, 2u, 1u, 0u})
+          if (step == 0 || p == 1 || p == 3) rank.backward_of(p, 1.0f);
+        rank.gradients->finish();
+        EXPECT_THAT(rank.owned(0), Each(step == 0 ? 2.0f : 0.0f));
+        EXPECT_THAT(rank.owned(1), Each(2.0f));
+        EXPECT_THAT(rank.owned(2), Each(step == 0 ? 2.0f : 0.0f));
+        EXPECT_THAT(rank.owned(3), Each(2.0f));
+      }
+    });
+}
+
+TEST(ShardedGradients, HaveMemoryOnlyUntilTheyAreReduced) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    Rank rank(world, store, std::vector<std::int64_t>(8, 1024), 2, 1024, 1);
+    ASSERT_EQ(rank.layout.plan.flat.buckets.size(), 8u);
+    const auto text = [](auto&& body) { return test::error_text(body); };
+    EXPECT_THAT(text([&] { (void)rank.parameters[0]->accumulate(); }),
+                HasSubstr("a gradient is written between finish() and begin_step()"));
+    for (int step = 0; step < 2; ++step) {
+      rank.gradients->begin_step();
+      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+        if (microbatch == 2) rank.gradients->arm();
+        for (std::size_t p = 8; p-- > 0;) rank.backward_of(p, static_cast<float>(p));
+      }
+      rank.parameters[5]->begin_use();
+      rank.parameters[5]->accumulate();
+      EXPECT_THAT(text([&] { rank.gradients->finish(); }),
+                  HasSubstr("finish() while 1 uses of p5 have not been walked back"));
+      for (int i = 0; i < 1024; ++i) rank.parameters[5]->gradient.data<float>()[i] = 0;
+      rank.parameters[5]->end_use();
+      rank.gradients->finish();
+      for (int p = 0; p < 8; ++p) {
+        EXPECT_THAT(rank.owned(p), Each(6.0f * static_cast<float>(p)));
+        EXPECT_TRUE(rank.parameters[static_cast<std::size_t>(p)]->gradient.storage()->released());
+      }
+    }
+    const ShardedGradientStatistics statistics = rank.gradients->statistics();
+    EXPECT_EQ(statistics.reduced_bytes, 2 * (3 * 8 + 1) * 4096);
+    EXPECT_EQ(statistics.launched_in_backward, 2 * (3 * 8 + 1));
+    EXPECT_GE(statistics.most_full_bytes, 4096);
+    EXPECT_LE(statistics.most_full_bytes, 2 * 4096);  // written, and on its way
+  });
+}
+
+TEST(ShardedGradients, ThatEndInTheMiddleOfAStepEndItForAll) {
+  for (const int level : {1, 2}) {
+    const auto errors = test::thread_rank_errors(2, [level](const World& world, Store& store) {
+      try {
+        Rank rank(world, store, std::vector<std::int64_t>(4, 1024), level, 1024, 8);
+        rank.gradients->begin_step();
+        rank.gradients->arm();
+        if (world.rank == 1) store.get("thrown", Deadline::in_seconds(20));
+        for (std::size_t p = 4; p-- > 0;) {
+          if (world.rank == 0 && p == 0) throw std::runtime_error("no memory for activations");
+          rank.backward_of(p, 1.0f);
+        }
+        rank.gradients->finish();
+      } catch (const std::exception&) {
+        store.set("thrown", "");
+        throw;
+      }
+    });
+    EXPECT_EQ(errors[0], "no memory for activations");
+    EXPECT_THAT(errors[1], ::testing::ContainsRegex("destroyed in the middle of a step"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::parallel
