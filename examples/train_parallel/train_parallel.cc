@@ -1,0 +1,207 @@
+// GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, and checkpoints in parts.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/apply/legality.h"
+#include "shoal/parallel/apply/parallel_model.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/rendezvous/threads.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+
+using namespace shoal;
+
+constexpr std::int64_t kGlobalBatch = 16, kLength = 32, kVocabulary = 64;
+
+struct Options {
+  std::int64_t pipeline = 1, tensor = 1, microbatches = 4, steps = 20;
+  std::string schedule = "1f1b", save, resume;
+};
+
+// Samples [first, first + rows) of a step's global batch: each counts up from a place of its own.
+nn::ChainInput samples(std::int64_t step, std::int64_t first, std::int64_t rows,
+                       MemoryResource& memory) {
+  nn::ChainInput input;
+  input.ids = Tensor::empty({rows, kLength}, DType::i32, memory, MemoryTag::data);
+  input.targets = Tensor::empty({rows, kLength}, DType::i32, memory, MemoryTag::data);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      const std::int64_t number = 7 * step + 13 * (first + row) + t;
+      input.ids.data<std::int32_t>()[row * kLength + t] =
+          static_cast<std::int32_t>(number % kVocabulary);
+      input.targets.data<std::int32_t>()[row * kLength + t] =
+          static_cast<std::int32_t>((number + 1) % kVocabulary);
+    }
+  input.loss.loss_scale = 1.0f / static_cast<float>(kGlobalBatch * kLength);
+  return input;
+}
+
+// Every tensor of this rank with what it is of the whole: weights, and AdamW's moments beside them.
+std::vector<std::pair<HeldTensor, Tensor>> state_of(const parallel::ParallelModel& model,
+                                                    const nn::Optimizer& optimizer) {
+  std::map<std::string, const nn::Parameter*> by_name;
+  std::vector<std::pair<HeldTensor, Tensor>> all;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    by_name[parameter->name()] = parameter;
+    all.emplace_back(held_of(*parameter, DType::f32), parameter->value);
+  }
+  for (const nn::NamedTensor& moment : optimizer.state_tensors()) {  // "exp_avg/NAME"
+    const std::size_t slash = moment.name.find('/');
+    all.emplace_back(held_of(*by_name.at(moment.name.substr(slash + 1)), DType::f32,
+                             moment.name.substr(0, slash + 1)),
+                     moment.tensor);
+  }
+  return all;
+}
+
+int train(const Options& o) {
+  const World world = discover_world();
+  const auto store = make_store(world, Deadline::in_seconds(60));
+  const auto communicator = collectives::make_communicator(world, *store);
+  const auto host = make_host_memory();
+  PoolMemory memory(*host);
+  const int threads = threads_of_rank(world, *store, Deadline::in_seconds(60));
+  const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
+
+  nn::Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = kLength;
+  config.n_embd = 64;
+  config.n_layer = 6;
+  config.n_head = 4;
+  config.bos_token_id = config.eos_token_id = std::nullopt;
+  nn::Gpt2 gpt2(config);  // takes no memory yet: no rank ever holds all of it
+  nn::DirectDispatcher dispatcher;
+  nn::Context context(*kernels, memory, dispatcher);
+  kernels::StepState state;
+  context.random.state = &state;
+
+  // What cannot be is refused before anything is built, with the numbers and a remedy.
+  const auto kind = parallel::parse_schedule_kind(o.schedule);
+  const int chunks = kind == parallel::ScheduleKind::virtual_interleaved ||
+                             kind == parallel::ScheduleKind::zero_bubble_v
+                         ? 2
+                         : 1;
+  parallel::LayoutRequest request;
+  request.ranks = world.size;
+  request.pipeline = static_cast<int>(o.pipeline);
+  request.tensor = static_cast<int>(o.tensor);
+  request.schedule = kind;
+  request.chunks = chunks;
+  request.microbatches = static_cast<int>(o.microbatches);
+  request.batch = kGlobalBatch * o.pipeline / world.size;
+  request.length = kLength;
+  parallel::check_layout(request, {gpt2.units(), config.n_head, config.inner()});
+
+  parallel::ProcessMesh mesh(*communicator,
+                             parallel::mesh_shape(world.size, request.pipeline, request.tensor),
+                             parallel::Placement("cluster"));
+  parallel::ParallelOptions options;
+  options.schedule = kind;
+  options.microbatches = request.microbatches;
+  options.chunks = chunks;
+  parallel::ParallelModel model(context, gpt2, mesh, options);
+  if (world.rank == 0) std::printf("%s", model.describe().c_str());
+
+  std::vector<nn::Segment> segments;
+  for (nn::Parameter* parameter : model.parameters()) {
+    nn::Segment segment;
+    segment.name = parameter->name();
+    segment.master = parameter->value;
+    segment.gradient = parameter->gradient;
+    segment.decays = parameter->decays();
+    segment.in_norm = model.counts_in_norm(*parameter);
+    segments.push_back(segment);
+  }
+  const auto optimizer = nn::make_adamw(*kernels, memory, std::move(segments), {});
+
+  std::int64_t first_step = 0;
+  if (!o.resume.empty()) {
+    const ShardedCheckpoint checkpoint = ShardedCheckpoint::open(o.resume);
+    for (const auto& [held, tensor] : state_of(model, *optimizer))
+      checkpoint.read(held, tensor.view());
+    float step = 0;
+    checkpoint.read(whole_tensor("step", {1}, DType::f32), {&step, {1}, DType::f32});
+    first_step = static_cast<std::int64_t>(step);
+    state.step = static_cast<std::uint32_t>(first_step);
+  }
+
+  // Rows of this rank in each microbatch. Dropout hangs on a sample's place in the global batch.
+  const std::int64_t rows = kGlobalBatch / mesh.shape().rdp / o.microbatches / model.batch_parts();
+  for (std::int64_t step = first_step; step < first_step + o.steps; ++step) {
+    std::vector<parallel::Microbatch> microbatches;
+    for (std::int64_t i = 0; i < o.microbatches; ++i) {
+      const std::int64_t first =
+          ((mesh.place().rdp * o.microbatches + i) * model.batch_parts() + model.batch_part()) *
+          rows;
+      microbatches.push_back(
+          {samples(step, first, rows, memory), static_cast<std::uint32_t>(first)});
+    }
+    const parallel::StageLoss loss = model.train(microbatches);  // on every rank
+    nn::StepOptions update;
+    update.learning_rate = 3e-3;
+    update.max_gradient_norm = 1.0;
+    update.sum_over_shards = [&](double sum) { return model.sum_over_replica(sum); };
+    const nn::StepOutcome outcome = optimizer->step(state, update);
+    if (world.rank == 0 && (step % 5 == 0 || step + 1 == first_step + o.steps))
+      std::printf("step %3ld  loss %.5f  gradient norm %.4f\n", static_cast<long>(step),
+                  loss.sum / static_cast<double>(loss.targets), outcome.gradient_norm);
+  }
+
+  if (!o.save.empty()) {
+    // Of what several ranks hold, one writes: the first replica, and of tied weights one stage.
+    std::vector<HeldData> parts;
+    if (mesh.place().rdp == 0)
+      for (const auto& [held, tensor] : state_of(model, *optimizer))
+        for (const nn::Parameter* parameter : model.parameters())
+          if (held.name.ends_with(parameter->name()) && model.counts_in_norm(*parameter))
+            parts.push_back({held, tensor.reshaped({tensor.count()}).const_view()});
+    const auto done = static_cast<float>(first_step + o.steps);
+    if (world.rank == 0)
+      parts.push_back({whole_tensor("step", {1}, DType::f32), ConstView(&done, {1}, DType::f32)});
+    std::filesystem::create_directories(o.save);
+    write_shard(o.save, world.rank, world.size, parts);
+    communicator->barrier()->wait();
+    if (world.rank == 0) std::printf("saved in %s\n", o.save.c_str());
+  }
+  communicator->barrier()->wait();
+  return 0;
+}
+
+int main(int argc, char** argv) try {
+  restart_with_short_spins(argv);
+  Options o;
+  const std::map<std::string, std::int64_t*> numbers{{"--pipeline", &o.pipeline},
+                                                     {"--tensor", &o.tensor},
+                                                     {"--microbatches", &o.microbatches},
+                                                     {"--steps", &o.steps}};
+  const std::map<std::string, std::string*> words{
+      {"--schedule", &o.schedule}, {"--save", &o.save}, {"--resume", &o.resume}};
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i];
+    char* end = nullptr;
+    if (i + 1 < argc && numbers.contains(option))
+      *numbers.at(option) = std::strtol(argv[i + 1], &end, 10);
+    else if (i + 1 < argc && words.contains(option))
+      *words.at(option) = argv[i + 1];
+    else
+      end = argv[i];
+    if (end != nullptr && *end != '\0') {
+      std::fprintf(stderr,
+                   "usage: train_parallel [--pipeline N] [--tensor N] [--microbatches N] "
+                   "[--schedule NAME] [--steps N] [--save DIRECTORY] [--resume DIRECTORY]\n");
+      return 2;
+    }
+  }
+  return train(o);
+} catch (const Error& error) {
+  std::fprintf(stderr, "train_parallel: %s\n", error.what());
+  return 1;
+}
