@@ -156,8 +156,11 @@ TEST(RunAhead, ManyOperationsOfManyRootsKeepTheirOrder) {
   });
 }
 
+// The others stay at 0xffffffff, while the root goes on and finds the end of its lead beyond 0.
 TEST(RunAhead, SequencesWrap) {
-  constexpr std::uint32_t kFirst = 0xffffffffU - 20;
+  constexpr int kLast = 20;
+  constexpr std::uint32_t kFirst = 0xffffffffU - kLast;
+  constexpr int kOneMore = kLast + static_cast<int>(kLead) + 1;
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
     const auto deadline = Deadline::in_seconds(kPatience);
     auto group = std::make_shared<Group>(world.rank, world.size, store, "wrap", deadline);
@@ -167,10 +170,16 @@ TEST(RunAhead, SequencesWrap) {
                   FlightRecorder("wrap", world.rank, {0, 1, 2}), kFirst);
     std::vector<float> x(100);
     for (int i = 0; i < 60; ++i) {
-      const int root = i < 30 ? 0 : i % 3;
+      const int root = i <= kOneMore ? 0 : i % 3;
+      if (world.rank != 0 && i == kLast + 1) store.get("ahead", deadline);
       if (world.rank == root) fill(x, i, 100);
       Call call{Operation::broadcast, x.data(), x.data(), 100, DType::f32, ReduceOp::sum, root};
-      engine.wait(*engine.submit(std::move(call)), deadline);
+      const auto operation = engine.submit(std::move(call));
+      if (world.rank == 0 && i == kOneMore) {
+        EXPECT_FALSE(engine.test(*operation));
+        store.set("ahead", "");
+      }
+      engine.wait(*operation, deadline);
       ASSERT_TRUE(is_filled(x, i, 100)) << i;
     }
   });
