@@ -303,9 +303,10 @@ TEST(Abort, FromAnotherThreadEndsTheOwnWait) {
       watcher = std::thread([&] {
         sleep_seconds(0.1);
         communicator->abort("watchdog");
+        store.set("aborted", "");
       });
     else
-      sleep_seconds(0.3);
+      store.get("aborted", Deadline::in_seconds(30));
     struct Join {
       std::thread& thread;
       ~Join() {
