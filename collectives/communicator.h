@@ -5,9 +5,9 @@
 // Work is done. Counts are elements. In place: send == recv (all_reduce), or send is this rank's
 // part of recv (all_gather), or recv is this rank's part of send (reduce_scatter).
 //
-// Results are bit-identical on all ranks and between runs of one layout (decision 6). Every wait has
-// a deadline. Who called another operation, dtype, count or reduction is named before its data is
-// used (mismatch). A root may be done, and be ahead, before others call (docs/algorithms.md).
+// Results are bit-identical on all ranks and between runs of one layout (decision 6). Every wait
+// has a deadline. Who called another operation, dtype, count or reduction is named before its data
+// is used (mismatch). A root may be done, and be ahead, before others call (docs/algorithms.md).
 #pragma once
 
 #include <cstdint>
