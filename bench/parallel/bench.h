@@ -9,7 +9,7 @@
 namespace shoal::bench {
 
 struct ParallelArguments {
-  std::int64_t channels = 384, layers = 4, heads = 8, vocabulary = 4096, length = 128, rows = 16;
+  std::int64_t channels = 384, layers = 7, heads = 8, vocabulary = 4096, length = 128, rows = 16;
   int microbatches = 8;
   int rounds = 5, warmup = 1;
   bool bubbles = false, json = false;
