@@ -75,7 +75,8 @@ class Places {
 int open_nameless(const std::string& directory) {
   const int direct = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (direct >= 0) return direct;
-  std::string name = directory + "/shoal-activations-XXXXXX";  // file systems without O_TMPFILE
+  // File systems without O_TMPFILE: mkostemp fills the last six characters in.
+  std::string name = directory + "/shoal-activations-" + std::string(6, 'X');
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named >= 0) ::unlink(name.c_str());
   return named;
