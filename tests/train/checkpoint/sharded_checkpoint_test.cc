@@ -178,6 +178,16 @@ TEST(ShardedCheckpoint, NamesWhatIsMissing) {
   EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }), AllOf(HasSubstr("two saves")));
 }
 
+TEST(ShardedCheckpoint, ATruncatedShardIsNamed) {
+  const TemporaryDirectory directory;
+  save(layouts(DType::f32)[2].second, directory.path());
+  const std::string shard = directory.path() + "/" + shard_name(2, 3);
+  for (const auto bytes : {std::filesystem::file_size(shard) - 1, std::uintmax_t{5}}) {
+    std::filesystem::resize_file(shard, bytes);
+    EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(directory.path()); }), HasSubstr(shard));
+  }
+}
+
 TEST(ShardedCheckpoint, RefusesDescriptionsThatMakeNoSense) {
   nlohmann::json json = to_json(held_of(*qkv_part(1, 2), DType::f32));
   EXPECT_EQ(runs_of(held_from_json(json, "x")), runs_of(held_of(*qkv_part(1, 2), DType::f32)));
