@@ -23,7 +23,7 @@ void check(const ScheduleOptions& o) {
   if (o.kind == ScheduleKind::zero_bubble_v && o.chunks != 2)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("zero_bubble_v has 2 stages a rank, not {}", o.chunks),
-                "set virtual_pipeline_degree to 2, or use zero_bubble");
+                "set virtual_pipeline_parallel_degree to 2, or use zero_bubble");
   if (!is_virtual && o.kind != ScheduleKind::zero_bubble_v && o.chunks != 1)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} has one stage a rank, not {}", name(o.kind), o.chunks),

@@ -1,0 +1,553 @@
+#include "shoal/parallel/apply/smp_parameters.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/parallel/apply/smp_keys.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+
+namespace shoal::parallel {
+namespace {
+
+using Json = nlohmann::json;
+
+// A strategy without a number: as many units as a stage has.
+constexpr int kWholeStage = 1 << 20;
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  return text;
+}
+
+// "true" of true and of "True": SageMaker hands hyperparameters over as text.
+std::string plain(const Json& value) {
+  return lower(value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+std::string text_of(bool value) { return value ? "true" : "false"; }
+std::string text_of(std::int64_t value) { return fmt::format("{}", value); }
+std::string text_of(double value) { return fmt::format("{}", value); }
+std::string text_of(const std::string& value) { return value; }
+
+// From the keys as written to what they come to; each method one subject, problems added up.
+class Reader {
+ public:
+  Reader(const SmpRaw& raw, const RunValues& run, bool version2, const std::string& source)
+      : raw_(raw), run_(run), version2_(version2), source_(source) {}
+
+  SmpParameters read() {
+    mesh();
+    pipeline();
+    partition();
+    tensor();
+    sharding();
+    sharding_sizes();
+    activations();
+    precision();
+    loss_scaling();
+    data_parallel();
+    return std::move(out_);
+  }
+  std::vector<std::string> problems() && { return std::move(problems_); }
+
+ private:
+  template <typename... Args>
+  void refuse(fmt::format_string<Args...> format, Args&&... args) {
+    problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void note(fmt::format_string<Args...> format, Args&&... args) {
+    out_.notices.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  // One of a few words, in any case; the canonical spelling, or `fallback`.
+  std::string word(const char* name, const SmpRaw::Word& given, std::string_view fallback) {
+    if (!given) return std::string(fallback);
+    std::string_view words;
+    for (const SmpKey& key : smp_keys())
+      if (key.name == name) words = std::get<SmpWord>(key.takes).words;
+    const std::vector<std::string> known = split_words(words);
+    for (const std::string& one : known)
+      if (lower(one) == lower(*given)) return one;
+    refuse("{} is {}; it takes one of {}; did you mean {}?", name, *given, fmt::join(known, ", "),
+           nearest_name(*given, known));
+    return std::string(fallback);
+  }
+  // One thing under two names: whichever is given; both given must be equal.
+  template <typename T>
+  std::optional<T> agree(const char* name, const std::optional<T>& here, const char* other,
+                         const std::optional<T>& there) {
+    if (here && there && *here != *there)
+      refuse(
+          "{} is {} in {} and {} is {} in the run's options: they are one option and must be "
+          "equal",
+          name, text_of(*here), source_, other, text_of(*there));
+    return here ? here : there;
+  }
+
+  void mesh() {
+    out_.pipeline = static_cast<int>(raw_.pipeline_parallel_degree.value_or(1));
+    out_.tensor = static_cast<int>(raw_.tensor_parallel_degree.value_or(1));
+    std::vector<std::string> keys;
+    const auto wants = [&keys](const char* name, bool given) {
+      if (given) keys.emplace_back(name);
+    };
+    wants("pipeline", raw_.pipeline.has_value());
+    wants("virtual_pipeline_parallel_degree", raw_.virtual_pipeline_parallel_degree.has_value());
+    wants("active_microbatches", raw_.active_microbatches.has_value());
+    wants("auto_partition=false", raw_.auto_partition && !*raw_.auto_partition);
+    wants("memory_weight", raw_.memory_weight.has_value());
+    wants("manual_partition", !raw_.manual_partition.empty());
+    wants("partition_assignment", !raw_.partition_assignment.empty());
+    wants("load_partition", raw_.load_partition.value_or(false));
+    if (!raw_.pipeline_parallel_degree && !keys.empty())
+      refuse(
+          "{} {} of a pipeline, but partitions (= pipeline_parallel_degree) is not given; give "
+          "the number of stages' ranks, 1 for no pipeline",
+          fmt::join(keys, ", "), keys.size() == 1 ? "speaks" : "speak");
+    if (!raw_.placement_strategy) return;
+    try {
+      out_.placement = Placement(*raw_.placement_strategy);
+    } catch (const Error& problem) {
+      problems_.emplace_back(problem.what());
+    }
+  }
+
+  void pipeline() {
+    out_.microbatches = static_cast<int>(raw_.microbatches.value_or(1));
+    std::string kind = word("pipeline", raw_.pipeline, "interleaved");
+    if (const auto at = kind.find("_only_forward"); at != kind.npos) {
+      out_.forward_only = true;
+      if (run_.training)
+        refuse(
+            "pipeline is {}, which trains nothing, but the run is to train; choose another, or "
+            "set do_train to false (evaluation runs forward only whatever the pipeline)",
+            kind);
+      kind = at == 0 ? "interleaved" : kind.substr(0, at);
+    }
+    out_.schedule = parse_schedule_kind(kind);
+    chunks();
+    active_microbatches(kind);
+  }
+
+  void chunks() {
+    const auto& given = raw_.virtual_pipeline_parallel_degree;
+    const bool is_v = out_.schedule == ScheduleKind::zero_bubble_v;
+    out_.chunks = static_cast<int>(given.value_or(is_v ? 2 : 1));
+    if (out_.schedule == ScheduleKind::virtual_interleaved) {
+      if (out_.chunks < 2)
+        refuse(
+            "pipeline is virtual_interleaved with {} stage a rank; set "
+            "virtual_pipeline_parallel_degree to 2 or more, or use 1f1b",
+            out_.chunks);
+    } else if (is_v) {
+      if (out_.chunks != 2)
+        refuse("virtual_pipeline_parallel_degree is {}, but zero_bubble_v has 2 stages a rank",
+               out_.chunks);
+    } else if (out_.chunks != 1) {
+      refuse(
+          "virtual_pipeline_parallel_degree is {}, but {} has one stage a rank; use "
+          "virtual_interleaved",
+          out_.chunks, name(out_.schedule));
+    }
+  }
+
+  void active_microbatches(const std::string& kind) {
+    const bool has_it = out_.schedule == ScheduleKind::interleaved;
+    const std::int64_t given =
+        raw_.active_microbatches.value_or(has_it ? out_.pipeline + 2 : out_.microbatches);
+    if (has_it) out_.active_microbatches = static_cast<int>(given);
+    if (!raw_.active_microbatches || given == out_.microbatches) return;
+    if (given > out_.microbatches)
+      refuse("active_microbatches is {}, but there are {} microbatches", given, out_.microbatches);
+    else if (!has_it)
+      refuse(
+          "active_microbatches is {} of {} microbatches, but {} decides itself how many are in "
+          "flight; leave it out, or use pipeline=interleaved",
+          given, out_.microbatches, kind);
+  }
+
+  void partition() {
+    PartitionChoice& choice = out_.partition;
+    const bool speed = word("optimize", raw_.optimize, "memory") == "speed";
+    choice.memory_weight = raw_.memory_weight.value_or(speed ? 0.2 : 0.8);
+    choice.measured = !raw_.skip_tracing.value_or(false);
+    choice.default_partition = static_cast<int>(raw_.default_partition.value_or(0));
+    choice.file = raw_.partition_file.value_or("");
+    choice.load = raw_.load_partition.value_or(false);
+    manual_partition();
+    assignment();
+    const int stages = out_.pipeline * out_.chunks;
+    if (choice.default_partition >= stages)
+      refuse("default_partition is {}, but the partitions are 0 to {}", choice.default_partition,
+             stages - 1);
+    if (choice.load && choice.file.empty())
+      refuse("load_partition is true, but partition_file names no file");
+    const bool counted = !choice.counts.empty() || !choice.first_units.empty();
+    if (counted + choice.by_hand + choice.load > 1)
+      refuse(
+          "manual_partition, partition_assignment and load_partition each give the partition; "
+          "give one");
+    const bool given = counted || choice.by_hand || choice.load;
+    if (raw_.auto_partition.value_or(!given) && given)
+      refuse(
+          "auto_partition is true, but the partition is given as well; set it to false, or "
+          "leave it out");
+    if (raw_.auto_partition.value_or(true)) {
+      if (raw_.default_partition && !given)
+        note("default_partition has no effect: the partition is made automatically");
+      return;
+    }
+    if (!given && !(raw_.default_partition && stages == 1))
+      refuse(
+          "auto_partition is false, but nothing says which units are where; give "
+          "manual_partition ([units of each stage]), or partition_assignment ({{unit: "
+          "partition}}, what smp.partition() does) with default_partition");
+    else if (choice.by_hand && !raw_.default_partition)
+      refuse(
+          "auto_partition is false, but default_partition is not given: the partition of units "
+          "that partition_assignment does not name");
+  }
+
+  // Numbers are counts, words are first units.
+  void manual_partition() {
+    const auto& given = raw_.manual_partition;
+    if (given.empty()) return;
+    const auto is_number = [](const std::string& text) {
+      return !text.empty() &&
+             std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+    };
+    const auto numbers = static_cast<std::size_t>(std::ranges::count_if(given, is_number));
+    if (numbers == given.size())
+      out_.partition.counts = fmt::format("{}", fmt::join(given, ","));
+    else if (numbers == 0)
+      out_.partition.first_units = given;
+    else
+      refuse("manual_partition has numbers of units and names of units, [{}]; give one kind",
+             fmt::join(given, ", "));
+    const int stages = out_.pipeline * out_.chunks;
+    if (static_cast<int>(given.size()) != stages)
+      refuse(
+          "manual_partition is of {} stages ([{}]), but there are {} (partitions {} x {} a rank)",
+          given.size(), fmt::join(given, ", "), stages, out_.pipeline, out_.chunks);
+  }
+
+  void assignment() {
+    for (const auto& [unit, stage] : raw_.partition_assignment.items()) {
+      out_.partition.by_hand = true;
+      const std::int64_t stages = std::int64_t{out_.pipeline} * out_.chunks;
+      if (!stage.is_number_integer() || stage.get<std::int64_t>() < 0 ||
+          stage.get<std::int64_t>() >= stages) {
+        refuse("partition_assignment puts {} on {}; partitions are 0 to {}", unit, stage.dump(),
+               stages - 1);
+        continue;
+      }
+      out_.partition.stage_of[unit] = stage.get<int>();
+    }
+  }
+
+  void tensor() {
+    out_.speed = lower(raw_.optimize.value_or("memory")) == "speed";
+    out_.prescaled_batch = raw_.prescaled_batch.value_or(false);
+    if (out_.tensor > 1 && !version2_ && !raw_.ddp.value_or(false))
+      refuse(
+          "tensor_parallel_degree is {} and ddp is {}; tensor parallelism runs across "
+          "data-parallel ranks: set ddp to true",
+          out_.tensor, raw_.ddp ? "false" : "not given (false)");
+  }
+
+  void sharding() {
+    const auto &one = raw_.sharded_data_parallel_degree, &two = raw_.hybrid_shard_degree;
+    if (one && two && *one != *two)
+      refuse(
+          "sharded_data_parallel_degree is {} and hybrid_shard_degree is {}: they are one option "
+          "and must be equal",
+          *one, *two);
+    const std::int64_t degree = one ? *one : two.value_or(1);  // 0: all
+    const bool optimizer_only = raw_.shard_optimizer_state.value_or(false);
+    const std::string strategy = word("sharding_strategy", raw_.sharding_strategy, "");
+    int& level = out_.sharding.level;
+    level = strategy.empty()         ? (degree == 1 ? 0 : 3)
+            : strategy == "NO_SHARD" ? 0
+            : strategy.starts_with("SHARD_GRAD") || strategy.ends_with("ZERO2") ? 2
+                                                                                : 3;
+    out_.sharded_degree = static_cast<int>(degree);
+    if (strategy == "NO_SHARD" && degree != 1)
+      refuse("sharding_strategy is NO_SHARD, but the degree of sharding is {}",
+             degree == 0 ? "0 (all replicas)" : fmt::format("{}", degree));
+    const bool is_hybrid = strategy.find("HYBRID") != strategy.npos;
+    if (is_hybrid && degree < 2)
+      refuse(
+          "sharding_strategy is {}, but the degree of sharding is {}; set "
+          "sharded_data_parallel_degree above 1",
+          strategy, one || two ? fmt::format("{}", degree) : "not given");
+    else if (level >= 2 && degree == 1) {
+      if (one || two)
+        refuse(
+            "sharding_strategy is {}, but the degree of sharding is 1; leave the degree out for "
+            "all replicas",
+            strategy);
+      out_.sharded_degree = 0;
+    }
+    if (optimizer_only) {
+      if (level > 0)
+        refuse(
+            "shard_optimizer_state is true beside {}, which shards the optimizer state too; "
+            "leave one out",
+            strategy.empty() ? "sharded_data_parallel_degree" : "sharding_strategy");
+      level = std::max(level, 1);
+    }
+    if (level <= 1) out_.sharded_degree = 0;
+  }
+
+  void sharding_sizes() {
+    ShardingOptions& sharding = out_.sharding;
+    const auto size = [&](const char* name, const SmpRaw::Number& given, std::int64_t& into,
+                          int from_level) {
+      if (!given) return;
+      into = *given;
+      if (sharding.level < from_level)
+        note("{} has no effect: {} not sharded", name,
+             from_level == 3 ? "parameters are" : "nothing is");
+    };
+    size("sdp_reduce_bucket_size", raw_.sdp_reduce_bucket_size, sharding.bucket_elements, 1);
+    size("sdp_param_persistence_threshold", raw_.sdp_param_persistence_threshold,
+         sharding.persistence_threshold, 3);
+    size("sdp_max_live_parameters", raw_.sdp_max_live_parameters, sharding.max_live_parameters, 3);
+    if (!raw_.sdp_hierarchical_allgather.value_or(true))
+      out_.collectives = "all_gather:^hierarchical";
+
+    out_.max_grad_norm = run_.max_grad_norm;
+    if (sharding.level >= 2) {
+      out_.max_grad_norm = agree("sdp_gradient_clipping", raw_.sdp_gradient_clipping,
+                                 "max_grad_norm", run_.max_grad_norm);
+      // SMP clips wherever it shards.
+      if (!out_.max_grad_norm) out_.max_grad_norm = 1.0;
+    } else if (raw_.sdp_gradient_clipping) {
+      note("sdp_gradient_clipping has no effect: parameters are not sharded; max_grad_norm clips");
+    }
+  }
+
+  void activations() {
+    const auto& run = run_.gradient_checkpointing;
+    int& group = out_.checkpoint_group;
+    group = run.value_or(false) ? 1 : 0;
+    if (raw_.activation_checkpointing) {
+      const std::string strategy = lower(*raw_.activation_checkpointing);
+      if (strategy == "none" || strategy == "false") {
+        group = 0;
+      } else if (strategy == "each" || strategy == "true") {
+        group = 1;
+      } else if (strategy == "contiguous") {
+        group = kWholeStage;
+      } else {
+        int number = 0;
+        const char* end = strategy.data() + strategy.size();
+        const bool is_group = strategy.starts_with("group_");
+        const auto read = std::from_chars(strategy.data() + (is_group ? 6 : 0), end, number);
+        if (!is_group || read.ec != std::errc() || read.ptr != end || number < 1 ||
+            number > kWholeStage)
+          refuse("activation_checkpointing is {}; it takes none, each, contiguous or group_N",
+                 *raw_.activation_checkpointing);
+        group = number;
+      }
+      if (run && *run != (group > 0))
+        refuse(
+            "activation_checkpointing is {} in {} and gradient_checkpointing is {} in the run's "
+            "options: they are one option and must agree",
+            *raw_.activation_checkpointing, source_, text_of(*run));
+    }
+    const auto &one = raw_.offload_activations, &two = raw_.sm_activation_offloading;
+    if (one && two && *one != *two)
+      refuse(
+          "offload_activations is {} and sm_activation_offloading is {}: they are one option and "
+          "must be equal",
+          text_of(*one), text_of(*two));
+    out_.offload_activations = one ? *one : two.value_or(false);
+    if (out_.offload_activations && group == 0)
+      refuse(
+          "{} is true, but activations are not checkpointed; what is offloaded are checkpoints: "
+          "set activation_checkpointing to each, or gradient_checkpointing",
+          one ? "offload_activations" : "sm_activation_offloading");
+    out_.activation_loading_horizon =
+        static_cast<int>(raw_.activation_loading_horizon.value_or(version2_ ? 2 : 4));
+    if (raw_.activation_loading_horizon && !out_.offload_activations)
+      note("activation_loading_horizon has no effect: activations are not offloaded");
+    else if (raw_.activation_loading_horizon && version2_)
+      note("activation_loading_horizon counts pipeline tasks here, not loaded tensors");
+  }
+
+  void precision() {
+    out_.fp16 = agree("fp16", raw_.fp16, "fp16", run_.fp16);
+    out_.bf16 = agree("bf16", raw_.bf16, "bf16", run_.bf16);
+    if (out_.fp16.value_or(false) && out_.bf16.value_or(false))
+      refuse("bf16 and fp16 are both set; choose one");
+    if (raw_.fp16_params.value_or(false) && !out_.fp16.value_or(false))
+      refuse("fp16_params is true, but fp16 is not; weights are fp16 where training is: set fp16");
+    out_.seed = agree("random_seed", raw_.random_seed, "seed", run_.seed);
+    const std::optional<std::string> backend =
+        word("ddp_dist_backend", raw_.ddp_dist_backend, "auto") == "auto"
+            ? std::nullopt
+            : std::optional(lower(*raw_.ddp_dist_backend));
+    out_.backend = agree("ddp_dist_backend", backend, "ddp_backend", run_.backend);
+  }
+
+  void loss_scaling() {
+    const bool dynamic = raw_.dynamic_loss_scale.value_or(!raw_.static_loss_scale);
+    if (!raw_.static_loss_scale && !raw_.dynamic_loss_scale && raw_.dynamic_loss_args.empty())
+      return;
+    if (dynamic && raw_.static_loss_scale)
+      refuse("dynamic_loss_scale is true and static_loss_scale is {}; give one",
+             *raw_.static_loss_scale);
+    nn::LossScalerOptions scaling{.dynamic = dynamic};
+    if (!dynamic) scaling.init_scale = raw_.static_loss_scale.value_or(1.0);
+    if (!dynamic && !raw_.dynamic_loss_args.empty())
+      refuse("dynamic_loss_args is given, but the loss scale is static");
+    try {
+      OptionSet options;
+      options.section("dynamic_loss_args")
+          .real("init_scale", &scaling.init_scale, {.min = 0, .open_min = true})
+          .real("scale_factor", &scaling.factor, {.min = 1, .open_min = true})
+          .integer("scale_window", &scaling.window, {.min = 1})
+          .real("min_scale", &scaling.min_scale, {.min = 0, .open_min = true})
+          .integer("delayed_shift", &scaling.delayed_shift, {.min = 1});
+      options.add_json(raw_.dynamic_loss_args, "dynamic_loss_args");
+      options.finish();
+    } catch (const Error& problem) {
+      problems_.emplace_back(problem.what());
+    }
+    out_.loss_scaling = scaling;
+    if (!out_.fp16.value_or(false))
+      note("the loss is not scaled: only fp16 needs it, and it is not set");
+  }
+
+  // Gradients are always summed; a configuration that says otherwise is not carried out silently.
+  void data_parallel() {
+    const bool horovod = raw_.horovod.value_or(false);
+    if (horovod && raw_.ddp.value_or(false)) refuse("ddp and horovod are both true; choose ddp");
+    if (horovod) note("horovod has no effect: Shoal sums gradients itself");
+    if (raw_.ddp_dist_backend && !raw_.ddp.value_or(false))
+      refuse("ddp_dist_backend is given, but ddp is not true");
+    const int replica = out_.pipeline * out_.tensor;
+    if (run_.ranks <= replica || run_.ranks % replica != 0 || version2_ || horovod) return;
+    if (!raw_.ddp)
+      note("ddp is not given: the gradients of the {} replicas ({} ranks) are summed all the same",
+           run_.ranks / replica, run_.ranks);
+    else if (!*raw_.ddp)
+      refuse(
+          "ddp is false, but {} ranks make {} replicas of partitions {} x tensor_parallel_degree "
+          "{}, whose gradients must be summed: set ddp to true, or start {} ranks",
+          run_.ranks, run_.ranks / replica, out_.pipeline, out_.tensor, replica);
+  }
+
+  const SmpRaw& raw_;
+  const RunValues& run_;
+  bool version2_;
+  const std::string& source_;
+  SmpParameters out_;
+  std::vector<std::string> problems_;
+};
+
+bool has_version2_keys(const Json& json) {
+  return std::ranges::any_of(smp_keys(), [&](const SmpKey& key) {
+    // random_seed alone is of version 2, though its alias is of version 1.
+    return (key.origin == SmpOrigin::version2 || key.name == "random_seed") &&
+           json.contains(key.name) && !json.at(std::string(key.name)).is_null();
+  });
+}
+
+// Keys that one value only can have, and those that change nothing.
+void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& problems,
+                 std::vector<std::string>& notices) {
+  const auto refuse = [&](const SmpKey& key, const std::string& value) {
+    problems.push_back(
+        fmt::format("{} is {}, which there is not here: {}", key.name, value, key.meaning));
+  };
+  for (const SmpKey& key : smp_keys()) {
+    const std::string name(key.name);
+    if (!json.contains(name) || json.at(name).is_null()) continue;
+    const std::string value = plain(json.at(name));
+    if (const auto* none = std::get_if<SmpNoEffect>(&key.takes); none && value != none->quiet)
+      notices.push_back(fmt::format("{} ({}) has no effect: {}", name, value, key.meaning));
+    if (const auto* flag = std::get_if<SmpOnlyFlag>(&key.takes);
+        flag && raw.only_flags.at(name).value_or(flag->value) != flag->value)
+      refuse(key, value);
+    if (const auto* number = std::get_if<SmpOnlyNumber>(&key.takes);
+        number && raw.only_numbers.at(name).value_or(number->value) != number->value)
+      refuse(key, value);
+    if (std::holds_alternative<SmpInternal>(key.takes)) refuse(key, value);
+  }
+}
+
+}  // namespace
+
+SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
+                                   const std::string& source) {
+  if (json.is_object() && json.contains("parameters")) {
+    for (const auto& [key, value] : json.items())
+      SHOAL_CHECK(key == "parameters" || key == "enabled",
+                  "{} has {} beside parameters; there only enabled belongs", source, key);
+    if (plain(json.value("enabled", Json(true))) != "false")
+      return parse_smp_parameters(json.at("parameters"), run, source + "/parameters");
+    SmpParameters none = parse_smp_parameters(Json::object(), run, source);
+    none.notices.push_back(fmt::format("{} is not enabled: no model parallelism", source));
+    return none;
+  }
+  SmpRaw raw;
+  OptionSet options;
+  declare_smp_keys(options, raw);
+  options.add_json(json, source);
+  options.finish();
+  Reader reader(raw, run, has_version2_keys(json), source);
+  SmpParameters parameters = reader.read();
+  std::vector<std::string> problems = std::move(reader).problems();
+  check_fixed(json, raw, problems, parameters.notices);
+  if (!problems.empty())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}", fmt::join(problems, "\n")));
+  return parameters;
+}
+
+LayoutRequest layout_request(const SmpParameters& p, int ranks, std::int64_t batch,
+                             std::int64_t length) {
+  LayoutRequest request;
+  request.ranks = ranks;
+  request.pipeline = p.pipeline;
+  request.tensor = p.tensor;
+  request.schedule = p.schedule;
+  request.chunks = p.chunks;
+  request.microbatches = p.microbatches;
+  request.active_microbatches = p.active_microbatches;
+  request.batch = batch;
+  request.length = length;
+  request.prescaled_batch = p.prescaled_batch;
+  request.speed = p.speed;
+  request.sharding = p.sharding.level;
+  request.sharded_degree = p.sharded_degree;
+  request.checkpointing = p.checkpoint_group > 0;
+  request.offloading = p.offload_activations;
+  return request;
+}
+
+ParallelOptions parallel_options(const SmpParameters& p) {
+  ParallelOptions options;
+  options.dtype = p.fp16.value_or(false)   ? DType::f16
+                  : p.bf16.value_or(false) ? DType::bf16
+                                           : DType::f32;
+  options.schedule = p.schedule;
+  options.microbatches = p.microbatches;
+  options.chunks = p.chunks;
+  options.active_microbatches = p.active_microbatches;
+  options.prescaled_batch = p.prescaled_batch;
+  options.speed = p.speed;
+  options.checkpoint_group = p.checkpoint_group;
+  options.offload_activations = p.offload_activations;
+  options.activation_loading_horizon = p.activation_loading_horizon;
+  return options;
+}
+
+}  // namespace shoal::parallel

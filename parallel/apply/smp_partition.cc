@@ -1,0 +1,110 @@
+// The cut of a model into stages as SMP's parameters ask for it, and its file.
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/pipeline/simulate.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::parallel {
+namespace {
+
+std::vector<std::string> names_of(std::span<const UnitCost> units) {
+  std::vector<std::string> names;
+  for (const UnitCost& unit : units) names.push_back(unit.name);
+  return names;
+}
+
+// At its peak, by stage. A rank's stages share what it keeps.
+std::vector<int> microbatches_kept(const SmpParameters& p) {
+  ScheduleOptions options;
+  options.kind = p.schedule;
+  options.ranks = p.pipeline;
+  options.microbatches = p.microbatches;
+  options.chunks = p.chunks;
+  options.active_microbatches = p.active_microbatches;
+  const Schedule schedule = make_schedule(options);
+  const Simulation simulation = simulate(schedule);
+  std::vector<int> kept;
+  for (const int rank : schedule.rank_of_stage)
+    kept.push_back(
+        std::max(1, simulation.peak_microbatches[static_cast<std::size_t>(rank)] / p.chunks));
+  return kept;
+}
+
+// "5,4,3" from the names of the stages' first units.
+std::string counts_from(std::span<const std::string> first_units, std::span<const UnitCost> units) {
+  const std::vector<std::string> names = names_of(units);
+  std::vector<std::size_t> begins;
+  for (const std::string& name : first_units) {
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("manual_partition: the model has no unit '{}'", name),
+                  fmt::format("did you mean {}?", nearest_name(name, names)));
+    begins.push_back(static_cast<std::size_t>(found - names.begin()));
+    if (begins.size() == 1 && begins[0] != 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("manual_partition begins with unit '{}'", name),
+                  fmt::format("the first stage begins with the model, at '{}'", names[0]));
+    if (begins.size() > 1 && begins.back() <= begins[begins.size() - 2])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("manual_partition: unit '{}' does not come after '{}' in the model",
+                              name, names[begins[begins.size() - 2]]),
+                  "give the stages' first units in the order of the model");
+  }
+  begins.push_back(units.size());
+  std::string counts;
+  for (std::size_t stage = 0; stage + 1 < begins.size(); ++stage)
+    counts += fmt::format("{}{}", stage == 0 ? "" : ",", begins[stage + 1] - begins[stage]);
+  return counts;
+}
+
+std::string counts_from_file(const std::string& path, std::span<const UnitCost> units) {
+  const nlohmann::json json = read_json_file(path);
+  std::vector<std::string> names;
+  std::vector<int> counts;
+  try {
+    json.at("units").get_to(names);
+    json.at("stages").get_to(counts);
+  } catch (const nlohmann::json::exception& problem) {
+    throw_error(ErrorCode::corrupt_data, "{} is no partition: {}", path, problem.what());
+  }
+  if (names != names_of(units))
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is the partition of a model of {} units, this one has {}, or others", path,
+                    names.size(), units.size()),
+        "load_partition reads what was written for the same model");
+  return fmt::format("{}", fmt::join(counts, ","));
+}
+
+}  // namespace
+
+Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> units) {
+  const PartitionChoice& choice = p.partition;
+  const PartitionOptions options{.stages = p.pipeline * p.chunks,
+                                 .memory_weight = choice.memory_weight,
+                                 .microbatches_kept = microbatches_kept(p)};
+  if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
+  if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);
+  if (!choice.first_units.empty())
+    return partition_by_counts(units, counts_from(choice.first_units, units), options);
+  if (choice.by_hand)
+    return partition_by_assignment(units, choice.stage_of, choice.default_partition, options);
+  return partition_units(units, options);
+}
+
+void write_partition(const std::string& path, const Partition& partition,
+                     std::span<const UnitCost> units) {
+  std::vector<int> counts;
+  for (const UnitRange& stage : partition.stages) counts.push_back(stage.last - stage.first);
+  const nlohmann::ordered_json json = {{"units", names_of(units)}, {"stages", counts}};
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,490 @@
+// SMP's configuration: what each key comes to, what SMP refuses, what there is not here.
+#include "shoal/parallel/apply/smp_parameters.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "support/error_text.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal::parallel {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+SmpParameters parse(const char* text, const RunValues& run = {}) {
+  return parse_smp_parameters(json::parse(text), run);
+}
+std::string said(const char* text, const RunValues& run = {}) {
+  return test::error_text([&] { parse(text, run); });
+}
+// A row: what is written, and a part of what is answered.
+using Rows = std::vector<std::pair<const char*, const char*>>;
+void expect_refused(const Rows& rows, const RunValues& run = {}) {
+  for (const auto& [text, part] : rows) EXPECT_THAT(said(text, run), HasSubstr(part)) << text;
+}
+
+std::vector<UnitCost> units_of(int count) {
+  std::vector<UnitCost> units;
+  for (int i = 0; i < count; ++i)
+    units.push_back({.name = i == 0           ? "embeddings"
+                             : i == count - 1 ? "head"
+                                              : fmt::format("h.{}", i - 1),
+                     .parameters = {{i, 10}},
+                     .seconds = 1});
+  return units;
+}
+std::vector<int> counts_of(const Partition& partition) {
+  std::vector<int> counts;
+  for (const UnitRange& stage : partition.stages) counts.push_back(stage.last - stage.first);
+  return counts;
+}
+
+TEST(SmpParameters, DefaultsAreSmps) {
+  const SmpParameters p = parse("{}");
+  EXPECT_EQ(p.pipeline, 1);
+  EXPECT_EQ(p.tensor, 1);
+  EXPECT_EQ(p.placement.letters(), "DPT");
+  EXPECT_EQ(p.schedule, ScheduleKind::interleaved);
+  EXPECT_FALSE(p.forward_only);
+  EXPECT_EQ(p.chunks, 1);
+  EXPECT_EQ(p.microbatches, 1);
+  EXPECT_EQ(p.active_microbatches, 3);
+  EXPECT_EQ(p.partition.memory_weight, 0.8);
+  EXPECT_TRUE(p.partition.measured);
+  EXPECT_FALSE(p.prescaled_batch);
+  EXPECT_FALSE(p.speed);
+  EXPECT_EQ(p.sharding.level, 0);
+  EXPECT_EQ(p.sharding.bucket_elements, 500'000'000);
+  EXPECT_EQ(p.sharding.persistence_threshold, 1'000'000);
+  EXPECT_EQ(p.sharding.max_live_parameters, 1'000'000'000);
+  EXPECT_EQ(p.checkpoint_group, 0);
+  EXPECT_FALSE(p.offload_activations);
+  EXPECT_EQ(p.activation_loading_horizon, 4);
+  EXPECT_EQ(p.collectives, "");
+  EXPECT_FALSE(p.fp16 || p.bf16 || p.max_grad_norm || p.seed || p.backend || p.loss_scaling);
+  EXPECT_THAT(p.notices, IsEmpty());
+}
+
+// The examples of the SageMaker SDK's documentation, as they stand there.
+TEST(SmpParameters, TakesSmpsExamples) {
+  const SmpParameters p = parse(R"({"microbatches": 4, "placement_strategy": "spread",
+      "pipeline": "interleaved", "optimize": "speed", "partitions": 2, "ddp": true})");
+  EXPECT_EQ(p.pipeline, 2);
+  EXPECT_EQ(p.microbatches, 4);
+  EXPECT_EQ(p.placement.letters(), "TPD");
+  EXPECT_TRUE(p.speed);
+  EXPECT_EQ(p.partition.memory_weight, 0.2);
+  EXPECT_EQ(p.active_microbatches, 4);
+  EXPECT_THAT(p.notices, IsEmpty());
+  const SmpParameters sharded = parse(R"({"enabled": true, "parameters": {"ddp": true,
+      "sharded_data_parallel_degree": 16, "sdp_reduce_bucket_size": 5e8,
+      "sdp_param_persistence_threshold": 1e6, "sdp_max_live_parameters": 1e9,
+      "sdp_hierarchical_allgather": true, "sdp_gradient_clipping": 1.0}})");
+  EXPECT_EQ(sharded.sharding.level, 3);
+  EXPECT_EQ(sharded.sharded_degree, 16);
+  EXPECT_EQ(sharded.max_grad_norm, 1.0);
+  EXPECT_THAT(sharded.notices, IsEmpty());
+  const SmpParameters second = parse(R"({"hybrid_shard_degree": 2, "sm_activation_offloading": true,
+      "activation_loading_horizon": 2, "fsdp_cache_flush_warnings": false,
+      "allow_empty_shards": true, "tensor_parallel_degree": 2, "context_parallel_degree": 1,
+      "expert_parallel_degree": 1, "random_seed": 12345})",
+                                     {.gradient_checkpointing = true});
+  EXPECT_EQ(second.sharding.level, 3);
+  EXPECT_EQ(second.sharded_degree, 2);
+  EXPECT_EQ(second.tensor, 2);
+  EXPECT_TRUE(second.offload_activations);
+  EXPECT_EQ(second.activation_loading_horizon, 2);
+  EXPECT_EQ(second.seed, 12345);
+  EXPECT_THAT(second.notices,
+              ElementsAre(HasSubstr("counts pipeline tasks"), HasSubstr("fsdp_cache_flush")));
+  // Hyperparameters of a SageMaker job are texts.
+  EXPECT_EQ(parse(R"({"partitions": "2", "ddp": "True", "sdp_gradient_clipping": "1e0"})").pipeline,
+            2);
+}
+
+TEST(SmpParameters, NamesWhatIsWrong) {
+  expect_refused({
+      {R"({"partitons": 2})", "did you mean partitions?"},
+      {R"({"partitions": 2, "pipeline_parallel_degree": 4})", "they are one option"},
+      {R"({"partitions": 0})", "an integer from 1"},
+      {R"({"microbatches": 1.5})", "microbatches is 1.5"},
+      {R"({"memory_weight": 1.5, "partitions": 2})", "memory_weight is 1.5"},
+      {R"({"ddp": "maybe"})", "true or false"},
+      {R"({"partitions": 2, "pipeline": "interleavd"})", "did you mean interleaved?"},
+      {R"({"optimize": "size"})", "one of memory, speed"},
+      {R"({"placement_strategy": "DPX"})", "another order of the letters D, P and T"},
+      {R"({"enabled": true, "parameters": {}, "more": 1})", "more beside parameters"},
+      {R"([1])", "not a JSON object"},
+  });
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline_parallel_degree": 4})").pipeline, 4);
+  EXPECT_THAT(parse(R"({"enabled": false, "parameters": {"partitions": 4}})").notices,
+              ElementsAre(HasSubstr("not enabled")));
+  for (const char* order : {"PDT", "PTD", "DPT", "DTP", "TPD", "TDP"})
+    EXPECT_EQ(parse_smp_parameters({{"placement_strategy", order}}).placement.letters(), order);
+  // All of them, one a line.
+  const std::string all = said(R"({"tensor_parallel_degree": 2, "pipeline": "simple", "bf16": true,
+                                   "fp16": true, "contiguous": false})");
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 3) << all;
+}
+
+TEST(SmpParameters, Pipelines) {
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "simple"})").schedule, ScheduleKind::simple);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "1f1b"})").schedule, ScheduleKind::one_f_one_b);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble"})").schedule,
+            ScheduleKind::zero_bubble);
+  EXPECT_EQ(parse(R"({"partitions": 4, "pipeline": "zero_bubble_v"})").chunks, 2);
+  const SmpParameters p = parse(R"({"partitions": 2, "pipeline": "virtual_interleaved",
+                                    "virtual_pipeline_parallel_degree": 3, "microbatches": 8})");
+  EXPECT_EQ(p.schedule, ScheduleKind::virtual_interleaved);
+  EXPECT_EQ(p.chunks, 3);
+  EXPECT_EQ(p.active_microbatches, 0);
+  EXPECT_EQ(parse(R"({"partitions": 4, "microbatches": 8})").active_microbatches, 6);
+  EXPECT_EQ(parse(R"({"partitions": 4, "microbatches": 8, "active_microbatches": 2})")
+                .active_microbatches,
+            2);
+  expect_refused({
+      {R"({"pipeline": "simple", "memory_weight": 0.5})",
+       "pipeline, memory_weight speak of a pipeline, but partitions"},
+      {R"({"partitions": 2, "pipeline": "virtual_interleaved"})", "2 or more"},
+      {R"({"partitions": 2, "pipeline": "1f1b", "virtual_pipeline_parallel_degree": 2})",
+       "1f1b has one stage a rank"},
+      {R"({"partitions": 2, "pipeline": "zero_bubble_v", "virtual_pipeline_parallel_degree": 3})",
+       "2 stages a rank"},
+      {R"({"partitions": 2, "microbatches": 4, "active_microbatches": 5})",
+       "active_microbatches is 5, but there are 4"},
+      {R"({"partitions": 2, "microbatches": 4, "active_microbatches": 2, "pipeline": "simple"})",
+       "simple decides itself"},
+      {R"({"partitions": 2, "pipeline": "_only_forward"})", "set do_train to false"},
+  });
+  const SmpParameters forward =
+      parse(R"({"partitions": 2, "pipeline": "simple_only_forward"})", {.training = false});
+  EXPECT_TRUE(forward.forward_only);
+  EXPECT_EQ(forward.schedule, ScheduleKind::simple);
+  EXPECT_EQ(
+      parse(R"({"partitions": 2, "pipeline": "_only_forward"})", {.training = false}).schedule,
+      ScheduleKind::interleaved);
+}
+
+TEST(SmpParameters, CutsAutomaticallyOrByHand) {
+  const std::vector<UnitCost> units = units_of(9);
+  EXPECT_THAT(counts_of(choose_partition(parse(R"({"partitions": 3})"), units)),
+              ElementsAre(3, 3, 3));
+  for (const char* text : {R"({"partitions": 3, "manual_partition": [4, 3, 2]})",
+                           R"({"partitions": 3, "manual_partition": "4,3,2"})",
+                           R"({"partitions": 3, "auto_partition": false,
+                               "manual_partition": ["embeddings", "h.3", "h.6"]})",
+                           R"({"partitions": 3, "auto_partition": false, "default_partition": 2,
+                               "partition_assignment": {"embeddings": 0, "h.0": 0, "h.1": 0,
+                               "h.2": 0, "h.3": 1, "h.4": 1, "h.5": 1}})"})
+    EXPECT_THAT(counts_of(choose_partition(parse(text), units)), ElementsAre(4, 3, 2)) << text;
+  expect_refused({
+      {R"({"partitions": 2, "auto_partition": false})", "nothing says which units"},
+      {R"({"partitions": 2, "auto_partition": false, "default_partition": 0})",
+       "nothing says which units"},
+      {R"({"partitions": 2, "auto_partition": false, "partition_assignment": {"h.0": 0}})",
+       "default_partition is not given"},
+      {R"({"partitions": 2, "default_partition": 2})", "partitions are 0 to 1"},
+      {R"({"partitions": 2, "auto_partition": true, "manual_partition": [4, 5]})",
+       "auto_partition is true"},
+      {R"({"partitions": 3, "manual_partition": [4, 5]})",
+       "is of 2 stages ([4, 5]), but there are 3"},
+      {R"({"partitions": 2, "manual_partition": [4, "h.4"]})", "give one kind"},
+      {R"({"partitions": 2, "partition_assignment": {"h.0": 2}, "auto_partition": false,
+           "default_partition": 0})",
+       "puts h.0 on 2"},
+      {R"({"partitions": 2, "manual_partition": [4, 5], "partition_assignment": {"h.0": 1}})",
+       "give one"},
+      {R"({"partitions": 2, "load_partition": true})", "partition_file names no file"},
+  });
+  const auto cut = [&](const char* text) {
+    return test::error_text([&] { choose_partition(parse(text), units); });
+  };
+  EXPECT_THAT(cut(R"({"partitions": 2, "manual_partition": ["embeddings", "h.44"]})"),
+              HasSubstr("no unit 'h.44'"));
+  EXPECT_THAT(cut(R"({"partitions": 2, "manual_partition": ["h.0", "h.4"]})"),
+              HasSubstr("begins with the model, at 'embeddings'"));
+  EXPECT_THAT(cut(R"({"partitions": 3, "manual_partition": ["embeddings", "h.4", "h.2"]})"),
+              HasSubstr("'h.2' does not come after 'h.4'"));
+  EXPECT_THAT(cut(R"({"partitions": 2, "manual_partition": [4, 4]})"), HasSubstr("8 units"));
+  EXPECT_THAT(parse(R"({"partitions": 2, "default_partition": 1})").notices,
+              ElementsAre(HasSubstr("default_partition has no effect")));
+  EXPECT_FALSE(parse(R"({"partitions": 2, "skip_tracing": true})").partition.measured);
+}
+
+// A stage that keeps more microbatches has less room for units.
+TEST(SmpParameters, TheCutKnowsWhatTheScheduleKeeps) {
+  std::vector<UnitCost> units = units_of(12);
+  for (UnitCost& unit : units) unit.activation_bytes = 1000;
+  const auto counts = [&](const char* text) {
+    return counts_of(choose_partition(parse(text), units));
+  };
+  EXPECT_THAT(counts(R"({"partitions": 2, "microbatches": 4, "pipeline": "simple",
+                         "memory_weight": 1})"),
+              ElementsAre(6, 6));
+  EXPECT_THAT(counts(R"({"partitions": 2, "microbatches": 4, "pipeline": "1f1b",
+                         "memory_weight": 1})"),
+              ElementsAre(4, 8));
+}
+
+TEST(SmpParameters, APartitionGoesThroughItsFile) {
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory / "partition.json";
+  const std::vector<UnitCost> units = units_of(9);
+  SmpParameters p = parse(R"({"partitions": 3, "manual_partition": [5, 3, 1]})");
+  write_partition(path, choose_partition(p, units), units);
+  const json saved = {{"partitions", 3}, {"load_partition", true}, {"partition_file", path}};
+  p = parse_smp_parameters(saved);
+  EXPECT_THAT(counts_of(choose_partition(p, units)), ElementsAre(5, 3, 1));
+  EXPECT_THAT(test::error_text([&] { choose_partition(p, units_of(10)); }),
+              HasSubstr("of a model of 9 units, this one has 10"));
+  std::ofstream(path) << "{\"units\": 3}";
+  EXPECT_THAT(test::error_text([&] { choose_partition(p, units); }), HasSubstr("is no partition"));
+}
+
+TEST(SmpParameters, TensorParallelism) {
+  EXPECT_THAT(said(R"({"tensor_parallel_degree": 2})"), HasSubstr("set ddp to true"));
+  EXPECT_THAT(said(R"({"tensor_parallel_degree": 2, "ddp": false})"), HasSubstr("ddp is false"));
+  const SmpParameters p =
+      parse(R"({"tensor_parallel_degree": 2, "ddp": true, "prescaled_batch": true})");
+  EXPECT_EQ(p.tensor, 2);
+  EXPECT_TRUE(p.prescaled_batch);
+  EXPECT_EQ(parse(R"({"tensor_parallel_degree": 2, "hybrid_shard_degree": 1})").tensor, 2);
+}
+
+TEST(SmpParameters, Sharding) {
+  const auto level = [](const char* text) {
+    const SmpParameters p = parse(text);
+    return std::pair(p.sharding.level, p.sharded_degree);
+  };
+  using Level = std::pair<int, int>;
+  EXPECT_EQ(level(R"({"shard_optimizer_state": true})"), Level(1, 0));
+  EXPECT_EQ(level(R"({"sharded_data_parallel_degree": 1})"), Level(0, 0));
+  EXPECT_EQ(level(R"({"sharded_data_parallel_degree": 4})"), Level(3, 4));
+  EXPECT_EQ(level(R"({"hybrid_shard_degree": 0})"), Level(3, 0));
+  EXPECT_EQ(level(R"({"hybrid_shard_degree": 1})"), Level(0, 0));
+  EXPECT_EQ(level(R"({"sharding_strategy": "SHARD_GRAD_OP"})"), Level(2, 0));
+  EXPECT_EQ(level(R"({"sharding_strategy": "FULL_SHARD"})"), Level(3, 0));
+  EXPECT_EQ(level(R"({"sharding_strategy": "HYBRID_SHARD", "hybrid_shard_degree": 2})"),
+            Level(3, 2));
+  EXPECT_EQ(
+      level(R"({"sharding_strategy": "_HYBRID_SHARD_ZERO2", "sharded_data_parallel_degree": 2})"),
+      Level(2, 2));
+  EXPECT_EQ(level(R"({"sharding_strategy": "no_shard", "shard_optimizer_state": true})"),
+            Level(1, 0));
+  expect_refused({
+      {R"({"sharded_data_parallel_degree": 2, "shard_optimizer_state": true})", "leave one out"},
+      {R"({"sharded_data_parallel_degree": 2, "hybrid_shard_degree": 4})",
+       "sharded_data_parallel_degree is 2 and hybrid_shard_degree is 4"},
+      {R"({"sharding_strategy": "NO_SHARD", "sharded_data_parallel_degree": 2})", "NO_SHARD, but"},
+      {R"({"sharding_strategy": "HYBRID_SHARD"})", "not given"},
+      {R"({"sharding_strategy": "FULL_SHARD", "sharded_data_parallel_degree": 1})",
+       "leave the degree out"},
+      {R"({"sharding_strategy": "SHARD_ALL"})", "did you mean"},
+  });
+  const SmpParameters sizes = parse(R"({"sharded_data_parallel_degree": 2,
+      "sdp_reduce_bucket_size": 1000, "sdp_param_persistence_threshold": 0,
+      "sdp_max_live_parameters": 2000, "sdp_hierarchical_allgather": false})");
+  EXPECT_EQ(sizes.sharding.bucket_elements, 1000);
+  EXPECT_EQ(sizes.sharding.persistence_threshold, 0);
+  EXPECT_EQ(sizes.sharding.max_live_parameters, 2000);
+  EXPECT_EQ(sizes.collectives, "all_gather:^hierarchical");
+  EXPECT_THAT(sizes.notices, IsEmpty());
+  EXPECT_THAT(parse(R"({"shard_optimizer_state": true, "sdp_reduce_bucket_size": 1000,
+                        "sdp_max_live_parameters": 2000, "sdp_gradient_clipping": 2.0})")
+                  .notices,
+              ElementsAre(HasSubstr("sdp_max_live_parameters has no effect"),
+                          HasSubstr("sdp_gradient_clipping has no effect")));
+}
+
+// Decision 18: where SMP and the run's own options speak of one thing.
+TEST(SmpParameters, OneOptionOneMeaning) {
+  EXPECT_EQ(parse(R"({"fp16": true})").fp16, true);
+  EXPECT_EQ(parse(R"({"bf16": true})", {.bf16 = true}).bf16, true);
+  EXPECT_EQ(parse("{}", {.bf16 = true}).bf16, true);
+  EXPECT_THAT(said(R"({"bf16": true})", {.bf16 = false}),
+              AllOf(HasSubstr("bf16 is true in mp_parameters"), HasSubstr("bf16 is false in")));
+  EXPECT_THAT(said(R"({"bf16": true})", {.fp16 = true}), HasSubstr("both set"));
+  EXPECT_THAT(said(R"({"bf16": true, "fp16": true})"), HasSubstr("both set"));
+  EXPECT_THAT(said(R"({"fp16_params": true})"), HasSubstr("set fp16"));
+  EXPECT_EQ(parse(R"({"fp16_params": true, "fp16": true})").fp16, true);
+
+  const char* clipped = R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})";
+  EXPECT_EQ(parse(clipped).max_grad_norm, 0.5);
+  EXPECT_EQ(parse(clipped, {.max_grad_norm = 0.5}).max_grad_norm, 0.5);
+  EXPECT_THAT(said(clipped, {.max_grad_norm = 1.0}),
+              AllOf(HasSubstr("sdp_gradient_clipping is 0.5"), HasSubstr("max_grad_norm is 1")));
+  const char* sharded = R"({"sharded_data_parallel_degree": 2})";
+  EXPECT_EQ(parse(sharded).max_grad_norm, 1.0);
+  EXPECT_EQ(parse(sharded, {.max_grad_norm = 0.0}).max_grad_norm, 0.0);
+  EXPECT_EQ(parse("{}", {.max_grad_norm = 2.0}).max_grad_norm, 2.0);
+
+  EXPECT_EQ(parse("{}", {.seed = 7}).seed, 7);
+  EXPECT_EQ(parse(R"({"tensor_parallel_seed": 7})").seed, 7);
+  EXPECT_THAT(said(R"({"random_seed": 7})", {.seed = 8}), HasSubstr("seed is 8"));
+  EXPECT_EQ(parse(R"({"ddp": true, "ddp_dist_backend": "nccl"})").backend, "nccl");
+  EXPECT_EQ(parse(R"({"ddp": true, "ddp_dist_backend": "auto"})", {.backend = "mpi"}).backend,
+            "mpi");
+  EXPECT_THAT(said(R"({"ddp": true, "ddp_dist_backend": "nccl"})", {.backend = "mpi"}),
+              HasSubstr("ddp_backend is mpi"));
+}
+
+TEST(SmpParameters, Activations) {
+  const auto group = [](const char* text, const RunValues& run = {}) {
+    return parse(text, run).checkpoint_group;
+  };
+  EXPECT_EQ(group(R"({"activation_checkpointing": "each"})"), 1);
+  EXPECT_EQ(group(R"({"activation_checkpointing": "group_3"})"), 3);
+  EXPECT_GE(group(R"({"activation_checkpointing": "contiguous"})"), 1000);
+  EXPECT_EQ(group(R"({"activation_checkpointing": "none"})"), 0);
+  EXPECT_EQ(group("{}", {.gradient_checkpointing = true}), 1);
+  EXPECT_EQ(group(R"({"activation_checkpointing": "group_2"})", {.gradient_checkpointing = true}),
+            2);
+  expect_refused({
+      {R"({"activation_checkpointing": "group_0"})", "group_N"},
+      {R"({"activation_checkpointing": "group_2x"})", "group_N"},
+      {R"({"activation_checkpointing": "every"})", "group_N"},
+      {R"({"offload_activations": true})", "set activation_checkpointing"},
+      {R"({"sm_activation_offloading": true})", "set activation_checkpointing"},
+      {R"({"offload_activations": true, "sm_activation_offloading": false})", "must be equal"},
+      {R"({"activation_loading_horizon": 0})", "an integer from 1"},
+  });
+  EXPECT_THAT(said(R"({"activation_checkpointing": "each"})", {.gradient_checkpointing = false}),
+              HasSubstr("must agree"));
+  const SmpParameters p = parse(R"({"offload_activations": true, "activation_loading_horizon": 6,
+                                    "activation_checkpointing": "each"})");
+  EXPECT_TRUE(p.offload_activations);
+  EXPECT_EQ(p.activation_loading_horizon, 6);
+  EXPECT_EQ(parse(R"({"sm_activation_offloading": true, "activation_checkpointing": "each"})")
+                .activation_loading_horizon,
+            2);
+  EXPECT_THAT(parse(R"({"activation_loading_horizon": 6})").notices,
+              ElementsAre(HasSubstr("are not offloaded")));
+}
+
+TEST(SmpParameters, LossScaling) {
+  const auto scaling = *parse(R"({"fp16": true, "dynamic_loss_args": {"init_scale": 1024,
+      "scale_factor": 4, "scale_window": 10, "min_scale": 0.5, "delayed_shift": 2}})")
+                            .loss_scaling;
+  EXPECT_TRUE(scaling.dynamic);
+  EXPECT_EQ(scaling.init_scale, 1024);
+  EXPECT_EQ(scaling.factor, 4);
+  EXPECT_EQ(scaling.window, 10);
+  EXPECT_EQ(scaling.min_scale, 0.5);
+  EXPECT_EQ(scaling.delayed_shift, 2);
+  const auto fixed = *parse(R"({"fp16": true, "static_loss_scale": 128})").loss_scaling;
+  EXPECT_FALSE(fixed.dynamic);
+  EXPECT_EQ(fixed.init_scale, 128);
+  expect_refused({
+      {R"({"fp16": true, "static_loss_scale": 8, "dynamic_loss_scale": true})", "give one"},
+      {R"({"fp16": true, "dynamic_loss_args": {"scale_windw": 8}})", "did you mean scale_window?"},
+      {R"({"fp16": true, "static_loss_scale": 8, "dynamic_loss_args": {"init_scale": 8}})",
+       "loss scale is static"},
+  });
+  EXPECT_THAT(parse(R"({"bf16": true, "static_loss_scale": 8})").notices,
+              ElementsAre(HasSubstr("only fp16 needs it")));
+}
+
+// Gradients are always summed: a configuration that says otherwise is not carried out silently.
+TEST(SmpParameters, ReplicasWantDdp) {
+  const RunValues eight{.ranks = 8};
+  EXPECT_THAT(said(R"({"partitions": 2, "ddp": false})", eight),
+              AllOf(HasSubstr("8 ranks make 4 replicas"), HasSubstr("start 2 ranks")));
+  EXPECT_THAT(parse(R"({"partitions": 2})", eight).notices,
+              ElementsAre(HasSubstr("gradients of the 4 replicas")));
+  EXPECT_THAT(parse(R"({"partitions": 2, "ddp": true})", eight).notices, IsEmpty());
+  EXPECT_THAT(parse(R"({"partitions": 8, "ddp": false})", eight).notices, IsEmpty());
+  EXPECT_THAT(parse(R"({"hybrid_shard_degree": 2})", eight).notices, IsEmpty());
+  EXPECT_THAT(parse(R"({"partitions": 2, "horovod": true})", eight).notices,
+              ElementsAre(HasSubstr("horovod has no effect")));
+  EXPECT_THAT(said(R"({"ddp": true, "horovod": true})"), HasSubstr("choose ddp"));
+  EXPECT_THAT(said(R"({"ddp_dist_backend": "nccl"})"), HasSubstr("ddp is not true"));
+}
+
+TEST(SmpParameters, SaysWhatHasNoEffect) {
+  const Rows rows = {
+      {R"({"ddp_port": 1234})", "launcher's variables"},
+      {R"({"deterministic_server": false})", "agreed before the step"},
+      {R"({"delayed_parameter_initialization": false})", "no rank ever holds"},
+      {R"({"fsdp_cache_flush_warnings": true})", "no allocator cache"},
+      {R"({"allow_empty_shards": false})", "may hold nothing"},
+      {R"({"translate_if_full": false})", "Hugging Face's names"},
+      {R"({"fast_mode": false})", "from stage to stage"},
+      {R"({"static_mode": false})", "posted ahead"},
+      {R"({"task_level_activation_loading_horizon": 4})", "counted in tasks"},
+  };
+  for (const auto& [text, part] : rows)
+    EXPECT_THAT(parse(text).notices,
+                ElementsAre(AllOf(HasSubstr("has no effect"), HasSubstr(part))))
+        << text;
+  EXPECT_THAT(parse(R"({"deterministic_server": true, "delayed_parameter_initialization": "True",
+                        "contiguous": true, "herring": false, "checkpoint_attentions": false,
+                        "context_parallel_degree": 1, "ddp_port": null, "_comment": "mine"})")
+                  .notices,
+              IsEmpty());
+}
+
+TEST(SmpParameters, RefusesWhatThereIsNot) {
+  expect_refused({
+      {R"({"contiguous": false})", "contiguous is false, which there is not here: stages are"},
+      {R"({"checkpoint_attentions": true})", "use activation_checkpointing"},
+      {R"({"herring": true})", "herring is true"},
+      {R"({"context_parallel_degree": 2})", "context_parallel_degree is 2"},
+      {R"({"expert_parallel_degree": 2})", "no models of experts"},
+      {R"({"_match_weights": true})", "_match_weights is true"},
+      {R"({"_fp32_grad_accumulation": true})", "added up in f32"},
+      {R"({"_shard_offloaded_activations": false})", "offloads its own"},
+      {R"({"_sharded_data_parallelism_config": "ds.json"})", "use the sdp_ keys"},
+  });
+}
+
+TEST(SmpParameters, ReachWhatTheyAreFor) {
+  const SmpParameters p = parse(R"({"partitions": 2, "tensor_parallel_degree": 2, "ddp": true,
+      "microbatches": 4, "active_microbatches": 3, "optimize": "speed", "prescaled_batch": true,
+      "sharded_data_parallel_degree": 2, "bf16": true, "activation_checkpointing": "group_2",
+      "offload_activations": true, "activation_loading_horizon": 5})");
+  const LayoutRequest request = layout_request(p, 16, 8, 128);
+  EXPECT_EQ(request.ranks, 16);
+  EXPECT_EQ(request.pipeline, 2);
+  EXPECT_EQ(request.tensor, 2);
+  EXPECT_EQ(request.microbatches, 4);
+  EXPECT_EQ(request.active_microbatches, 3);
+  EXPECT_EQ(request.batch, 8);
+  EXPECT_EQ(request.length, 128);
+  EXPECT_TRUE(request.prescaled_batch && request.speed);
+  EXPECT_EQ(request.sharding, 3);
+  EXPECT_EQ(request.sharded_degree, 2);
+  EXPECT_TRUE(request.checkpointing && request.offloading);
+  EXPECT_THAT(find_problems(request, {.units = 14, .heads = 12, .inner = 3072}), IsEmpty());
+  const ParallelOptions options = parallel_options(p);
+  EXPECT_EQ(options.dtype, DType::bf16);
+  EXPECT_EQ(options.microbatches, 4);
+  EXPECT_EQ(options.active_microbatches, 3);
+  EXPECT_TRUE(options.prescaled_batch && options.speed && options.offload_activations);
+  EXPECT_EQ(options.checkpoint_group, 2);
+  EXPECT_EQ(options.activation_loading_horizon, 5);
+  const ParallelOptions chunked =
+      parallel_options(parse(R"({"partitions": 2, "pipeline": "zero_bubble_v", "fp16": true})"));
+  EXPECT_EQ(chunked.schedule, ScheduleKind::zero_bubble_v);
+  EXPECT_EQ(chunked.chunks, 2);
+  EXPECT_EQ(chunked.dtype, DType::f16);
+}
+
+TEST(SmpParameters, TheDocumentHasTheParsersTable) {
+  std::ifstream file(SHOAL_SOURCE_DIR "/docs/smp_parameters.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string table = smp_parameters_table();
+  EXPECT_NE(text.find(table), std::string::npos)
+      << "docs/smp_parameters.md differs from the table, which is now:\n"
+      << table;
+}
+
+}  // namespace
+}  // namespace shoal::parallel
