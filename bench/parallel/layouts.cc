@@ -1,15 +1,19 @@
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
 
 #include "bench.h"
 #include "harness/row.h"
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/apply/parallel_model.h"
 #include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/parallel/pipeline/simulate.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 
@@ -40,10 +44,13 @@ std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
     return options;
   };
   const ParallelOptions plain = with(ScheduleKind::simple, 1);
-  ParallelOptions sequence = plain, speed = plain, pipeline_checkpoint = plain;
+  ParallelOptions sequence = plain, speed = plain, checkpoint = plain, pairs = plain;
   sequence.prescaled_batch = speed.prescaled_batch = true;
   speed.speed = true;
-  pipeline_checkpoint.checkpoint_group = 1;
+  checkpoint.checkpoint_group = 1;
+  pairs.checkpoint_group = 2;
+  ParallelOptions offloaded = checkpoint;
+  offloaded.offload_activations = true;
   const parallel::MeshShape data{ranks, 1, 1}, tensor{1, 1, ranks}, pipeline{1, ranks, 1};
   std::vector<Layout> all{
       {"rdp", data, plain},
@@ -54,11 +61,46 @@ std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
       {"pp, interleaved", pipeline, with(ScheduleKind::interleaved, a.microbatches)},
       {"pp, 1f1b", pipeline, with(ScheduleKind::one_f_one_b, a.microbatches)},
       {"pp, zero_bubble", pipeline, with(ScheduleKind::zero_bubble, a.microbatches)},
-      {"rdp, checkpointing", data, pipeline_checkpoint}};
+      {"rdp, checkpoints: each", data, checkpoint},
+      {"rdp, checkpoints: group_2", data, pairs},
+      {"rdp, each, offloaded", data, offloaded}};
   if (a.layers + 2 >= 2 * ranks)
     all.push_back({"pp, virtual_interleaved", pipeline,
                    with(ScheduleKind::virtual_interleaved, a.microbatches, 2)});
   return all;
+}
+
+// Bytes that rank 0 keeps at its peak, from what each unit keeps of a microbatch. A pipeline: by
+// the simulator. Checkpoints: each group's input (offloaded: of those, what leaves, or what comes
+// back and the one in use), and whatever is larger of the head and one group computed again.
+// Unknown (NaN): optimize=speed, which duplicates some of them.
+double predict_activations(const ParallelModel& model, const ParallelOptions& options,
+                           const std::vector<parallel::UnitCost>& units, double input_bytes) {
+  if (options.speed || options.offload_activations) return std::numeric_limits<double>::quiet_NaN();
+  const auto bytes = [&](std::size_t unit) {
+    return static_cast<double>(units[unit].activation_bytes);
+  };
+  const std::size_t head = units.size() - 1;
+  if (options.checkpoint_group > 0) {
+    const auto group = static_cast<std::size_t>(options.checkpoint_group);
+    auto inputs = static_cast<double>((head - 1 + group - 1) / group);
+    if (options.offload_activations)
+      inputs = std::min(inputs, static_cast<double>(std::max(options.offload.max_leaving,
+                                                             options.offload.max_returning + 1)));
+    return bytes(0) + inputs * input_bytes +
+           std::max(bytes(head), static_cast<double>(group) * bytes(1));
+  }
+  parallel::PipelineCosts costs;
+  costs.stages.clear();
+  for (const parallel::UnitRange& stage : model.partition().stages) {
+    parallel::StageCosts cost;
+    cost.activation = 0;
+    for (int unit = stage.first; unit < stage.last; ++unit)
+      cost.activation += bytes(static_cast<std::size_t>(unit));
+    cost.weight_activation = cost.activation;  // inputs and output gradients of its products
+    costs.stages.push_back(cost);
+  }
+  return simulate(model.schedule(), costs).peak_activation[0];
 }
 
 // One layout's model and optimizer, ready to step.
@@ -73,15 +115,18 @@ class Training {
         gpt2_(config(a)) {
     context_.random.state = &state_;
     ParallelOptions options = layout.options;
+    const std::int64_t samples = options.prescaled_batch ? 1 : layout.mesh.tp;
+    const Tensor ids = tokens(a, a.rows / layout.mesh.rdp / options.microbatches / samples, 0);
+    const auto units =
+        parallel::measure_units(context_, memory, gpt2_, {ids, ids, {}, {}}, world, {});
     // Computation is what two ranks have to share: units are cut by their measured cost.
-    if (layout.mesh.pp > 1) {
-      const Tensor ids = tokens(a, a.rows / options.microbatches, 0);
-      const auto costs =
-          parallel::measure_units(context_, memory, gpt2_, {ids, ids, {}, {}}, world, {});
+    if (layout.mesh.pp > 1)
       options.partition = parallel::partition_units(
-          costs, {.stages = layout.mesh.pp * options.chunks, .memory_weight = 0});
-    }
+          units, {.stages = layout.mesh.pp * options.chunks, .memory_weight = 0});
     model = std::make_unique<ParallelModel>(context_, gpt2_, mesh_, options);
+    predicted_activations = predict_activations(*model, options, units,
+                                                static_cast<double>(ids.count() * a.channels * 4)) /
+                            (options.prescaled_batch ? layout.mesh.tp : 1);
     std::vector<nn::Segment> segments;
     for (nn::Parameter* parameter : model->parameters())
       segments.push_back({.name = parameter->name(),
@@ -118,6 +163,7 @@ class Training {
   std::string name;
   std::vector<double> seconds;
   double last_loss = 0;
+  double predicted_activations = 0;
 
  private:
   static nn::Gpt2Config config(const ParallelArguments& a) {
@@ -184,15 +230,16 @@ void measure_layouts(const ParallelArguments& a, collectives::Communicator& worl
     std::printf(
         "GPT-2 of %lld layers of width %lld, vocabulary %lld; %lld samples of %lld "
         "positions a step; %d ranks of %d threads; median of %d rounds\n%-26s %10s %12s "
-        "%12s %10s %16s\n",
+        "%12s %10s %16s %10s\n",
         static_cast<long long>(a.layers), static_cast<long long>(a.channels),
         static_cast<long long>(a.vocabulary), static_cast<long long>(a.rows),
         static_cast<long long>(a.length), world.size(), threads, a.rounds, "layout", "ms",
-        "tokens/s", "beside rdp", "loss", "activations MB");
+        "tokens/s", "beside rdp", "loss", "activations MB", "predicted");
   for (const auto& training : trainings) {
     const double seconds = percentile(training->seconds, 0.5);
     const double activations =
         static_cast<double>(training->memory.usage(MemoryTag::activations).peak) * 1e-6;
+    const double predicted = training->predicted_activations * 1e-6;
     if (a.json)
       std::printf("%s\n", nlohmann::ordered_json{{"layout", training->name},
                                                  {"ranks", world.size()},
@@ -201,15 +248,16 @@ void measure_layouts(const ParallelArguments& a, collectives::Communicator& worl
                                                  {"ratio_to_rdp", data / seconds},
                                                  {"loss", training->last_loss},
                                                  {"peak_activation_mb", activations},
+                                                 {"predicted_activation_mb", predicted},
                                                  {"rounds", a.rounds},
                                                  {"machine", machine()},
                                                  {"commit", commit()}}
                               .dump()
                               .c_str());
     else
-      std::printf("%-26s %10.1f %12.0f %12.2f %10.5f %16.1f\n", training->name.c_str(),
-                  seconds * 1e3, tokens / seconds, data / seconds, training->last_loss,
-                  activations);
+      std::printf("%-26s %10.1f %12.0f %12.2f %10.5f %16.1f %10s\n", training->name.c_str(),
+                  seconds * 1e3, tokens / seconds, data / seconds, training->last_loss, activations,
+                  std::isnan(predicted) ? "" : fmt::format("{:.1f}", predicted).c_str());
   }
 }
 

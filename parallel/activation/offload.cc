@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -31,6 +32,8 @@ struct Item {
   std::int64_t offset = 0, bytes = 0;
   State state = State::leaving;
   int error = 0;
+  bool expected = false;  // expect() has told of it
+  bool ahead = false;     // read back, or on its way, before backward asked for it
 };
 
 // Where tensors lie in the file: free ranges, the first that fits.
@@ -212,6 +215,24 @@ struct Offloader::Impl {
     wake.notify_one();
   }
 
+  // Reads back what is expected next, as far as there may be so much.
+  void advance(std::unique_lock<std::mutex>& lock) {
+    while (!expected.empty() && ahead < options.max_returning) {
+      if (const auto item = expected.front().lock()) {
+        if (item->state == Item::State::leaving) return;  // behind what leaves now
+        if (item->state == Item::State::away) {
+          begin_load(lock, item);
+          item->ahead = true;
+          ++ahead;
+        }
+      }
+      expected.pop_front();
+    }
+  }
+  void no_longer_ahead(Item& item) {
+    if (std::exchange(item.ahead, false)) --ahead;
+  }
+
   Tensor load(const std::shared_ptr<Item>& item) {
     std::unique_lock lock(mutex);
     wait_while(lock, *item, Item::State::leaving);
@@ -222,6 +243,8 @@ struct Offloader::Impl {
     begin_load(lock, item);
     wait_while(lock, *item, Item::State::arriving);
     if (item->state == Item::State::failed) fail(*item, false);
+    no_longer_ahead(*item);
+    advance(lock);
     return item->tensor;
   }
 
@@ -230,6 +253,7 @@ struct Offloader::Impl {
     std::unique_lock lock(mutex);
     wait_while(lock, *item, Item::State::leaving);
     wait_while(lock, *item, Item::State::arriving);
+    no_longer_ahead(*item);
     std::erase(outgoing, item);
     places.give_back(item->offset, item->bytes);
     item->tensor = {};
@@ -243,6 +267,8 @@ struct Offloader::Impl {
   std::condition_variable wake, done;
   std::deque<std::shared_ptr<Item>> leaving, arriving;  // for the thread
   std::deque<std::shared_ptr<Item>> outgoing;           // whose memory is not given back yet
+  std::deque<std::weak_ptr<Item>> expected;             // in the order of the backwards
+  int ahead = 0;                                        // items of which `ahead` is true
   std::map<const Item*, void*> pointers;
   Places places;
   OffloadStatistics statistics;
@@ -271,8 +297,12 @@ nn::SavedTensorHooks Offloader::hooks(std::shared_ptr<Batch> batch) {
 
 void Offloader::expect(Batch& batch) {
   std::unique_lock lock(impl_->mutex);
-  for (auto item = batch.items.rbegin(); item != batch.items.rend(); ++item)
-    if (const auto held = item->lock()) impl_->begin_load(lock, held);
+  for (auto item = batch.items.rbegin(); item != batch.items.rend(); ++item) {
+    const auto held = item->lock();
+    if (!held || std::exchange(held->expected, true)) continue;
+    impl_->expected.push_back(held);
+  }
+  impl_->advance(lock);
 }
 
 OffloadStatistics Offloader::statistics() const {

@@ -18,6 +18,8 @@ struct OffloadOptions {
   std::int64_t min_bytes = std::int64_t{1} << 16;  // smaller tensors stay
   // Tensors on their way out that may still take memory: saving one more waits for the oldest.
   int max_leaving = 2;
+  // Tensors read back before backward asks for them: the next is begun when one is taken.
+  int max_returning = 2;
 };
 
 struct OffloadStatistics {
@@ -41,7 +43,8 @@ class Offloader {
   std::shared_ptr<Batch> begin_batch();
   // For Tape::set_saved_tensor_hooks(). Saving and unpacking throw io (a full disk) with the path.
   nn::SavedTensorHooks hooks(std::shared_ptr<Batch> batch);
-  // Backward will ask for them soon: begins to read them back, the last one saved first.
+  // Backward will ask for them soon, after what was expected before: begins to read them back, the
+  // last one saved first, max_returning at a time.
   void expect(Batch& batch);
 
   OffloadStatistics statistics() const;

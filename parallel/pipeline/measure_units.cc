@@ -102,7 +102,9 @@ std::vector<UnitCost> measure_units(nn::Context& context, CountingMemory& memory
       for (int i = 0; i < std::max(options.repetitions, 1); ++i)
         run_once(context, memory, chain, unit, input, hidden, options, measured);
       UnitCost& cost = units[static_cast<std::size_t>(unit)];
-      cost.activation_bytes = measured.activation_bytes;
+      // The input, which is not the unit's own, lives as long: every unit's backward needs it.
+      cost.activation_bytes =
+          measured.activation_bytes + (unit > 0 ? static_cast<std::int64_t>(hidden.bytes()) : 0);
       cost.seconds = measured.seconds;
     }
   }

@@ -66,7 +66,7 @@ struct Model : nn::Room {
 TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   Model model;
   float loss = 0;
-  const auto peak_of = [&](Offloader* offloader) {
+  const auto peak_of = [&](Offloader* offloader, bool expected = false) {
     model.memory.reset_peaks();
     const std::int64_t before = model.memory.usage(MemoryTag::activations).current;
     {
@@ -77,6 +77,7 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
         tape.set_saved_tensor_hooks(offloader->hooks(batch));
       }
       loss = model.forward(tape);
+      if (expected) offloader->expect(*batch);
       tape.backward(model.context, model.out.loss);
       model.out = {};
     }
@@ -97,6 +98,10 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
   EXPECT_EQ(statistics.file_bytes, statistics.bytes);
   EXPECT_EQ(offloader.statistics().early, 0) << "nobody expected them";
+  // Told of all, it brings no more than two ahead of the backward.
+  EXPECT_LE(peak_of(&offloader, true), left + 2 * kHidden);
+  EXPECT_EQ(model.gradients(), want);
+  EXPECT_GT(offloader.statistics().early, 0);
 }
 
 TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
