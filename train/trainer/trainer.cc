@@ -16,123 +16,58 @@ namespace {
 
 using collectives::ReduceOp;
 
-std::unique_ptr<nn::Optimizer> make_optimizer(const TrainingArguments& a, kernels::Kernels& kernels,
-                                              MemoryResource& memory,
-                                              std::vector<nn::Segment> segments) {
-  const nn::AdamWOptions adam{.beta1 = a.adam_beta1,
-                              .beta2 = a.adam_beta2,
-                              .epsilon = a.adam_epsilon,
-                              .weight_decay = a.weight_decay};
-  switch (a.optim) {
-    case Optim::adamw:
-      return nn::make_adamw(kernels, memory, std::move(segments), adam);
-    case Optim::lamb:
-      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam});
-    case Optim::sgd:
-      return nn::make_sgd(kernels, memory, std::move(segments),
-                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay});
-  }
-  throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
-              static_cast<int>(a.optim));
-}
-
-// At least one byte: 1e-9 MiB is still a bucket.
-std::int64_t mebibytes(double mb) {
-  return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
-}
-
 }  // namespace
 
 Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
-    : args(arguments),
-      parts(trainer_parts),
-      context(*trainer_parts.kernels, *trainer_parts.memory, dispatcher) {
+    : args(arguments), parts(trainer_parts) {
   check_arguments(args);
-  context.random.seed = static_cast<std::uint64_t>(args.seed);
-  context.random.state = &step_state;
-  initialise_weights();
+  engine = make_engine({args, parts, [this](const std::string& line) { say(line); }});
+  share = engine->data_share();
   state.seed = static_cast<std::uint64_t>(args.seed);
   state.data_seed = static_cast<std::uint64_t>(args.order_seed());
   state.train_batch_size = args.per_device_train_batch_size;
 }
 
 void Trainer::Impl::sum(std::int64_t* values, std::int64_t count) {
-  collectives::Communicator& with = beside ? *beside : *parts.communicator;
-  if (ranks() > 1) with.all_reduce(values, values, count, DType::i64, ReduceOp::sum)->wait();
+  if (ranks() > 1)
+    engine->beside().all_reduce(values, values, count, DType::i64, ReduceOp::sum)->wait();
 }
 
 void Trainer::Impl::sum(double* values, std::int64_t count) {
-  collectives::Communicator& with = beside ? *beside : *parts.communicator;
-  if (ranks() > 1) with.all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
-}
-
-void Trainer::Impl::initialise_weights() {
-  nn::Module& module = parts.task->module();
-  module.materialize(context, DType::f32);
-  if (!parts.initial_weights.empty())
-    parts.task->load(parts.initial_weights,
-                     [this](nn::Parameter& parameter, const ConstView& from) {
-                       parts.kernels->elementwise().cast(from, parameter.value.view(), {});
-                     });
-  const auto parameters = module.parameters();
-  weights = std::make_unique<nn::MasterWeights>(parameters, compute_dtype(), *parts.kernels,
-                                                *parts.memory);
+  if (ranks() > 1)
+    engine->beside().all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
 }
 
 std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
   SHOAL_CHECK(parts.train_dataset != nullptr, "there is no training set; give train_file");
   const std::int64_t samples = parts.train_dataset->size();
   SHOAL_CHECK(samples > 0, "the training set is empty");
-  const std::int64_t together = args.per_device_train_batch_size * ranks();
-  if (args.dataloader_drop_last && samples < together)
+  if (args.dataloader_drop_last && samples < together())
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("the training set has {} samples, fewer than one batch of {} x {} ranks "
                     "= {}, and dataloader_drop_last leaves nothing",
-                    samples, args.per_device_train_batch_size, ranks(), together),
+                    samples, args.per_device_train_batch_size, share.count * share.devices,
+                    together()),
         "use a smaller batch or block_size, or more text");
   auto sampler = std::make_unique<DistributedSampler>(
-      samples, DistributedSamplerOptions{.ranks = ranks(),
-                                         .rank = parts.communicator->rank(),
+      samples, DistributedSamplerOptions{.ranks = share.count,
+                                         .rank = share.index,
                                          .seed = static_cast<std::uint64_t>(args.order_seed()),
                                          .drop_last = args.dataloader_drop_last});
   return std::make_unique<Loader>(
       parts.train_dataset, parts.collator, std::move(sampler), *parts.memory,
-      LoaderOptions{.batch_size = args.per_device_train_batch_size,
+      LoaderOptions{.batch_size = args.per_device_train_batch_size * share.devices,
                     .num_workers = static_cast<int>(args.dataloader_num_workers),
                     .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor),
                     .drop_last_batch = args.dataloader_drop_last});
 }
 
 void Trainer::Impl::prepare_training() {
-  if (optimizer) return;
-  const auto parameters = parts.task->module().parameters();
-  parallel::ReducerOptions options{
-      .bucket_bytes = mebibytes(args.ddp_bucket_cap_mb),
-      .first_bucket_bytes = mebibytes(args.ddp_first_bucket_cap_mb),
-      .buckets_in_flight = static_cast<int>(args.ddp_buckets_in_flight),
-      .tracer = parts.tracer};
-  if (args.overlaps_forward(ranks())) {
-    early = std::make_unique<EarlyForward>(*parts.kernels, [this](const std::string& parameter) {
-      if (std::exchange(warned_overflow, true)) return;
-      say(
-          fmt::format("warning: the sum of the ranks' gradients of {} overflows at step {}; it "
-                      "alone is left out of such steps (ddp_overlap_forward)",
-                      parameter, state.global_step));
-    });
-    options.priority = parallel::BucketPriority::forward;
-    options.on_complete = [this](nn::Parameter& parameter) { early->on_complete(parameter); };
-    options.on_reduced = [this](nn::Parameter& parameter) {
-      const TraceSpan span(parts.tracer, "step", "optimizer");
-      early->on_reduced(parameter);
-    };
-    dispatcher.before_read = [this](const Tensor& tensor) { early->before_read(tensor); };
-  }
-  reducer = std::make_unique<parallel::Reducer>(parameters, *parts.communicator, options);
-  optimizer = make_optimizer(args, *parts.kernels, *parts.memory, weights->segments());
-  if (early) early->attach(*reducer, *optimizer, parameters);
+  if (plan) return;
+  engine->prepare_training();
   loader = make_train_loader();
-  plan = plan_steps(args, loader->batches(), ranks());
+  plan = plan_steps(args, loader->batches(), share.count * share.devices);
   schedule.emplace(args.lr_scheduler_type, args.learning_rate, plan->warmup_steps,
                    plan->total_steps, args.lr_scheduler_kwargs);
   // torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
@@ -145,7 +80,7 @@ void Trainer::Impl::prepare_training() {
 Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const TraceSpan span(parts.tracer, "step", "data");
   StepInput input;
-  if (state.data_position >= plan->batches_per_epoch * args.per_device_train_batch_size * ranks()) {
+  if (state.data_position >= plan->batches_per_epoch * together()) {
     state.data_position = 0;
     ++state.data_epoch;
   }
@@ -154,17 +89,18 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const SamplerState place{state.data_epoch, state.data_position};
   input.first_ordinal = state.data_position;
   const auto wanted = static_cast<std::size_t>(args.gradient_accumulation_steps);
-  while (input.microbatches.size() < wanted) {
+  while (input.batches.size() < wanted) {
     auto batch = loader->next();
     if (!batch) break;
-    input.targets += parts.task->count_targets(*batch);
-    input.tokens += batch->input_ids.count();
-    input.microbatches.push_back(std::move(*batch));
+    if (share.counts) {
+      input.targets += parts.task->count_targets(*batch);
+      input.tokens += batch->input_ids.count();
+    }
+    input.batches.push_back(std::move(*batch));
   }
-  SHOAL_ASSERT(!input.microbatches.empty());
-  const std::int64_t together = args.per_device_train_batch_size * ranks();
-  state.data_position += static_cast<std::int64_t>(input.microbatches.size()) * together;
-  input.epoch_end = state.data_position >= plan->batches_per_epoch * together;
+  SHOAL_ASSERT(!input.batches.empty());
+  state.data_position += static_cast<std::int64_t>(input.batches.size()) * together();
+  input.epoch_end = state.data_position >= plan->batches_per_epoch * together();
   if (input.epoch_end) {
     state.data_position = 0;
     ++state.data_epoch;
@@ -181,7 +117,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
   input.out_of_time = agreed[3] != 0;
-  if (input.stop) {  // these microbatches are for whoever resumes
+  if (input.stop) {  // these batches are for whoever resumes
     state.data_epoch = place.epoch;
     state.data_position = place.position;
   }
@@ -189,7 +125,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
 }
 
 int Trainer::Impl::stop() {
-  settle();
+  engine->settle();
   std::int64_t signal = parts.stop_signal != nullptr ? parts.stop_signal->load() : 0;
   if (ranks() > 1)
     parts.communicator->all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
@@ -201,54 +137,33 @@ int Trainer::Impl::stop() {
   return static_cast<int>(signal);
 }
 
-double Trainer::Impl::forward_backward(const StepInput& input) {
-  const auto divisor = static_cast<double>(std::max<std::int64_t>(input.targets, 1));
-  const nn::LossOptions options{.loss_scale = static_cast<float>(scaler.scale() / divisor),
-                                .label_smoothing = static_cast<float>(args.label_smoothing_factor)};
-  double loss_sum = 0;
-  for (std::size_t i = 0; i < input.microbatches.size(); ++i) {
-    const Batch& batch = input.microbatches[i];
-    nn::Tape tape;
-    context.mode = nn::Mode::train;
-    context.tape = &tape;
-    // Relative to the step: counters have 24 bits for samples, and step itself is another word.
-    context.random.sample_first =
-        static_cast<std::uint32_t>(batch.ordinals.first - input.first_ordinal);
-    context.random.sample_stride = static_cast<std::uint32_t>(batch.ordinals.stride);
-    context.begin_forward();
-    nn::LossOutput output;
-    {
-      const TraceSpan span(parts.tracer, "step", "forward", static_cast<std::int64_t>(i));
-      output = parts.task->loss(context, batch, options);
-    }
-    loss_sum += static_cast<double>(output.loss_sum);
-    if (i == 0) settle();  // what this forward did not read
-    if (i + 1 == input.microbatches.size()) reducer->arm();
-    const TraceSpan span(parts.tracer, "step", "backward", static_cast<std::int64_t>(i));
-    if (output.loss.needs_gradient()) tape.backward(context, output.loss);
-    context.tape = nullptr;
-  }
-  return loss_sum;
-}
-
 StepReport Trainer::Impl::run_step(const StepInput& input) {
   const auto began = Clock::now();
   const TraceSpan whole(parts.tracer, "step", "step", state.global_step + 1);
+  const auto targets = static_cast<double>(std::max<std::int64_t>(input.targets, 1));
   StepReport report;
   report.learning_rate = schedule->learning_rate(state.optimizer_steps);
-  const parallel::ReducerStatistics before = reducer->statistics();
-  reducer->begin_step();
-  double loss_sum = forward_backward(input);
-  nn::StepOutcome outcome = update(report.learning_rate, loss_sum);
-  if (early && settles(input, state.global_step + 1))
-    outcome.gradient_norm = settle().value_or(outcome.gradient_norm);
-  const parallel::ReducerStatistics reduced = reducer->statistics() - before;
-  log::debug("step {}: {:.1f} MB of gradients reduced, {:.0f} % behind backward, waited {:.1f} ms",
-             state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
-             reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
-  if (args.fp16) scaler.update(outcome.skipped);
-  if (!outcome.skipped) ++state.optimizer_steps;
-  if (outcome.skipped && !args.fp16 && !warned_not_finite) {
+  const auto before = engine->reduced();
+  StepWork work{.batches = input.batches,
+                .number = state.global_step + 1,
+                .first_ordinal = input.first_ordinal,
+                .loss_scale = scaler.scale(),
+                .learning_rate = report.learning_rate};
+  work.loss.loss_scale = static_cast<float>(scaler.scale() / targets);
+  work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
+  StepDone done = engine->step(work);
+  if (settles(input, state.global_step + 1))
+    done.outcome.gradient_norm = engine->settle().value_or(done.outcome.gradient_norm);
+  if (before) {
+    const parallel::ReducerStatistics reduced = *engine->reduced() - *before;
+    log::debug(
+        "step {}: {:.1f} MB of gradients reduced, {:.0f} % behind backward, waited {:.1f} ms",
+        state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
+        reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
+  }
+  if (args.fp16) scaler.update(done.outcome.skipped);
+  if (!done.outcome.skipped) ++state.optimizer_steps;
+  if (done.outcome.skipped && !args.fp16 && !warned_not_finite) {
     warned_not_finite = true;
     say(fmt::format(
         "warning: the gradient norm of step {} is not finite; such steps change nothing",
@@ -258,44 +173,11 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   state.tokens_seen += input.tokens;
   report.step = state.global_step;
   report.total_steps = plan->total_steps;
-  report.loss = loss_sum / static_cast<double>(std::max<std::int64_t>(input.targets, 1));
-  report.grad_norm = outcome.gradient_norm;
+  report.loss = done.loss_sum / targets;
+  report.grad_norm = done.outcome.gradient_norm;
   report.tokens = input.tokens;
   report.seconds = seconds_since(began);
   return report;
-}
-
-// `loss_sum`: this rank's, then all ranks'.
-nn::StepOutcome Trainer::Impl::update(double learning_rate, double& loss_sum) {
-  bool all_finite = true;
-  if (early) {
-    reducer->flush();
-    // In one: between hosts a small sum waits behind the buckets that are on the way.
-    double agreed[] = {loss_sum, early->take_all_finite() ? 0.0 : 1.0};
-    const TraceSpan span(parts.tracer, "step", "agree");
-    sum(agreed, 2);
-    loss_sum = agreed[0];
-    all_finite = agreed[1] == 0;
-  }
-  if (early && all_finite) {
-    early->begin_updates(step_state, {.learning_rate = learning_rate});
-    return {.gradient_norm = std::numeric_limits<double>::quiet_NaN()};
-  }
-  {
-    const TraceSpan span(parts.tracer, "step", "reduce");
-    reducer->finish();
-    if (!early) sum(&loss_sum, 1);
-  }
-  const TraceSpan span(parts.tracer, "step", "optimizer");
-  return optimizer->step(step_state, {.learning_rate = learning_rate,
-                                      .gradient_scale = 1.0 / scaler.scale(),
-                                      .max_gradient_norm = args.max_grad_norm});
-}
-
-std::optional<double> Trainer::Impl::settle() {
-  if (!early || !early->updating()) return std::nullopt;
-  const TraceSpan span(parts.tracer, "step", "settle");
-  return early->settle();
 }
 
 bool Trainer::Impl::settles(const StepInput& input, std::int64_t step) const {
@@ -305,8 +187,7 @@ bool Trainer::Impl::settles(const StepInput& input, std::int64_t step) const {
 }
 
 double Trainer::Impl::epoch_now() const {
-  const auto per_epoch =
-      static_cast<double>(plan->batches_per_epoch * args.per_device_train_batch_size * ranks());
+  const auto per_epoch = static_cast<double>(plan->batches_per_epoch * together());
   return static_cast<double>(state.data_epoch) +
          static_cast<double>(state.data_position) / per_epoch;
 }
@@ -322,9 +203,9 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["tokens_seen"] = state.tokens_seen;
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
-    if (ranks() > 1) {  // since the record before
-      const parallel::ReducerStatistics reduced = reducer->statistics() - reduced_when_logged;
-      reduced_when_logged = reducer->statistics();
+    if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the record before
+      const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
+      reduced_when_logged = *now;
       record["exposed_communication_seconds"] =
           reduced.exposed_seconds / static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
       record["hidden_communication_share"] = reduced.hidden_share();
@@ -388,7 +269,6 @@ TrainResult Trainer::Impl::train() {
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate();
 
-  if (early && !beside) beside = parts.communicator->split(0, parts.communicator->rank());
   const auto began = Clock::now();
   train_began = began;
   const std::int64_t first_step = state.global_step;
@@ -401,7 +281,7 @@ TrainResult Trainer::Impl::train() {
       break;
     }
     StepReport report = run_step(input);
-    for (const Batch& batch : input.microbatches) samples += batch.rows * ranks();
+    for (const Batch& batch : input.batches) samples += batch.rows * share.count;
     tokens += report.tokens;
     report.elapsed = seconds_since(began);
     report.tokens_per_second = static_cast<double>(tokens) / std::max(report.elapsed, 1e-9);
@@ -414,7 +294,7 @@ TrainResult Trainer::Impl::train() {
       break;
     }
   }
-  settle();
+  engine->settle();
   if (writer) writer->finish();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);
@@ -455,7 +335,7 @@ std::int64_t Trainer::total_steps() const { return impl_->plan ? impl_->plan->to
 std::int64_t Trainer::parameter_count() const {
   std::int64_t count = 0;
   for (const nn::Parameter* parameter : impl_->parts.task->module().parameters())
-    count += parameter->shape().count();
+    count += parameter->whole_shape().count();
   return count;
 }
 
@@ -463,31 +343,26 @@ std::vector<std::string> Trainer::header() const {
   impl_->prepare_training();
   const TrainingArguments& a = impl_->args;
   const StepPlan& plan = *impl_->plan;
-  const int ranks = impl_->ranks();
+  const int devices = impl_->share.count * impl_->share.devices;
   std::vector<std::string> lines;
+  const auto append = [&lines](const std::vector<std::string>& more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
   lines.push_back(fmt::format("model: {}, {} parameters, {}", impl_->parts.task->describe(),
                               format_count(parameter_count()),
                               a.bf16   ? "bf16 with f32 masters"
                               : a.fp16 ? "f16 with f32 masters"
                                        : "f32"));
-  lines.push_back(fmt::format("layout: {} data-parallel rank{} ({}), {}", ranks,
-                              ranks == 1 ? "" : "s", impl_->parts.communicator->backend(),
-                              impl_->parts.kernels->describe()));
-  lines.push_back(fmt::format(
-      "global batch: {} samples = {} per device x {} rank{} x {} accumulated", plan.global_batch,
-      a.per_device_train_batch_size, ranks, ranks == 1 ? "" : "s", a.gradient_accumulation_steps));
+  append(impl_->engine->describe_layout());
+  lines.push_back(
+      fmt::format("global batch: {} samples = {} per device x {} rank{} x {} accumulated",
+                  plan.global_batch, a.per_device_train_batch_size, devices,
+                  devices == 1 ? "" : "s", a.gradient_accumulation_steps));
   lines.push_back(fmt::format("steps: {} = {:.4g} epochs x {} updates ({} samples an epoch)",
                               format_count(plan.total_steps), plan.epochs,
                               format_count(plan.updates_per_epoch),
                               format_count(impl_->parts.train_dataset->size())));
-  if (ranks > 1)
-    lines.push_back(fmt::format(
-        "gradients: buckets of {:.4g} MiB, the first {:.4g}; {}", a.ddp_bucket_cap_mb,
-        a.ddp_first_bucket_cap_mb,
-        impl_->early             ? "updates run behind the next forward (ddp_overlap_forward)"
-        : !a.ddp_overlap_forward ? "a step waits for all of them (ddp_overlap_forward false)"
-        : a.fp16                 ? "a step waits for all of them, as the loss scale of fp16 needs"
-                 : "a step waits for all of them, as clipping needs (max_grad_norm 0: none)"));
+  append(impl_->engine->describe_gradients());
   return lines;
 }
 

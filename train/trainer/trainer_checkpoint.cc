@@ -1,70 +1,19 @@
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
-#include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
 namespace {
 
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-
-// A copy of everything a checkpoint holds, so that the next step may begin. One allocation a
-// tensor; given back when the writer is done.
-struct Snapshot {
-  std::vector<nn::NamedTensor> masters, moments;
-  std::string state;  // trainer_state.json
-
-  ConstView master(const nn::Parameter& parameter) const {
-    const auto it = std::find_if(masters.begin(), masters.end(), [&](const nn::NamedTensor& entry) {
-      return entry.name == parameter.name();
-    });
-    SHOAL_ASSERT(it != masters.end());
-    return it->tensor.const_view();
-  }
-};
-
 // What --resume_from_checkpoint may say instead of a path or "true".
 bool begins_anew(const std::string& resume_from_checkpoint) {
   const std::string& asked = resume_from_checkpoint;
   return asked.empty() || asked == "false" || asked == "False" || asked == "0";
-}
-
-void copy_tensor(const Tensor& from, const Tensor& to) {
-  std::memcpy(to.view().data, from.const_view().data, from.bytes());
-}
-
-std::vector<nn::NamedTensor> copies(const std::vector<nn::NamedTensor>& tensors,
-                                    MemoryResource& memory) {
-  std::vector<nn::NamedTensor> result;
-  result.reserve(tensors.size());
-  for (const nn::NamedTensor& entry : tensors) {
-    Tensor copy =
-        Tensor::empty(entry.tensor.shape(), entry.tensor.dtype(), memory, MemoryTag::workspace);
-    copy_tensor(entry.tensor, copy);
-    result.push_back({entry.name, std::move(copy)});
-  }
-  return result;
-}
-
-void write_checkpoint(const Task& task, const Snapshot& snapshot, const std::string& output_dir,
-                      std::int64_t step) {
-  CheckpointTransaction transaction(output_dir, step, 0);
-  const std::string& directory = transaction.directory();
-  task.save(directory, [&](const nn::Parameter& p) { return snapshot.master(p); });
-  if (!snapshot.moments.empty()) {
-    std::vector<NamedView> views;
-    for (const nn::NamedTensor& entry : snapshot.moments)
-      views.push_back({entry.name, entry.tensor.const_view()});
-    write_safetensors(directory + "/" + kOptimizerFile, views);
-  }
-  write_file_atomically(directory + "/trainer_state.json", snapshot.state);
-  transaction.commit();
 }
 
 }  // namespace
@@ -81,7 +30,7 @@ void check_output_directory(const TrainingArguments& arguments) {
 }
 
 void Trainer::Impl::save_checkpoint() {
-  settle();
+  engine->settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
   state.loss_scale = scaler.state().scale;
   state.loss_scale_good_steps = scaler.state().good_steps;
@@ -92,18 +41,17 @@ void Trainer::Impl::save_checkpoint() {
       writer->finish();  // one snapshot's memory at a time
     }
     const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
-    auto snapshot = std::make_shared<Snapshot>();
-    snapshot->masters = copies(weights->masters(), *parts.memory);
-    if (!args.save_only_model)
-      snapshot->moments = copies(optimizer->state_tensors(), *parts.memory);
-    snapshot->state = state.to_json().dump(2) + "\n";
     std::vector<std::string> keep = {path};  // a higher number may be another run's
     if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
-    writer->submit([task = parts.task, snapshot, keep, output_dir = args.output_dir,
+    writer->submit([write = engine->snapshot(!args.save_only_model),
+                    text = state.to_json().dump(2) + "\n", keep, output_dir = args.output_dir,
                     step = state.global_step, limit = args.save_total_limit,
                     tracer = parts.tracer] {
       const TraceSpan writing(tracer, "checkpoint", "write", step);
-      write_checkpoint(*task, *snapshot, output_dir, step);
+      CheckpointTransaction transaction(output_dir, step, 0);
+      write(transaction.directory());
+      write_file_atomically(transaction.directory() + "/trainer_state.json", text);
+      transaction.commit();
       if (limit) rotate_checkpoints(output_dir, *limit, keep);
     });
   }
@@ -113,20 +61,15 @@ void Trainer::Impl::save_checkpoint() {
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
-  settle();
+  engine->settle();
   if (is_main()) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     if (error)
       throw Error(ErrorCode::io, fmt::format("cannot make {}: {}", directory, error.message()),
                   "choose another --output_dir or its permissions");
-    const auto masters = weights->masters();
-    parts.task->save(directory, [&](const nn::Parameter& parameter) {
-      for (const nn::NamedTensor& entry : masters)
-        if (entry.name == parameter.name()) return entry.tensor.const_view();
-      throw_error(ErrorCode::internal, "{} has no master", parameter.name());
-    });
   }
+  engine->save_model(directory);
   if (ranks() > 1) parts.communicator->barrier()->wait();
 }
 
@@ -198,39 +141,10 @@ bool Trainer::Impl::resume() {
   return true;
 }
 
-void Trainer::Impl::load_weights(const std::string& directory) {
-  const auto masters = weights->masters();
-  parts.task->load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
-    for (const nn::NamedTensor& entry : masters)
-      if (entry.name == parameter.name())
-        return parts.kernels->elementwise().cast(from, entry.tensor.view(), {});
-    throw_error(ErrorCode::internal, "{} has no master", parameter.name());
-  });
-  weights->refresh();
-}
-
-void Trainer::Impl::load_optimizer(const std::string& path) {
-  const auto file = SafetensorsFile::open(path);
-  for (const nn::NamedTensor& entry : optimizer->state_tensors()) {
-    const Tensor saved = file->tensor(entry.name);
-    SHOAL_CHECK(saved.dtype() == entry.tensor.dtype() && saved.shape() == entry.tensor.shape(),
-                "{}: {} is {} {}, but this run needs {} {}", path, entry.name,
-                to_string(saved.dtype()), to_string(saved.shape()), to_string(entry.tensor.dtype()),
-                to_string(entry.tensor.shape()));
-    copy_tensor(saved, entry.tensor);
-  }
-}
-
 void Trainer::Impl::load_checkpoint(const std::string& directory) {
   TrainerState saved = read_trainer_state(directory);
-  const std::string optimizer_file = directory + "/" + kOptimizerFile;
-  if (!std::filesystem::exists(optimizer_file))
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("{} has no {}: it was saved with save_only_model", directory, kOptimizerFile),
-        "start a new run with --model_name_or_path " + directory);
-  load_weights(directory);
-  load_optimizer(optimizer_file);
+  engine->load_weights(directory);
+  engine->load_optimizer(directory, saved.optimizer_steps);
   const auto changed = [&](const char* name, auto was, auto is) {
     if (was != is)
       say(fmt::format(
@@ -254,11 +168,10 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   saved.global_batch_size = plan->global_batch;
   state = std::move(saved);
   if (args.ignore_data_skip) state.data_position = 0;
-  SHOAL_CHECK(state.data_position % ranks() == 0,
+  SHOAL_CHECK(state.data_position % share.count == 0,
               "the checkpoint stands at sample {}, which {} ranks do not divide; resume on another "
               "number of ranks, or with --ignore_data_skip",
-              state.data_position, ranks());
-  step_state.step = static_cast<std::uint32_t>(state.optimizer_steps);
+              state.data_position, share.count);
   if (args.fp16) {
     nn::LossScalerState scaling = scaler.state();
     scaling.scale = state.loss_scale;
@@ -273,7 +186,7 @@ void Trainer::Impl::load_best_model() {
   const std::string& path = *state.best_model_checkpoint;
   if (const auto problem = checkpoint_problem(path, true))
     throw_error(ErrorCode::corrupt_data, "cannot load the best model from {}: {}", path, *problem);
-  load_weights(path);
+  engine->load_weights(path);
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));
 }

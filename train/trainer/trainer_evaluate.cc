@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "shoal/runtime/base/error.h"
@@ -8,35 +9,41 @@ namespace shoal {
 
 nlohmann::ordered_json Trainer::Impl::evaluate() {
   SHOAL_CHECK(parts.eval_dataset != nullptr, "there is no validation set; give validation_file");
-  settle();
+  engine->settle();
   const TraceSpan span(parts.tracer, "step", "evaluate");
   const auto began = Clock::now();
   const std::int64_t samples = parts.eval_dataset->size();
   SHOAL_CHECK(samples > 0, "the validation set is empty");
-  auto sampler = std::make_unique<EvaluationSampler>(samples, ranks(), parts.communicator->rank());
-  const std::int64_t batches = sampler->batches_of_longest_rank(args.per_device_eval_batch_size);
+  auto sampler = std::make_unique<EvaluationSampler>(samples, share.count, share.index);
+  const std::int64_t batch_size = args.per_device_eval_batch_size * share.devices;
+  const std::int64_t batches = sampler->batches_of_longest_rank(batch_size);
+  const auto at_a_time = static_cast<std::size_t>(engine->batches_at_a_time());
 
   double sums[] = {0, 0};  // loss, targets
-  context.mode = nn::Mode::evaluate;
-  context.tape = nullptr;
-  // With fewer samples than ranks, some ranks have none: they only take part in the sum.
+  // With fewer samples than ranks, some ranks have none.
+  std::optional<Loader> eval_loader;
   if (sampler->samples() > 0) {
-    Loader eval_loader(parts.eval_dataset, parts.collator, std::move(sampler), *parts.memory,
-                       {.batch_size = args.per_device_eval_batch_size,
-                        .num_workers = static_cast<int>(args.dataloader_num_workers),
-                        .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor)});
-    eval_loader.seek({0, 0});
-    std::int64_t done = 0;
-    while (auto batch = eval_loader.next()) {
-      context.begin_forward();
-      const nn::LossOutput output = parts.task->loss(context, *batch, {});
-      sums[0] += static_cast<double>(output.loss_sum);
-      sums[1] += static_cast<double>(output.targets);
-      ++done;
-      each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, batches); });
-    }
+    eval_loader.emplace(
+        parts.eval_dataset, parts.collator, std::move(sampler), *parts.memory,
+        LoaderOptions{.batch_size = batch_size,
+                      .num_workers = static_cast<int>(args.dataloader_num_workers),
+                      .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor)});
+    eval_loader->seek({0, 0});
   }
-  context.mode = nn::Mode::train;
+  for (std::int64_t done = 0; done < batches;) {
+    std::vector<Batch> some;
+    while (eval_loader && some.size() < at_a_time) {
+      auto batch = eval_loader->next();
+      if (!batch) break;
+      some.push_back(std::move(*batch));
+    }
+    if (some.empty() && !engine->evaluates_together()) break;
+    const LossSums here = engine->evaluate(some);
+    sums[0] += here.loss;
+    sums[1] += here.targets;
+    done = std::min(batches, done + static_cast<std::int64_t>(at_a_time));
+    each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, batches); });
+  }
   sum(sums, 2);
 
   const double seconds = std::max(seconds_since(began), 1e-9);

@@ -8,17 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "shoal/nn/autograd/context.h"
 #include "shoal/nn/optim/loss_scaler.h"
-#include "shoal/nn/optim/master_weights.h"
-#include "shoal/nn/optim/optimizer.h"
 #include "shoal/nn/optim/schedule.h"
-#include "shoal/parallel/data/reducer.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/trace/json_lines.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 #include "shoal/train/data/loader.h"
-#include "shoal/train/trainer/early_forward.h"
+#include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/plan.h"
 #include "shoal/train/trainer/trainer.h"
 
@@ -29,20 +25,11 @@ struct Trainer::Impl {
 
   TrainingArguments args;
   TrainerParts parts;
-  AskingDispatcher dispatcher;
-  nn::Context context;
-  kernels::StepState step_state;
-  std::unique_ptr<nn::MasterWeights> weights;
-  // From the first train() on.
-  std::unique_ptr<parallel::Reducer> reducer;
-  parallel::ReducerStatistics reduced_when_logged;
-  std::unique_ptr<nn::Optimizer> optimizer;
-  // Where updates run behind the next forward: they, and a split of the communicator for everything
-  // but gradients, which are under way meanwhile. Else null.
-  std::unique_ptr<EarlyForward> early;
-  std::unique_ptr<collectives::Communicator> beside;
+  std::unique_ptr<Engine> engine;
+  DataShare share;
   std::optional<nn::Schedule> schedule;
   nn::LossScaler scaler = nn::LossScaler::none();
+  // From the first train() on.
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
   TrainerState state;
@@ -50,14 +37,14 @@ struct Trainer::Impl {
   std::unique_ptr<CheckpointWriter> writer;       // rank 0
   std::string last_checkpoint;                    // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
-  bool warned_not_finite = false, warned_overflow = false;
+  parallel::ReducerStatistics reduced_when_logged;
+  bool warned_not_finite = false;
   Clock::time_point train_began{};
 
   bool is_main() const { return parts.communicator->rank() == 0; }
   int ranks() const { return parts.communicator->size(); }
-  DType compute_dtype() const {
-    return args.bf16 ? DType::bf16 : args.fp16 ? DType::f16 : DType::f32;
-  }
+  // Samples that all ranks consume with one batch each.
+  std::int64_t together() const { return share.samples(args.per_device_train_batch_size); }
   template <typename F>
   void each_callback(F&& f) {
     for (TrainerCallback* callback : parts.callbacks) f(*callback);
@@ -70,12 +57,11 @@ struct Trainer::Impl {
   void sum(double* values, std::int64_t count);
 
   // trainer.cc
-  void initialise_weights();
   std::unique_ptr<Loader> make_train_loader();
   void prepare_training();
   TrainResult train();
   struct StepInput {
-    std::vector<Batch> microbatches;
+    std::vector<Batch> batches;      // of this rank's index
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
     std::int64_t targets = 0;        // all ranks
     std::int64_t tokens = 0;         // all ranks
@@ -86,11 +72,6 @@ struct Trainer::Impl {
   StepInput next_input();
   int stop();  // saves what next_input() found told to stop; the highest signal of any rank
   StepReport run_step(const StepInput& input);
-  double forward_backward(const StepInput& input);
-  nn::StepOutcome update(double learning_rate, double& loss_sum);
-  // Ends updates that run behind a forward: before anything but a forward reads weights, gradients
-  // or optimizer state. The gradients' norm, where there were such updates.
-  std::optional<double> settle();
   bool settles(const StepInput& input, std::int64_t step) const;
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
@@ -108,8 +89,6 @@ struct Trainer::Impl {
   std::optional<std::string> checkpoint_to_resume();
   void agree_on_resuming(const std::optional<std::string>& path);
   void load_checkpoint(const std::string& directory);
-  void load_weights(const std::string& directory);
-  void load_optimizer(const std::string& path);
   void load_best_model();
   void save_model(const std::string& directory);
 };

@@ -1,0 +1,56 @@
+#include "shoal/train/trainer/engine.h"
+
+#include <algorithm>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/data_parallel_engine.h"
+
+namespace shoal {
+namespace {
+
+// At least one byte: 1e-9 MiB is still a bucket.
+std::int64_t mebibytes(double mb) {
+  return std::max<std::int64_t>(static_cast<std::int64_t>(mb * (1 << 20)), 1);
+}
+
+}  // namespace
+
+DType compute_dtype(const TrainingArguments& a) {
+  return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
+}
+
+std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
+                                              std::vector<nn::Segment> segments) {
+  const TrainingArguments& a = parts.arguments;
+  kernels::Kernels& kernels = *parts.trainer.kernels;
+  MemoryResource& memory = *parts.trainer.memory;
+  const nn::AdamWOptions adam{.beta1 = a.adam_beta1,
+                              .beta2 = a.adam_beta2,
+                              .epsilon = a.adam_epsilon,
+                              .weight_decay = a.weight_decay};
+  switch (a.optim) {
+    case Optim::adamw:
+      return nn::make_adamw(kernels, memory, std::move(segments), adam);
+    case Optim::lamb:
+      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam});
+    case Optim::sgd:
+      return nn::make_sgd(kernels, memory, std::move(segments),
+                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay});
+  }
+  throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
+              static_cast<int>(a.optim));
+}
+
+parallel::ReducerOptions reducer_options(const EngineParts& parts) {
+  const TrainingArguments& a = parts.arguments;
+  return {.bucket_bytes = mebibytes(a.ddp_bucket_cap_mb),
+          .first_bucket_bytes = mebibytes(a.ddp_first_bucket_cap_mb),
+          .buckets_in_flight = static_cast<int>(a.ddp_buckets_in_flight),
+          .tracer = parts.trainer.tracer};
+}
+
+std::unique_ptr<Engine> make_engine(const EngineParts& parts) {
+  return std::make_unique<DataParallelEngine>(parts);
+}
+
+}  // namespace shoal

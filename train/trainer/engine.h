@@ -1,0 +1,118 @@
+// What computes: the Trainer's one view of the model on this rank, and of how ranks share the work.
+//
+// The Trainer decides what is computed and when; an Engine holds weights, gradients and optimizer
+// state, and turns batches into losses and updates. Every rank makes the same calls in the same
+// order, but where said; calls block.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/data/reducer.h"
+#include "shoal/train/data/batch.h"
+#include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal {
+
+// Whose samples a rank has. Ranks of one index read the same samples: together they are a model.
+struct DataShare {
+  int count = 1;  // of indices
+  int index = 0;
+  // A batch of an index is so many devices' (tensor-parallel ranks may bring one each).
+  int devices = 1;
+  bool counts = true;  // one rank of each index: it speaks for the samples in sums over ranks
+  std::int64_t samples(std::int64_t per_device) const { return per_device * devices * count; }
+};
+
+struct StepWork {
+  std::span<const Batch> batches;  // of this index: 1 to gradient_accumulation_steps
+  std::int64_t number = 1;         // of the step
+  std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
+  nn::LossOptions loss = {};       // loss_scale: the scaler's / the step's targets on all ranks
+  double loss_scale = 1;           // the scaler's alone, which gradients are divided by
+  double learning_rate = 0;
+};
+
+struct StepDone {
+  double loss_sum = 0;  // over the step's targets on all ranks, not scaled
+  // The norm is NaN where updates run behind the next forward: then settle() knows it.
+  nn::StepOutcome outcome;
+};
+
+struct LossSums {
+  double loss = 0, targets = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  virtual DataShare data_share() const = 0;
+  // How the ranks share the work, and how gradients are summed: lines for the head of a log.
+  virtual std::vector<std::string> describe_layout() const = 0;
+  virtual std::vector<std::string> describe_gradients() const = 0;
+  // For sums over all ranks between steps, while updates may be under way.
+  virtual collectives::Communicator& beside() = 0;
+
+  // --- training --------------------------------------------------------------------------------
+  // Before the first step: gradients' memory and the optimizer. May be called again.
+  virtual void prepare_training() = 0;
+  virtual StepDone step(const StepWork& work) = 0;
+  // Ends updates that run behind a forward: before anything but a step reads weights or optimizer
+  // state. The gradients' norm, where there were such updates.
+  virtual std::optional<double> settle() { return std::nullopt; }
+  // Of gradients' way over the ranks since prepare_training(); none where it is not measured.
+  virtual std::optional<parallel::ReducerStatistics> reduced() const { return std::nullopt; }
+
+  // --- evaluation ------------------------------------------------------------------------------
+  // So many batches of an index are evaluated at a time. Where forwards communicate (true), every
+  // rank must call equally often, with fewer batches or none when it has no more.
+  virtual int batches_at_a_time() const { return 1; }
+  virtual bool evaluates_together() const { return false; }
+  // What this rank adds to the sums over all ranks.
+  virtual LossSums evaluate(std::span<const Batch> batches) = 0;
+
+  // --- checkpoints -----------------------------------------------------------------------------
+  // True: every rank has a part of a checkpoint to write; false: rank 0 has all of it.
+  virtual bool writes_parts() const = 0;
+  // A copy of what this rank writes, so that the next step may begin: called from any thread, the
+  // function puts it into a directory of the checkpoint. Empty where this rank writes nothing.
+  using Write = std::function<void(const std::string& directory)>;
+  virtual Write snapshot(bool with_optimizer) = 0;
+  // Weights from a Hugging Face directory or a checkpoint of any layout.
+  virtual void load_weights(const std::string& directory) = 0;
+  // Optimizer state, and how many updates it has seen. not_found where the checkpoint has none.
+  virtual void load_optimizer(const std::string& directory, std::int64_t updates) = 0;
+  // The model in Hugging Face's format, into a directory that exists; rank 0 writes.
+  virtual void save_model(const std::string& directory) = 0;
+
+ protected:
+  Engine() = default;
+};
+
+// What both kinds are made of.
+struct EngineParts {
+  TrainingArguments arguments;
+  TrainerParts trainer;
+  std::function<void(const std::string&)> say;  // to the user; rank 0's is printed
+};
+std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
+                                              std::vector<nn::Segment> segments);
+parallel::ReducerOptions reducer_options(const EngineParts& parts);
+DType compute_dtype(const TrainingArguments& arguments);
+
+// The data-parallel one, or where mp_parameters are given the one on a mesh. Makes the weights.
+std::unique_ptr<Engine> make_engine(const EngineParts& parts);
+
+}  // namespace shoal
