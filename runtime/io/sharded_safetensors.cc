@@ -41,6 +41,28 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
   return files;
 }
 
+std::int64_t bytes_of(const SafetensorsEntry& entry) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : entry.sizes) count *= size;
+  return count *
+         static_cast<std::int64_t>(size_of(dtype_from_safetensors(entry.dtype, entry.name)));
+}
+
+void write_values(const std::string& path, std::vector<SafetensorsEntry> entries,
+                  const std::function<ConstView(const std::string&)>& value) {
+  SafetensorsWriter writer(path, std::move(entries));
+  for (const SafetensorsEntry& entry : std::vector(writer.order())) {
+    const ConstView view = value(entry.name);
+    SHOAL_CHECK(view.device.is_cpu(), "{}: tensor '{}' is not in host memory", path, entry.name);
+    SHOAL_CHECK(view.shape.count() * static_cast<std::int64_t>(size_of(view.dtype)) == entry.bytes,
+                "{}: {} {} are given for tensor '{}' of {} bytes", path, view.shape.count(),
+                to_string(view.dtype), entry.name, entry.bytes);
+    writer.append(entry.name, {static_cast<const std::byte*>(view.data),
+                               static_cast<std::size_t>(entry.bytes)});
+  }
+  writer.commit();
+}
+
 // In transformers' order, so that both read the same weights where both files lie.
 std::string find_in_directory(const fs::path& directory) {
   const std::string single = directory / "model.safetensors";
@@ -136,27 +158,39 @@ std::vector<std::string> write_sharded_safetensors(const std::string& directory,
                                                    std::int64_t max_shard_bytes,
                                                    std::string_view stem) {
   std::vector<SafetensorsEntry> entries;
+  std::map<std::string_view, const ConstView*> views;
+  for (const NamedView& tensor : tensors) {
+    entries.push_back(make_entry(tensor.name, tensor.view.dtype, tensor.view.shape));
+    views.emplace(tensor.name, &tensor.view);
+  }
+  return write_sharded_safetensors(
+      directory, std::move(entries), [&](const std::string& name) { return *views.at(name); },
+      max_shard_bytes, stem);
+}
+
+std::vector<std::string> write_sharded_safetensors(
+    const std::string& directory, std::vector<SafetensorsEntry> entries,
+    const std::function<ConstView(const std::string&)>& value, std::int64_t max_shard_bytes,
+    std::string_view stem) {
   std::set<std::string_view> unique;
   std::int64_t total = 0;
-  for (const NamedView& tensor : tensors) {
-    SHOAL_CHECK(unique.insert(tensor.name).second, "{}: the tensor name '{}' is taken", directory,
-                tensor.name);
-    entries.push_back(make_entry(tensor.name, tensor.view.dtype, tensor.view.shape));
-    entries.back().bytes =
-        tensor.view.shape.count() * static_cast<std::int64_t>(size_of(tensor.view.dtype));
-    total += entries.back().bytes;
+  for (SafetensorsEntry& entry : entries) {
+    SHOAL_CHECK(unique.insert(entry.name).second, "{}: the tensor name '{}' is taken", directory,
+                entry.name);
+    entry.bytes = bytes_of(entry);
+    total += entry.bytes;
   }
   const auto shards = plan_shards(entries, max_shard_bytes);
   std::vector<std::string> written;
   nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    std::vector<NamedView> part;
+    std::vector<SafetensorsEntry> part;
     written.push_back(shard_file_name(stem, i, shards.size()));
     for (const std::size_t index : shards[i]) {
-      part.push_back(tensors[index]);
-      weight_map[tensors[index].name] = written.back();
+      part.push_back(entries[index]);
+      weight_map[entries[index].name] = written.back();
     }
-    write_safetensors(directory + "/" + written.back(), part);
+    write_values(directory + "/" + written.back(), std::move(part), value);
   }
   if (shards.size() > 1) {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},

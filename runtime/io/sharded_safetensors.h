@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +47,12 @@ class ShardedSafetensors {
 // into a new directory and rename it. Returns the file names written.
 std::vector<std::string> write_sharded_safetensors(
     const std::string& directory, const std::vector<NamedView>& tensors,
+    std::int64_t max_shard_bytes = std::int64_t{5'000'000'000}, std::string_view stem = "model");
+// The same without holding them all: `entries` as of make_entry(); `value` is called once for each
+// tensor, by name, and what it gives must stay until the next call.
+std::vector<std::string> write_sharded_safetensors(
+    const std::string& directory, std::vector<SafetensorsEntry> entries,
+    const std::function<ConstView(const std::string& name)>& value,
     std::int64_t max_shard_bytes = std::int64_t{5'000'000'000}, std::string_view stem = "model");
 
 }  // namespace shoal

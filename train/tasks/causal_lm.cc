@@ -53,12 +53,25 @@ nn::LossOutput CausalLmTask::loss(nn::Context& context, const Batch& batch,
                         options, batch.attention_mask);
 }
 
+nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
+  return {batch.input_ids, shift_labels(batch.labels, memory), batch.attention_mask, {}};
+}
+
 void CausalLmTask::load(const std::string& directory, const Assign& assign) {
   nn::load_gpt2_weights(directory, model_, assign);
 }
 
 void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {
   nn::save_gpt2(directory, model_, value);
+  save_tokenizer_to(directory);
+}
+
+void CausalLmTask::save_setup(const std::string& directory) const {
+  nn::save_gpt2_config(directory, model_.config(), DType::f32);
+  save_tokenizer_to(directory);
+}
+
+void CausalLmTask::save_tokenizer_to(const std::string& directory) const {
   if (const auto* bpe = dynamic_cast<const ByteLevelBpe*>(tokenizer_.get()))
     save_tokenizer(*bpe, directory, model_.config().n_positions);
 }

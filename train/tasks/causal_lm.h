@@ -23,14 +23,19 @@ class CausalLmTask final : public Task {
 
   nn::Gpt2& model() { return model_; }
   nn::Module& module() override { return model_; }
+  nn::Chain* chain() override { return &model_; }
   std::string describe() const override;
   std::int64_t count_targets(const Batch& batch) const override;
   nn::LossOutput loss(nn::Context& context, const Batch& batch,
                       const nn::LossOptions& options) override;
+  nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
   void load(const std::string& directory, const Assign& assign) override;
   void save(const std::string& directory, const ValueOf& value) const override;
+  void save_setup(const std::string& directory) const override;
 
  private:
+  void save_tokenizer_to(const std::string& directory) const;
+
   nn::Gpt2 model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };

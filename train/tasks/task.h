@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "shoal/nn/layers/kinds.h"
+#include "shoal/nn/layers/chain.h"
 #include "shoal/train/data/batch.h"
 
 namespace shoal {
@@ -16,6 +16,8 @@ class Task {
   virtual ~Task() = default;
 
   virtual nn::Module& module() = 0;
+  // The same as a chain of units, which pipelines and sharding need; null: it is none.
+  virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
 
   // Positions of `batch` that have a loss: counted before the forward, because the ranks agree on
@@ -26,17 +28,26 @@ class Task {
   virtual nn::LossOutput loss(nn::Context& context, const Batch& batch,
                               const nn::LossOptions& options) = 0;
 
-  // Calls `assign` with each parameter's numbers from a Hugging Face directory, in the floating
-  // dtype of its file. Tensors that are missing or of another shape: not_found, invalid_argument,
-  // with their names, before anything is assigned.
+  // What the chain's units are given of a batch, but for its LossOptions. Only where there is one.
+  virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const {
+    (void)batch, (void)memory;
+    return {};
+  }
+
+  // Calls `assign` with each parameter's numbers from a Hugging Face directory, whole, in the
+  // floating dtype of its file. Tensors that are missing or of another shape: not_found,
+  // invalid_argument, with their names, before anything is assigned.
   using Assign = std::function<void(nn::Parameter&, const ConstView&)>;
   virtual void load(const std::string& directory, const Assign& assign) = 0;
 
   // Writes a Hugging Face directory's files into `directory`, which exists; `value` gives each
-  // parameter's numbers. May run on the checkpoint writer's thread while training goes on: it
+  // parameter's numbers, whole, and is asked for one after the other: what it gives must stay until
+  // it is asked again. May run on the checkpoint writer's thread while training goes on: it
   // reads nothing of the module but names and shapes.
   using ValueOf = std::function<ConstView(const nn::Parameter&)>;
   virtual void save(const std::string& directory, const ValueOf& value) const = 0;
+  // Of these files, all but the weights (f32): what a checkpoint in parts has beside them.
+  virtual void save_setup(const std::string& directory) const = 0;
 };
 
 }  // namespace shoal

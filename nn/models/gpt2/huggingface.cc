@@ -1,6 +1,7 @@
 #include "shoal/nn/models/gpt2/huggingface.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -84,11 +85,11 @@ LoadReport load_gpt2_weights(const std::string& directory, Gpt2& model,
       continue;
     }
     const SafetensorsEntry& entry = files.entry(name);
-    if (const auto want = parameter->shape().sizes();
+    if (const auto want = parameter->whole_shape().sizes();
         !std::equal(want.begin(), want.end(), entry.sizes.begin(), entry.sizes.end()))
       mismatched.push_back(fmt::format("{} is [{}], the model wants {}", name,
                                        fmt::join(entry.sizes, ", "),
-                                       to_string(parameter->shape())));
+                                       to_string(parameter->whole_shape())));
     else if (!is_floating(dtype_from_safetensors(entry.dtype, name)))
       mismatched.push_back(fmt::format("{} is of {}", name, entry.dtype));
     used.insert(name);
@@ -119,23 +120,35 @@ AssignParameter assign_values(Context& context) {
   };
 }
 
+std::vector<std::string> save_gpt2_config(const std::string& directory, const Gpt2Config& config,
+                                          DType dtype) {
+  write_json(directory + "/config.json", config.to_json(torch_name(dtype)));
+  write_json(directory + "/generation_config.json", generation_config(config));
+  return {"config.json", "generation_config.json"};
+}
+
 std::vector<std::string> save_gpt2(const std::string& directory, const Gpt2& model,
                                    const ParameterValue& value, std::int64_t max_shard_bytes) {
-  std::vector<NamedView> tensors;
-  for (const Parameter* parameter : model.parameters()) {
-    const ConstView view = value(*parameter);
-    SHOAL_CHECK(view.shape == parameter->shape(), "{}: values {} to save, the parameter is {}",
-                parameter->name(), to_string(view.shape), to_string(parameter->shape()));
-    SHOAL_CHECK(tensors.empty() || view.dtype == tensors.front().view.dtype,
-                "{} is {}, the parameters before it {}; a checkpoint has one dtype",
-                parameter->name(), to_string(view.dtype), to_string(tensors.front().view.dtype));
-    tensors.push_back({parameter->name(), view});
+  const std::vector<Parameter*> parameters = model.parameters();
+  const DType dtype = value(*parameters.front()).dtype;
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, const Parameter*> by_name;
+  for (const Parameter* parameter : parameters) {
+    entries.push_back(make_entry(parameter->name(), dtype, parameter->whole_shape()));
+    by_name.emplace(parameter->name(), parameter);
   }
-  const std::string_view dtype = torch_name(tensors.front().view.dtype);
-  write_json(directory + "/config.json", model.config().to_json(dtype));
-  write_json(directory + "/generation_config.json", generation_config(model.config()));
-  std::vector<std::string> names = {"config.json", "generation_config.json"};
-  for (std::string& name : write_sharded_safetensors(directory, tensors, max_shard_bytes))
+  const auto checked = [&](const std::string& name) {
+    const Parameter& parameter = *by_name.at(name);
+    const ConstView view = value(parameter);
+    SHOAL_CHECK(view.shape == parameter.whole_shape(), "{}: values {} to save, the parameter is {}",
+                name, to_string(view.shape), to_string(parameter.whole_shape()));
+    SHOAL_CHECK(view.dtype == dtype, "{} is {}, the first parameter {}; a checkpoint has one dtype",
+                name, to_string(view.dtype), to_string(dtype));
+    return view;
+  };
+  std::vector<std::string> names = save_gpt2_config(directory, model.config(), dtype);
+  for (std::string& name :
+       write_sharded_safetensors(directory, std::move(entries), checked, max_shard_bytes))
     names.push_back(std::move(name));
   return names;
 }
