@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/parallel/apply/legality.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -15,6 +16,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/trainer/mesh_arguments.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::app {
@@ -188,6 +190,19 @@ void check_is_possible(const RunArguments& a) {
                 "to evaluate a checkpoint, give it as --model_name_or_path");
 }
 
+void check_layout(const TrainingArguments& a, const RunSetup& setup, int ranks) {
+  if (a.mp_parameters.empty()) return;
+  try {
+    const MeshArguments mesh = parse_mesh_arguments(a.mp_parameters);
+    parallel::check_layout(mesh_layout(a, mesh, ranks, setup.block_size),
+                           {.units = static_cast<int>(setup.config.n_layer) + 2,
+                            .heads = setup.config.n_head,
+                            .inner = setup.config.inner()});
+  } catch (const Error& problem) {
+    throw WrongLayout(problem.code(), problem.what());
+  }
+}
+
 }  // namespace
 
 std::string model_directory(const std::string& path) {
@@ -236,6 +251,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
                 fmt::format("block_size is {}, but the model has {} positions", setup.block_size,
                             setup.config.n_positions),
                 fmt::format("use --block_size {} or fewer", setup.config.n_positions));
+  check_layout(a.training, setup, world.size);
   const TokenFiles files = token_files(a, setup.tokenizer.get(), world, store, available_cores());
   if (!files.train.empty())
     setup.train_dataset = blocks_of(files.train, setup.block_size, setup.config,

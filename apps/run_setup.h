@@ -5,6 +5,7 @@
 #include <string>
 
 #include "shoal/nn/models/gpt2/config.h"
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
@@ -24,6 +25,12 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;
   std::int64_t block_size = 0;
+};
+
+// What mp_parameters ask for cannot be: a wrong option, which it takes the model to find.
+class WrongLayout : public Error {
+ public:
+  using Error::Error;
 };
 
 // Everything that may be wrong with the arguments is found here, before ranks talk: each rank

@@ -291,12 +291,21 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
   const TrainingArguments& a = arguments.training;
   RunSetup setup;
   std::string failure;
+  int status_of_failure = 1;
   try {
     setup = set_up_run(arguments, world, store);
+  } catch (const WrongLayout& error) {  // on every rank alike
+    failure = error.what();
+    status_of_failure = 2;
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree_on_setup(world, store, failure);
+  try {
+    agree_on_setup(world, store, failure);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::aborted) report_error(kCommand, error.what());
+    return status_of_failure;
+  }
 
   auto host = make_host_memory();
   PoolMemory pool(*host);

@@ -8,6 +8,7 @@
 
 #include "apps/program.h"
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -248,6 +249,83 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_EQ(died[1].status, 1) << died[1].signal;
   EXPECT_THAT(died[0].err, AllOf(HasSubstr("checkpoint-3"), HasSubstr("rank 0")));
   EXPECT_EQ(died[1].err, "");
+}
+
+// The ranks' results, rank 0's first.
+std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words) {
+  words.insert(words.begin(), SHOAL_PROGRAM);
+  static int jobs = 0;  // a port each
+  const int port = 20000 + (::getpid() + 20000 + 100 * ++jobs) % 20000;
+  std::vector<std::vector<std::string>> environments;
+  for (int rank = 0; rank < ranks; ++rank)
+    environments.push_back({fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
+                            fmt::format("WORLD_SIZE={}", ranks),
+                            fmt::format("LOCAL_WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1",
+                            fmt::format("MASTER_PORT={}", port), "SHOAL_THREADS=1"});
+  return test::run_programs(words, environments);
+}
+
+// examples/gpt2-mesh.json, with a smaller model: as one rank trains it, saved and resumed on
+// another mesh, its model opened by one rank.
+TEST_F(Shoal, TrainsOnAMesh) {
+  const auto loss = [](const std::string& directory) {
+    std::ifstream file(directory + "/all_results.json");
+    return nlohmann::json::parse(file)["eval_loss"].get<double>();
+  };
+  const std::vector<std::string> small = {
+      "--config_overrides", "n_layer=2,n_head=2,n_embd=32,n_positions=64",
+      "--save_strategy",    "steps",
+      "--do_eval",          "true"};
+  ASSERT_EQ(train(small).status, 0);
+  auto words = train_words(small);
+  words.insert(words.begin() + 1, SHOAL_EXAMPLES "/gpt2-mesh.json");
+  for (const char* own : {"learning_rate=5e-5", "weight_decay=0", "adam_beta2=0.999",
+                          "lr_scheduler_type=linear", "warmup_steps=0", "eval_strategy=no"})
+    words.push_back(std::string("--") + own);
+  const auto with = [&](const std::string& directory, const std::vector<std::string>& more) {
+    auto all = words;
+    *(std::find(all.begin(), all.end(), "--output_dir") + 1) = mine_ / directory;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto mesh = on_ranks(4, with("mesh", {}));
+  ASSERT_EQ(mesh[0].status, 0) << mesh[0].err;
+  for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(mesh[rank].out + mesh[rank].err, "");
+  EXPECT_THAT(mesh[0].out, AllOf(HasSubstr("layout: 4 ranks = rdp 1 x pp 2 x tp 2"),
+                                 HasSubstr("microbatches: 4 a step")));
+  EXPECT_NEAR(loss(mine_ / "mesh"), loss(out()), 2e-5 * loss(out()));
+
+  const auto resumed =
+      on_ranks(2, with("resumed", {"--resume_from_checkpoint", mine_ / "mesh" + "/checkpoint-3",
+                                   "--mp_parameters", R"({"pipeline_parallel_degree": 2})"}));
+  ASSERT_EQ(resumed[0].status, 0) << resumed[0].err;
+  EXPECT_THAT(resumed[0].out, HasSubstr("at step 3"));
+  EXPECT_NEAR(loss(mine_ / "resumed"), loss(out()), 2e-5 * loss(out()));
+
+  const auto opened = shoal({"train", "--model_name_or_path", mine_ / "mesh", "--do_train", "false",
+                             "--validation_file", *data_ / "validation.txt", "--block_size", "32",
+                             "--output_dir", mine_ / "opened"});
+  ASSERT_EQ(opened.status, 0) << opened.err;
+  EXPECT_NEAR(loss(mine_ / "opened"), loss(out()), 2e-5 * loss(out()));
+}
+
+TEST_F(Shoal, RefusesAMeshThatCannotBe) {
+  const auto refused = [&](int ranks, const char* parameters, const std::string& text) {
+    const auto results = on_ranks(ranks, train_words({"--mp_parameters", parameters}));
+    std::string said;
+    for (const ProgramResult& result : results) {
+      EXPECT_EQ(result.status, 2) << result.err;
+      EXPECT_EQ(result.out, "");
+      said += result.err;
+    }
+    EXPECT_EQ(said, results[0].err);  // rank 0 alone
+    EXPECT_TRUE(is_one_line(said)) << said;
+    EXPECT_THAT(said, HasSubstr(text));
+  };
+  refused(3, R"({"pipeline_parallel_degree": 2})", "start 2 or 4 ranks");
+  refused(4, R"({"tensor_parallel_degree": 4, "ddp": true})", "2 attention heads");
+  refused(2, R"({"pipeline_parallel_degree": 2, "microbatches": 3})", "that do: 1, 2, 4");
+  refused(2, R"({"pipeline_parallel_degre": 2})", "pipeline_parallel_degree");
 }
 
 TEST_F(Shoal, RefusesWrongOptions) {

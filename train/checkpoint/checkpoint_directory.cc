@@ -108,6 +108,10 @@ std::string checkpoint_path(const std::string& output_dir, std::int64_t step) {
   return fmt::format("{}/{}{}", output_dir, kPrefix, step);
 }
 
+std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64_t step, int rank) {
+  return fmt::format("{}/{}{}.{}", output_dir, kTemporaryPrefix, step, rank);
+}
+
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   std::vector<CheckpointInfo> found;
   std::error_code error;
@@ -187,7 +191,7 @@ void remove_unfinished_checkpoints(const std::string& output_dir) {
 
 CheckpointTransaction::CheckpointTransaction(const std::string& output_dir, std::int64_t step,
                                              int rank)
-    : temporary_(fmt::format("{}/{}{}.{}", output_dir, kTemporaryPrefix, step, rank)),
+    : temporary_(unfinished_checkpoint_path(output_dir, step, rank)),
       final_(checkpoint_path(output_dir, step)),
       step_(step) {
   std::error_code error;

@@ -4,7 +4,8 @@
 //   <output_dir>/checkpoint-N/              renamed into place
 //   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256. Without
 //                                           it, or where it does not fit, the rest does not count.
-// One rank writes; readers may be others. Calls block on the file system.
+// One rank has the transaction; others may write files of their own into its directory, and are
+// done before it commits. Readers may be others. Calls block on the file system.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ struct CheckpointInfo {
 };
 
 std::string checkpoint_path(const std::string& output_dir, std::int64_t step);
+// Where rank `rank`'s transaction has it until it is complete.
+std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64_t step, int rank);
 
 // Directories named checkpoint-<digits>, by rising step, complete or not. A directory that does
 // not exist has none.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/mesh_arguments.h"
 
 namespace shoal {
 namespace {
@@ -158,6 +159,10 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .boolean("ddp_overlap_forward", &a.ddp_overlap_forward,
                {.help = "with max_grad_norm 0, several ranks and not fp16: update each parameter "
                         "when its gradient arrives, behind the next forward; same results"})
+      .object("mp_parameters", &a.mp_parameters,
+              {.help = "model parallelism, as SageMaker's library has it: "
+                       "{\"pipeline_parallel_degree\": 2, \"tensor_parallel_degree\": 2, "
+                       "\"microbatches\": 4, \"ddp\": true}; {}: every rank has the whole model"})
       .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
       .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
       .ignored("remove_unused_columns", "datasets here have no unused columns")
@@ -197,12 +202,12 @@ constexpr std::array kRefused = {
     Refusal{"fsdp", "sharded parameters are not built yet"},
     Refusal{"fsdp_config", "sharded parameters are not built yet"},
     Refusal{"deepspeed", "sharded parameters are not built yet"},
-    Refusal{"parallelism_config", "data parallelism is the only kind built yet"},
-    Refusal{"sharded_data_parallel_degree", "sharded data parallelism is not built yet"},
-    Refusal{"pipeline_parallel_degree", "pipeline parallelism is not built yet"},
-    Refusal{"tensor_parallel_degree", "tensor parallelism is not built yet"},
-    Refusal{"partitions", "pipeline parallelism is not built yet"},
-    Refusal{"microbatches", "use gradient_accumulation_steps"},
+    Refusal{"parallelism_config", "use mp_parameters"},
+    Refusal{"sharded_data_parallel_degree", "it stands in mp_parameters"},
+    Refusal{"pipeline_parallel_degree", "it stands in mp_parameters"},
+    Refusal{"tensor_parallel_degree", "it stands in mp_parameters"},
+    Refusal{"partitions", "it stands in mp_parameters"},
+    Refusal{"microbatches", "it stands in mp_parameters"},
     Refusal{"hub_model_id", "nothing is uploaded"},
     Refusal{"use_liger_kernel", "kernels are already fused", true},
     Refusal{"torch_dtype", "use bf16 or fp16"},
@@ -331,6 +336,11 @@ void check_arguments(const TrainingArguments& a) {
     refuse(fmt::format("metric_for_best_model '{}' is not computed; use loss or perplexity",
                        a.metric_for_best_model));
   if (a.output_dir.empty()) refuse("output_dir is empty");
+  if (!a.mp_parameters.empty()) try {
+      parse_mesh_arguments(a.mp_parameters);
+    } catch (const Error& problem) {
+      refuse(problem.what());
+    }
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
 }
 

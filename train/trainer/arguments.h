@@ -95,6 +95,9 @@ struct TrainingArguments {
   // overlaps_forward().
   bool ddp_overlap_forward = true;
 
+  // Model parallelism: SMP's `parameters`. Empty: every rank has the whole model.
+  nlohmann::json mp_parameters = nlohmann::json::object();
+
   bool overlaps_forward(int ranks) const {
     return ddp_overlap_forward && ranks > 1 && max_grad_norm == 0 && !fp16;
   }

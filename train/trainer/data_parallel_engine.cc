@@ -1,42 +1,28 @@
 #include "shoal/train/trainer/data_parallel_engine.h"
 
-#include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/trainer/held_numbers.h"
 
 namespace shoal {
 namespace {
 
 using collectives::ReduceOp;
 
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-
-ConstView named(const std::vector<nn::NamedTensor>& tensors, const nn::Parameter& parameter) {
-  for (const nn::NamedTensor& entry : tensors)
-    if (entry.name == parameter.name()) return entry.tensor.const_view();
+ConstView named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
+  for (const HeldNumbers& entry : tensors)
+    if (entry.held.name == parameter.name()) return entry.tensor.const_view();
   throw_error(ErrorCode::internal, "{} has no master", parameter.name());
 }
 
-void copy_tensor(const Tensor& from, const Tensor& to) {
-  std::memcpy(to.view().data, from.const_view().data, from.bytes());
-}
-
-// One allocation a tensor; given back when the writer is done.
-std::vector<nn::NamedTensor> copies(const std::vector<nn::NamedTensor>& tensors,
-                                    MemoryResource& memory) {
-  std::vector<nn::NamedTensor> result;
-  result.reserve(tensors.size());
-  for (const nn::NamedTensor& entry : tensors) {
-    Tensor copy =
-        Tensor::empty(entry.tensor.shape(), entry.tensor.dtype(), memory, MemoryTag::workspace);
-    copy_tensor(entry.tensor, copy);
-    result.push_back({entry.name, std::move(copy)});
-  }
-  return result;
+std::vector<HeldNumbers> whole(const std::vector<nn::NamedTensor>& tensors) {
+  std::vector<HeldNumbers> all;
+  for (const nn::NamedTensor& entry : tensors)
+    all.push_back(
+        {whole_tensor(entry.name, entry.tensor.shape(), entry.tensor.dtype()), entry.tensor});
+  return all;
 }
 
 }  // namespace
@@ -44,17 +30,15 @@ std::vector<nn::NamedTensor> copies(const std::vector<nn::NamedTensor>& tensors,
 DataParallelEngine::DataParallelEngine(const EngineParts& parts)
     : parts_(parts),
       task_(*parts.trainer.task),
-      context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_) {
+      context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      scaler_(make_scaler(parts.arguments)) {
   const TrainerParts& p = parts_.trainer;
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
   context_.random.state = &step_state_;
   task_.module().materialize(context_, DType::f32);
-  if (!p.initial_weights.empty())
-    task_.load(p.initial_weights, [&](nn::Parameter& parameter, const ConstView& from) {
-      p.kernels->elementwise().cast(from, parameter.value.view(), {});
-    });
   weights_ = std::make_unique<nn::MasterWeights>(
       task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory);
+  if (!p.initial_weights.empty()) load_weights(p.initial_weights);
 }
 
 DataShare DataParallelEngine::data_share() const {
@@ -146,6 +130,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   done.loss_sum = forward_backward(work);
   step_number_ = work.number;
   done.outcome = update(work, done.loss_sum);
+  scaler_.update(done.outcome.skipped);
   return done;
 }
 
@@ -176,7 +161,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
   }
   const TraceSpan span(tracer, "step", "optimizer");
   return optimizer_->step(step_state_, {.learning_rate = work.learning_rate,
-                                        .gradient_scale = 1.0 / work.loss_scale,
+                                        .gradient_scale = 1.0 / scaler_.scale(),
                                         .max_gradient_norm = parts_.arguments.max_grad_norm});
 }
 
@@ -208,54 +193,35 @@ LossSums DataParallelEngine::evaluate(std::span<const Batch> batches) {
 Engine::Write DataParallelEngine::snapshot(bool with_optimizer) {
   if (parts_.trainer.communicator->rank() != 0) return {};
   struct Copy {
-    std::vector<nn::NamedTensor> masters, moments;
+    std::vector<HeldNumbers> masters, moments;
   };
   auto copy = std::make_shared<Copy>();
-  copy->masters = copies(weights_->masters(), *parts_.trainer.memory);
-  if (with_optimizer) copy->moments = copies(optimizer_->state_tensors(), *parts_.trainer.memory);
+  copy->masters = copied(whole(weights_->masters()), *parts_.trainer.memory);
+  if (with_optimizer)
+    copy->moments = copied(whole(optimizer_->state_tensors()), *parts_.trainer.memory);
   return [task = &task_, copy](const std::string& directory) {
     task->save(directory, [&](const nn::Parameter& p) { return named(copy->masters, p); });
     if (copy->moments.empty()) return;
     std::vector<NamedView> views;
-    for (const nn::NamedTensor& entry : copy->moments)
-      views.push_back({entry.name, entry.tensor.const_view()});
+    for (const HeldNumbers& entry : copy->moments)
+      views.push_back({entry.held.name, entry.tensor.const_view()});
     write_safetensors(directory + "/" + kOptimizerFile, views);
   };
 }
 
 void DataParallelEngine::save_model(const std::string& directory) {
   if (parts_.trainer.communicator->rank() != 0) return;
-  const auto masters = weights_->masters();
+  const auto masters = whole(weights_->masters());
   task_.save(directory, [&](const nn::Parameter& p) { return named(masters, p); });
 }
 
 void DataParallelEngine::load_weights(const std::string& directory) {
-  const auto masters = weights_->masters();
-  task_.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
-    for (const nn::NamedTensor& entry : masters)
-      if (entry.name == parameter.name())
-        return parts_.trainer.kernels->elementwise().cast(from, entry.tensor.view(), {});
-    throw_error(ErrorCode::internal, "{} has no master", parameter.name());
-  });
+  read_weights(directory, task_, *parts_.trainer.kernels, whole(weights_->masters()));
   weights_->refresh();
 }
 
 void DataParallelEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
-  const std::string path = directory + "/" + kOptimizerFile;
-  if (!std::filesystem::exists(path))
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("{} has no {}: it was saved with save_only_model", directory, kOptimizerFile),
-        "start a new run with --model_name_or_path " + directory);
-  const auto file = SafetensorsFile::open(path);
-  for (const nn::NamedTensor& entry : optimizer_->state_tensors()) {
-    const Tensor saved = file->tensor(entry.name);
-    SHOAL_CHECK(saved.dtype() == entry.tensor.dtype() && saved.shape() == entry.tensor.shape(),
-                "{}: {} is {} {}, but this run needs {} {}", path, entry.name,
-                to_string(saved.dtype()), to_string(saved.shape()), to_string(entry.tensor.dtype()),
-                to_string(entry.tensor.shape()));
-    copy_tensor(saved, entry.tensor);
-  }
+  read_optimizer(directory, *parts_.trainer.kernels, whole(optimizer_->state_tensors()));
   step_state_.step = static_cast<std::uint32_t>(updates);
 }
 

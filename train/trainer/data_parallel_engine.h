@@ -19,6 +19,7 @@ class DataParallelEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
+  nn::LossScaler& scaler() override { return scaler_; }
   std::optional<double> settle() override;
   std::optional<parallel::ReducerStatistics> reduced() const override;
 
@@ -41,6 +42,7 @@ class DataParallelEngine final : public Engine {
   AskingDispatcher dispatcher_;
   nn::Context context_;
   kernels::StepState step_state_;
+  nn::LossScaler scaler_;
   std::unique_ptr<nn::MasterWeights> weights_;
   // From prepare_training() on.
   std::unique_ptr<parallel::Reducer> reducer_;

@@ -15,6 +15,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/layers/functional.h"
+#include "shoal/nn/optim/loss_scaler.h"
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/train/data/batch.h"
@@ -37,8 +38,7 @@ struct StepWork {
   std::span<const Batch> batches;  // of this index: 1 to gradient_accumulation_steps
   std::int64_t number = 1;         // of the step
   std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
-  nn::LossOptions loss = {};       // loss_scale: the scaler's / the step's targets on all ranks
-  double loss_scale = 1;           // the scaler's alone, which gradients are divided by
+  nn::LossOptions loss = {};       // loss_scale: scaler().scale() / the step's targets on all ranks
   double learning_rate = 0;
 };
 
@@ -69,6 +69,8 @@ class Engine {
   // Before the first step: gradients' memory and the optimizer. May be called again.
   virtual void prepare_training() = 0;
   virtual StepDone step(const StepWork& work) = 0;
+  // Of f16; else it says 1. step() tells it whether gradients overflowed.
+  virtual nn::LossScaler& scaler() = 0;
   // Ends updates that run behind a forward: before anything but a step reads weights or optimizer
   // state. The gradients' norm, where there were such updates.
   virtual std::optional<double> settle() { return std::nullopt; }
@@ -111,6 +113,7 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
+nn::LossScaler make_scaler(const TrainingArguments& arguments);
 
 // The data-parallel one, or where mp_parameters are given the one on a mesh. Makes the weights.
 std::unique_ptr<Engine> make_engine(const EngineParts& parts);

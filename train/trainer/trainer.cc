@@ -70,8 +70,6 @@ void Trainer::Impl::prepare_training() {
   plan = plan_steps(args, loader->batches(), share.count * share.devices);
   schedule.emplace(args.lr_scheduler_type, args.learning_rate, plan->warmup_steps,
                    plan->total_steps, args.lr_scheduler_kwargs);
-  // torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
-  if (args.fp16) scaler = nn::LossScaler({.init_scale = 65536.0, .window = 2000});
   state.max_steps = plan->total_steps;
   state.num_train_epochs = plan->epochs;
   state.global_batch_size = plan->global_batch;
@@ -105,18 +103,19 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
     state.data_position = 0;
     ++state.data_epoch;
   }
-  // One agreement a step: how many targets the loss is divided by, and whether anybody must stop.
-  std::int64_t agreed[] = {input.targets, input.tokens,
-                           parts.stop_signal != nullptr && *parts.stop_signal != 0 ? 1 : 0,
-                           is_main() && args.max_train_minutes &&
-                                   seconds_since(train_began) > *args.max_train_minutes * 60
-                               ? 1
-                               : 0};
-  sum(agreed, 4);
+  // One agreement a step: how many targets the loss is divided by, whether anybody must stop, and
+  // whether every part of a checkpoint is there.
+  const bool stops = parts.stop_signal != nullptr && *parts.stop_signal != 0;
+  const bool late = is_main() && args.max_train_minutes &&
+                    seconds_since(train_began) > *args.max_train_minutes * 60;
+  const bool written = unfinished && *unfinished->written;
+  std::int64_t agreed[] = {input.targets, input.tokens, stops, late, written};
+  sum(agreed, 5);
   input.targets = agreed[0];
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
   input.out_of_time = agreed[3] != 0;
+  if (agreed[4] == ranks()) complete();
   if (input.stop) {  // these batches are for whoever resumes
     state.data_epoch = place.epoch;
     state.data_position = place.position;
@@ -147,9 +146,8 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   StepWork work{.batches = input.batches,
                 .number = state.global_step + 1,
                 .first_ordinal = input.first_ordinal,
-                .loss_scale = scaler.scale(),
                 .learning_rate = report.learning_rate};
-  work.loss.loss_scale = static_cast<float>(scaler.scale() / targets);
+  work.loss.loss_scale = static_cast<float>(engine->scaler().scale() / targets);
   work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
   StepDone done = engine->step(work);
   if (settles(input, state.global_step + 1))
@@ -161,7 +159,6 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
         state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
         reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
   }
-  if (args.fp16) scaler.update(done.outcome.skipped);
   if (!done.outcome.skipped) ++state.optimizer_steps;
   if (done.outcome.skipped && !args.fp16 && !warned_not_finite) {
     warned_not_finite = true;
@@ -223,7 +220,7 @@ void Trainer::Impl::log_window(const StepReport& report) {
   record["grad_norm"] = report.grad_norm;
   record["learning_rate"] = report.learning_rate;
   if (args.include_tokens_per_second) record["tokens_per_second"] = report.tokens_per_second;
-  if (args.fp16) record["loss_scale"] = scaler.scale();
+  if (args.fp16) record["loss_scale"] = engine->scaler().scale();
   state.window_loss = 0;
   state.window_steps = 0;
   log(std::move(record), &report);
@@ -264,8 +261,9 @@ TrainResult Trainer::Impl::train() {
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
     remove_unfinished_checkpoints(args.output_dir);
-    if (!writer) writer = std::make_unique<CheckpointWriter>();
   }
+  if (!writer && (is_main() || engine->writes_parts()))
+    writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate();
 
@@ -295,7 +293,7 @@ TrainResult Trainer::Impl::train() {
     }
   }
   engine->settle();
-  if (writer) writer->finish();
+  finish_writing();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);
   if (args.load_best_model_at_end && result.stop_signal == 0) load_best_model();

@@ -5,10 +5,15 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
 namespace {
+
+constexpr const char* kStateFile = "trainer_state.json";
+
+std::string text_of(const TrainerState& state) { return state.to_json().dump(2) + "\n"; }
 
 // What --resume_from_checkpoint may say instead of a path or "true".
 bool begins_anew(const std::string& resume_from_checkpoint) {
@@ -32,32 +37,82 @@ void check_output_directory(const TrainingArguments& arguments) {
 void Trainer::Impl::save_checkpoint() {
   engine->settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
-  state.loss_scale = scaler.state().scale;
-  state.loss_scale_good_steps = scaler.state().good_steps;
+  state.loss_scale = engine->scaler().state().scale;
+  state.loss_scale_good_steps = engine->scaler().state().good_steps;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
-  if (is_main()) {
-    {
-      const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
-      writer->finish();  // one snapshot's memory at a time
-    }
-    const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
-    std::vector<std::string> keep = {path};  // a higher number may be another run's
-    if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
-    writer->submit([write = engine->snapshot(!args.save_only_model),
-                    text = state.to_json().dump(2) + "\n", keep, output_dir = args.output_dir,
-                    step = state.global_step, limit = args.save_total_limit,
-                    tracer = parts.tracer] {
-      const TraceSpan writing(tracer, "checkpoint", "write", step);
-      CheckpointTransaction transaction(output_dir, step, 0);
-      write(transaction.directory());
-      write_file_atomically(transaction.directory() + "/trainer_state.json", text);
-      transaction.commit();
-      if (limit) rotate_checkpoints(output_dir, *limit, keep);
-    });
-  }
+  std::vector<std::string> keep = {path};  // a higher number may be another run's
+  if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
+  if (engine->writes_parts())
+    save_part(keep);
+  else if (is_main())
+    save_whole(keep);
   last_checkpoint = path;
   last_checkpoint_step = state.global_step;
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
+}
+
+void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {
+  {
+    const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
+    writer->finish();  // one snapshot's memory at a time
+  }
+  const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
+  writer->submit([write = engine->snapshot(!args.save_only_model), text = text_of(state), keep,
+                  output_dir = args.output_dir, step = state.global_step,
+                  limit = args.save_total_limit, tracer = parts.tracer] {
+    const TraceSpan writing(tracer, "checkpoint", "write", step);
+    CheckpointTransaction transaction(output_dir, step, 0);
+    write(transaction.directory());
+    write_file_atomically(transaction.directory() + "/" + kStateFile, text);
+    transaction.commit();
+    if (limit) rotate_checkpoints(output_dir, *limit, keep);
+  });
+}
+
+// Ranks write behind the steps that follow. That all have is agreed in next_input(), so that no
+// thread but this one communicates.
+void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
+  {
+    const TraceSpan span(parts.tracer, "checkpoint", "wait for the one before");
+    finish_writing();
+  }
+  const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
+  Unfinished now{nullptr, std::make_shared<std::atomic<bool>>(false), keep};
+  if (is_main())
+    now.transaction =
+        std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
+  if (ranks() > 1) parts.communicator->barrier()->wait();  // the directory is there
+  writer->submit([write = engine->snapshot(!args.save_only_model), written = now.written,
+                  directory = unfinished_checkpoint_path(args.output_dir, state.global_step, 0),
+                  text = is_main() ? text_of(state) : std::string(), step = state.global_step,
+                  tracer = parts.tracer] {
+    const TraceSpan writing(tracer, "checkpoint", "write", step);
+    write(directory);
+    if (!text.empty()) write_file_atomically(directory + "/" + kStateFile, text);
+    *written = true;
+  });
+  unfinished = std::move(now);
+}
+
+void Trainer::Impl::complete() {
+  if (is_main())
+    writer->submit([transaction = unfinished->transaction, keep = unfinished->keep,
+                    output_dir = args.output_dir, limit = args.save_total_limit,
+                    tracer = parts.tracer] {
+      const TraceSpan writing(tracer, "checkpoint", "complete");
+      ShardedCheckpoint::open(transaction->directory());  // each element is there, once
+      transaction->commit();
+      if (limit) rotate_checkpoints(output_dir, *limit, keep);
+    });
+  unfinished.reset();
+}
+
+void Trainer::Impl::finish_writing() {
+  if (writer) writer->finish();
+  if (!unfinished) return;
+  if (ranks() > 1) parts.communicator->barrier()->wait();
+  complete();
+  if (is_main()) writer->finish();
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
@@ -173,10 +228,10 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
               "number of ranks, or with --ignore_data_skip",
               state.data_position, share.count);
   if (args.fp16) {
-    nn::LossScalerState scaling = scaler.state();
+    nn::LossScalerState scaling = engine->scaler().state();
     scaling.scale = state.loss_scale;
     scaling.good_steps = state.loss_scale_good_steps;
-    scaler.restore(scaling);
+    engine->scaler().restore(scaling);
   }
 }
 

@@ -1,6 +1,7 @@
 // The Trainer's parts, shared by its source files. Not for other rooms.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "shoal/nn/optim/loss_scaler.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/trace/json_lines.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 #include "shoal/train/data/loader.h"
 #include "shoal/train/trainer/engine.h"
@@ -28,14 +29,20 @@ struct Trainer::Impl {
   std::unique_ptr<Engine> engine;
   DataShare share;
   std::optional<nn::Schedule> schedule;
-  nn::LossScaler scaler = nn::LossScaler::none();
   // From the first train() on.
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
-  std::unique_ptr<CheckpointWriter> writer;       // rank 0
-  std::string last_checkpoint;                    // of this run, or what it was resumed from
+  std::unique_ptr<CheckpointWriter> writer;       // of every rank that writes
+  // A checkpoint in parts that is not complete yet: on all ranks or none.
+  struct Unfinished {
+    std::shared_ptr<CheckpointTransaction> transaction;  // rank 0
+    std::shared_ptr<std::atomic<bool>> written;          // this rank's part is there
+    std::vector<std::string> keep;
+  };
+  std::optional<Unfinished> unfinished;
+  std::string last_checkpoint;  // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;
   bool warned_not_finite = false;
@@ -85,7 +92,11 @@ struct Trainer::Impl {
 
   // trainer_checkpoint.cc
   void save_checkpoint();
-  bool resume();  // true: continued from a checkpoint
+  void save_whole(const std::vector<std::string>& keep);
+  void save_part(const std::vector<std::string>& keep);
+  void complete();        // every part is there: rank 0 marks the checkpoint, on its writer
+  void finish_writing();  // waits for this rank's writer; then every part is there
+  bool resume();          // true: continued from a checkpoint
   std::optional<std::string> checkpoint_to_resume();
   void agree_on_resuming(const std::optional<std::string>& path);
   void load_checkpoint(const std::string& directory);

@@ -69,11 +69,17 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     if (options.eval_samples > 0)
       parts.eval_dataset = std::make_shared<ToyDataset>(options.eval_samples, 99U);
     parts.collator = std::make_shared<PaddingCollator>();
+    parts.initial_weights = options.initial_weights;
     parts.callbacks = {&recorder};
     parts.stop_signal = world.rank == options.ranks - 1 ? &signal : &never;
     Trainer trainer(options.arguments_of ? options.arguments_of(world.rank) : arguments, parts);
+    if (options.header) {
+      const std::vector<std::string> lines = trainer.header();
+      if (world.rank == 0) outcome.header = fmt::format("{}", fmt::join(lines, "\n"));
+    }
     const TrainResult result = trainer.train();
     if (world.rank == 0) outcome.result = result;
+    if (!options.save_model_to.empty()) trainer.save_model(options.save_model_to);
     communicator->barrier()->wait();
   };
 }

@@ -43,6 +43,7 @@ TrainingArguments toy_arguments(const std::string& output);
 struct Outcome {
   Recorder main;  // rank 0's
   TrainResult result;
+  std::string header;  // where RunOptions ask for it
 };
 
 struct RunOptions {
@@ -52,6 +53,8 @@ struct RunOptions {
   std::int64_t stop_after = -1, signal_after = -1;
   std::int64_t fail_after = -1;  // the last rank throws
   nn::Gpt2Config config = toy_config();
+  bool header = false;
+  std::string save_model_to = {}, initial_weights = {};          // directories; empty: none
   std::function<TrainingArguments(int rank)> arguments_of = {};  // empty: the same on each
 };
 

@@ -1,0 +1,104 @@
+#include "shoal/train/trainer/held_numbers.h"
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_in_parts(const std::string& directory) {
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(directory, missing))
+    if (entry.path().filename().string().starts_with("shard-")) return true;
+  return false;
+}
+
+// A tensor that is whole in `whole`, into a part of it.
+void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& kernels) {
+  const View into = part.tensor.view();
+  const auto from_size = static_cast<std::int64_t>(size_of(whole.dtype));
+  const auto to_size = static_cast<std::int64_t>(size_of(into.dtype));
+  for (const TensorRun& run : runs_of(part.held)) {
+    const ConstView from(static_cast<const std::byte*>(whole.data) + run.whole * from_size,
+                         {run.count}, whole.dtype, whole.device);
+    const View to{static_cast<std::byte*>(into.data) + run.held * to_size,
+                  {run.count},
+                  into.dtype,
+                  into.device};
+    kernels.elementwise().cast(from, to, {});
+  }
+}
+
+void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into) {
+  for (const HeldNumbers& part : into) checkpoint.read(part.held, part.tensor.view());
+}
+
+[[noreturn]] void refuse_without_optimizer(const std::string& directory, const std::string& what) {
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} has no {}: it was saved with save_only_model", directory, what),
+              "start a new run with --model_name_or_path " + directory);
+}
+
+}  // namespace
+
+void read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
+                  std::span<const HeldNumbers> into) {
+  if (is_in_parts(directory)) return read_parts(ShardedCheckpoint::open(directory), into);
+  std::multimap<std::string, const HeldNumbers*> by_name;
+  for (const HeldNumbers& part : into) by_name.emplace(part.held.name, &part);
+  task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
+    const auto [first, last] = by_name.equal_range(parameter.name());
+    for (auto it = first; it != last; ++it) fill(*it->second, from, kernels);
+  });
+}
+
+void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
+                    std::span<const HeldNumbers> into) {
+  if (is_in_parts(directory)) {
+    const auto checkpoint = ShardedCheckpoint::open(directory);
+    for (const HeldNumbers& part : into)
+      if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
+    return read_parts(checkpoint, into);
+  }
+  const std::string path = directory + "/" + kOptimizerFile;
+  if (!fs::exists(path)) refuse_without_optimizer(directory, kOptimizerFile);
+  const auto file = SafetensorsFile::open(path);
+  for (const HeldNumbers& part : into) {
+    const Tensor saved = file->tensor(part.held.name);
+    SHOAL_CHECK(saved.dtype() == DType::f32 && saved.shape() == part.held.whole,
+                "{}: {} is {} {}, but this run needs {} {}", path, part.held.name,
+                to_string(saved.dtype()), to_string(saved.shape()), to_string(DType::f32),
+                to_string(part.held.whole));
+    fill(part, saved.const_view(), kernels);
+  }
+}
+
+std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& memory) {
+  std::vector<HeldNumbers> copies;
+  copies.reserve(tensors.size());
+  for (const HeldNumbers& part : tensors) {
+    Tensor copy =
+        Tensor::empty(part.tensor.shape(), part.tensor.dtype(), memory, MemoryTag::workspace);
+    std::memcpy(copy.view().data, part.tensor.const_view().data, part.tensor.bytes());
+    copies.push_back({part.held, std::move(copy)});
+  }
+  return copies;
+}
+
+void write_held(const std::string& directory, int rank, int ranks,
+                std::span<const HeldNumbers> tensors) {
+  std::vector<HeldData> data;
+  data.reserve(tensors.size());
+  for (const HeldNumbers& part : tensors)
+    data.push_back({part.held, part.tensor.reshaped({part.tensor.count()}).const_view()});
+  write_shard(directory, rank, ranks, data);
+}
+
+}  // namespace shoal

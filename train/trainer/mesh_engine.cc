@@ -1,0 +1,304 @@
+#include "shoal/train/trainer/mesh_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using parallel::Microbatch;
+
+// `rows` rows, the first ones those of `from`, the others copies of row 0.
+Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
+  if (!from.defined()) return {};
+  Tensor more = Tensor::empty({rows, from.shape()[1]}, from.dtype(), memory, MemoryTag::data);
+  const std::size_t row = from.bytes() / static_cast<std::size_t>(from.shape()[0]);
+  auto* to = static_cast<std::byte*>(more.view().data);
+  const void* const source = from.const_view().data;
+  std::memcpy(to, source, from.bytes());
+  for (std::int64_t i = from.shape()[0]; i < rows; ++i)
+    std::memcpy(to + static_cast<std::size_t>(i) * row, source, row);
+  return more;
+}
+
+void drop_targets(const Tensor& targets, std::int64_t first_row) {
+  auto* const ids = targets.data<std::int32_t>();
+  std::fill(ids + first_row * targets.shape()[1], ids + targets.count(), kIgnoreLabel);
+}
+
+// Rows without targets are added, that `unit` may divide the batch.
+nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory) {
+  const std::int64_t rows = input.ids.shape()[0], wanted = (rows + unit - 1) / unit * unit;
+  if (rows == wanted) return input;
+  input.ids = with_rows(input.ids, wanted, memory);
+  input.key_mask = with_rows(input.key_mask, wanted, memory);
+  input.targets = with_rows(input.targets, wanted, memory);
+  drop_targets(input.targets, rows);
+  return input;
+}
+
+nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows) {
+  nn::ChainInput part = input;
+  for (Tensor* tensor : {&part.ids, &part.targets, &part.key_mask})
+    if (tensor->defined()) *tensor = tensor->narrowed(0, first, rows);
+  return part;
+}
+
+// One row, no targets.
+nn::ChainInput nothing(std::int64_t length, MemoryResource& memory) {
+  nn::ChainInput input;
+  input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
+  input.targets = Tensor::empty({1, length}, DType::i32, memory, MemoryTag::data);
+  drop_targets(input.targets, 0);
+  return input;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+parallel::MeshShape checked_shape(const EngineParts& parts, const MeshArguments& mesh) {
+  const TrainingArguments& a = parts.arguments;
+  const int ranks = parts.trainer.communicator->size();
+  nn::Chain* const chain = parts.trainer.task->chain();
+  if (chain == nullptr)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is no chain of units, which mp_parameters need",
+                            parts.trainer.task->describe()),
+                "train it without mp_parameters");
+  parallel::check_layout(mesh_layout(a, mesh, ranks, 0),
+                         {.units = chain->units(), .heads = 0, .inner = 0});
+  if (a.optim == Optim::lamb && mesh.tensor > 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("optim lamb with tensor_parallel_degree {}: its trust ratios are whole "
+                            "parameters', of which ranks hold parts",
+                            mesh.tensor),
+                "use adamw, or tensor_parallel_degree 1");
+  return parallel::mesh_shape(ranks, mesh.pipeline, mesh.tensor);
+}
+
+}  // namespace
+
+MeshEngine::MeshEngine(const EngineParts& parts, const MeshArguments& mesh)
+    : parts_(parts),
+      arguments_(mesh),
+      task_(*parts.trainer.task),
+      context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      scaler_(make_scaler(parts.arguments)),
+      mesh_(*parts.trainer.communicator, checked_shape(parts, mesh), mesh.placement) {
+  const TrainingArguments& a = parts_.arguments;
+  context_.random.seed = static_cast<std::uint64_t>(a.seed);
+  context_.random.state = &step_state_;
+  context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
+  parallel::ParallelOptions options;
+  options.schedule = mesh.schedule;
+  options.microbatches = mesh.microbatches * static_cast<int>(a.gradient_accumulation_steps);
+  options.chunks = mesh.chunks;
+  options.active_microbatches = mesh.active_microbatches;
+  options.prescaled_batch = mesh.prescaled_batch;
+  options.speed = mesh.speed;
+  options.checkpoint_group = a.gradient_checkpointing ? 1 : 0;
+  options.offload_activations = mesh.offload_activations;
+  options.activation_loading_horizon = mesh.activation_loading_horizon;
+  options.reducer = reducer_options(parts_);
+  options.tracer = parts_.trainer.tracer;
+  model_ = std::make_unique<parallel::ParallelModel>(context_, *task_.chain(), mesh_, options);
+  weights_ = std::make_unique<nn::MasterWeights>(model_->parameters(), compute_dtype(a),
+                                                 context_.kernels(), context_.memory());
+  if (!parts_.trainer.initial_weights.empty()) load_weights(parts_.trainer.initial_weights);
+}
+
+DataShare MeshEngine::data_share() const {
+  const parallel::MeshPlace& place = mesh_.place();
+  return {.count = mesh_.shape().rdp,
+          .index = place.rdp,
+          .devices = model_->batch_parts(),
+          .counts = place.pp == 0 && place.tp == 0};
+}
+
+std::vector<std::string> MeshEngine::describe_layout() const {
+  const parallel::MeshShape& shape = mesh_.shape();
+  std::vector<std::string> lines = {
+      fmt::format("layout: {} ranks = rdp {} x pp {} x tp {} ({}), {}", shape.size(), shape.rdp,
+                  shape.pp, shape.tp, mesh_.world().backend(), context_.kernels().describe())};
+  for (const std::string& text :
+       {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
+    for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
+  if (parts_.arguments.gradient_accumulation_steps > 1 || arguments_.microbatches > 1)
+    lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
+                                batches_at_a_time() * arguments_.microbatches,
+                                arguments_.microbatches, batches_at_a_time()));
+  return lines;
+}
+
+std::vector<std::string> MeshEngine::describe_gradients() const {
+  if (mesh_.shape().rdp == 1) return {};
+  const TrainingArguments& a = parts_.arguments;
+  return {fmt::format(
+      "gradients: buckets of {:.4g} MiB, the first {:.4g}, summed over {} replicas; a step waits "
+      "for all of them",
+      a.ddp_bucket_cap_mb, a.ddp_first_bucket_cap_mb, mesh_.shape().rdp)};
+}
+
+void MeshEngine::prepare_training() {
+  if (optimizer_) return;
+  std::vector<nn::Segment> segments = weights_->segments();
+  for (nn::Segment& segment : segments)
+    for (const nn::Parameter* parameter : model_->parameters())
+      if (parameter->name() == segment.name) segment.in_norm = model_->counts_in_norm(*parameter);
+  optimizer_ = make_optimizer(parts_, std::move(segments));
+}
+
+int MeshEngine::batches_at_a_time() const {
+  return static_cast<int>(parts_.arguments.gradient_accumulation_steps);
+}
+
+std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int64_t first_ordinal,
+                                        const nn::LossOptions& loss) const {
+  const std::int64_t pieces = arguments_.microbatches, parts = model_->batch_parts();
+  const std::int64_t stride = context_.random.sample_stride;
+  MemoryResource& memory = context_.memory();
+  std::vector<Microbatch> all;
+  for (const Batch& batch : batches) {
+    nn::ChainInput input = filled_up(task_.chain_input(batch, memory), pieces * parts, memory);
+    input.loss = loss;
+    const std::int64_t rows = input.ids.shape()[0] / (pieces * parts);
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      const std::int64_t first = (piece * parts + model_->batch_part()) * rows;
+      // Relative to the step: counters have 24 bits for samples, and step itself is another word.
+      all.push_back(
+          {rows_of(input, first, rows),
+           static_cast<std::uint32_t>(batch.ordinals.first - first_ordinal + first * stride)});
+    }
+  }
+  // The last update of an epoch may have fewer batches. Any length that sequences divide into.
+  while (static_cast<std::int64_t>(all.size()) < batches_at_a_time() * pieces)
+    all.push_back({nothing(mesh_.shape().tp, memory),
+                   static_cast<std::uint32_t>(model_->batch_part() * stride)});
+  return all;
+}
+
+StepDone MeshEngine::step(const StepWork& work) {
+  Tracer* const tracer = parts_.trainer.tracer;
+  const std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, work.loss);
+  StepDone done;
+  {
+    const TraceSpan span(tracer, "step", "pipeline");
+    done.loss_sum = model_->train(microbatches).sum;
+  }
+  const TraceSpan span(tracer, "step", "optimizer");
+  nn::StepOptions options{.learning_rate = work.learning_rate,
+                          .gradient_scale = 1.0 / scaler_.scale(),
+                          .max_gradient_norm = parts_.arguments.max_grad_norm};
+  options.sum_over_shards = [this](double sum) { return model_->sum_over_replica(sum); };
+  done.outcome = optimizer_->step(step_state_, options);
+  scaler_.update(done.outcome.skipped);
+  return done;
+}
+
+LossSums MeshEngine::evaluate(std::span<const Batch> batches) {
+  const std::vector<Microbatch> microbatches = cut(batches, 0, {});
+  const parallel::StageLoss loss = model_->evaluate(microbatches);  // of all ranks, on each
+  if (mesh_.world().rank() != 0) return {};
+  return {loss.sum, static_cast<double>(loss.targets)};
+}
+
+bool MeshEngine::writes(const nn::Parameter& parameter) const {
+  return mesh_.place().rdp == 0 && model_->counts_in_norm(parameter);
+}
+
+std::vector<HeldNumbers> MeshEngine::weights() const {
+  std::vector<HeldNumbers> all;
+  const std::vector<nn::NamedTensor> masters = weights_->masters();
+  for (std::size_t i = 0; i < masters.size(); ++i)
+    all.push_back(
+        {held_of(*model_->parameters()[i], masters[i].tensor.dtype()), masters[i].tensor});
+  return all;
+}
+
+std::vector<HeldNumbers> MeshEngine::moments() const {
+  std::vector<HeldNumbers> all;
+  for (const nn::NamedTensor& moment : optimizer_->state_tensors()) {  // "exp_avg/NAME"
+    const std::size_t name = moment.name.find('/') + 1;
+    for (const nn::Parameter* parameter : model_->parameters())
+      if (parameter->name() == moment.name.substr(name))
+        all.push_back(
+            {held_of(*parameter, DType::f32, moment.name.substr(0, name)), moment.tensor});
+  }
+  return all;
+}
+
+std::vector<HeldNumbers> MeshEngine::written(std::vector<HeldNumbers> numbers) const {
+  std::erase_if(numbers, [this](const HeldNumbers& one) {
+    return std::ranges::none_of(model_->parameters(), [&](const nn::Parameter* parameter) {
+      return one.held.name.substr(one.held.name.find('/') + 1) == parameter->name() &&
+             writes(*parameter);
+    });
+  });
+  return numbers;
+}
+
+Engine::Write MeshEngine::snapshot(bool with_optimizer) {
+  MemoryResource& memory = context_.memory();
+  auto copy = std::make_shared<std::vector<HeldNumbers>>(copied(written(weights()), memory));
+  if (with_optimizer)
+    for (HeldNumbers& moment : copied(written(moments()), memory))
+      copy->push_back(std::move(moment));
+  return [copy, task = &task_, rank = mesh_.world().rank(),
+          ranks = mesh_.world().size()](const std::string& directory) {
+    write_held(directory, rank, ranks, *copy);
+    if (rank == 0) task->save_setup(directory);
+  };
+}
+
+void MeshEngine::load_weights(const std::string& directory) {
+  read_weights(directory, task_, context_.kernels(), weights());
+  weights_->refresh();
+}
+
+void MeshEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
+  read_optimizer(directory, context_.kernels(), moments());
+  step_state_.step = static_cast<std::uint32_t>(updates);
+}
+
+// Through files in parts, a tensor at a time: no rank ever holds the model.
+void MeshEngine::save_model(const std::string& directory) {
+  collectives::Communicator& world = mesh_.world();
+  // A name that the next run clears away, should this one end here.
+  const std::string in_parts = directory + "/tmp-checkpoint-model.0";
+  if (world.rank() == 0) {
+    std::error_code error;
+    fs::remove_all(in_parts, error);
+    fs::create_directories(in_parts, error);
+    if (error)
+      throw Error(ErrorCode::io, fmt::format("cannot make {}: {}", in_parts, error.message()),
+                  "choose another --output_dir or its permissions");
+  }
+  world.barrier()->wait();
+  write_held(in_parts, world.rank(), world.size(), written(weights()));
+  world.barrier()->wait();
+  if (world.rank() != 0) return;
+  const auto checkpoint = ShardedCheckpoint::open(in_parts);
+  Tensor whole;
+  task_.save(directory, [&](const nn::Parameter& parameter) {
+    whole = {};
+    whole =
+        Tensor::empty(parameter.whole_shape(), DType::f32, context_.memory(), MemoryTag::workspace);
+    checkpoint.read(whole_tensor(parameter.name(), parameter.whole_shape(), DType::f32),
+                    whole.view());
+    return whole.const_view();
+  });
+  std::error_code ignored;
+  fs::remove_all(in_parts, ignored);
+}
+
+}  // namespace shoal
