@@ -10,20 +10,21 @@ constexpr std::int64_t kAlignment = 16;  // f32 elements: a cache line
 }  // namespace
 
 MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compute,
-                             kernels::Kernels& kernels, MemoryResource& memory)
+                             kernels::Kernels& kernels, MemoryResource& memory,
+                             const std::function<void(Parameter&)>& fill)
     : compute_(compute), kernels_(kernels) {
   std::int64_t total = 0;
-  for (Parameter* parameter : parameters) {
-    SHOAL_CHECK(parameter->value.defined() && parameter->value.dtype() == DType::f32,
-                "{} must hold f32 numbers before masters are made of them", parameter->name());
+  for (const Parameter* parameter : parameters)
     if (parameter->trainable())
       total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
-  }
   Tensor block;
   if (compute != DType::f32)
     block = Tensor::empty({total}, DType::f32, memory, MemoryTag::optimizer);
   std::int64_t offset = 0;
   for (Parameter* parameter : parameters) {
+    if (fill && !parameter->value.defined()) fill(*parameter);
+    SHOAL_CHECK(parameter->value.defined() && parameter->value.dtype() == DType::f32,
+                "{} must hold f32 numbers before masters are made of them", parameter->name());
     Tensor master = parameter->value;
     if (compute != DType::f32) {
       Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters);

@@ -1,6 +1,7 @@
 // f32 masters of a model that computes in 16 bits (decision 12).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,9 +14,10 @@ class MasterWeights {
  public:
   // `parameters` hold f32 values (initialised or loaded). compute f32: they are their own masters.
   // bf16/f16: their numbers move to masters in one block (MemoryTag::optimizer), and `value`
-  // becomes a rounded copy. Parameters that are not trainable get the copy and no master.
+  // becomes a rounded copy. Parameters that are not trainable get the copy and no master. One that
+  // has no value yet gets it from `fill` just before: only one at a time is whole in f32 then.
   MasterWeights(std::span<Parameter* const> parameters, DType compute, kernels::Kernels& kernels,
-                MemoryResource& memory);
+                MemoryResource& memory, const std::function<void(Parameter&)>& fill = {});
 
   // For an Optimizer, in the order of `parameters`, trainable ones only. Their gradients must
   // exist.
