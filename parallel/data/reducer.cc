@@ -19,6 +19,13 @@ std::int64_t bytes_of(const GradientBucket& bucket) {
   return (bucket.end - bucket.begin) * static_cast<std::int64_t>(sizeof(float));
 }
 
+std::vector<std::int64_t> trainable_counts(std::span<nn::Parameter* const> parameters) {
+  std::vector<std::int64_t> counts;
+  for (const nn::Parameter* parameter : parameters)
+    if (parameter->trainable()) counts.push_back(parameter->shape().count());
+  return counts;
+}
+
 }  // namespace
 
 double ReducerStatistics::hidden_share() const {
@@ -42,20 +49,28 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
 
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)
-    : reduction_(std::move(reduction)), options_(options) {
+    : Reducer(parameters, reduction,
+              plan_buckets(trainable_counts(parameters),
+                           {.bucket_bytes = options.bucket_bytes,
+                            .first_bucket_bytes = options.first_bucket_bytes,
+                            .parts = reduction->parts()}),
+              options) {}
+
+Reducer::Reducer(std::span<nn::Parameter* const> parameters,
+                 std::shared_ptr<BucketReduction> reduction, BucketPlan plan,
+                 const ReducerOptions& options)
+    : reduction_(std::move(reduction)), options_(options), plan_(std::move(plan)) {
   SHOAL_CHECK(options.buckets_in_flight >= 0,
               "{} gradient buckets in flight; give 1 or more, or 0 for no bound",
               options.buckets_in_flight);
-  std::vector<std::int64_t> counts;
   for (nn::Parameter* parameter : parameters) {
     if (!parameter->trainable()) continue;
     index_of_.emplace(parameter, static_cast<int>(parameters_.size()));
     parameters_.push_back(parameter);
-    counts.push_back(parameter->shape().count());
   }
-  plan_ = plan_buckets(counts, {.bucket_bytes = options.bucket_bytes,
-                                .first_bucket_bytes = options.first_bucket_bytes,
-                                .parts = reduction_->parts()});
+  SHOAL_CHECK(plan_.offsets.size() == parameters_.size(),
+              "a plan of {} parameters for {} trainable ones", plan_.offsets.size(),
+              parameters_.size());
   flat_ = Tensor::zeros({std::max<std::int64_t>(plan_.count, 1)}, DType::f32, reduction_->memory(),
                         MemoryTag::gradients);
   const std::size_t buckets = plan_.buckets.size();
@@ -75,7 +90,8 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& parameter = *parameters_[i];
-    parameter.gradient = flat_.narrowed(0, plan_.offsets[i], counts[i]).reshaped(parameter.shape());
+    parameter.gradient =
+        flat_.narrowed(0, plan_.offsets[i], parameter.shape().count()).reshaped(parameter.shape());
     parameter.clear_gradient();
     parameter.set_ready_hook(
         [this, index = static_cast<int>(i)](nn::Parameter&) { on_ready(index); });

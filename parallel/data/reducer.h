@@ -77,6 +77,10 @@ class Reducer {
   // The same with another way to sum; "the sum over all ranks" below is then what it makes.
   Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
           const ReducerOptions& options = {});
+  // The same in buckets that somebody else planned for the trainable ones, whose lengths divide
+  // into reduction->parts(); options.bucket_bytes is passed over.
+  Reducer(std::span<nn::Parameter* const> parameters, std::shared_ptr<BucketReduction> reduction,
+          BucketPlan plan, const ReducerOptions& options);
   // Takes its hooks away, waits for nothing; aborts where buckets are in flight (mpi: see work.h).
   ~Reducer();
   Reducer(const Reducer&) = delete;

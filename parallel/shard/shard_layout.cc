@@ -8,24 +8,32 @@
 namespace shoal::parallel {
 namespace {
 
-ShardPlan plan_of(const ShardLayout& layout, std::span<const std::vector<nn::Parameter*>> units) {
-  std::vector<std::int64_t> counts;
+using Parameters = std::span<const std::vector<nn::Parameter*>>;
+
+// Those that the layout has.
+std::vector<std::vector<int>> indices_of(const ShardLayout& layout, Parameters lists) {
   std::unordered_map<const nn::Parameter*, int> index_of;
-  for (const nn::Parameter* parameter : layout.parameters) {
-    index_of.emplace(parameter, static_cast<int>(counts.size()));
-    counts.push_back(parameter->shape().count());
-  }
-  const ShardPlanOptions options = layout.plan_options();
-  if (layout.options.level < 3) return plan_shards(counts, options);
-  std::vector<std::vector<int>> read(units.size());
-  for (std::size_t unit = 0; unit < units.size(); ++unit)
-    for (const nn::Parameter* parameter : units[unit])
+  for (const nn::Parameter* parameter : layout.parameters)
+    index_of.emplace(parameter, static_cast<int>(index_of.size()));
+  std::vector<std::vector<int>> indices(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i)
+    for (const nn::Parameter* parameter : lists[i])
       if (const auto found = index_of.find(parameter); found != index_of.end())
-        read[unit].push_back(found->second);
+        indices[i].push_back(found->second);
+  return indices;
+}
+
+ShardPlan plan_of(const ShardLayout& layout, Parameters units,
+                  const std::vector<std::vector<int>>& apart) {
+  std::vector<std::int64_t> counts;
+  for (const nn::Parameter* parameter : layout.parameters)
+    counts.push_back(parameter->shape().count());
+  const ShardPlanOptions options = layout.plan_options();
+  if (layout.options.level < 3) return plan_shards(counts, options, apart);
   const std::int64_t threshold = layout.groups.shards() == 1
                                      ? std::numeric_limits<std::int64_t>::max()
                                      : layout.options.persistence_threshold;
-  return plan_unit_shards(counts, read, threshold, options);
+  return plan_unit_shards(counts, indices_of(layout, units), threshold, options, apart);
 }
 
 }  // namespace
@@ -38,8 +46,7 @@ ShardPlanOptions ShardLayout::plan_options() const {
 }
 
 ShardLayout make_shard_layout(std::span<nn::Parameter* const> parameters, const ShardGroups& groups,
-                              const ShardingOptions& options,
-                              std::span<const std::vector<nn::Parameter*>> units) {
+                              const ShardingOptions& options, Parameters units, Parameters apart) {
   SHOAL_CHECK(groups.shard != nullptr, "sharding without a shard group");
   SHOAL_CHECK(options.level >= 1 && options.level <= 3,
               "sharding level {}; 1 shards optimizer state, 2 gradients too, 3 parameters too "
@@ -61,12 +68,18 @@ ShardLayout make_shard_layout(std::span<nn::Parameter* const> parameters, const 
   layout.groups = groups;
   for (nn::Parameter* parameter : parameters)
     (parameter->trainable() ? layout.parameters : layout.frozen).push_back(parameter);
-  layout.plan = plan_of(layout, units);
+  const std::vector<std::vector<int>> sets = indices_of(layout, apart);
+  layout.plan = plan_of(layout, units, sets);
   layout.segments = shard_segments(layout.plan, groups.rank());
   layout.buckets_of.resize(layout.parameters.size());
   for (int b = 0; b < layout.plan.buckets(); ++b)
     for (const GradientBucket::Entry& entry : layout.plan.bucket(b).entries)
       layout.buckets_of[static_cast<std::size_t>(entry.parameter)].push_back(b);
+  layout.set_of.assign(static_cast<std::size_t>(layout.plan.buckets()), -1);
+  for (std::size_t set = 0; set < sets.size(); ++set)
+    for (const int parameter : sets[set])
+      for (const int b : layout.buckets_of[static_cast<std::size_t>(parameter)])
+        layout.set_of[static_cast<std::size_t>(b)] = static_cast<int>(set);
   return layout;
 }
 

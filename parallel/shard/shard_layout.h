@@ -12,7 +12,7 @@ namespace shoal::parallel {
 
 struct ShardingOptions {
   // 1: optimizer state (shard_optimizer_state). 2: gradients too. 3: parameters too
-  // (sharded_data_parallel_degree > 1 in SMP).
+  // (sharded_data_parallel_degree > 1 in SMP). ParallelOptions knows 0 too: nothing.
   int level = 1;
   std::int64_t bucket_elements = 500'000'000;  // sdp_reduce_bucket_size
   std::int64_t first_bucket_elements = 0;      // of the one that is ready first; 0: as the others
@@ -32,16 +32,21 @@ struct ShardLayout {
   ShardPlan plan;                            // of `parameters`
   std::vector<ShardSegment> segments;        // this rank's
   std::vector<std::vector<int>> buckets_of;  // by parameter
+  std::vector<int> set_of;                   // by bucket: which of `apart` it is of; -1: of none
 
   ShardPlanOptions plan_options() const;
 };
 
 // The same `parameters` and options on every rank of both groups. `units` (level 3, else passed
-// over): what each unit of the whole model reads, also those of other pipeline stages. Parameters
-// and groups must outlive the result. With one rank a shard group, level 3 has nothing to drop and
-// keeps every parameter whole. Throws on options out of range.
+// over): what each unit of the whole model reads, also those of other pipeline stages. `apart`:
+// sets of parameters that lie in buckets of their own, so that ranks of other shard groups that
+// have the same set (in that order) own the same elements of it: tied weights of other stages, what
+// is replicated over tensor parallelism. Parameters that are not trainable are passed over.
+// Parameters and groups must outlive the result. With one rank a shard group, level 3 has nothing
+// to drop and keeps every parameter whole. Throws on options out of range.
 ShardLayout make_shard_layout(std::span<nn::Parameter* const> parameters, const ShardGroups& groups,
                               const ShardingOptions& options,
-                              std::span<const std::vector<nn::Parameter*>> units = {});
+                              std::span<const std::vector<nn::Parameter*>> units = {},
+                              std::span<const std::vector<nn::Parameter*>> apart = {});
 
 }  // namespace shoal::parallel

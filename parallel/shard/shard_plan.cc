@@ -37,6 +37,43 @@ std::vector<std::vector<int>> readers_of(std::size_t parameters,
   return readers;
 }
 
+// All parameters once: the sets, with what is in none of them before the others.
+std::vector<std::vector<int>> sets_of(std::size_t parameters, ShardSets apart) {
+  std::vector<char> taken(parameters, 0);
+  std::vector<std::vector<int>> sets(1);
+  for (const std::vector<int>& set : apart) {
+    for (const int parameter : set) {
+      SHOAL_CHECK(parameter >= 0 && at(parameter) < parameters && !taken[at(parameter)],
+                  "parameter {} of {} is unknown, or in two sets", parameter, parameters);
+      taken[at(parameter)] = 1;
+    }
+    sets.push_back(set);
+  }
+  for (std::size_t i = 0; i < parameters; ++i)
+    if (!taken[i]) sets.front().push_back(static_cast<int>(i));
+  return sets;
+}
+
+// Buckets of these parameters behind what the plan has.
+void append(BucketPlan& plan, std::span<const int> parameters, std::span<const std::int64_t> counts,
+            const ShardPlanOptions& options) {
+  std::vector<std::int64_t> own;
+  for (const int parameter : parameters) own.push_back(counts[at(parameter)]);
+  BucketPlan more = plan_buckets(own, options.bucket_options());
+  for (GradientBucket& bucket : more.buckets) {
+    bucket.begin += plan.count;
+    bucket.end += plan.count;
+    for (GradientBucket::Entry& entry : bucket.entries) {
+      entry.parameter = parameters[at(entry.parameter)];
+      entry.offset += plan.count;
+    }
+    plan.buckets.push_back(std::move(bucket));
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    plan.offsets[at(parameters[i])] = more.offsets[i] + plan.count;
+  plan.count += more.count;
+}
+
 }  // namespace
 
 BucketOptions ShardPlanOptions::bucket_options() const {
@@ -51,34 +88,41 @@ BucketOptions ShardPlanOptions::bucket_options() const {
           .cut = cut};
 }
 
-ShardPlan plan_shards(std::span<const std::int64_t> counts, const ShardPlanOptions& options) {
+ShardPlan plan_shards(std::span<const std::int64_t> counts, const ShardPlanOptions& options,
+                      ShardSets apart) {
   check(options);
   ShardPlan plan;
   plan.shards = options.shards;
-  plan.flat = plan_buckets(counts, options.bucket_options());
+  plan.flat.offsets.resize(counts.size());
+  for (const std::vector<int>& set : sets_of(counts.size(), apart))
+    append(plan.flat, set, counts, options);
   return plan;
 }
 
 ShardPlan plan_unit_shards(std::span<const std::int64_t> counts,
                            std::span<const std::vector<int>> units,
-                           std::int64_t persistence_threshold, const ShardPlanOptions& options) {
+                           std::int64_t persistence_threshold, const ShardPlanOptions& options,
+                           ShardSets apart) {
   check(options);
   SHOAL_CHECK(persistence_threshold >= 0,
               "sdp_param_persistence_threshold = {}; give 0 or more elements",
               persistence_threshold);
   const auto readers = readers_of(counts.size(), units);
-  std::map<std::vector<int>, std::vector<int>> groups;  // by readers: parameters
-  std::vector<int> whole;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (readers[i].empty() || counts[i] <= persistence_threshold)
-      whole.push_back(static_cast<int>(i));
-    else
-      groups[readers[i]].push_back(static_cast<int>(i));
-  }
+  const auto sets = sets_of(counts.size(), apart);
+  // By set and readers: parameters.
+  std::map<std::pair<std::size_t, std::vector<int>>, std::vector<int>> groups;
+  std::vector<std::vector<int>> whole(sets.size());
+  for (std::size_t set = 0; set < sets.size(); ++set)
+    for (const int i : sets[set]) {
+      if (readers[at(i)].empty() || counts[at(i)] <= persistence_threshold)
+        whole[set].push_back(i);
+      else
+        groups[{set, readers[at(i)]}].push_back(i);
+    }
   ShardPlan plan;
   plan.shards = options.shards;
   plan.flat.offsets.resize(counts.size());
-  for (const auto& [units_of_group, parameters] : groups) {
+  for (const auto& [key, parameters] : groups) {
     GradientBucket bucket{{}, plan.flat.count, plan.flat.count};
     for (const int parameter : parameters) {
       plan.flat.offsets[at(parameter)] = bucket.end;
@@ -90,23 +134,7 @@ ShardPlan plan_unit_shards(std::span<const std::int64_t> counts,
     plan.flat.buckets.push_back(std::move(bucket));
   }
   plan.unit_buckets = plan.buckets();
-
-  std::vector<std::int64_t> whole_counts;
-  for (const int parameter : whole) whole_counts.push_back(counts[at(parameter)]);
-  const std::int64_t begin = plan.flat.count;
-  BucketPlan rest = plan_shards(whole_counts, options).flat;
-  for (GradientBucket& bucket : rest.buckets) {
-    bucket.begin += begin;
-    bucket.end += begin;
-    for (GradientBucket::Entry& entry : bucket.entries) {
-      entry.parameter = whole[at(entry.parameter)];
-      entry.offset += begin;
-    }
-    plan.flat.buckets.push_back(std::move(bucket));
-  }
-  for (std::size_t i = 0; i < whole.size(); ++i)
-    plan.flat.offsets[at(whole[i])] = rest.offsets[i] + begin;
-  plan.flat.count += rest.count;
+  for (const std::vector<int>& set : whole) append(plan.flat, set, counts, options);
   return plan;
 }
 

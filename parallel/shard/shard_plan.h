@@ -47,16 +47,23 @@ struct ShardPlan {
   }
 };
 
+// Sets of parameters (indices into `counts`) that share buckets with no others: ranks that hold the
+// same set, and else other parameters, cut it alike. A parameter is in one of them or in none.
+using ShardSets = std::span<const std::vector<int>>;
+
 // Levels 1 and 2. `counts`: elements of each parameter in the order of registration.
-ShardPlan plan_shards(std::span<const std::int64_t> counts, const ShardPlanOptions& options);
+ShardPlan plan_shards(std::span<const std::int64_t> counts, const ShardPlanOptions& options,
+                      ShardSets apart = {});
 
 // Level 3. `units`: which parameters (indices into `counts`) each unit reads, in the order of the
 // forward. A bucket holds what is read by the same units: one for each unit, and one for what is
-// shared by the same ones (tied weights). Parameters of at most `persistence_threshold` elements
-// and those that no unit reads stay whole, in buckets of `options` behind the others.
+// shared by the same ones (tied weights); of `apart`, of one set. Parameters of at most
+// `persistence_threshold` elements and those that no unit reads stay whole, in buckets of `options`
+// behind the others.
 ShardPlan plan_unit_shards(std::span<const std::int64_t> counts,
                            std::span<const std::vector<int>> units,
-                           std::int64_t persistence_threshold, const ShardPlanOptions& options);
+                           std::int64_t persistence_threshold, const ShardPlanOptions& options,
+                           ShardSets apart = {});
 
 // A run of a parameter's elements that one rank owns.
 struct ShardSegment {

@@ -22,9 +22,8 @@ class KeptGradients final : public ShardedGradients {
  public:
   KeptGradients(const ShardLayout& layout, Tracer* tracer)
       : layout_(layout),
-        reducer_(layout.parameters, make_shard_reduction(layout.groups), options(layout, tracer)) {
-    SHOAL_ASSERT(reducer_.plan().count == layout.plan.flat.count);
-  }
+        reducer_(layout.parameters, make_shard_reduction(layout.groups), layout.plan.flat,
+                 {.tracer = tracer}) {}
   void begin_step() override { reducer_.begin_step(); }
   void arm() override { reducer_.arm(); }
   void finish() override { reducer_.finish(); }
@@ -42,12 +41,6 @@ class KeptGradients final : public ShardedGradients {
   }
 
  private:
-  static ReducerOptions options(const ShardLayout& layout, Tracer* tracer) {
-    const BucketOptions buckets = layout.plan_options().bucket_options();
-    return {.bucket_bytes = buckets.bucket_bytes,
-            .first_bucket_bytes = buckets.first_bucket_bytes,
-            .tracer = tracer};
-  }
   const ShardLayout& layout_;
   Reducer reducer_;
 };

@@ -102,6 +102,49 @@ TEST(ShardPlan, GivesEachUnitABucketAndSharedParametersTheirOwn) {
   }
 }
 
+// What a rank owns of a parameter: (first, count).
+std::vector<std::pair<std::int64_t, std::int64_t>> owned(const ShardPlan& plan, int rank,
+                                                         int parameter) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
+  for (const ShardSegment& segment : shard_segments(plan, rank))
+    if (segment.parameter == parameter) runs.emplace_back(segment.first, segment.count);
+  return runs;
+}
+
+TEST(ShardPlan, CutsASetAlikeWhateverElseThereIs) {
+  // 0 and 7 are tied with another stage, which has nothing else but a parameter of its own.
+  const std::vector<std::int64_t> other{kCounts[7], 999, kCounts[0]};
+  const std::vector<std::vector<int>> here{{0, 7}}, there{{2, 0}};
+  const std::vector<std::vector<int>> units{{0, 1}, {2, 3, 4, 5, 6}, {7, 8, 10}, {9, 0}},
+      other_units{{2}, {}, {0}, {1, 2}};
+  for (const int ranks : {1, 2, 3, 8})
+    for (const std::int64_t bucket : {1000, 4096, 1'000'000})
+      for (const int level : {1, 2, 3}) {
+        SCOPED_TRACE(fmt::format("{} ranks, buckets of {}, level {}", ranks, bucket, level));
+        const ShardPlanOptions options{
+            .shards = ranks, .bucket_elements = bucket, .cut = level == 1};
+        const ShardPlan one = level < 3 ? plan_shards(kCounts, options, here)
+                                        : plan_unit_shards(kCounts, units, 100, options, here);
+        const ShardPlan two = level < 3 ? plan_shards(other, options, there)
+                                        : plan_unit_shards(other, other_units, 100, options, there);
+        expect_partition(one, kCounts);
+        expect_partition(two, other);
+        for (int rank = 0; rank < ranks; ++rank) {
+          EXPECT_EQ(owned(one, rank, 0), owned(two, rank, 2));
+          EXPECT_EQ(owned(one, rank, 7), owned(two, rank, 0));
+        }
+        for (int b = 0; b < one.buckets(); ++b) {
+          int of_set = 0;
+          for (const auto& entry : one.bucket(b).entries)
+            of_set += entry.parameter == 0 || entry.parameter == 7;
+          EXPECT_TRUE(of_set == 0 || of_set == std::ssize(one.bucket(b).entries)) << b;
+        }
+      }
+  EXPECT_THAT(test::error_text(
+                  [&] { plan_shards(kCounts, {}, std::vector<std::vector<int>>{{1, 2}, {2}}); }),
+              HasSubstr("parameter 2 of 11 is unknown, or in two sets"));
+}
+
 TEST(ShardPlan, PutsConsecutiveRanksIntoAShardGroup) {
   for (int ranks = 1; ranks <= 17; ++ranks)
     for (int degree = 1; degree <= ranks; ++degree) {
