@@ -11,7 +11,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/gpt2/model.h"
-#include "shoal/parallel/apply/parallel_model.h"
+#include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/parallel/pipeline/simulate.h"
 #include "shoal/runtime/base/error.h"
@@ -127,14 +127,10 @@ class Training {
     predicted_activations = predict_activations(*model, options, units,
                                                 static_cast<double>(ids.count() * a.channels * 4)) /
                             (options.prescaled_batch ? layout.mesh.tp : 1);
-    std::vector<nn::Segment> segments;
-    for (nn::Parameter* parameter : model->parameters())
-      segments.push_back({.name = parameter->name(),
-                          .master = parameter->value,
-                          .gradient = parameter->gradient,
-                          .decays = parameter->decays(),
-                          .in_norm = model->counts_in_norm(*parameter)});
-    optimizer_ = nn::make_adamw(kernels, memory, std::move(segments), {});
+    optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
+        *model, [&](std::vector<nn::Segment> segments) {
+          return nn::make_adamw(kernels, memory, std::move(segments), {});
+        });
     const std::int64_t rows =
         a.rows / layout.mesh.rdp / options.microbatches / model->batch_parts();
     SHOAL_CHECK(rows > 0, "{} rows do not divide over rdp {} x {} microbatches x {}", a.rows,
@@ -154,9 +150,7 @@ class Training {
 
   double step() {
     const parallel::StageLoss loss = model->train(microbatches_);
-    nn::StepOptions options{.learning_rate = 1e-3, .max_gradient_norm = 1};
-    options.sum_over_shards = [this](double sum) { return model->sum_over_replica(sum); };
-    optimizer_->step(state_, options);
+    optimizer_->step(state_, {.learning_rate = 1e-3, .max_gradient_norm = 1});
     return loss.sum / static_cast<double>(loss.targets);
   }
 
@@ -203,7 +197,7 @@ class Training {
   std::unique_ptr<ParallelModel> model;
 
  private:
-  std::unique_ptr<nn::Optimizer> optimizer_;
+  std::unique_ptr<parallel::DistributedOptimizer> optimizer_;
   std::vector<Microbatch> microbatches_;
 };
 

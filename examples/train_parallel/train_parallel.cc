@@ -1,4 +1,5 @@
-// GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, and checkpoints in parts.
+// GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, training state sharded over the
+// replicas, and checkpoints in parts.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,8 +10,8 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/legality.h"
-#include "shoal/parallel/apply/parallel_model.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/rendezvous/threads.h"
@@ -22,6 +23,7 @@ constexpr std::int64_t kGlobalBatch = 16, kLength = 32, kVocabulary = 64;
 
 struct Options {
   std::int64_t pipeline = 1, tensor = 1, microbatches = 4, steps = 20;
+  std::int64_t sharding = 0, sharded_degree = 0;
   std::string schedule = "1f1b", save, resume;
 };
 
@@ -43,22 +45,10 @@ nn::ChainInput samples(std::int64_t step, std::int64_t first, std::int64_t rows,
   return input;
 }
 
-// Every tensor of this rank with what it is of the whole: weights, and AdamW's moments beside them.
-std::vector<std::pair<HeldTensor, Tensor>> state_of(const parallel::ParallelModel& model,
-                                                    const nn::Optimizer& optimizer) {
-  std::map<std::string, const nn::Parameter*> by_name;
-  std::vector<std::pair<HeldTensor, Tensor>> all;
-  for (const nn::Parameter* parameter : model.parameters()) {
-    by_name[parameter->name()] = parameter;
-    all.emplace_back(held_of(*parameter, DType::f32), parameter->value);
-  }
-  for (const nn::NamedTensor& moment : optimizer.state_tensors()) {  // "exp_avg/NAME"
-    const std::size_t slash = moment.name.find('/');
-    all.emplace_back(held_of(*by_name.at(moment.name.substr(slash + 1)), DType::f32,
-                             moment.name.substr(0, slash + 1)),
-                     moment.tensor);
-  }
-  return all;
+// What a tensor of the optimizer is of the whole model's: a checkpoint knows nothing of meshes.
+HeldTensor held_tensor(const parallel::HeldRun& run) {
+  return held_of(*run.parameter, run.first, run.first + run.tensor.count(), run.tensor.dtype(),
+                 run.state.empty() ? "" : run.state + "/");
 }
 
 int train(const Options& o) {
@@ -98,6 +88,8 @@ int train(const Options& o) {
   request.microbatches = static_cast<int>(o.microbatches);
   request.batch = kGlobalBatch * o.pipeline / world.size;
   request.length = kLength;
+  request.sharding = static_cast<int>(o.sharding);
+  request.sharded_degree = static_cast<int>(o.sharded_degree);
   parallel::check_layout(request, {gpt2.units(), config.n_head, config.inner()});
 
   parallel::ProcessMesh mesh(*communicator,
@@ -107,26 +99,22 @@ int train(const Options& o) {
   options.schedule = kind;
   options.microbatches = request.microbatches;
   options.chunks = chunks;
+  options.sharding.level = request.sharding;
+  options.sharding.persistence_threshold = kLength;
+  options.sharded_degree = request.sharded_degree;
   parallel::ParallelModel model(context, gpt2, mesh, options);
   if (world.rank == 0) std::printf("%s", model.describe().c_str());
 
-  std::vector<nn::Segment> segments;
-  for (nn::Parameter* parameter : model.parameters()) {
-    nn::Segment segment;
-    segment.name = parameter->name();
-    segment.master = parameter->value;
-    segment.gradient = parameter->gradient;
-    segment.decays = parameter->decays();
-    segment.in_norm = model.counts_in_norm(*parameter);
-    segments.push_back(segment);
-  }
-  const auto optimizer = nn::make_adamw(*kernels, memory, std::move(segments), {});
+  parallel::DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
+    return nn::make_adamw(*kernels, memory, std::move(segments), {});
+  });
 
   std::int64_t first_step = 0;
   if (!o.resume.empty()) {
     const ShardedCheckpoint checkpoint = ShardedCheckpoint::open(o.resume);
-    for (const auto& [held, tensor] : state_of(model, *optimizer))
-      checkpoint.read(held, tensor.view());
+    for (const parallel::HeldRun& run : optimizer.held())
+      checkpoint.read(held_tensor(run), run.tensor.view());
+    optimizer.refresh();
     float step = 0;
     checkpoint.read(whole_tensor("step", {1}, DType::f32), {&step, {1}, DType::f32});
     first_step = static_cast<std::int64_t>(step);
@@ -145,24 +133,18 @@ int train(const Options& o) {
           {samples(step, first, rows, memory), static_cast<std::uint32_t>(first)});
     }
     const parallel::StageLoss loss = model.train(microbatches);  // on every rank
-    nn::StepOptions update;
-    update.learning_rate = 3e-3;
-    update.max_gradient_norm = 1.0;
-    update.sum_over_shards = [&](double sum) { return model.sum_over_replica(sum); };
-    const nn::StepOutcome outcome = optimizer->step(state, update);
+    const nn::StepOutcome outcome =
+        optimizer.step(state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
     if (world.rank == 0 && (step % 5 == 0 || step + 1 == first_step + o.steps))
       std::printf("step %3ld  loss %.5f  gradient norm %.4f\n", static_cast<long>(step),
                   loss.sum / static_cast<double>(loss.targets), outcome.gradient_norm);
   }
 
   if (!o.save.empty()) {
-    // Of what several ranks hold, one writes: the first replica, and of tied weights one stage.
-    std::vector<HeldData> parts;
-    if (mesh.place().rdp == 0)
-      for (const auto& [held, tensor] : state_of(model, *optimizer))
-        for (const nn::Parameter* parameter : model.parameters())
-          if (held.name.ends_with(parameter->name()) && model.counts_in_norm(*parameter))
-            parts.push_back({held, tensor.reshaped({tensor.count()}).const_view()});
+    std::vector<HeldData> parts;  // of what several ranks hold, one writes
+    for (const parallel::HeldRun& run : optimizer.held())
+      if (run.writes)
+        parts.push_back({held_tensor(run), run.tensor.reshaped({run.tensor.count()}).const_view()});
     const auto done = static_cast<float>(first_step + o.steps);
     if (world.rank == 0)
       parts.push_back({whole_tensor("step", {1}, DType::f32), ConstView(&done, {1}, DType::f32)});
@@ -181,6 +163,8 @@ int main(int argc, char** argv) try {
   const std::map<std::string, std::int64_t*> numbers{{"--pipeline", &o.pipeline},
                                                      {"--tensor", &o.tensor},
                                                      {"--microbatches", &o.microbatches},
+                                                     {"--sharding", &o.sharding},
+                                                     {"--sharded-degree", &o.sharded_degree},
                                                      {"--steps", &o.steps}};
   const std::map<std::string, std::string*> words{
       {"--schedule", &o.schedule}, {"--save", &o.save}, {"--resume", &o.resume}};
@@ -196,7 +180,8 @@ int main(int argc, char** argv) try {
     if (end != nullptr && *end != '\0') {
       std::fprintf(stderr,
                    "usage: train_parallel [--pipeline N] [--tensor N] [--microbatches N] "
-                   "[--schedule NAME] [--steps N] [--save DIRECTORY] [--resume DIRECTORY]\n");
+                   "[--schedule NAME] [--sharding LEVEL] [--sharded-degree N] [--steps N] "
+                   "[--save DIRECTORY] [--resume DIRECTORY]\n");
       return 2;
     }
   }

@@ -136,6 +136,13 @@ std::vector<std::string> find_idle_options(const LayoutRequest& request) {
   const int replica = std::max(request.pipeline * request.tensor, 1);
   if (request.sharding > 0 && request.ranks == replica)
     idle.emplace_back("there is one replica, over which nothing is sharded");
+  else if (request.sharding > 0 && request.sharded_degree == 1)
+    idle.emplace_back(
+        "sharded_data_parallel_degree 1 is a shard group of one rank: nothing is cut");
+  if (request.sharding == 0 && request.sharded_degree > 1)
+    idle.push_back(
+        fmt::format("sharded_data_parallel_degree {} changes nothing at sharding level 0",
+                    request.sharded_degree));
   if (request.pipeline == 1 && request.chunks == 1 && request.schedule != ScheduleKind::simple &&
       request.schedule != ScheduleKind::interleaved)
     idle.push_back(fmt::format("a pipeline of one rank: {} is the order of its microbatches only",

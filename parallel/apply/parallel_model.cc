@@ -11,10 +11,6 @@ namespace {
 
 using collectives::ReduceOp;
 
-bool holds(const std::vector<nn::Parameter*>& parameters, const nn::Parameter* parameter) {
-  return std::find(parameters.begin(), parameters.end(), parameter) != parameters.end();
-}
-
 ActivationSplit split_of(const ParallelOptions& options, int tp) {
   if (tp == 1) return ActivationSplit::none;
   if (!options.prescaled_batch) return ActivationSplit::batch;
@@ -28,14 +24,13 @@ ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh
     : context_(context), chain_(chain), mesh_(mesh), options_(options) {
   split_tensors();
   cut();
-  find_tied();
-  make_reducers();
+  find_parameters();
+  make_state();
+  make_stages();
 }
 
-// Gradients lie in memory of communicators that end here.
-ParallelModel::~ParallelModel() {
-  for (nn::Parameter* parameter : parameters_) parameter->gradient = {};
-}
+// Hooks and gradients before the tapes, which the stages hold; values after them.
+ParallelModel::~ParallelModel() { state_->drop_gradients(); }
 
 void ParallelModel::split_tensors() {
   const int tp = mesh_.shape().tp;
@@ -69,7 +64,58 @@ void ParallelModel::cut() {
   SHOAL_CHECK(partition_.stages.size() == static_cast<std::size_t>(schedule_.stages()),
               "a partition of {} stages for a schedule of {}", partition_.stages.size(),
               schedule_.stages());
-  ChainStageOptions options{.checkpoint_group = options_.checkpoint_group};
+}
+
+// Every rank of the pipeline goes through the whole model, so that tied weights have the same order
+// on all of them.
+void ParallelModel::find_parameters() {
+  std::vector<nn::Parameter*> all;
+  std::map<nn::Parameter*, std::set<int>> ranks_of;  // of the pipeline
+  for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
+    for (int unit = partition_.stages[stage].first; unit < partition_.stages[stage].last; ++unit)
+      for (nn::Parameter* parameter : chain_.unit_parameters(unit)) {
+        if (ranks_of[parameter].empty()) all.push_back(parameter);
+        ranks_of[parameter].insert(schedule_.rank_of_stage[stage]);
+      }
+  const MeshPlace& place = mesh_.place();
+  std::map<std::vector<int>, collectives::Communicator*> groups;
+  for (nn::Parameter* parameter : all) {
+    const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
+    const bool here = std::binary_search(ranks.begin(), ranks.end(), place.pp);
+    collectives::Communicator* tied = nullptr;
+    if (ranks.size() > 1 && parameter->trainable()) {
+      if (!groups.contains(ranks)) {
+        tied_groups_.push_back(mesh_.pp().split(here ? 0 : -1, place.pp));
+        groups[ranks] = tied_groups_.back().get();
+      }
+      tied = groups[ranks];
+    }
+    if (!here) continue;
+    parameters_.push_back(parameter);
+    held_.push_back({parameter, gradient_is_partial(*parameter, split_), tied,
+                     ranks.front() == place.pp && (place.tp == 0 || parameter->is_part())});
+  }
+}
+
+void ParallelModel::make_state() {
+  ModelStateOptions options{.dtype = options_.dtype,
+                            .reducer = options_.reducer,
+                            .sharding = options_.sharding,
+                            .sharded_degree = options_.sharded_degree,
+                            .fill = options_.fill,
+                            .tracer = options_.tracer};
+  if (!options.fill)
+    options.fill = [this](nn::Parameter& parameter) {
+      nn::materialize(context_, {&parameter}, DType::f32);
+    };
+  state_ = sharded()
+               ? make_sharded_state(context_, chain_, mesh_, held_, options)
+               : make_whole_state(context_, mesh_, held_, split_ != ActivationSplit::none, options);
+}
+
+void ParallelModel::make_stages() {
+  ChainStageOptions options{.checkpoint_group = options_.checkpoint_group,
+                            .observer = state_->observer()};
   if (split_ == ActivationSplit::sequence) {
     options.sequence_parts = mesh_.shape().tp;
     options.sequence_part = mesh_.place().tp;
@@ -79,7 +125,6 @@ void ParallelModel::cut() {
     options.offloader = offloader_.get();
   }
   std::map<int, Stage*> table;
-  std::vector<char> mine(static_cast<std::size_t>(chain_.units()), 0);
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
     const auto at = static_cast<std::size_t>(stage);
     if (schedule_.rank_of_stage[at] != mesh_.place().pp) continue;
@@ -87,72 +132,34 @@ void ParallelModel::cut() {
     table[stage] =
         stages_.emplace(stage, std::make_unique<ChainStage>(context_, chain_, units, options))
             .first->second.get();
-    for (int unit = units.first; unit < units.last; ++unit)
-      mine[static_cast<std::size_t>(unit)] = 1;
   }
-  for (int unit = 0; unit < chain_.units(); ++unit) {
-    if (!mine[static_cast<std::size_t>(unit)]) continue;
-    for (nn::Parameter* parameter : chain_.unit_parameters(unit))
-      if (!holds(parameters_, parameter)) parameters_.push_back(parameter);
-  }
-  nn::materialize(context_, parameters_, options_.dtype);
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
       options_.offload_activations ? options_.activation_loading_horizon : 0);
   evaluator_ = std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer);
 }
 
-// Parameters that several stages read, by the ranks that hold them: every rank of the pipeline goes
-// through the same list, in the order of the model.
-void ParallelModel::find_tied() {
-  if (mesh_.shape().pp == 1) return;
-  std::vector<nn::Parameter*> all;
-  std::map<nn::Parameter*, std::set<int>> ranks_of;
-  for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
-    for (int unit = partition_.stages[stage].first; unit < partition_.stages[stage].last; ++unit)
-      for (nn::Parameter* parameter : chain_.unit_parameters(unit)) {
-        if (!holds(all, parameter)) all.push_back(parameter);
-        ranks_of[parameter].insert(schedule_.rank_of_stage[stage]);
-      }
-  std::map<std::vector<int>, collectives::Communicator*> groups;
-  for (nn::Parameter* parameter : all) {
-    if (!parameter->trainable()) continue;
-    const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
-    if (ranks.size() < 2) continue;
-    const bool here = std::binary_search(ranks.begin(), ranks.end(), mesh_.place().pp);
-    if (!groups.contains(ranks)) {
-      tied_groups_.push_back(mesh_.pp().split(here ? 0 : -1, mesh_.place().pp));
-      groups[ranks] = tied_groups_.back().get();
-    }
-    if (here) tied_.push_back({parameter, ranks, groups[ranks]});
+std::vector<OwnedRun> ParallelModel::frozen() const {
+  std::vector<OwnedRun> runs;
+  for (const HeldParameter& held : held_) {
+    if (held.parameter->trainable()) continue;
+    OwnedRun run{held.parameter, 0, {}, held.counted && mesh_.place().rdp == 0};
+    run.segment.name = held.parameter->name();
+    run.segment.master = held.parameter->value;
+    runs.push_back(std::move(run));
   }
-}
-
-void ParallelModel::make_reducers() {
-  std::vector<nn::Parameter*> over_rdp, over_dp;
-  for (nn::Parameter* parameter : parameters_)
-    (gradient_is_partial(*parameter, split_) ? over_dp : over_rdp).push_back(parameter);
-  ReducerOptions options = options_.reducer;
-  options.tracer = options_.tracer;
-  rdp_ = mesh_.rdp().split(0, mesh_.place().rdp);
-  over_rdp_ = std::make_unique<Reducer>(over_rdp, *rdp_, options);
-  if (split_ == ActivationSplit::none) return;
-  // Communicators are made by all ranks or none, whatever their stages hold.
-  dp_ = mesh_.dp().split(0, mesh_.dp().rank());
-  if (!over_dp.empty()) over_dp_ = std::make_unique<Reducer>(over_dp, *dp_, options);
+  return runs;
 }
 
 bool ParallelModel::counts_in_norm(const nn::Parameter& parameter) const {
-  if (mesh_.place().tp > 0 && !parameter.is_part()) return false;
-  for (const Tied& tied : tied_)
-    if (tied.parameter == &parameter) return tied.ranks.front() == mesh_.place().pp;
-  return true;
+  const auto held = std::ranges::find(held_, &parameter, &HeldParameter::parameter);
+  return held != held_.end() && held->counted;
 }
 
 double ParallelModel::sum_over_replica(double value) {
   if (mesh_.mp().size() > 1)
     mesh_.mp().all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();
-  return value;
+  return state_->sum_over_shards(value);
 }
 
 std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
@@ -186,15 +193,9 @@ StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microba
 
 StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   context_.mode = nn::Mode::train;
-  over_rdp_->begin_step();
-  if (over_dp_) over_dp_->begin_step();
-  const StageLoss loss = run(*executor_, microbatches, [this] {
-    over_rdp_->arm();
-    if (over_dp_) over_dp_->arm();
-  });
-  over_rdp_->finish();
-  if (over_dp_) over_dp_->finish();
-  sum_tied();
+  state_->begin_step();
+  const StageLoss loss = run(*executor_, microbatches, [this] { state_->arm(); });
+  state_->finish();
   return loss;
 }
 
@@ -203,22 +204,18 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
   context_.mode = nn::Mode::evaluate;
   const StageLoss loss = run(*evaluator_, microbatches, {});
   context_.mode = before;
+  state_->drop_idle();
   return loss;
-}
-
-void ParallelModel::sum_tied() {
-  for (const Tied& tied : tied_) {
-    float* gradient = tied.parameter->gradient.data<float>();
-    tied.group
-        ->all_reduce(gradient, gradient, tied.parameter->shape().count(), DType::f32, ReduceOp::sum)
-        ->wait();
-  }
 }
 
 std::string ParallelModel::describe() const {
   const MeshShape& shape = mesh_.shape();
-  return fmt::format("rdp {} x pp {} x tp {} ({}), schedule {} of {} microbatches\n{}", shape.rdp,
-                     shape.pp, shape.tp, mesh_.placement().letters(), schedule_.name,
+  const int degree = options_.sharded_degree == 0 ? shape.rdp : options_.sharded_degree;
+  const std::string sharding =
+      sharded() ? fmt::format(", sharding level {} over {} ranks", options_.sharding.level, degree)
+                : "";
+  return fmt::format("rdp {} x pp {} x tp {} ({}){}, schedule {} of {} microbatches\n{}", shape.rdp,
+                     shape.pp, shape.tp, mesh_.placement().letters(), sharding, schedule_.name,
                      options_.microbatches,
                      partition_table(partition_, units_, schedule_.rank_of_stage));
 }

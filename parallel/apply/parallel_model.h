@@ -1,8 +1,8 @@
 // parallelize(model, mesh, options): the one place where a model meets parallelism.
 //
 // A ParallelModel makes this rank's part of a model (its pipeline stages, its tensor-parallel
-// parts), runs training steps on it and sums gradients over the ranks. Whatever the mesh, a step
-// computes what one rank would of the whole batch.
+// parts, its shard of both), runs training steps on it and sums gradients over the ranks. Whatever
+// the mesh, a step computes what one rank would of the whole batch. DistributedOptimizer steps it.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "shoal/nn/layers/chain.h"
-#include "shoal/nn/optim/optimizer.h"
-#include "shoal/parallel/data/reducer.h"
+#include "shoal/parallel/apply/model_state.h"
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/executor.h"
@@ -24,7 +23,7 @@
 namespace shoal::parallel {
 
 struct ParallelOptions {
-  DType dtype = DType::f32;  // of parameters and activations
+  DType dtype = DType::f32;  // of values and activations; what is updated is f32
   ScheduleKind schedule = ScheduleKind::interleaved;
   int microbatches = 1;
   int chunks = 1;               // stages a rank of the pipeline
@@ -39,7 +38,13 @@ struct ParallelOptions {
   OffloadOptions offload = {};
   // Which units each stage has; none: cut by parameters (count_units()).
   std::optional<Partition> partition;
-  ReducerOptions reducer = {};
+  ReducerOptions reducer = {};              // where nothing is sharded
+  ShardingOptions sharding = {.level = 0};  // 0: nothing is
+  int sharded_degree = 0;  // how many ranks of rdp share one copy (MiCS where fewer); 0: all
+  // Gives a parameter of this rank its f32 value (of a part: Parameter::pieces()), once for each,
+  // just before it is cut and rounded; none: nn::materialize(). No rank ever holds more in f32 than
+  // its masters and one parameter.
+  ModelState::Fill fill = {};
   Tracer* tracer = nullptr;
 };
 
@@ -53,12 +58,27 @@ class ParallelModel {
   ~ParallelModel();
 
   // This rank's parameters, each once, in the order of the model. Their gradients live as long as
-  // this object; an Optimizer over them ends before it.
+  // this object (sharded: so do their values); an Optimizer over them ends before it.
   const std::vector<nn::Parameter*>& parameters() const { return parameters_; }
-  // For an Optimizer over them: true where this rank counts the parameter in the gradients' norm,
-  // and the sum of such counts over the ranks of one replica (blocks).
+  bool sharded() const { return options_.sharding.level > 0; }
+  const ProcessMesh& mesh() const { return mesh_; }
+  const ParallelOptions& options() const { return options_; }
+
+  // --- for DistributedOptimizer ----------------------------------------------------------------
+  // What this rank updates, in that order: with sharding its shard of each parameter.
+  std::vector<OwnedRun> owned() const { return state_->owned(); }
+  std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
+  // True where this rank counts the parameter in the gradients' norm.
   bool counts_in_norm(const nn::Parameter& parameter) const;
+  // Over the ranks that hold one copy of the model's state together: what Segment::in_norm says
+  // counts there. Blocks.
   double sum_over_replica(double value);
+  // After an update: starts to give the other ranks what changed. train() and evaluate() wait unit
+  // by unit; who reads values otherwise calls wait_for_values() first.
+  void publish() { state_->publish(); }
+  void wait_for_values() { state_->wait(); }
+  // After somebody wrote into masters. Blocks.
+  void refresh() { state_->refresh(); }
 
   // How many rows of the global batch a rank has in each microbatch, and which: with tensor
   // parallelism and no prescaled_batch the ranks of a tp group share the group's rows.
@@ -80,9 +100,9 @@ class ParallelModel {
  private:
   void split_tensors();
   void cut();
-  void make_reducers();
-  void find_tied();
-  void sum_tied();
+  void find_parameters();
+  void make_state();
+  void make_stages();
   StageLoss run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
                 const std::function<void()>& after_last_forward);
   ScheduleOptions schedule_options(bool forward_only) const;
@@ -96,22 +116,14 @@ class ParallelModel {
   std::vector<UnitCost> units_;
   Schedule schedule_, evaluation_;
   Partition partition_;
-  std::unique_ptr<Offloader> offloader_;  // before the stages, whose tapes refer to it
+  std::vector<std::unique_ptr<collectives::Communicator>> tied_groups_;
+  std::vector<HeldParameter> held_;
+  // Before the stages, whose tapes refer to them.
+  std::unique_ptr<ModelState> state_;
+  std::unique_ptr<Offloader> offloader_;
   std::map<int, std::unique_ptr<ChainStage>> stages_;
   std::unique_ptr<PipelineExecutor> executor_, evaluator_;
   std::vector<nn::Parameter*> parameters_;
-  // Gradients of parts are summed over rdp; of the rest over dp where tensor-parallel ranks hold
-  // different activations. Groups of their own: which bucket goes when is each rank's matter.
-  std::unique_ptr<collectives::Communicator> rdp_, dp_;
-  std::unique_ptr<Reducer> over_rdp_, over_dp_;
-  // A parameter that stages on several ranks hold: summed over them, counted on the first.
-  struct Tied {
-    nn::Parameter* parameter;
-    std::vector<int> ranks;  // of the pipeline, ascending
-    collectives::Communicator* group;
-  };
-  std::vector<Tied> tied_;
-  std::vector<std::unique_ptr<collectives::Communicator>> tied_groups_;
 };
 
 }  // namespace shoal::parallel

@@ -77,6 +77,10 @@ TEST(Legality, TellsOptionsWithoutEffect) {
               ElementsAre(HasSubstr("tensor_parallel_degree is 1")));
   EXPECT_THAT(find_idle_options({.ranks = 2, .tensor = 2, .speed = true, .sharding = 1}),
               ElementsAre(HasSubstr("without prescaled_batch"), HasSubstr("one replica")));
+  EXPECT_THAT(find_idle_options({.ranks = 4, .sharding = 2, .sharded_degree = 1}),
+              ElementsAre(HasSubstr("a shard group of one rank")));
+  EXPECT_THAT(find_idle_options({.ranks = 4, .sharded_degree = 2}),
+              ElementsAre(HasSubstr("sharded_data_parallel_degree 2 changes nothing")));
   EXPECT_THAT(find_idle_options({.schedule = ScheduleKind::one_f_one_b}),
               ElementsAre(HasSubstr("a pipeline of one rank")));
 }

@@ -1,0 +1,77 @@
+#include "shoal/parallel/apply/distributed_optimizer.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+nn::LossScalerOptions scaling(const DistributedOptimizerOptions& options) {
+  nn::LossScalerOptions scaling = options.dynamic_loss_args;
+  scaling.dynamic = options.dynamic_loss_scale;
+  if (!scaling.dynamic) scaling.init_scale = options.static_loss_scale;
+  return scaling;
+}
+
+std::vector<nn::Segment> segments_of(const std::vector<OwnedRun>& runs) {
+  std::vector<nn::Segment> segments;
+  for (const OwnedRun& run : runs) segments.push_back(run.segment);
+  return segments;
+}
+
+// The same answer on every rank, whatever it holds.
+void check_rule(const nn::Optimizer& rule, const ParallelModel& model) {
+  if (rule.kind() != "lamb") return;
+  const MeshShape& shape = model.mesh().shape();
+  const int degree = model.options().sharded_degree;
+  const int shards = !model.sharded() ? 1 : degree == 0 ? shape.rdp : degree;
+  if (shape.tp == 1 && shards == 1) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("LAMB's trust ratios are of whole parameters; tensor_parallel_degree {} "
+                          "and sharding over {} ranks leave a rank parts of them",
+                          shape.tp, shards),
+              "use adamw, or tensor_parallel_degree 1 and no sharding");
+}
+
+}  // namespace
+
+DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& make,
+                                           const DistributedOptimizerOptions& options)
+    : model_(model), scaler_(scaling(options)), rule_(make(segments_of(model.owned()))) {
+  check_rule(*rule_, model);
+}
+
+nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
+                                           const UpdateOptions& options) {
+  model_.wait_for_values();  // of the step before: gathers read what is updated now
+  nn::StepOptions update{.learning_rate = options.learning_rate,
+                         .gradient_scale = 1 / scaler_.scale(),
+                         .max_gradient_norm = options.max_gradient_norm};
+  update.sum_over_shards = [this](double sum) { return model_.sum_over_replica(sum); };
+  const nn::StepOutcome outcome = rule_->step(state, update);
+  if (!outcome.skipped) model_.publish();
+  scaler_.update(outcome.skipped);
+  return outcome;
+}
+
+std::vector<HeldRun> DistributedOptimizer::held() const {
+  std::vector<HeldRun> held;
+  const std::vector<OwnedRun> runs = model_.owned();
+  const std::vector<nn::NamedTensor> states = rule_->state_tensors();  // run by run
+  const std::size_t each = runs.empty() ? 0 : states.size() / runs.size();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const OwnedRun& run = runs[i];
+    held.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
+    for (std::size_t s = 0; s < each; ++s) {
+      const nn::NamedTensor& state = states[i * each + s];  // "exp_avg/NAME"
+      held.push_back({run.parameter, state.name.substr(0, state.name.find('/')), run.first,
+                      state.tensor, run.writes});
+    }
+  }
+  for (const OwnedRun& run : model_.frozen())
+    held.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
+  return held;
+}
+
+void DistributedOptimizer::refresh() { model_.refresh(); }
+
+}  // namespace shoal::parallel

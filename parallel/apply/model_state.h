@@ -1,0 +1,82 @@
+// A rank's parameters through a step: values, masters and gradients, whole or sharded. For
+// ParallelModel; not for other rooms.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "shoal/nn/layers/chain.h"
+#include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/data/reducer.h"
+#include "shoal/parallel/mesh/process_mesh.h"
+#include "shoal/parallel/shard/sharded_values.h"
+
+namespace shoal::parallel {
+
+// A parameter of this rank's stages, and which other ranks of its replica hold it.
+struct HeldParameter {
+  nn::Parameter* parameter = nullptr;
+  // A rank's gradient is a contribution, to be summed over tensor parallelism too.
+  bool partial = false;
+  // Ranks of the pipeline that hold it too (tied weights), with this one; null: none, or frozen.
+  collectives::Communicator* tied = nullptr;
+  bool counted = true;  // true on one rank of each replica's pp × tp for each element
+};
+
+// Consecutive elements of a parameter whose numbers this rank updates, and keeps.
+struct OwnedRun {
+  nn::Parameter* parameter = nullptr;
+  std::int64_t first = 0;  // element of the parameter, row-major
+  nn::Segment segment;     // for an Optimizer; of a frozen parameter: name and master, its value
+  bool writes = false;     // over all ranks of the mesh, true for each element once
+};
+
+class ModelState {
+ public:
+  using Fill = std::function<void(nn::Parameter&)>;
+  virtual ~ModelState() = default;
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+
+  // As ShardedGradients has them. After finish() gradients are sums over all ranks.
+  virtual void begin_step() = 0;
+  virtual void arm() = 0;
+  virtual void finish() = 0;
+  // Takes hooks and gradients away; aborts what is in flight. Before the tapes end.
+  virtual void drop_gradients() = 0;
+
+  virtual nn::UnitObserver* observer() = 0;         // for the stages; may be null
+  virtual std::vector<OwnedRun> owned() const = 0;  // trainable ones
+  virtual void publish() = 0;  // after owned() were updated: starts to give the others what changed
+  virtual void wait() = 0;     // until what was published is there
+  virtual void refresh() = 0;  // after masters were written: rounds them into the values. Blocks
+  virtual void drop_idle() = 0;                      // units' values that nothing computes with
+  virtual double sum_over_shards(double value) = 0;  // over the shard group. Blocks
+
+ protected:
+  ModelState() = default;
+};
+
+struct ModelStateOptions {
+  DType dtype = DType::f32;
+  ReducerOptions reducer;    // level 0
+  ShardingOptions sharding;  // level 1 and up
+  int sharded_degree = 0;    // 0: all of rdp
+  ModelState::Fill fill;
+  Tracer* tracer = nullptr;
+};
+
+// Collective over the mesh, as all calls are. `held` alike on the ranks of dp, but for the sizes of
+// parts. All arguments outlive the result.
+std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
+                                             std::vector<HeldParameter> held, bool splits,
+                                             const ModelStateOptions& options);
+// The shard group is of rdp: what tensor parallelism cuts differs in size over tp (vocabularies),
+// so ranks of different tp could not share buckets. Of what is replicated over tp, gradients are
+// summed over rdp to their owners and then, parts only, over tp.
+std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
+                                               ProcessMesh& mesh, std::vector<HeldParameter> held,
+                                               const ModelStateOptions& options);
+
+}  // namespace shoal::parallel

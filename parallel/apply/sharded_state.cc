@@ -1,0 +1,142 @@
+// The ranks of rdp share one copy of their parameters' state, or several (MiCS).
+#include <algorithm>
+
+#include "shoal/parallel/apply/model_state.h"
+#include "shoal/parallel/shard/sharded_units.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using collectives::Communicator;
+using collectives::ReduceOp;
+
+// Which ranks of other shard groups sum a gradient too: those of tp, those of a tied weight.
+struct Peers {
+  bool partial = false;
+  Communicator* tied = nullptr;
+  bool operator==(const Peers&) const = default;
+};
+
+class ShardedState final : public ModelState {
+ public:
+  ShardedState(nn::Context& context, const nn::Chain& chain, ProcessMesh& mesh,
+               std::vector<HeldParameter> held, const ModelStateOptions& options)
+      : mesh_(mesh), held_(std::move(held)) {
+    make_groups(options.sharded_degree);
+    std::vector<nn::Parameter*> parameters;
+    for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
+    layout_ = make_shard_layout(parameters, groups_, options.sharding, parameters_of_units(chain),
+                                sets());
+    values_ = std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(),
+                                              context.memory(), options.fill);
+    gradients_ =
+        make_sharded_gradients(layout_, context.kernels(), context.memory(), options.tracer);
+    units_ = std::make_unique<ShardedUnits>(chain, *values_);
+  }
+  ~ShardedState() override {
+    // They lie in the shard group's memory.
+    for (const HeldParameter& entry : held_) entry.parameter->value = {};
+  }
+
+  void begin_step() override { gradients_->begin_step(); }
+  void arm() override { gradients_->arm(); }
+  void finish() override {
+    gradients_->finish();
+    // First over tp, then over stages, on every rank: a parameter may be in both.
+    sum_parts([this](const Peers& peers) { return peers.partial ? &mesh_.tp() : nullptr; });
+    sum_parts([](const Peers& peers) { return peers.tied; });
+  }
+  void drop_gradients() override {
+    gradients_.reset();
+    for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
+  }
+
+  nn::UnitObserver* observer() override { return units_.get(); }
+  std::vector<OwnedRun> owned() const override {
+    std::vector<OwnedRun> runs;
+    const std::vector<nn::Segment> segments = values_->segments(*gradients_);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const ShardSegment& mine = layout_.segments[i];
+      nn::Parameter* const parameter = layout_.parameters[static_cast<std::size_t>(mine.parameter)];
+      const auto entry = std::ranges::find(held_, parameter, &HeldParameter::parameter);
+      OwnedRun run{parameter, mine.first, segments[i], entry->counted && is_first_copy()};
+      run.segment.in_norm = entry->counted;
+      runs.push_back(std::move(run));
+    }
+    return runs;
+  }
+  void publish() override { values_->publish(); }
+  void wait() override { values_->wait(); }
+  void refresh() override { values_->refresh(); }
+  void drop_idle() override { units_->drop_idle(); }
+  double sum_over_shards(double value) override {
+    if (shard_->size() > 1)
+      shard_->all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();
+    return value;
+  }
+
+ private:
+  void make_groups(int degree) {
+    const int ranks = mesh_.shape().rdp, rank = mesh_.place().rdp;
+    if (degree == 0) degree = ranks;
+    const ShardPlace place = shard_place(rank, ranks, degree);
+    shard_ = mesh_.rdp().split(place.shard_color, place.shard_key);
+    if (degree < ranks) replicas_ = mesh_.rdp().split(place.replica_color, place.replica_key);
+    groups_ = {shard_.get(), replicas_.get()};
+  }
+  bool is_first_copy() const { return !replicas_ || replicas_->rank() == 0; }
+
+  // Parameters with the same peers, which have the same ones in the same order (that of the model).
+  std::vector<std::vector<nn::Parameter*>> sets() {
+    std::vector<std::vector<nn::Parameter*>> sets;
+    for (const HeldParameter& entry : held_) {
+      const Peers peers{entry.partial, entry.tied};
+      if (peers == Peers{} || !entry.parameter->trainable()) continue;
+      const auto found = std::ranges::find(peers_, peers);
+      const auto index = static_cast<std::size_t>(found - peers_.begin());
+      if (found == peers_.end()) {
+        peers_.push_back(peers);
+        sets.emplace_back();
+      }
+      sets[index].push_back(entry.parameter);
+    }
+    return sets;
+  }
+
+  // Parts of gradients, over the group that `group_of` gives for their peers; null: nothing.
+  template <typename GroupOf>
+  void sum_parts(const GroupOf& group_of) {
+    std::vector<collectives::WorkPtr> works;
+    for (int b = 0; b < layout_.plan.buckets(); ++b) {
+      const int set = layout_.set_of[static_cast<std::size_t>(b)];
+      Communicator* const group =
+          set < 0 ? nullptr : group_of(peers_[static_cast<std::size_t>(set)]);
+      if (!group) continue;
+      const Tensor part = gradients_->part(b);
+      auto* const data = part.data<float>();
+      works.push_back(group->all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum));
+    }
+    for (const collectives::WorkPtr& work : works) work->wait();
+  }
+
+  ProcessMesh& mesh_;
+  std::vector<HeldParameter> held_;
+  std::unique_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group
+  ShardGroups groups_;
+  std::vector<Peers> peers_;  // by set of the layout
+  ShardLayout layout_;
+  std::unique_ptr<ShardedValues> values_;
+  std::unique_ptr<ShardedGradients> gradients_;
+  std::unique_ptr<ShardedUnits> units_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
+                                               ProcessMesh& mesh, std::vector<HeldParameter> held,
+                                               const ModelStateOptions& options) {
+  return std::make_unique<ShardedState>(context, chain, mesh, std::move(held), options);
+}
+
+}  // namespace shoal::parallel

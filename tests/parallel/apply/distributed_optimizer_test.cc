@@ -1,0 +1,117 @@
+// What DistributedOptimizer adds to a layout: 16 bits, loss scales, what a checkpoint holds.
+#include <cstdio>
+#include <mutex>
+
+#include "rig.h"
+
+namespace shoal::parallel {
+namespace {
+
+TEST(SixteenBits, TrainAsOneRankDoes) {
+  struct Case {
+    DType dtype;
+    double loss, norm;  // tolerated
+  };
+  for (const Case c : {Case{DType::bf16, 1e-3, 2e-2}, Case{DType::f16, 2e-4, 5e-3}}) {
+    const Trained& want = one_rank(c.dtype);
+    EXPECT_LT(want.losses.back(), want.losses.front() - 0.2) << "it learns";
+    const Layout layout{.rdp = 2, .pp = 2, .microbatches = 4, .sharding = 3, .dtype = c.dtype};
+    const Trained got = trained(layout);
+    const Difference found = difference(got, want);
+    EXPECT_LT(found.loss, c.loss);
+    EXPECT_LT(found.norm, c.norm);
+    EXPECT_EQ(got.skipped, want.skipped);
+    expect_one_writer(got.state, want.state);
+    std::printf("%s: losses %.1e, norms %.1e, %td skipped\n", layout.text().c_str(), found.loss,
+                found.norm, std::ranges::count(got.skipped, true));
+    // At 2^26 f16 overflows at first; bf16 is not scaled.
+    EXPECT_EQ(std::ranges::count(want.skipped, true) > 0, c.dtype == DType::f16);
+  }
+}
+
+// What held() gives is all there is: on another layout the run goes on.
+TEST(DistributedOptimizer, ContinuesOnAnotherLayout) {
+  const Layout whole{.pp = 2, .tp = 2, .microbatches = 4};
+  const Layout sharded{.rdp = 2, .pp = 2, .microbatches = 4, .sharding = 3};
+  const Layout both{.rdp = 2, .tp = 2, .prescaled = true, .sharding = 1};
+  constexpr int kHalf = 3;
+  const Trained& want = one_rank();
+  for (const auto& [first, second] : {std::pair{whole, sharded}, {sharded, both}, {both, whole}}) {
+    SCOPED_TRACE(first.text() + " -> " + second.text());
+    const Trained before = trained(first, 0, kHalf);
+    const Trained after = trained(second, kHalf, 2 * kHalf, &before.state);
+    for (int step = kHalf; step < 2 * kHalf; ++step) {
+      const double loss = want.losses[static_cast<std::size_t>(step)];
+      EXPECT_NEAR(after.losses[static_cast<std::size_t>(step - kHalf)], loss, 2e-5 * loss) << step;
+    }
+  }
+}
+
+// Weights from elsewhere, parameter by parameter and part by part.
+TEST(ParallelModel, StartsFromWhatItIsGiven) {
+  const auto number = [](std::size_t place) { return 1e-4f * static_cast<float>(place) + 0.1f; };
+  for (const Layout& layout :
+       {Layout{.pp = 2, .tp = 2, .dtype = DType::bf16},
+        Layout{.rdp = 2, .pp = 2, .tp = 2, .sharding = 3, .dtype = DType::bf16},
+        Layout{.rdp = 4, .sharding = 2, .degree = 2}}) {
+    SCOPED_TRACE(layout.text());
+    Whole state;
+    std::mutex mutex;
+    test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
+      const auto group = collectives::make_communicator(world, store);
+      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
+      Rank rank;
+      nn::Gpt2 gpt2(tiny());
+      std::size_t filled = 0;
+      ParallelOptions options = options_of(layout);
+      options.fill = [&](nn::Parameter& parameter) {
+        parameter.value = rank.context.empty(parameter.shape(), DType::f32, MemoryTag::parameters);
+        const std::vector<std::size_t> places = places_of(parameter);
+        std::ranges::transform(places, parameter.value.data<float>(), number);
+        ++filled;
+      };
+      ParallelModel model(rank.context, gpt2, mesh, options);
+      EXPECT_EQ(filled, model.parameters().size());
+      const DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
+        return nn::make_sgd(*rank.kernels, rank.memory, std::move(segments), {});
+      });
+      {
+        const std::scoped_lock lock(mutex);
+        for (const HeldRun& run : optimizer.held())
+          if (run.writes) collect(*run.parameter, "", run.first, run.tensor, state);
+      }
+      group->barrier()->wait();
+    });
+    expect_one_writer(state, one_rank().first);
+    for (const auto& [name, values] : state.values)
+      for (std::size_t i = 0; i < values.size(); ++i)
+        ASSERT_EQ(values[i], static_cast<double>(number(i))) << name << " " << i;
+  }
+}
+
+TEST(DistributedOptimizer, RefusesLambOnParts) {
+  const auto said = [](const Layout& layout) {
+    return test::thread_rank_errors(layout.ranks(), [&](const World& world, Store& store) {
+      const auto group = collectives::make_communicator(world, store);
+      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement("cluster"));
+      Rank rank;
+      nn::Gpt2 gpt2(tiny());
+      ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
+      const DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
+        return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), {});
+      });
+      group->barrier()->wait();
+    });
+  };
+  using ::testing::Each;
+  using ::testing::HasSubstr;
+  EXPECT_THAT(said({.rdp = 2, .sharding = 1}),
+              Each(HasSubstr("tensor_parallel_degree 1 and sharding over 2 ranks leave a rank "
+                             "parts of them")));
+  EXPECT_THAT(said({.tp = 2}), Each(HasSubstr("tensor_parallel_degree 2 and sharding over 1")));
+  EXPECT_THAT(said({.rdp = 2, .sharding = 1, .degree = 1}), Each(""));
+  EXPECT_THAT(said({.rdp = 2}), Each(""));
+}
+
+}  // namespace
+}  // namespace shoal::parallel

@@ -1,0 +1,190 @@
+#include "rig.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+namespace shoal::parallel {
+
+std::vector<std::size_t> places_of(const nn::Parameter& parameter) {
+  std::vector<std::size_t> places(static_cast<std::size_t>(parameter.shape().count()));
+  const Shape inner = contiguous_strides(parameter.shape());
+  const Shape outer = contiguous_strides(parameter.whole_shape());
+  for (const nn::ParameterPiece& piece : parameter.pieces())
+    for (std::int64_t i = 0; i < piece.sizes.count(); ++i) {
+      std::int64_t rest = i, from = 0, to = 0;
+      for (int dim = piece.sizes.rank(); dim-- > 0;) {
+        const std::int64_t at = rest % piece.sizes[dim];
+        rest /= piece.sizes[dim];
+        from += (piece.local[dim] + at) * inner[dim];
+        to += (piece.whole[dim] + at) * outer[dim];
+      }
+      places[static_cast<std::size_t>(from)] = static_cast<std::size_t>(to);
+    }
+  return places;
+}
+
+void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
+             const Tensor& run, Whole& into) {
+  const auto count = static_cast<std::size_t>(parameter.whole_shape().count());
+  std::vector<double>& whole = into.values[prefix + parameter.name()];
+  std::vector<int>& writers = into.writers[prefix + parameter.name()];
+  whole.resize(count);
+  writers.resize(count);
+  const std::vector<std::size_t> places = places_of(parameter);
+  const auto* values = run.const_data<float>();
+  for (std::int64_t i = 0; i < run.count(); ++i) {
+    const std::size_t place = places[static_cast<std::size_t>(first + i)];
+    whole[place] = static_cast<double>(values[i]);
+    ++writers[place];
+  }
+}
+
+ParallelOptions options_of(const Layout& layout) {
+  return {
+      .dtype = layout.dtype,
+      .schedule = layout.schedule,
+      .microbatches = layout.microbatches,
+      .chunks = layout.chunks,
+      .prescaled_batch = layout.prescaled,
+      .speed = layout.speed,
+      .checkpoint_group = layout.checkpoint_group,
+      .offload_activations = layout.offload,
+      .offload = {.min_bytes = 1},
+      .partition = {},
+      // Small buckets, so that there are many; norms and some biases stay whole.
+      .sharding = {.level = layout.sharding, .bucket_elements = 3000, .persistence_threshold = 40},
+      .sharded_degree = layout.degree};
+}
+
+namespace {
+
+std::string prefix_of(const HeldRun& run) { return run.state.empty() ? "" : run.state + "/"; }
+
+void load(const HeldRun& run, const Whole& from) {
+  const std::vector<std::size_t> places = places_of(*run.parameter);
+  const std::vector<double>& whole = from.values.at(prefix_of(run) + run.parameter->name());
+  auto* const values = run.tensor.data<float>();
+  for (std::int64_t i = 0; i < run.tensor.count(); ++i)
+    values[i] = static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]);
+}
+
+// This rank's microbatches of a step; `targets` are added to.
+std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
+                                int step, std::int64_t& targets) {
+  const int rows = kRows / layout.rdp / layout.microbatches / model.batch_parts();
+  std::vector<Microbatch> microbatches;
+  for (int i = 0; i < layout.microbatches; ++i) {
+    const int first = ((model.mesh().place().rdp * layout.microbatches + i) * model.batch_parts() +
+                       model.batch_part()) *
+                      rows;
+    microbatches.push_back(
+        {{rank.rows(step, first, rows, false), rank.rows(step, first, rows, true), {}, {}},
+         static_cast<std::uint32_t>(first)});
+    const auto* ids = microbatches.back().input.targets.const_data<std::int32_t>();
+    targets += std::count_if(ids, ids + rows * kLength, [](auto id) { return id >= 0; });
+  }
+  return microbatches;
+}
+
+}  // namespace
+
+Trained trained(const Layout& layout, int from, int to, const Whole* start) {
+  Trained result;
+  std::mutex mutex;
+  test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
+    const auto group = collectives::make_communicator(world, store);
+    ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
+    Rank rank;
+    nn::Gpt2 gpt2(tiny());
+    ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
+    DistributedOptimizer optimizer(model,
+                                   [&](std::vector<nn::Segment> segments) {
+                                     return nn::make_adamw(*rank.kernels, rank.memory,
+                                                           std::move(segments),
+                                                           {.weight_decay = 0.1});
+                                   },
+                                   {.dynamic_loss_scale = layout.dtype == DType::f16,
+                                    .dynamic_loss_args = {.init_scale = 0x1p26}});
+    if (start) {
+      for (const HeldRun& run : optimizer.held()) load(run, *start);
+      optimizer.refresh();
+      rank.state.step = static_cast<std::uint32_t>(from);
+    }
+    for (int step = from; step < to; ++step) {
+      std::int64_t targets = 0;
+      std::vector<Microbatch> microbatches = batches(rank, layout, model, step, targets);
+      const auto global = static_cast<double>(model.sum_over_samples(targets));
+      for (Microbatch& microbatch : microbatches)
+        microbatch.input.loss.loss_scale = static_cast<float>(optimizer.loss_scale() / global);
+      const StageLoss loss = model.train(microbatches);
+      EXPECT_EQ(static_cast<double>(loss.targets), global);
+      if (step == 0) {
+        const std::scoped_lock lock(mutex);
+        for (const OwnedRun& run : model.owned())
+          if (run.writes)
+            collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
+      }
+      const nn::StepOutcome outcome =
+          optimizer.step(rank.state, {.learning_rate = 3e-3, .max_gradient_norm = 0.5});
+      if (world.rank == layout.ranks() - 1) {
+        result.losses.push_back(loss.sum / global);
+        result.norms.push_back(outcome.gradient_norm);
+        result.skipped.push_back(outcome.skipped);
+      }
+    }
+    std::int64_t targets = 0;
+    const std::vector<Microbatch> unseen = batches(rank, layout, model, kSteps, targets);
+    const StageLoss evaluated = model.evaluate(unseen);
+    {
+      const std::scoped_lock lock(mutex);
+      result.evaluated = evaluated.sum / static_cast<double>(evaluated.targets);
+    }
+    model.wait_for_values();
+    {
+      const std::scoped_lock lock(mutex);
+      for (const HeldRun& run : optimizer.held())
+        if (run.writes)
+          collect(*run.parameter, prefix_of(run), run.first, run.tensor, result.state);
+    }
+    group->barrier()->wait();
+  });
+  return result;
+}
+
+const Trained& one_rank(DType dtype) {
+  static std::map<DType, Trained> made;
+  const auto [found, fresh] = made.try_emplace(dtype);
+  if (fresh) found->second = trained({.dtype = dtype});
+  return found->second;
+}
+
+Difference difference(const Trained& got, const Trained& want) {
+  Difference found;
+  for (std::size_t step = 0; step < want.losses.size(); ++step) {
+    found.loss = std::max(found.loss, std::abs(got.losses[step] / want.losses[step] - 1));
+    found.norm = std::max(found.norm, std::abs(got.norms[step] / want.norms[step] - 1));
+  }
+  double whole = 0, apart = 0;
+  for (const auto& [parameter, values] : want.first.values) {
+    EXPECT_TRUE(got.first.values.contains(parameter)) << parameter;
+    if (!got.first.values.contains(parameter)) continue;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      whole += values[i] * values[i];
+      const double off = got.first.values.at(parameter)[i] - values[i];
+      apart += off * off;
+    }
+  }
+  found.gradient = std::sqrt(apart / whole);
+  return found;
+}
+
+void expect_one_writer(const Whole& got, const Whole& want) {
+  for (const auto& [name, values] : want.values) {
+    ASSERT_TRUE(got.writers.contains(name)) << name;
+    EXPECT_THAT(got.writers.at(name), ::testing::Each(1)) << name;
+  }
+  EXPECT_EQ(got.values.size(), want.values.size());
+}
+
+}  // namespace shoal::parallel

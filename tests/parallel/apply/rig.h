@@ -1,0 +1,111 @@
+// A tiny GPT-2 trained on any layout, and on one rank.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nn/room.h"
+#include "support/ranks.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/parallel/apply/distributed_optimizer.h"
+
+namespace shoal::parallel {
+
+constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83;
+
+inline nn::Gpt2Config tiny() {
+  nn::Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = 24;
+  config.n_embd = 32;
+  config.n_layer = 6;  // with its ends: 8 units
+  config.n_head = 8;
+  return config;
+}
+
+struct Layout {
+  int rdp = 1, pp = 1, tp = 1;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;
+  int microbatches = 1;
+  bool prescaled = false, speed = false;
+  int checkpoint_group = 0;
+  bool offload = false;
+  std::string placement = "cluster";
+  int sharding = 0, degree = 0;  // degree 0: all of rdp
+  DType dtype = DType::f32;
+
+  int ranks() const { return rdp * pp * tp; }
+  friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.text(); }
+  std::string text() const {
+    std::string all = fmt::format("rdp{}_pp{}_tp{}_{}x{}_m{}_{}", rdp, pp, tp, name(schedule),
+                                  chunks, microbatches, placement);
+    if (tp > 1) all += prescaled ? (speed ? "_speed" : "_sequence") : "_batch";
+    if (checkpoint_group > 0) all += fmt::format("_checkpoints{}", checkpoint_group);
+    if (offload) all += "_offload";
+    if (sharding > 0) all += fmt::format("_sharded{}", sharding);
+    if (degree > 0) all += fmt::format("_over{}", degree);
+    if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
+    std::replace(all.begin(), all.end(), '-', '_');
+    return all;
+  }
+};
+
+// Whole tensors, by name, and how many ranks said that an element is theirs to write.
+struct Whole {
+  std::map<std::string, std::vector<double>> values;
+  std::map<std::string, std::vector<int>> writers;
+};
+struct Trained {
+  std::vector<double> losses, norms;  // by step
+  std::vector<bool> skipped;
+  double evaluated = 0;  // loss at the end, without dropout
+  Whole first;           // gradients of the first step
+  Whole state;           // masters and moments at the end
+};
+
+struct Rank : nn::Room {
+  Rank() { context.random.state = &state; }
+  // Row `row` of the global batch of `step`: the same whoever asks.
+  Tensor rows(int step, int first, int count, bool targets) {
+    std::vector<std::int32_t> all;
+    for (int row = first; row < first + count; ++row) {
+      std::int32_t id = (step * 31 + row * 7) % kVocabulary;
+      for (int t = 0; t <= kLength; ++t) {
+        id = (id * 3 + 1) % kVocabulary;  // what follows can be learned
+        // Rows have different numbers of targets, as padding makes them.
+        if (t < kLength && !targets) all.push_back(id);
+        if (t > 0 && targets) all.push_back(t > 3 + row % 13 ? -1 : id);
+      }
+    }
+    return ids({count, kLength}, all);
+  }
+  kernels::StepState state;
+};
+
+struct Difference {
+  double loss = 0, norm = 0, gradient = 0;  // relative; the largest of all steps
+};
+
+// By element of the parameter: the element of the whole tensor.
+std::vector<std::size_t> places_of(const nn::Parameter& parameter);
+// Into the whole tensor that the run, which begins with the parameter's element `first`, is of.
+void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
+             const Tensor& run, Whole& into);
+ParallelOptions options_of(const Layout& layout);
+
+// Steps [from, to); `start`: where they continue, or null.
+Trained trained(const Layout& layout, int from = 0, int to = kSteps, const Whole* start = nullptr);
+// Made once. Not called by ranks.
+const Trained& one_rank(DType dtype = DType::f32);
+
+Difference difference(const Trained& got, const Trained& want);
+// Of everything that one rank has, one rank writes each element.
+void expect_one_writer(const Whole& got, const Whole& want);
+
+}  // namespace shoal::parallel
