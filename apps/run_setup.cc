@@ -16,7 +16,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
-#include "shoal/train/trainer/mesh_arguments.h"
+#include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::app {
@@ -193,8 +193,7 @@ void check_is_possible(const RunArguments& a) {
 void check_layout(const TrainingArguments& a, const RunSetup& setup, int ranks) {
   if (a.mp_parameters.empty()) return;
   try {
-    const MeshArguments mesh = parse_mesh_arguments(a.mp_parameters);
-    parallel::check_layout(mesh_layout(a, mesh, ranks, setup.block_size),
+    parallel::check_layout(mesh_layout(a, read_mp_parameters(a, ranks), ranks, setup.block_size),
                            {.units = static_cast<int>(setup.config.n_layer) + 2,
                             .heads = setup.config.n_head,
                             .inner = setup.config.inner()});

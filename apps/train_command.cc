@@ -25,6 +25,7 @@
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::app {
@@ -140,6 +141,7 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.finish();
   refused.check(options);
   check_arguments(arguments.training);
+  arguments.training = with_mp_parameters(arguments.training);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
     notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");

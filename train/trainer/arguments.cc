@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/train/trainer/mesh_arguments.h"
+#include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
 namespace {
@@ -337,7 +337,7 @@ void check_arguments(const TrainingArguments& a) {
                        a.metric_for_best_model));
   if (a.output_dir.empty()) refuse("output_dir is empty");
   if (!a.mp_parameters.empty()) try {
-      parse_mesh_arguments(a.mp_parameters);
+      read_mp_parameters(a);
     } catch (const Error& problem) {
       refuse(problem.what());
     }

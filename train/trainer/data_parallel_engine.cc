@@ -31,7 +31,7 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
     : parts_(parts),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
-      scaler_(make_scaler(parts.arguments)) {
+      scaler_(parts.arguments.fp16 ? nn::LossScaler(kF16Scaling) : nn::LossScaler::none()) {
   const TrainerParts& p = parts_.trainer;
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
   context_.random.state = &step_state_;

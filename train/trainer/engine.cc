@@ -20,11 +20,6 @@ DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
 }
 
-// torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
-nn::LossScaler make_scaler(const TrainingArguments& a) {
-  return a.fp16 ? nn::LossScaler({.init_scale = 65536.0, .window = 2000}) : nn::LossScaler::none();
-}
-
 std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments) {
   const TrainingArguments& a = parts.arguments;
@@ -57,7 +52,7 @@ parallel::ReducerOptions reducer_options(const EngineParts& parts) {
 
 std::unique_ptr<Engine> make_engine(const EngineParts& parts) {
   if (parts.arguments.mp_parameters.empty()) return std::make_unique<DataParallelEngine>(parts);
-  return std::make_unique<MeshEngine>(parts, parse_mesh_arguments(parts.arguments.mp_parameters));
+  return std::make_unique<MeshEngine>(parts);
 }
 
 }  // namespace shoal

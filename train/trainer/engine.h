@@ -113,7 +113,8 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
-nn::LossScaler make_scaler(const TrainingArguments& arguments);
+// torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
+inline constexpr nn::LossScalerOptions kF16Scaling{.init_scale = 65536.0, .window = 2000};
 
 // The data-parallel one, or where mp_parameters are given the one on a mesh. Makes the weights.
 std::unique_ptr<Engine> make_engine(const EngineParts& parts);

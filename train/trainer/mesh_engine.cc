@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <sstream>
 
+#include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
 namespace {
@@ -66,55 +68,59 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-parallel::MeshShape checked_shape(const EngineParts& parts, const MeshArguments& mesh) {
-  const TrainingArguments& a = parts.arguments;
+parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpParameters& smp) {
   const int ranks = parts.trainer.communicator->size();
-  nn::Chain* const chain = parts.trainer.task->chain();
+  const nn::Chain* const chain = parts.trainer.task->chain();
   if (chain == nullptr)
     throw Error(ErrorCode::unavailable,
                 fmt::format("{} is no chain of units, which mp_parameters need",
                             parts.trainer.task->describe()),
                 "train it without mp_parameters");
-  parallel::check_layout(mesh_layout(a, mesh, ranks, 0),
+  parallel::check_layout(mesh_layout(parts.arguments, smp, ranks, 0),
                          {.units = chain->units(), .heads = 0, .inner = 0});
-  if (a.optim == Optim::lamb && mesh.tensor > 1)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("optim lamb with tensor_parallel_degree {}: its trust ratios are whole "
-                            "parameters', of which ranks hold parts",
-                            mesh.tensor),
-                "use adamw, or tensor_parallel_degree 1");
-  return parallel::mesh_shape(ranks, mesh.pipeline, mesh.tensor);
+  return parallel::mesh_shape(ranks, smp.pipeline, smp.tensor);
+}
+
+parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments,
+                                              const parallel::SmpParameters& smp) {
+  if (!arguments.fp16) return {};
+  const nn::LossScalerOptions options = smp.loss_scaling.value_or(kF16Scaling);
+  return {.static_loss_scale = options.init_scale,
+          .dynamic_loss_scale = options.dynamic,
+          .dynamic_loss_args = options};
 }
 
 }  // namespace
 
-MeshEngine::MeshEngine(const EngineParts& parts, const MeshArguments& mesh)
+MeshEngine::MeshEngine(const EngineParts& parts)
     : parts_(parts),
-      arguments_(mesh),
+      smp_(read_mp_parameters(parts.arguments, parts.trainer.communicator->size())),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
-      scaler_(make_scaler(parts.arguments)),
-      mesh_(*parts.trainer.communicator, checked_shape(parts, mesh), mesh.placement) {
+      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement) {
   const TrainingArguments& a = parts_.arguments;
   context_.random.seed = static_cast<std::uint64_t>(a.seed);
   context_.random.state = &step_state_;
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
-  parallel::ParallelOptions options;
-  options.schedule = mesh.schedule;
-  options.microbatches = mesh.microbatches * static_cast<int>(a.gradient_accumulation_steps);
-  options.chunks = mesh.chunks;
-  options.active_microbatches = mesh.active_microbatches;
-  options.prescaled_batch = mesh.prescaled_batch;
-  options.speed = mesh.speed;
-  options.checkpoint_group = a.gradient_checkpointing ? 1 : 0;
-  options.offload_activations = mesh.offload_activations;
-  options.activation_loading_horizon = mesh.activation_loading_horizon;
+  parallel::ParallelOptions options = parallel::parallel_options(smp_);
+  options.dtype = compute_dtype(a);
+  options.microbatches *= batches_at_a_time();
+  options.sharding = smp_.sharding;
+  options.sharded_degree = smp_.sharded_degree;
   options.reducer = reducer_options(parts_);
   options.tracer = parts_.trainer.tracer;
+  // By parameters, the same from run to run.
+  const auto units = parallel::count_units(*task_.chain());
+  options.partition = parallel::choose_partition(smp_, units);
+  if (!smp_.partition.file.empty() && !smp_.partition.load && mesh_.world().rank() == 0)
+    parallel::write_partition(smp_.partition.file, *options.partition, units);
   model_ = std::make_unique<parallel::ParallelModel>(context_, *task_.chain(), mesh_, options);
-  weights_ = std::make_unique<nn::MasterWeights>(model_->parameters(), compute_dtype(a),
-                                                 context_.kernels(), context_.memory());
   if (!parts_.trainer.initial_weights.empty()) load_weights(parts_.trainer.initial_weights);
+}
+
+nn::LossScaler& MeshEngine::scaler() {
+  SHOAL_ASSERT(optimizer_);
+  return optimizer_->scaler();
 }
 
 DataShare MeshEngine::data_share() const {
@@ -133,10 +139,15 @@ std::vector<std::string> MeshEngine::describe_layout() const {
   for (const std::string& text :
        {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
     for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
-  if (parts_.arguments.gradient_accumulation_steps > 1 || arguments_.microbatches > 1)
+  if (parts_.arguments.gradient_accumulation_steps > 1 || smp_.microbatches > 1)
     lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
-                                batches_at_a_time() * arguments_.microbatches,
-                                arguments_.microbatches, batches_at_a_time()));
+                                batches_at_a_time() * smp_.microbatches, smp_.microbatches,
+                                batches_at_a_time()));
+  std::vector<std::string> notices = smp_.notices;
+  for (std::string& idle :
+       parallel::find_idle_options(mesh_layout(parts_.arguments, smp_, shape.size(), 0)))
+    notices.push_back(std::move(idle));
+  for (const std::string& notice : notices) lines.push_back("note: " + notice);
   return lines;
 }
 
@@ -151,11 +162,12 @@ std::vector<std::string> MeshEngine::describe_gradients() const {
 
 void MeshEngine::prepare_training() {
   if (optimizer_) return;
-  std::vector<nn::Segment> segments = weights_->segments();
-  for (nn::Segment& segment : segments)
-    for (const nn::Parameter* parameter : model_->parameters())
-      if (parameter->name() == segment.name) segment.in_norm = model_->counts_in_norm(*parameter);
-  optimizer_ = make_optimizer(parts_, std::move(segments));
+  optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
+      *model_,
+      [this](std::vector<nn::Segment> segments) {
+        return make_optimizer(parts_, std::move(segments));
+      },
+      scaling(parts_.arguments, smp_));
 }
 
 int MeshEngine::batches_at_a_time() const {
@@ -164,7 +176,7 @@ int MeshEngine::batches_at_a_time() const {
 
 std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const {
-  const std::int64_t pieces = arguments_.microbatches, parts = model_->batch_parts();
+  const std::int64_t pieces = smp_.microbatches, parts = model_->batch_parts();
   const std::int64_t stride = context_.random.sample_stride;
   MemoryResource& memory = context_.memory();
   std::vector<Microbatch> all;
@@ -196,12 +208,9 @@ StepDone MeshEngine::step(const StepWork& work) {
     done.loss_sum = model_->train(microbatches).sum;
   }
   const TraceSpan span(tracer, "step", "optimizer");
-  nn::StepOptions options{.learning_rate = work.learning_rate,
-                          .gradient_scale = 1.0 / scaler_.scale(),
-                          .max_gradient_norm = parts_.arguments.max_grad_norm};
-  options.sum_over_shards = [this](double sum) { return model_->sum_over_replica(sum); };
-  done.outcome = optimizer_->step(step_state_, options);
-  scaler_.update(done.outcome.skipped);
+  done.outcome = optimizer_->step(
+      step_state_,
+      {.learning_rate = work.learning_rate, .max_gradient_norm = parts_.arguments.max_grad_norm});
   return done;
 }
 
@@ -212,46 +221,34 @@ LossSums MeshEngine::evaluate(std::span<const Batch> batches) {
   return {loss.sum, static_cast<double>(loss.targets)};
 }
 
-bool MeshEngine::writes(const nn::Parameter& parameter) const {
-  return mesh_.place().rdp == 0 && model_->counts_in_norm(parameter);
-}
-
-std::vector<HeldNumbers> MeshEngine::weights() const {
+std::vector<HeldNumbers> MeshEngine::weights(Which which) const {
   std::vector<HeldNumbers> all;
-  const std::vector<nn::NamedTensor> masters = weights_->masters();
-  for (std::size_t i = 0; i < masters.size(); ++i)
-    all.push_back(
-        {held_of(*model_->parameters()[i], masters[i].tensor.dtype()), masters[i].tensor});
-  return all;
-}
-
-std::vector<HeldNumbers> MeshEngine::moments() const {
-  std::vector<HeldNumbers> all;
-  for (const nn::NamedTensor& moment : optimizer_->state_tensors()) {  // "exp_avg/NAME"
-    const std::size_t name = moment.name.find('/') + 1;
-    for (const nn::Parameter* parameter : model_->parameters())
-      if (parameter->name() == moment.name.substr(name))
+  for (const auto& runs : {model_->owned(), model_->frozen()})
+    for (const parallel::OwnedRun& run : runs) {
+      const Tensor& master = run.segment.master;
+      if (which == Which::held || run.writes)
         all.push_back(
-            {held_of(*parameter, DType::f32, moment.name.substr(0, name)), moment.tensor});
-  }
+            {held_of(*run.parameter, run.first, run.first + master.count(), master.dtype()),
+             master});
+    }
   return all;
 }
 
-std::vector<HeldNumbers> MeshEngine::written(std::vector<HeldNumbers> numbers) const {
-  std::erase_if(numbers, [this](const HeldNumbers& one) {
-    return std::ranges::none_of(model_->parameters(), [&](const nn::Parameter* parameter) {
-      return one.held.name.substr(one.held.name.find('/') + 1) == parameter->name() &&
-             writes(*parameter);
-    });
-  });
-  return numbers;
+std::vector<HeldNumbers> MeshEngine::moments(Which which) const {
+  std::vector<HeldNumbers> all;
+  for (const parallel::HeldRun& run : optimizer_->held())
+    if (!run.state.empty() && (which == Which::held || run.writes))
+      all.push_back({held_of(*run.parameter, run.first, run.first + run.tensor.count(),
+                             run.tensor.dtype(), run.state + "/"),
+                     run.tensor});
+  return all;
 }
 
 Engine::Write MeshEngine::snapshot(bool with_optimizer) {
   MemoryResource& memory = context_.memory();
-  auto copy = std::make_shared<std::vector<HeldNumbers>>(copied(written(weights()), memory));
+  auto copy = std::make_shared<std::vector<HeldNumbers>>(copied(weights(Which::written), memory));
   if (with_optimizer)
-    for (HeldNumbers& moment : copied(written(moments()), memory))
+    for (HeldNumbers& moment : copied(moments(Which::written), memory))
       copy->push_back(std::move(moment));
   return [copy, task = &task_, rank = mesh_.world().rank(),
           ranks = mesh_.world().size()](const std::string& directory) {
@@ -261,12 +258,13 @@ Engine::Write MeshEngine::snapshot(bool with_optimizer) {
 }
 
 void MeshEngine::load_weights(const std::string& directory) {
-  read_weights(directory, task_, context_.kernels(), weights());
-  weights_->refresh();
+  model_->wait_for_values();  // gathers read what is written now
+  read_weights(directory, task_, context_.kernels(), weights(Which::held));
+  model_->refresh();
 }
 
 void MeshEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
-  read_optimizer(directory, context_.kernels(), moments());
+  read_optimizer(directory, context_.kernels(), moments(Which::held));
   step_state_.step = static_cast<std::uint32_t>(updates);
 }
 
@@ -284,7 +282,7 @@ void MeshEngine::save_model(const std::string& directory) {
                   "choose another --output_dir or its permissions");
   }
   world.barrier()->wait();
-  write_held(in_parts, world.rank(), world.size(), written(weights()));
+  write_held(in_parts, world.rank(), world.size(), weights(Which::written));
   world.barrier()->wait();
   if (world.rank() != 0) return;
   const auto checkpoint = ShardedCheckpoint::open(in_parts);

@@ -8,19 +8,18 @@
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
-#include "shoal/nn/optim/master_weights.h"
-#include "shoal/parallel/apply/parallel_model.h"
+#include "shoal/parallel/apply/distributed_optimizer.h"
+#include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/held_numbers.h"
-#include "shoal/train/trainer/mesh_arguments.h"
 
 namespace shoal {
 
 class MeshEngine final : public Engine {
  public:
   // Refuses what cannot be with the numbers and a remedy, on every rank alike.
-  MeshEngine(const EngineParts& parts, const MeshArguments& mesh);
+  explicit MeshEngine(const EngineParts& parts);
 
   DataShare data_share() const override;
   std::vector<std::string> describe_layout() const override;
@@ -29,7 +28,7 @@ class MeshEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
-  nn::LossScaler& scaler() override { return scaler_; }
+  nn::LossScaler& scaler() override;
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }
@@ -45,22 +44,20 @@ class MeshEngine final : public Engine {
   // This rank's part of the batches, as many microbatches as the pipeline has.
   std::vector<parallel::Microbatch> cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const;
-  bool writes(const nn::Parameter& parameter) const;  // of all ranks that hold it, this one does
-  std::vector<HeldNumbers> weights() const;
-  std::vector<HeldNumbers> moments() const;
-  std::vector<HeldNumbers> written(std::vector<HeldNumbers> numbers) const;
+  // What this rank holds, or of what several ranks hold what it writes.
+  enum class Which { held, written };
+  std::vector<HeldNumbers> weights(Which which) const;
+  std::vector<HeldNumbers> moments(Which which) const;
 
   const EngineParts parts_;
-  const MeshArguments arguments_;
+  const parallel::SmpParameters smp_;
   Task& task_;
   nn::DirectDispatcher dispatcher_;
   nn::Context context_;
   kernels::StepState step_state_;
-  nn::LossScaler scaler_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
-  std::unique_ptr<nn::MasterWeights> weights_;
-  std::unique_ptr<nn::Optimizer> optimizer_;  // from prepare_training() on
+  std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // from prepare_training() on
 };
 
 }  // namespace shoal

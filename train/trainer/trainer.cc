@@ -9,6 +9,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -21,6 +22,7 @@ using collectives::ReduceOp;
 Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
     : args(arguments), parts(trainer_parts) {
   check_arguments(args);
+  args = with_mp_parameters(args);
   engine = make_engine({args, parts, [this](const std::string& line) { say(line); }});
   share = engine->data_share();
   state.seed = static_cast<std::uint64_t>(args.seed);

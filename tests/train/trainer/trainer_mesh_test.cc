@@ -62,6 +62,11 @@ struct Layout {
 
 const nlohmann::json kShared = {{"prescaled_batch", true}};
 const nlohmann::json kSpeed = {{"prescaled_batch", true}, {"optimize", "speed"}};
+const nlohmann::json kOptimizerSharded = {{"shard_optimizer_state", true}};
+const nlohmann::json kGradientsSharded = {{"sharding_strategy", "SHARD_GRAD_OP"}};
+// Parameters too, all but the smallest; of four replicas two share a copy.
+const nlohmann::json kParametersSharded = {{"sharded_data_parallel_degree", 2},
+                                           {"sdp_param_persistence_threshold", 32}};
 
 Outcome run_on(const Layout& layout, TrainingArguments arguments, RunOptions options) {
   layout.apply(arguments);
@@ -94,6 +99,10 @@ TEST(TrainerMesh, TrainsAsOneRankDoes) {
       {.rdp = 2, .tp = 2, .accumulated = 2},
       {.pp = 2, .tp = 2, .microbatches = 2},
       {.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .more = kShared},
+      {.rdp = 4, .microbatches = 2, .more = kOptimizerSharded},
+      {.rdp = 2, .pp = 2, .microbatches = 2, .accumulated = 2, .more = kGradientsSharded},
+      {.rdp = 4, .more = kParametersSharded},
+      {.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .more = kParametersSharded},
   };
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.text());
@@ -129,7 +138,10 @@ TEST(TrainerMesh, EachPrecisionLearnsTheSame) {
     const RunOptions options{.samples = 48};
     const auto one = run_on({.on_mesh = false}, arguments, options);
     const auto mesh = run_on({.rdp = 2, .pp = 2, .tp = 2}, arguments, options);
+    const auto sharded =
+        run_on({.rdp = 2, .pp = 2, .more = kParametersSharded}, arguments, options);
     expect_close(one.main.losses, mesh.main.losses, 5e-3);
+    expect_close(one.main.losses, sharded.main.losses, 5e-3);
     EXPECT_NE(one.main.losses.front(), one.main.losses.back());
   }
 }
@@ -147,7 +159,8 @@ TEST(TrainerMesh, EvaluatesEverySampleOnce) {
     };
     const double alone = loss({.on_mesh = false});
     for (const Layout& layout :
-         {Layout{.rdp = 2, .pp = 2, .microbatches = 2}, Layout{.rdp = 2, .tp = 2}, Layout{.rdp = 4},
+         {Layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded},
+          Layout{.rdp = 2, .tp = 2}, Layout{.rdp = 4},
           Layout{.pp = 2, .tp = 2, .accumulated = 2, .more = kShared}})
       EXPECT_NEAR(loss(layout), alone, 1e-6 * alone) << samples << " on " << layout.text();
   }
@@ -188,11 +201,11 @@ std::vector<Layout> saved_layouts() {
       {.on_mesh = false},
       {.rdp = 2, .on_mesh = false},
       {.pp = 2, .microbatches = 2},
-      {.tp = 2},
       {.tp = 4, .more = kShared},
-      {.rdp = 2, .pp = 2, .microbatches = 2},
+      {.rdp = 2, .pp = 2, .microbatches = 2, .more = kOptimizerSharded},
+      {.rdp = 4, .more = kParametersSharded},
       {.pp = 2, .tp = 2, .microbatches = 2, .more = kSpeed},
-      {.rdp = 2, .pp = 2, .tp = 2},
+      {.rdp = 2, .pp = 2, .tp = 2, .more = kParametersSharded},
   };
 }
 
@@ -230,7 +243,7 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
 
 TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
   const TemporaryDirectory output;
-  const Layout layout{.rdp = 2, .pp = 2, .microbatches = 2};
+  const Layout layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded};
   auto arguments = arguments_for(output / "whole", 20);
   const auto whole = run_on(layout, arguments, {});
   arguments.output_dir = output / "broken";
@@ -296,7 +309,8 @@ TEST(TrainerMesh, SavesHuggingFacesFormat) {
     return options.save_model_to;
   };
   const std::string alone = saved({.on_mesh = false}, "alone");
-  for (const Layout& layout : {Layout{.pp = 2, .tp = 2}, Layout{.rdp = 2, .tp = 4}}) {
+  for (const Layout& layout :
+       {Layout{.pp = 2, .tp = 2}, Layout{.rdp = 2, .tp = 4, .more = kParametersSharded}}) {
     const std::string mesh = saved(layout, "mesh");
     for (const char* file : {"model.safetensors", "config.json", "generation_config.json"})
       EXPECT_EQ(bytes_of(alone + "/" + file), bytes_of(mesh + "/" + file)) << layout.text();
