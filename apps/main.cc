@@ -1,4 +1,4 @@
-// shoal: train, generate, tokenizer, data, report, env, diagnose, doctor, version.
+// shoal: train, generate, tokenizer, data, checkpoint, report, env, diagnose, doctor, version.
 #include <csignal>
 #include <cstdio>
 
@@ -53,6 +53,7 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_tokenizer(app, action);
   add_data(app, action);
+  add_checkpoint(app, action);
   add_report(app, action);
   add_env(app, action);
   add_diagnose(app, action);

@@ -185,6 +185,39 @@ TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
   EXPECT_EQ(bytes(whole + "/model.safetensors"), bytes(model_file()));
 }
 
+// Into parts and back: the run goes on from it to the same bytes.
+TEST_F(Shoal, ConvertsCheckpointsThatRunsResumeFrom) {
+  ASSERT_EQ(train().status, 0);
+  const std::string parts = mine_ / "parts", whole = mine_ / "whole", light = mine_ / "light";
+  const auto split =
+      shoal({"checkpoint", "convert", out() + "/checkpoint-3", parts, "--shards", "3"});
+  ASSERT_EQ(split.status, 0) << split.err;
+  EXPECT_THAT(split.out, AllOf(HasSubstr("3 shards"), HasSubstr("trainer_state.json")));
+  ASSERT_EQ(shoal({"checkpoint", "convert", parts, whole}).status, 0);
+  const auto resumed = train({"--output_dir", mine_ / "more", "--resume_from_checkpoint", whole});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_TRUE(bytes(mine_ / "more/model.safetensors") == bytes(model_file()));
+  const auto newest = shoal({"checkpoint", "inspect", out(), "--json", "--verify"});
+  EXPECT_EQ(newest.status, 0) << newest.err;
+  const auto json = nlohmann::json::parse(newest.out);
+  EXPECT_EQ(json.at("kind"), "trainer");
+  EXPECT_EQ(json.at("step"), 6);
+  EXPECT_EQ(json.at("verified"), true);
+  expect_refused(shoal({"checkpoint", "convert", parts, whole}), "nothing is overwritten");
+  expect_refused(shoal({"checkpoint", "inspect", *data_ / "tok"}), "is no checkpoint");
+  fs::remove(parts + "/shard-00001-of-00003.safetensors");
+  EXPECT_EQ(shoal({"checkpoint", "inspect", parts}).status, 1);
+  ASSERT_EQ(
+      shoal({"checkpoint", "convert", out(), light, "--dtype", "bf16", "--weights-only"}).status,
+      0);
+  EXPECT_THAT(shoal({"checkpoint", "inspect", light}).out,
+              AllOf(HasSubstr("a Hugging Face model, complete"), HasSubstr("BF16")));
+}
+
 TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   const auto alone = train();
   ASSERT_EQ(alone.status, 0) << alone.err;
@@ -295,6 +328,9 @@ TEST_F(Shoal, TrainsOnAMesh) {
                                  HasSubstr("microbatches: 4 a step")));
   EXPECT_NEAR(loss(mine_ / "mesh"), loss(out()), 2e-5 * loss(out()));
 
+  const auto parts = shoal({"checkpoint", "inspect", mine_ / "mesh/checkpoint-3", "--verify"});
+  EXPECT_EQ(parts.status, 0) << parts.out;
+  EXPECT_THAT(parts.out, HasSubstr("4 shards, step 3, complete (checksums verified)"));
   const auto resumed =
       on_ranks(2, with("resumed", {"--resume_from_checkpoint", mine_ / "mesh" + "/checkpoint-3",
                                    "--mp_parameters", R"({"pipeline_parallel_degree": 2})"}));

@@ -194,13 +194,25 @@ CheckpointTransaction::CheckpointTransaction(const std::string& output_dir, std:
     : temporary_(unfinished_checkpoint_path(output_dir, step, rank)),
       final_(checkpoint_path(output_dir, step)),
       step_(step) {
+  make_temporary("--output_dir");
+}
+
+CheckpointTransaction::CheckpointTransaction(const std::string& path, std::int64_t step)
+    : final_(fs::absolute(path).lexically_normal()), step_(step) {
+  if (final_.ends_with('/')) final_.pop_back();
+  const fs::path named(final_);
+  temporary_ = named.parent_path() / (std::string(kTemporaryPrefix) + named.filename().string());
+  make_temporary("directory");
+}
+
+void CheckpointTransaction::make_temporary(std::string_view what) {
   std::error_code error;
   fs::remove_all(temporary_, error);
   fs::create_directories(temporary_, error);
   if (error)
     throw Error(ErrorCode::io,
                 fmt::format("cannot make the directory {}: {}", temporary_, error.message()),
-                "choose another --output_dir or its permissions");
+                fmt::format("choose another {} or its permissions", what));
 }
 
 CheckpointTransaction::~CheckpointTransaction() {

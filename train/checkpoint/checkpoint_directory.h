@@ -18,6 +18,8 @@
 namespace shoal {
 
 inline constexpr std::string_view kCompleteMarker = "COMPLETE";
+// Of whole tensors, "exp_avg/NAME" and the like; in shards they stand beside the weights.
+inline constexpr std::string_view kOptimizerStateFile = "optimizer.safetensors";
 
 struct CheckpointInfo {
   std::int64_t step = 0;
@@ -53,6 +55,8 @@ class CheckpointTransaction {
  public:
   // Makes <output_dir>/tmp-checkpoint-N.<rank>, and output_dir if missing. io with path and reason.
   CheckpointTransaction(const std::string& output_dir, std::int64_t step, int rank);
+  // A directory of any name instead, its temporary beside it.
+  CheckpointTransaction(const std::string& path, std::int64_t step);
   ~CheckpointTransaction();
   CheckpointTransaction(const CheckpointTransaction&) = delete;
   CheckpointTransaction& operator=(const CheckpointTransaction&) = delete;
@@ -63,6 +67,8 @@ class CheckpointTransaction {
   std::string commit();
 
  private:
+  void make_temporary(std::string_view what);  // what to choose another of
+
   std::string temporary_, final_;
   std::int64_t step_;
   bool committed_ = false;

@@ -9,6 +9,8 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 
 namespace shoal {
 namespace {
@@ -79,79 +81,96 @@ std::string shard_name(int rank, int ranks) {
 }
 
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldData> tensors) {
+                 std::span<const HeldTensor> tensors,
+                 const std::function<ConstView(std::size_t)>& data) {
   std::vector<SafetensorsEntry> entries;
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
-  std::map<std::string, ConstView> data;
-  for (const HeldData& tensor : tensors) {
-    SHOAL_CHECK(
-        tensor.data.shape.count() == tensor.held.count() && tensor.data.dtype == tensor.held.dtype,
-        "{}: {} {} are given for {} {}", tensor.held.name, tensor.data.shape.count(),
-        to_string(tensor.data.dtype), tensor.held.count(), to_string(tensor.held.dtype));
+  std::map<std::string, std::size_t> index;
+  for (const HeldTensor& held : tensors) {
     // One rank may hold several parts of one tensor.
-    const std::string key = fmt::format("{}#{}", tensor.held.name, entries.size());
-    nlohmann::ordered_json json = to_json(tensor.held);
+    const std::string key = fmt::format("{}#{}", held.name, entries.size());
+    nlohmann::ordered_json json = to_json(held);
     json["key"] = key;
     described.push_back(std::move(json));
-    entries.push_back(make_entry(key, tensor.held.dtype, {tensor.held.count()}));
-    data.emplace(key, tensor.data);
+    index.emplace(key, entries.size());
+    entries.push_back(make_entry(key, held.dtype, {held.count()}));
   }
   SafetensorsWriter writer(directory + "/" + shard_name(rank, ranks), std::move(entries),
                            {{std::string(kMetadata), described.dump()}});
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
-    const ConstView& view = data.at(entry.name);
+    const HeldTensor& held = tensors[index.at(entry.name)];
+    const ConstView view = data(index.at(entry.name));
+    SHOAL_CHECK(view.shape.count() == held.count() && view.dtype == held.dtype,
+                "{}: {} {} are given for {} {}", held.name, view.shape.count(),
+                to_string(view.dtype), held.count(), to_string(held.dtype));
     writer.append(entry.name, {static_cast<const std::byte*>(view.data),
                                static_cast<std::size_t>(entry.bytes)});
   }
   writer.commit();
 }
 
-ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
-  ShardedCheckpoint checkpoint;
-  checkpoint.directory_ = directory;
-  std::map<int, std::string> found;
-  int ranks = 0;
+void write_shard(const std::string& directory, int rank, int ranks,
+                 std::span<const HeldData> tensors) {
+  std::vector<HeldTensor> held;
+  for (const HeldData& tensor : tensors) held.push_back(tensor.held);
+  write_shard(directory, rank, ranks, held, [&](std::size_t i) { return tensors[i].data; });
+}
+
+FoundShards find_shards(const std::string& directory) {
+  FoundShards found;
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(directory, missing)) {
     int rank = 0, of = 0;
     if (!parse_name(entry.path().filename(), rank, of)) continue;
-    if (ranks != 0 && of != ranks)
+    if (found.ranks != 0 && of != found.ranks)
       throw_error(ErrorCode::corrupt_data, "{} holds shards of {} and of {} ranks: two saves",
-                  directory, ranks, of);
-    ranks = of;
-    found[rank] = entry.path();
+                  directory, found.ranks, of);
+    found.ranks = of;
+    found.paths[rank] = entry.path();
   }
-  if (found.empty())
+  return found;
+}
+
+std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
+  const auto metadata = file.metadata().find(std::string(kMetadata));
+  const auto json = metadata == file.metadata().end()
+                        ? nlohmann::json()
+                        : nlohmann::json::parse(metadata->second, nullptr, false);
+  if (!json.is_array())
+    throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", file.path());
+  std::vector<ShardEntry> entries;
+  for (const auto& one : json) {
+    HeldTensor held = held_from_json(one, file.path());
+    std::string key = one.value("key", "");
+    if (!file.contains(key) || file.entry(key).sizes.size() != 1 ||
+        file.entry(key).sizes[0] != held.count() ||
+        dtype_from_safetensors(file.entry(key).dtype, key) != held.dtype)
+      throw_error(ErrorCode::corrupt_data, "{}: {} is not the part that its description says",
+                  file.path(), held.name);
+    entries.push_back({std::move(held), std::move(key)});
+  }
+  return entries;
+}
+
+ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
+  ShardedCheckpoint checkpoint;
+  checkpoint.directory_ = directory;
+  const FoundShards found = find_shards(directory);
+  if (found.paths.empty())
     throw Error(ErrorCode::not_found, fmt::format("{} holds no shards", directory),
                 "a sharded checkpoint is a directory of shard-00000-of-... files");
-  for (int rank = 0; rank < ranks; ++rank)
-    if (!found.contains(rank))
+  for (int rank = 0; rank < found.ranks; ++rank)
+    if (!found.paths.contains(rank))
       throw Error(ErrorCode::corrupt_data,
-                  fmt::format("{} lacks {}", directory, shard_name(rank, ranks)),
+                  fmt::format("{} lacks {}", directory, shard_name(rank, found.ranks)),
                   "the files of all ranks that wrote belong together");
   std::map<std::string, std::vector<HeldTensor>> held;
-  for (const auto& [rank, path] : found) {
+  for (const auto& [rank, path] : found.paths) {
     const auto file = SafetensorsFile::open(path);
     checkpoint.files_.push_back(file);
-    const auto metadata = file->metadata().find(std::string(kMetadata));
-    const auto json = metadata == file->metadata().end()
-                          ? nlohmann::json()
-                          : nlohmann::json::parse(metadata->second, nullptr, false);
-    if (!json.is_array())
-      throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", path);
-    for (const auto& one : json) {
-      Part part{held_from_json(one, path), {}, file};
-      const std::string key = one.value("key", "");
-      if (!file->contains(key) || file->entry(key).sizes.size() != 1 ||
-          file->entry(key).sizes[0] != part.held.count() ||
-          dtype_from_safetensors(file->entry(key).dtype, key) != part.held.dtype)
-        throw_error(ErrorCode::corrupt_data, "{}: {} is not the part that its description says",
-                    path, part.held.name);
-      part.runs = runs_of(part.held);
-      held[part.held.name].push_back(part.held);
-      // From here on the name is that of its bytes in the file.
-      const std::string name = std::exchange(part.held.name, key);
-      checkpoint.parts_[name].push_back(std::move(part));
+    for (ShardEntry& entry : entries_of_shard(*file)) {
+      held[entry.held.name].push_back(entry.held);
+      checkpoint.add_part(std::move(entry), file);
     }
   }
   for (const auto& [name, parts] : held) {
@@ -161,6 +180,31 @@ ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
                                  static_cast<int>(parts.size())};
   }
   return checkpoint;
+}
+
+ShardedCheckpoint ShardedCheckpoint::open_full(const std::string& directory) {
+  ShardedCheckpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.files_ = ShardedSafetensors::open(directory).files();
+  const std::string optimizer = directory + "/" + std::string(kOptimizerStateFile);
+  if (std::filesystem::exists(optimizer))
+    checkpoint.files_.push_back(SafetensorsFile::open(optimizer));
+  for (const auto& file : checkpoint.files_)
+    for (const SafetensorsEntry& entry : file->entries()) {
+      const Shape shape{std::span<const std::int64_t>(entry.sizes)};
+      const DType dtype = dtype_from_safetensors(entry.dtype, entry.name);
+      if (!checkpoint.tensors_.emplace(entry.name, Description{shape, dtype, 1}).second)
+        throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in two files", directory,
+                    entry.name);
+      checkpoint.add_part({whole_tensor(entry.name, shape, dtype), entry.name}, file);
+    }
+  return checkpoint;
+}
+
+void ShardedCheckpoint::add_part(ShardEntry entry, std::shared_ptr<SafetensorsFile> file) {
+  std::vector<TensorRun> runs = runs_of(entry.held);
+  std::vector<Part>& parts = parts_[entry.held.name];
+  parts.push_back({std::move(entry), std::move(runs), std::move(file)});
 }
 
 void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
@@ -181,14 +225,14 @@ void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
   const std::vector<TensorRun> need = runs_of(wanted);
   std::int64_t filled = 0;
   for (const Part& part : found->second) {
-    const std::byte* data = part.file->bytes(part.held.name).data();
+    const std::byte* data = part.file->bytes(part.entry.key).data();
     // Both lists rise; walk them side by side.
     for (std::size_t a = 0, b = 0; a < need.size() && b < part.runs.size();) {
       const TensorRun &want = need[a], &have = part.runs[b];
       const std::int64_t first = std::max(want.whole, have.whole);
       const std::int64_t last = std::min(want.whole + want.count, have.whole + have.count);
       if (first < last) {
-        convert(data, part.held.dtype, have.held + first - have.whole, into,
+        convert(data, part.entry.held.dtype, have.held + first - have.whole, into,
                 want.held + first - want.whole, last - first);
         filled += last - first;
       }

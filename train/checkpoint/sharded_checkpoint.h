@@ -1,10 +1,12 @@
 // Tensors in parts: every rank writes what it holds, any other layout reads what it needs.
+// Whole tensors (a Hugging Face directory) are read the same way.
 //
 // A directory of shard-RRRRR-of-NNNNN.safetensors, one of each rank that wrote. Their metadata say
 // which part of which tensor each entry is (held_tensor.h, JSON under "shoal"), so a shard explains
 // itself. That they are all there, and each element once, is checked when they are opened.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,12 +27,33 @@ std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetenso
 // Rank `rank` of `ranks`; a rank that holds nothing writes an empty shard.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldData> tensors);
+// The same without holding them all: `data(i)` of tensors[i] is asked for once, in any order, and
+// must stay until the next call.
+void write_shard(const std::string& directory, int rank, int ranks,
+                 std::span<const HeldTensor> tensors,
+                 const std::function<ConstView(std::size_t)>& data);
+
+// Paths by rank; `ranks` is of how many, 0 where there is none. corrupt_data: shards of two saves.
+struct FoundShards {
+  int ranks = 0;
+  std::map<int, std::string> paths;
+};
+FoundShards find_shards(const std::string& directory);
+// What a shard says that it holds; `key` is the tensor's name in the file. Throws corrupt_data.
+struct ShardEntry {
+  HeldTensor held;
+  std::string key;
+};
+std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file);
 
 class ShardedCheckpoint {
  public:
   // Maps every shard. Throws corrupt_data, naming the shard or the tensor: shards missing or of
   // different saves, elements in no shard or in two.
   static ShardedCheckpoint open(const std::string& directory);
+  // A directory of whole tensors: model.safetensors or its parts, and optimizer.safetensors where
+  // that is there.
+  static ShardedCheckpoint open_full(const std::string& directory);
 
   struct Description {
     Shape shape;
@@ -47,10 +70,12 @@ class ShardedCheckpoint {
 
  private:
   struct Part {
-    HeldTensor held;
+    ShardEntry entry;
     std::vector<TensorRun> runs;
     std::shared_ptr<SafetensorsFile> file;
   };
+  void add_part(ShardEntry entry, std::shared_ptr<SafetensorsFile> file);
+
   std::string directory_;
   std::vector<std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, Description> tensors_;

@@ -1,0 +1,103 @@
+// shoal checkpoint inspect|convert
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "commands.h"
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/convert.h"
+#include "shoal/train/checkpoint/inspect.h"
+#include "shoal/train/trainer/console.h"
+#include "shoal/train/trainer/log_format.h"
+
+namespace shoal::app {
+namespace {
+
+struct InspectOptions {
+  std::string directory;
+  bool json = false, verify = false, all = false;
+};
+
+// A run's output_dir stands for its newest complete checkpoint. `say` gets what was passed over.
+std::string checkpoint_in(const std::string& directory) {
+  if (list_checkpoints(directory).empty() ||
+      std::filesystem::exists(directory + "/" + std::string(kCompleteMarker)))
+    return directory;
+  const auto newest =
+      newest_checkpoint(directory, [](const std::string& path, const std::string& reason) {
+        fmt::print(stderr, "{} is passed over: {}\n", path, reason);
+      });
+  if (!newest)
+    throw Error(ErrorCode::not_found, fmt::format("{} has no complete checkpoint", directory),
+                "name one of its checkpoint-N directories to see what is in it");
+  return newest->path;
+}
+
+// Exit status 1 where something is missing: scripts ask with it.
+int inspect(const InspectOptions& o) {
+  const CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
+  if (o.json)
+    fmt::print("{}\n", to_json(contents).dump(2));
+  else
+    fmt::print("{}", describe(contents, o.all));
+  return contents.problems.empty() ? 0 : 1;
+}
+
+int convert(ConvertOptions o, const std::string& dtype) {
+  o.from = checkpoint_in(o.from);
+  if (!dtype.empty()) o.dtype = parse_dtype(dtype);
+  Conversion done;
+  {
+    ProgressBar bar(stderr, "B");
+    o.progress = [&](std::int64_t bytes, std::int64_t total) {
+      bar.update(bytes, total, "converting");
+    };
+    done = convert_checkpoint(o);
+  }
+  fmt::print("{}: {}\n", o.to,
+             o.shards > 0 ? fmt::format("{} shards", o.shards) : std::string("whole tensors"));
+  fmt::print("  {} weights and {} tensors of optimizer state, {}\n", done.tensors, done.states,
+             format_bytes(done.bytes));
+  if (!done.carried.empty()) fmt::print("  with {}\n", fmt::join(done.carried, ", "));
+  for (const std::string& note : done.notes) fmt::print("note: {}\n", note);
+  return 0;
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, Action& action) {
+  auto* group = app.add_subcommand("checkpoint", "See what a checkpoint holds, and convert it");
+  group->require_subcommand(1);
+
+  auto* command = group->add_subcommand("inspect", "What a checkpoint holds, or lacks");
+  auto i = std::make_shared<InspectOptions>();
+  command
+      ->add_option("directory", i->directory,
+                   "a checkpoint, a Hugging Face model, or an output_dir: its newest checkpoint")
+      ->required();
+  command->add_flag("--json", i->json, "as JSON, optimizer state included");
+  command->add_flag("--all", i->all, "a line for each tensor of optimizer state too");
+  command->add_flag("--verify", i->verify, "read every byte and compare with its checksum");
+  command->callback([&action, i] { action = [i] { return inspect(*i); }; });
+
+  command = group->add_subcommand(
+      "convert", "From parts to whole tensors that transformers opens, or with --shards back");
+  auto o = std::make_shared<ConvertOptions>();
+  auto dtype = std::make_shared<std::string>();
+  command->add_option("from", o->from, "a checkpoint, a model, or an output_dir")->required();
+  command->add_option("to", o->to, "a directory that is not there yet")->required();
+  command->add_option("--shards", o->shards, "write parts for so many ranks; any number reads them")
+      ->check(CLI::Range(1, 99'999));
+  command->add_option("--dtype", *dtype, "of weights; without: as they are")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command->add_flag("--weights-only{false}", o->optimizer, "leave the optimizer state behind");
+  command->add_option("--config", o->setup,
+                      "directory of config.json and tokenizer files; without: FROM");
+  command->callback([&action, o, dtype] { action = [o, dtype] { return convert(*o, *dtype); }; });
+}
+
+}  // namespace shoal::app

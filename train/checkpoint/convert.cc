@@ -1,0 +1,216 @@
+#include "shoal/train/checkpoint/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kState = "trainer_state.json";
+
+struct Item {
+  std::string name;
+  Shape shape;
+  DType dtype;  // as written
+  bool is_state;
+};
+
+bool is_state_name(const std::string& name) { return name.find('/') != name.npos; }
+
+// Weights in whatever form: other tools' and ours, which are written anew.
+bool is_weights(const std::string& name) {
+  static constexpr std::array kEndings = {".safetensors", ".safetensors.index.json",
+                                          ".bin",         ".bin.index.json",
+                                          ".pt",          ".pth",
+                                          ".h5",          ".msgpack",
+                                          ".onnx",        ".ot"};
+  return std::ranges::any_of(kEndings, [&](const char* ending) { return name.ends_with(ending); });
+}
+
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
+}
+
+class Converter {
+ public:
+  explicit Converter(const ConvertOptions& options) : options_(options) {
+    check();
+    source_ = find_shards(options.from).ranks > 0 ? ShardedCheckpoint::open(options.from)
+                                                  : ShardedCheckpoint::open_full(options.from);
+    bool has_state = false;
+    for (const auto& [name, description] : source_.tensors()) {
+      const bool is_state = is_state_name(name);
+      has_state |= is_state;
+      if (is_state && !options.optimizer) continue;
+      const bool converts = options.dtype && !is_state && is_floating(description.dtype);
+      items_.push_back(
+          {name, description.shape, converts ? *options.dtype : description.dtype, is_state});
+      total_ += bytes_of(items_.back());
+    }
+    if (options.optimizer && !has_state)
+      out_.notes.push_back(fmt::format("{} has no optimizer state", options.from));
+  }
+
+  Conversion run() {
+    const bool resumes =
+        options_.optimizer && fs::exists(options_.from + "/" + std::string(kState));
+    const std::int64_t step = resumes ? read_trainer_state(options_.from).global_step : 0;
+    CheckpointTransaction transaction(options_.to, step);
+    carry(transaction.directory(), resumes);
+    if (options_.shards > 0)
+      write_shards(transaction.directory());
+    else
+      write_whole(transaction.directory());
+    check_target();  // commit() would put aside what came there meanwhile
+    transaction.commit();
+    for (const Item& item : items_) ++(item.is_state ? out_.states : out_.tensors);
+    out_.bytes = done_;
+    return std::move(out_);
+  }
+
+ private:
+  static std::int64_t bytes_of(const Item& item) {
+    return item.shape.count() * static_cast<std::int64_t>(size_of(item.dtype));
+  }
+
+  void check() {
+    const ConvertOptions& o = options_;
+    SHOAL_CHECK(o.shards >= 0 && o.shards <= 99'999, "{} shards", o.shards);
+    SHOAL_CHECK(
+        !o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16,
+        "weights are not converted to {}", to_string(*o.dtype));
+    if (!fs::is_directory(o.from))
+      throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
+    check_target();
+    if (fs::exists(o.from + "/" + std::string(kCompleteMarker)) ||
+        fs::exists(o.from + "/" + std::string(kState)))
+      if (const auto problem = checkpoint_problem(o.from, true))
+        throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", o.from, *problem),
+                    "`shoal checkpoint inspect` shows what is there");
+  }
+
+  void check_target() const {
+    const std::string& to = options_.to;
+    if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to)))
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} exists already", to),
+                  "nothing is overwritten: choose another name, or remove it");
+  }
+
+  // Everything but weights, marker and what only the left out optimizer state needs.
+  void carry(const std::string& directory, bool resumes) {
+    const std::string from = options_.setup.empty() ? options_.from : options_.setup;
+    bool has_config = false;
+    for (const auto& entry : fs::directory_iterator(from)) {
+      const std::string name = entry.path().filename();
+      if (!entry.is_regular_file() || is_weights(name) || name == kCompleteMarker || name == kState)
+        continue;
+      fs::copy_file(entry.path(), directory + "/" + name);
+      out_.carried.push_back(name);
+      if (name != "config.json") continue;
+      has_config = true;
+      if (options_.dtype) set_dtype(directory + "/" + name);
+    }
+    if (resumes) {
+      fs::copy_file(options_.from + "/" + std::string(kState),
+                    directory + "/" + std::string(kState));
+      out_.carried.emplace_back(kState);
+    }
+    std::ranges::sort(out_.carried);
+    if (!has_config)
+      out_.notes.push_back(
+          fmt::format("{} has no config.json, without which transformers cannot "
+                      "open the result; --config names a directory that has one",
+                      from));
+  }
+
+  // transformers loads in the dtype that the configuration names.
+  void set_dtype(const std::string& path) const {
+    read_json_file(path);  // its checks
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    auto config = nlohmann::ordered_json::parse(text);
+    const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
+    config[key] = torch_name(*options_.dtype);
+    write_file_atomically(path, config.dump(2) + "\n");
+  }
+
+  // Elements [begin, end) of a tensor, in the buffer until the next call.
+  ConstView read(const Item& item, HeldTensor wanted) {
+    wanted.dtype = item.dtype;
+    const auto bytes = static_cast<std::size_t>(wanted.count()) * size_of(item.dtype);
+    if (buffer_.size() < bytes) buffer_.resize(bytes);
+    out_.largest = std::max(out_.largest, static_cast<std::int64_t>(buffer_.size()));
+    source_.read(wanted, View{buffer_.data(), {wanted.count()}, item.dtype});
+    done_ += static_cast<std::int64_t>(bytes);
+    if (options_.progress) options_.progress(done_, total_);
+    return ConstView(buffer_.data(), {wanted.count()}, item.dtype);
+  }
+  const Item& item_named(const std::string& name) const {
+    const auto found = std::ranges::lower_bound(items_, name, {}, &Item::name);
+    SHOAL_ASSERT(found != items_.end() && found->name == name);
+    return *found;
+  }
+
+  void write_whole(const std::string& directory) {
+    std::vector<SafetensorsEntry> weights, states;
+    for (const Item& item : items_)
+      (item.is_state ? states : weights).push_back(make_entry(item.name, item.dtype, item.shape));
+    const auto value = [this](const std::string& name) {
+      const Item& item = item_named(name);
+      return read(item, whole_tensor(name, item.shape, item.dtype));
+    };
+    write_sharded_safetensors(directory, std::move(weights), value, options_.max_file_bytes);
+    if (states.empty()) return;
+    const fs::path stem = fs::path(kOptimizerStateFile).stem();
+    write_sharded_safetensors(directory, std::move(states), value,
+                              std::numeric_limits<std::int64_t>::max(), stem.string());
+  }
+
+  // Each shard an equal range of every tensor's elements, whatever its shape.
+  void write_shards(const std::string& directory) {
+    for (int shard = 0; shard < options_.shards; ++shard) {
+      std::vector<HeldTensor> held;
+      std::vector<const Item*> of;
+      for (const Item& item : items_) {
+        HeldTensor part = whole_tensor(item.name, item.shape, item.dtype);
+        const std::int64_t count = part.end;
+        part.begin = count / options_.shards * shard +
+                     std::min<std::int64_t>(count % options_.shards, shard);
+        part.end = part.begin + count / options_.shards + (shard < count % options_.shards ? 1 : 0);
+        if (part.begin == part.end && (count > 0 || shard > 0)) continue;
+        held.push_back(std::move(part));
+        of.push_back(&item);
+      }
+      write_shard(directory, shard, options_.shards, held,
+                  [&](std::size_t i) { return read(*of[i], held[i]); });
+    }
+  }
+
+  const ConvertOptions& options_;
+  ShardedCheckpoint source_;
+  std::vector<Item> items_;  // by name
+  std::vector<std::byte> buffer_;
+  std::int64_t done_ = 0, total_ = 0;
+  Conversion out_;
+};
+
+}  // namespace
+
+Conversion convert_checkpoint(const ConvertOptions& options) { return Converter(options).run(); }
+
+}  // namespace shoal

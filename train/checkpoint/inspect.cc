@@ -1,0 +1,302 @@
+#include "shoal/train/checkpoint/inspect.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kProblemsShown = 8;  // of tensors; a missing shard breaks nearly all
+
+// "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
+bool is_state_name(const std::string& name) { return name.find('/') != name.npos; }
+
+std::int64_t bytes_of(const HeldTensor& held) {
+  return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
+}
+
+class Inspection {
+ public:
+  Inspection(const std::string& directory, bool checksums) : directory_(directory) {
+    out_.path = directory;
+    list_files();
+    FoundShards shards;
+    try {
+      shards = find_shards(directory);
+    } catch (const Error& problem) {
+      out_.kind = CheckpointKind::sharded;
+      out_.problems.emplace_back(problem.what());
+    }
+    if (out_.problems.empty()) {
+      if (shards.ranks > 0)
+        read_shards(shards);
+      else
+        read_whole();
+    }
+    read_state();
+    check_marker(checksums);
+    finish();
+  }
+  CheckpointContents contents() && { return std::move(out_); }
+
+ private:
+  bool has(std::string_view name) const { return fs::exists(directory_ + "/" + std::string(name)); }
+  CheckpointFile& file_named(const std::string& path) {
+    const std::string name = fs::path(path).filename();
+    const auto found = std::ranges::find(out_.files, name, &CheckpointFile::name);
+    SHOAL_ASSERT(found != out_.files.end());
+    return *found;
+  }
+
+  void list_files() {
+    std::error_code error;
+    if (!fs::is_directory(directory_, error))
+      throw_error(ErrorCode::not_found, "{} is not a directory", directory_);
+    for (const auto& entry : fs::directory_iterator(directory_))
+      if (entry.is_regular_file())
+        out_.files.push_back(
+            {entry.path().filename(), static_cast<std::int64_t>(entry.file_size())});
+    std::ranges::sort(out_.files, {}, &CheckpointFile::name);
+  }
+
+  void read_shards(const FoundShards& shards) {
+    out_.kind = CheckpointKind::sharded;
+    out_.shards = shards.ranks;
+    std::vector<std::string> missing;
+    for (int rank = 0; rank < shards.ranks; ++rank)
+      if (!shards.paths.contains(rank)) missing.push_back(shard_name(rank, shards.ranks));
+    if (!missing.empty())
+      out_.problems.push_back(fmt::format("missing: {}", fmt::join(missing, ", ")));
+    std::map<std::string, std::vector<HeldTensor>> held;
+    for (const auto& [rank, path] : shards.paths) {
+      CheckpointFile& file = file_named(path);
+      try {
+        for (ShardEntry& entry : entries_of_shard(*SafetensorsFile::open(path))) {
+          ++file.tensors;
+          held[entry.held.name].push_back(std::move(entry.held));
+        }
+      } catch (const Error& problem) {
+        file.problem = problem.what();
+        out_.problems.push_back(file.problem);
+      }
+    }
+    for (const auto& [name, parts] : held) {
+      const HeldTensor& first = parts.front();
+      const auto sizes = first.whole.sizes();
+      out_.tensors.push_back({name,
+                              std::string(to_safetensors(first.dtype)),
+                              {sizes.begin(), sizes.end()},
+                              bytes_of(first),
+                              is_state_name(name),
+                              static_cast<int>(parts.size()),
+                              tiling_problem(parts)});
+    }
+  }
+
+  void read_whole() {
+    std::set<std::string> paths;
+    try {
+      const auto model = ShardedSafetensors::open(directory_);
+      for (const auto& file : model.files()) paths.insert(file->path());
+    } catch (const Error& problem) {
+      if (problem.code() == ErrorCode::not_found && !has(kCompleteMarker) &&
+          !has("model.safetensors.index.json"))
+        throw Error(ErrorCode::not_found,
+                    fmt::format("{} is no checkpoint: it has no shards and no model.safetensors",
+                                directory_),
+                    "a checkpoint is a Hugging Face directory, a checkpoint-N of a run, or a "
+                    "directory of shards");
+      out_.problems.emplace_back(problem.what());
+      for (const CheckpointFile& file : out_.files)
+        if (file.name.starts_with("model") && file.name.ends_with(".safetensors"))
+          paths.insert(directory_ + "/" + file.name);
+    }
+    if (has(kOptimizerStateFile)) paths.insert(directory_ + "/" + std::string(kOptimizerStateFile));
+    for (const std::string& path : paths) read_file(path);
+    if (!has("config.json"))
+      out_.problems.emplace_back("missing: config.json, without which nothing can open it");
+  }
+
+  void read_file(const std::string& path) {
+    CheckpointFile& listed = file_named(path);
+    try {
+      const auto file = SafetensorsFile::open(path);
+      for (const SafetensorsEntry& entry : file->entries()) {
+        ++listed.tensors;
+        out_.tensors.push_back(
+            {entry.name, entry.dtype, entry.sizes, entry.bytes, is_state_name(entry.name)});
+      }
+    } catch (const Error& problem) {
+      listed.problem = problem.what();
+      if (std::ranges::find(out_.problems, listed.problem) == out_.problems.end())
+        out_.problems.push_back(listed.problem);
+    }
+  }
+
+  void read_state() {
+    if (!has("trainer_state.json")) return;
+    if (out_.kind == CheckpointKind::huggingface) out_.kind = CheckpointKind::trainer;
+    try {
+      out_.step = read_trainer_state(directory_).global_step;
+    } catch (const Error& problem) {
+      out_.problems.emplace_back(problem.what());
+    }
+    if (std::ranges::none_of(out_.tensors, &CheckpointTensor::is_state))
+      out_.notes.emplace_back("no optimizer state: a run can start from it, not resume");
+  }
+
+  // A run's checkpoint counts only with its marker; other directories may have none.
+  void check_marker(bool checksums) {
+    if (!has(kCompleteMarker) && !has("trainer_state.json")) {
+      if (checksums) out_.notes.emplace_back("there are no checksums to verify");
+      return;
+    }
+    if (const auto problem = checkpoint_problem(directory_, checksums))
+      out_.problems.push_back(*problem);
+    else
+      out_.verified = checksums;
+  }
+
+  void finish() {
+    std::ranges::stable_sort(out_.tensors, [](const auto& a, const auto& b) {
+      return a.is_state != b.is_state ? b.is_state : a.name < b.name;
+    });
+    std::size_t broken = 0;
+    for (const CheckpointTensor& tensor : out_.tensors)
+      if (!tensor.problem.empty() && ++broken <= kProblemsShown)
+        out_.problems.push_back(tensor.problem);
+    if (broken > kProblemsShown)
+      out_.problems.push_back(fmt::format("and {} more tensors", broken - kProblemsShown));
+  }
+
+  std::string directory_;
+  CheckpointContents out_;
+};
+
+std::string_view name(CheckpointKind kind) {
+  switch (kind) {
+    case CheckpointKind::huggingface:
+      return "huggingface";
+    case CheckpointKind::trainer:
+      return "trainer";
+    case CheckpointKind::sharded:
+      return "sharded";
+  }
+  return "";
+}
+
+std::string headline(const CheckpointContents& contents) {
+  std::string text = contents.path + ": ";
+  switch (contents.kind) {
+    case CheckpointKind::huggingface:
+      text += "a Hugging Face model";
+      break;
+    case CheckpointKind::trainer:
+      text += "a checkpoint of a run, whole tensors";
+      break;
+    case CheckpointKind::sharded:
+      text += fmt::format("a checkpoint in parts, {} shard{}", contents.shards,
+                          contents.shards == 1 ? "" : "s");
+      break;
+  }
+  if (contents.step) text += fmt::format(", step {}", *contents.step);
+  text += contents.problems.empty() ? ", complete" : ", NOT COMPLETE";
+  if (contents.verified) text += " (checksums verified)";
+  return text + "\n";
+}
+
+struct Sum {
+  std::int64_t tensors = 0, elements = 0, bytes = 0;
+  void add(const CheckpointTensor& tensor) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : tensor.sizes) count *= size;
+    ++tensors, elements += count, bytes += tensor.bytes;
+  }
+};
+
+}  // namespace
+
+CheckpointContents inspect_checkpoint(const std::string& directory, bool checksums) {
+  return Inspection(directory, checksums).contents();
+}
+
+std::string describe(const CheckpointContents& contents, bool all) {
+  std::string text = headline(contents);
+  std::size_t width = 6;
+  Sum weights;
+  std::map<std::string, Sum> states;
+  for (const CheckpointTensor& tensor : contents.tensors) {
+    if (all || !tensor.is_state) width = std::max(width, tensor.name.size());
+    if (tensor.is_state)
+      states[tensor.name.substr(0, tensor.name.find('/'))].add(tensor);
+    else
+      weights.add(tensor);
+  }
+  if (!contents.tensors.empty())
+    text += fmt::format("\n{:<{}}  {:<5} {:<20} {:>14} {:>5}\n", "tensor", width, "dtype", "shape",
+                        "bytes", "parts");
+  for (const CheckpointTensor& tensor : contents.tensors)
+    if (all || !tensor.is_state)
+      text += fmt::format("{:<{}}  {:<5} {:<20} {:>14} {:>5}{}\n", tensor.name, width, tensor.dtype,
+                          fmt::format("[{}]", fmt::join(tensor.sizes, ", ")), tensor.bytes,
+                          tensor.parts, tensor.problem.empty() ? "" : "  incomplete");
+  text += fmt::format("\nweights: {} tensors, {} elements, {} bytes\n", weights.tensors,
+                      weights.elements, weights.bytes);
+  for (const auto& [kind, sum] : states)
+    text += fmt::format("optimizer state {}: {} tensors, {} elements, {} bytes\n", kind,
+                        sum.tensors, sum.elements, sum.bytes);
+  text += "\n";
+  for (const CheckpointFile& file : contents.files)
+    text += fmt::format("{:<40} {:>14}{}{}\n", file.name, file.bytes,
+                        file.tensors > 0 ? fmt::format("  {} tensors", file.tensors) : "",
+                        file.problem.empty() ? "" : "  unreadable");
+  for (const std::string& note : contents.notes) text += fmt::format("note: {}\n", note);
+  for (const std::string& problem : contents.problems)
+    text += fmt::format("problem: {}\n", problem);
+  return text;
+}
+
+nlohmann::ordered_json to_json(const CheckpointContents& contents) {
+  nlohmann::ordered_json json;
+  json["path"] = contents.path;
+  json["kind"] = name(contents.kind);
+  json["step"] = nullptr;
+  if (contents.step) json["step"] = *contents.step;
+  json["shards"] = contents.shards;
+  json["complete"] = contents.problems.empty();
+  json["verified"] = contents.verified;
+  json["problems"] = contents.problems;
+  json["notes"] = contents.notes;
+  json["tensors"] = nlohmann::ordered_json::array();
+  for (const CheckpointTensor& tensor : contents.tensors) {
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"dtype", tensor.dtype},
+                               {"shape", tensor.sizes},
+                               {"bytes", tensor.bytes},
+                               {"optimizer", tensor.is_state},
+                               {"parts", tensor.parts}});
+    if (!tensor.problem.empty()) json["tensors"].back()["problem"] = tensor.problem;
+  }
+  json["files"] = nlohmann::ordered_json::array();
+  for (const CheckpointFile& file : contents.files) {
+    json["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"tensors", file.tensors}});
+    if (!file.problem.empty()) json["files"].back()["problem"] = file.problem;
+  }
+  return json;
+}
+
+}  // namespace shoal
