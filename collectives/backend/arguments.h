@@ -1,6 +1,7 @@
 // What every backend checks about a call before anything moves.
 #pragma once
 
+#include <bit>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,25 @@ namespace shoal::collectives {
 struct OuterCall {
   Signature signature;
   std::uint32_t number = 0;
+};
+
+// The arguments of a call without counts and factors: enough to see that it is like another.
+struct PlainCall {
+  // In one word, which is compared at once.
+  struct Kind {
+    Operation operation;
+    DType dtype;
+    ReduceOp op;
+    DeviceType device;
+    std::int32_t root;
+    friend bool operator==(const Kind& a, const Kind& b) {
+      return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+    }
+  };
+  Kind kind;
+  const void* send;
+  void* recv;
+  std::int64_t count;
 };
 
 // One call, as the queue of a backend keeps it.
@@ -36,6 +56,9 @@ struct Call {
   std::int64_t send_bytes(int rank, int size) const;
   std::int64_t recv_bytes(int rank, int size) const;
   bool reduces() const { return collectives::reduces(operation); }
+  PlainCall plain() const {
+    return {{operation, dtype, op, stream.device.type, root}, send, recv, count};
+  }
 };
 
 // Throws invalid_argument: negative count, null pointer, avg of integers, root outside the group,

@@ -8,6 +8,8 @@
 namespace shoal::collectives {
 namespace {
 
+constexpr int kNoRoot = -1;
+
 class GroupWork final : public Work {
  public:
   GroupWork(std::vector<WorkPtr> works, double deadline_seconds)
@@ -73,17 +75,25 @@ WorkPtr make_group_work(std::vector<WorkPtr> works, double deadline_seconds) {
 
 WorkPtr CallCommunicator::all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
                                      Reduction op, Stream stream) {
+  if (WorkPtr work = again(Operation::all_reduce, send, recv, count, dtype, op.op, kNoRoot, stream))
+    return work;
   return take(reducing(make_call(Operation::all_reduce, send, recv, count, dtype, stream), op));
 }
 
 WorkPtr CallCommunicator::reduce_scatter(const void* send, void* recv, std::int64_t recv_count,
                                          DType dtype, Reduction op, Stream stream) {
+  if (WorkPtr work =
+          again(Operation::reduce_scatter, send, recv, recv_count, dtype, op.op, kNoRoot, stream))
+    return work;
   return take(
       reducing(make_call(Operation::reduce_scatter, send, recv, recv_count, dtype, stream), op));
 }
 
 WorkPtr CallCommunicator::all_gather(const void* send, void* recv, std::int64_t send_count,
                                      DType dtype, Stream stream) {
+  if (WorkPtr work = again(Operation::all_gather, send, recv, send_count, dtype, ReduceOp::sum,
+                           kNoRoot, stream))
+    return work;
   return take(make_call(Operation::all_gather, send, recv, send_count, dtype, stream));
 }
 
@@ -102,6 +112,9 @@ WorkPtr CallCommunicator::all_gather_v(const void* send, void* recv, Counts coun
 
 WorkPtr CallCommunicator::broadcast(void* data, std::int64_t count, DType dtype, int root,
                                     Stream stream) {
+  if (WorkPtr work =
+          again(Operation::broadcast, data, data, count, dtype, ReduceOp::sum, root, stream))
+    return work;
   return take(rooted(make_call(Operation::broadcast, data, data, count, dtype, stream), root));
 }
 
@@ -138,6 +151,9 @@ WorkPtr CallCommunicator::all_to_all_v(const void* send, Counts send_counts, voi
 }
 
 WorkPtr CallCommunicator::barrier(Stream stream) {
+  if (WorkPtr work =
+          again(Operation::barrier, nullptr, nullptr, 0, DType::u8, ReduceOp::sum, kNoRoot, stream))
+    return work;
   return take(make_call(Operation::barrier, nullptr, nullptr, 0, DType::u8, stream));
 }
 

@@ -44,6 +44,9 @@ class CallCommunicator : public Communicator {
  protected:
   // A checked call, outside a group.
   virtual WorkPtr submit(Call&& call) = 0;
+  // The same of a call that has not been checked, where it is like one submitted before and so
+  // right; null where the backend does not know that.
+  virtual WorkPtr repeat(const PlainCall& /*call*/) { return nullptr; }
   // The calls of a group, in order, never none. As it is here: one after the other.
   virtual WorkPtr submit_group(std::vector<Call> calls);
   virtual double deadline_seconds() const = 0;
@@ -66,6 +69,12 @@ class CallCommunicator : public Communicator {
   virtual std::unique_ptr<Communicator> make_split(const SplitPlan& plan) = 0;
 
  private:
+  // repeat(), unless more than that is known of the call.
+  WorkPtr again(Operation operation, const void* send, void* recv, std::int64_t count, DType dtype,
+                ReduceOp op, int root, const Stream& stream) {
+    if (depth_ > 0 || outer_) return nullptr;
+    return repeat({{operation, dtype, op, stream.device.type, root}, send, recv, count});
+  }
   WorkPtr take(Call&& call);
 
   std::optional<OuterCall> outer_;

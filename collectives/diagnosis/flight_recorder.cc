@@ -14,14 +14,6 @@
 namespace shoal::collectives {
 namespace {
 
-// Milliseconds are enough to see who waited for whom, and this clock is several times cheaper than
-// the exact one.
-std::int64_t coarse_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 nlohmann::ordered_json ago(std::int64_t then, std::int64_t now) {  // 0: not
   if (then == 0) return nullptr;
   return static_cast<double>(now - then) * 1e-9;
@@ -64,9 +56,17 @@ FlightRecorder::FlightRecorder(std::string group, int rank, std::vector<int> mem
       entries_(kCapacity),
       messages_(kCapacity) {}
 
-void FlightRecorder::submitted(std::uint32_t sequence, const Signature& signature) {
-  at(sequence) = {sequence, true, false, coarse_ns(), 0, signature};
+std::int64_t FlightRecorder::now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::int64_t FlightRecorder::submitted(std::uint32_t sequence, const Signature& signature) {
+  const std::int64_t when = now();
+  at(sequence) = {sequence, true, false, when, 0, signature};
   newest_ = sequence;
+  return when;
 }
 
 void FlightRecorder::matched(std::uint32_t sequence) {
@@ -74,22 +74,22 @@ void FlightRecorder::matched(std::uint32_t sequence) {
   if (entry.used && entry.sequence == sequence) entry.matched = true;
 }
 
-void FlightRecorder::finished(std::uint32_t sequence) {
+void FlightRecorder::finished(std::uint32_t sequence, std::int64_t when) {
   Entry& entry = at(sequence);
   if (!entry.used || entry.sequence != sequence) return;
   entry.matched = true;
-  entry.finished_ns = coarse_ns();
+  entry.finished_ns = when;
 }
 
 std::uint64_t FlightRecorder::message(std::uint32_t number, const Signature& signature) {
   const std::uint64_t ticket = ++newest_message_;
-  messages_[ticket % kCapacity] = {ticket, number, coarse_ns(), 0, signature};
+  messages_[ticket % kCapacity] = {ticket, number, now(), 0, signature};
   return ticket;
 }
 
 void FlightRecorder::message_finished(std::uint64_t ticket) {
   MessageEntry& entry = messages_[ticket % kCapacity];
-  if (entry.ticket == ticket) entry.finished_ns = coarse_ns();
+  if (entry.ticket == ticket) entry.finished_ns = now();
 }
 
 void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept {
@@ -110,7 +110,7 @@ void FlightRecorder::failed(std::string_view what, const Blame& blame) noexcept 
 }
 
 nlohmann::ordered_json FlightRecorder::to_json() const {
-  const std::int64_t now = coarse_ns();
+  const std::int64_t now = FlightRecorder::now();
   nlohmann::ordered_json operations = nlohmann::ordered_json::array();
   for (std::size_t back = kCapacity; back-- > 0;) {
     const auto sequence = newest_ - static_cast<std::uint32_t>(back);

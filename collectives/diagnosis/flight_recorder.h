@@ -38,10 +38,13 @@ class FlightRecorder {
   // `directory`: where failed() writes; empty: nowhere.
   FlightRecorder(std::string group, int rank, std::vector<int> members, std::string directory = {});
 
-  // Sequences grow by one from call to call and may wrap.
-  void submitted(std::uint32_t sequence, const Signature& signature);
+  // Nanoseconds of a clock of milliseconds, enough to see who waited for whom: reading it costs
+  // less than the exact one, but not nothing.
+  static std::int64_t now();
+  // Sequences grow by one from call to call and may wrap. Returns now().
+  std::int64_t submitted(std::uint32_t sequence, const Signature& signature);
   void matched(std::uint32_t sequence);  // every rank this one needs has called the same
-  void finished(std::uint32_t sequence);
+  void finished(std::uint32_t sequence, std::int64_t when = now());
   // A send or recv, `signature.root` its peer; `number` among those from its sender to its
   // receiver, from 0 on; may wrap. Returns what message_finished() takes.
   std::uint64_t message(std::uint32_t number, const Signature& signature);

@@ -36,17 +36,7 @@ void Backoff::sleep(RankPage& own, std::uint32_t bell, int milliseconds) {
           nullptr, 0);
 }
 
-void Backoff::relax(bool yield) {
-  if (yield) {
-    sched_yield();
-    return;
-  }
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+void Backoff::yield() { sched_yield(); }
 
 std::uint32_t suitable_spins(int ranks, int cores) { return ranks <= cores ? 4000 : 0; }
 std::uint32_t suitable_spins(int ranks) { return suitable_spins(ranks, available_cores()); }

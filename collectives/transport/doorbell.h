@@ -20,6 +20,15 @@ void fence_all_ranks();
 void wake(RankPage& page);
 void wake_always(RankPage& page);
 
+// Between two looks at a word: leaves the core's other thread, if it has one, more of it.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // How one thread waits; escalates from call to call. reset() after progress.
 class Backoff {
  public:
@@ -35,7 +44,10 @@ class Backoff {
   void pause(RankPage& own, int milliseconds, Ready&& ready) {
     if (!sleeping()) {
       ++round_;
-      relax(round_ > spins_);
+      if (round_ > spins_)
+        yield();
+      else
+        relax();
       return;
     }
     // Announce the sleep, remember the bell, look once more: a word stored before the announcement
@@ -49,7 +61,7 @@ class Backoff {
 
  private:
   static constexpr std::uint32_t kYields = 100;
-  static void relax(bool yield);
+  static void yield();
   static void sleep(RankPage& own, std::uint32_t bell, int milliseconds);
 
   std::uint32_t spins_, round_ = 0;

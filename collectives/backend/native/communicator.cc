@@ -7,21 +7,6 @@
 namespace shoal::collectives {
 namespace {
 
-class NativeWork final : public NodeWork {
- public:
-  NativeWork(std::shared_ptr<Engine> engine, std::shared_ptr<QueuedOperation> operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
-  bool test() override { return engine_->test(*operation_); }
-  void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
-  void wait() override { engine_->wait(*operation_); }
-  void doze(int milliseconds) override { engine_->doze(milliseconds); }
-  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
-
- private:
-  std::shared_ptr<Engine> engine_;  // outlives the Communicator, so that a late wait can throw
-  std::shared_ptr<QueuedOperation> operation_;
-};
-
 std::vector<int> members_of(const Group& group) {
   std::vector<int> members;
   for (int peer = 0; peer < group.size(); ++peer) members.push_back(group.member(peer));
@@ -37,7 +22,7 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
         prefix_(std::move(prefix)),
         options_(options),
         memory_(group, options.counted_by, options.deadline_seconds),
-        engine_(std::make_shared<Engine>(
+        engine_(new Engine(
             group, PlanChoice(options, group->size()), options.deadline_seconds,
             FlightRecorder(prefix_.substr(prefix_.starts_with("shoal/") ? 6 : 0), group->rank(),
                            members_of(*group), options.flight_directory))) {}
@@ -59,9 +44,8 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
   }
 
  private:
-  WorkPtr submit(Call&& call) override {
-    return std::make_unique<NativeWork>(engine_, engine_->submit(std::move(call)));
-  }
+  WorkPtr repeat(const PlainCall& call) override { return engine_->repeat(call); }
+  WorkPtr submit(Call&& call) override { return engine_->submit(std::move(call)); }
   // Small all_reduces of one kind as one.
   WorkPtr submit_group(std::vector<Call> calls) override {
     std::vector<WorkPtr> works;
@@ -72,8 +56,7 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
       }
       auto fusion = std::make_unique<Fusion>(std::move(list), memory_);
       Call call = fusion->call();
-      works.push_back(std::make_unique<NativeWork>(
-          engine_, engine_->submit(std::move(call), std::move(fusion))));
+      works.push_back(engine_->submit(std::move(call), std::move(fusion)));
     }
     return make_group_work(std::move(works), deadline_seconds());
   }
@@ -103,7 +86,7 @@ class NativeCommunicator final : public CallCommunicator, public NodeFace {
   const std::string prefix_;  // of its keys in the store
   const CommunicatorOptions options_;
   SymmetricMemory memory_;
-  std::shared_ptr<Engine> engine_;
+  std::unique_ptr<Engine, Engine::Deleter> engine_;  // lives on for Works, so that they can throw
 };
 
 }  // namespace

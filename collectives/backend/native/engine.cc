@@ -33,6 +33,7 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
       spins_(suitable_spins(group_->size(), group_->cores())),
       reduction_(make_rank_reduction(choice_.fixed_order())),
       buffers_(static_cast<std::size_t>(group_->size())),
+      pool_(*this),
       messages_(std::make_unique<Messages>(group_, flight_)),
       next_sequence_(first_sequence),
       agreed_(first_sequence - 1),
@@ -41,71 +42,48 @@ Engine::Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_
 
 Engine::~Engine() { stop(); }
 
-template <typename Body>
-void Engine::guarded(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    fail(error);
-  } catch (const std::exception& problem) {  // no memory, say; the peers must hear of it too
-    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
-  }
-}
-
-std::shared_ptr<QueuedOperation> Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
-  std::shared_ptr<QueuedOperation> operation;
+WorkPtr Engine::submit(Call&& call, std::unique_ptr<Fusion> fusion) {
+  WorkPtr work;  // destroyed, where this throws, after the lock is free
   bool parked, peers_need_more;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(lock_);
     throw_if_failed();
-    operation = new_operation();
-    operation->sequence = next_sequence_;
-    const bool announced = !fusion && queue_.empty() && announce_repeated(call);
-    operation->call = std::move(call);
-    operation->fusion = std::move(fusion);
-    if (!announced) check_aborted(*operation);
+    QueuedOperation& operation = pool_.take();
+    work.reset(&operation.work);
+    operation.sequence = next_sequence_;
+    operation.call = std::move(call);
+    operation.repeats = 0;
+    operation.fusion = std::move(fusion);
+    check_aborted(operation);
     count_in_flight(1);
     drive_begins();
-    if (is_message(operation->call.operation)) {
+    if (is_message(operation.call.operation)) {
       guarded([&] {
         messages_->post(operation);
         drive_messages();
       });
     } else {
       ++next_sequence_;
-      guarded([&] { queue_.push_back(operation); });
-      if (announced) describe_announced(*operation);
-      // Of what was announced only a call that needs nothing of others can be done by now.
-      if (announced ? only_source(operation->call) == group_->rank() : queue_.size() == 1)
-        advance();
+      const bool is_head = queue_.empty();
+      queue_.push_back(operation);
+      if (is_head) advance();
     }
     parked = naps_.parked();
-    peers_need_more = !operation->exchanged_inline;  // or not known yet
+    peers_need_more = !operation.exchanged_inline;  // or not known yet
   }
   if (parked)
     naps_.wake_up();
   else if (peers_need_more)
     naps_.interrupt();
-  return operation;
-}
-
-std::shared_ptr<QueuedOperation> Engine::new_operation() {
-  // The last one, where its Work is gone: a loop of small operations then allocates none.
-  if (!spare_ || spare_.use_count() > 1) return std::make_shared<QueuedOperation>();
-  spare_->published = spare_->exchanged_inline = false;
-  spare_->step = 0;
-  spare_->first_test.reset();
-  spare_->done.store(false, std::memory_order_relaxed);
-  return std::move(spare_);
+  return work;
 }
 
 bool Engine::test(QueuedOperation& operation) {
-  if (operation.done.load(std::memory_order_acquire)) return true;
   // Who never waits has a deadline too.
   if (!operation.first_test) operation.first_test = Clock::now();
   const double waited = seconds_since(*operation.first_test);
   const bool late = waited > deadline_seconds_;
-  const auto lock = late ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::try_to_lock);
+  const auto lock = late ? std::unique_lock(lock_) : std::unique_lock(lock_, std::try_to_lock);
   if (!lock) return false;  // the progress thread is at it
   if (operation.done.load()) return true;
   throw_if_failed();
@@ -121,9 +99,8 @@ bool Engine::test(QueuedOperation& operation) {
 }
 
 void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) {
-  if (operation.done.load(std::memory_order_acquire)) return;
   waiters_.store(1, std::memory_order_relaxed);
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(lock_);
   struct Leave {
     Engine& engine;
     ~Leave() {
@@ -131,6 +108,7 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
       engine.waiters_.store(0, std::memory_order_relaxed);
     }
   } const leave{*this};
+  if (spins_ > 0 && exchange_soon(operation)) return;
   Backoff backoff(spins_, group_->sleepers_fence());
   std::optional<Clock::time_point> start;
   for (std::uint32_t round = 1; !operation.done.load(std::memory_order_relaxed); ++round) {
@@ -155,7 +133,7 @@ void Engine::wait(QueuedOperation& operation, std::optional<Deadline> deadline) 
 }
 
 void Engine::doze(int milliseconds) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   for (int i = 0; i < kYieldsBeforeDozing; ++i) {
     std::this_thread::yield();
     if (may_progress()) return;
@@ -179,7 +157,7 @@ void Engine::end_thread() {
 void Engine::stop() {
   if (stopping_.exchange(true)) return;
   end_thread();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   if (!failure_)
     failure_ = Error(ErrorCode::aborted, "the Communicator was destroyed").at_rank(group_->rank());
   group_->close_memory();
@@ -187,9 +165,41 @@ void Engine::stop() {
   group_->close_links();
 }
 
+void Engine::leave(Engine* engine) {
+  engine->stop();
+  std::atomic<int>& orphans = engine->orphans_;
+  {
+    const std::lock_guard lock(engine->lock_);
+    orphans.store(1);  // this call, until it is over
+    for (const auto& operation : engine->pool_.all()) {
+      Holder holder = Holder::caller;
+      orphans.fetch_add(1);
+      if (!operation->holder.compare_exchange_strong(holder, Holder::orphan)) orphans.fetch_sub(1);
+    }
+  }
+  if (orphans.fetch_sub(1) == 1) delete engine;
+}
+
+// Without the lock where it is not free at once: who drops a Work must not wait for who waits.
+void Engine::release(QueuedOperation& operation) {
+  if (lock_.enter()) {
+    const bool held = operation.holder.load(std::memory_order_relaxed) == Holder::caller;
+    if (held) operation.holder.store(Holder::nobody, std::memory_order_release);
+    lock_.leave();
+    if (held) return;  // the engine may be gone
+  }
+  if (operation.holder.exchange(Holder::nobody) == Holder::orphan && orphans_.fetch_sub(1) == 1)
+    delete this;
+}
+
 CommunicatorStatistics Engine::statistics() const {
-  const std::lock_guard lock(mutex_);
-  return statistics_;
+  const std::lock_guard lock(lock_);
+  CommunicatorStatistics statistics = statistics_;
+  if (last_route_)
+    statistics.algorithm = to_string(*last_route_ == Route::inlined ? Algorithm::inlined
+                                     : *last_route_ == Route::ring  ? Algorithm::ring
+                                                                    : Algorithm::direct);
+  return statistics;
 }
 
 Engine::Progress Engine::advance() {
@@ -205,20 +215,20 @@ Engine::Progress Engine::advance() {
 
 bool Engine::drive_messages() {
   if (messages_->idle()) return false;
-  bool moved = false;
-  std::vector<std::shared_ptr<QueuedOperation>> finished;
-  moved = messages_->progress(finished);
-  for (const auto& message : finished) {
+  std::vector<QueuedOperation*> finished;
+  const bool moved = messages_->progress(finished);
+  for (QueuedOperation* message : finished) {
     ++statistics_.operations;
     statistics_.by_progress_thread += background_;
     count_in_flight(-1);
     message->done.store(true);
+    pool_.put_back(*message);
   }
   return moved;
 }
 
 Engine::Progress Engine::advance_head() {
-  QueuedOperation& head = *queue_.front();
+  QueuedOperation& head = queue_.front();
   if (!head.published) {
     if (!has_room(head.sequence)) return Progress::none;
     publish_descriptor(head);
@@ -226,7 +236,7 @@ Engine::Progress Engine::advance_head() {
   }
   if (head.exchanged_inline) {
     if (!exchange_when_matched(head)) return Progress::none;
-    finish_head(Route::inlined, 0);
+    finish_exchange(FlightRecorder::now());
     return Progress::finished;
   }
   if (!head.plan && !make_plan_when_matched(head)) return Progress::none;
@@ -291,7 +301,7 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
   if (operation.exchanged_inline) {
     operation.layout = inline_layout(call, rank, size);
     operation.layout.write(call.send, rank, slot);
-    repeated_.remember(call, d, operation.layout);
+    repeated_.remember(call, d, operation.layout, rank, size);
   } else if (inlined) {
     write_inline_payload(call, size, call.send_bytes(rank, size), slot);
   }
@@ -299,30 +309,6 @@ void Engine::publish_descriptor(QueuedOperation& operation) {
       history_after(group_->slot(rank, operation.sequence - 1).first.history, hash_of(d));
   slot.described.store(operation.sequence, std::memory_order_release);
   group_->publish(place_of(operation.sequence, 0));
-}
-
-// Peers begin to answer before the rest of the submission is done.
-bool Engine::announce_repeated(const Call& call) {
-  if (!repeated_.is_like(call) || group_->aborted_by() || !has_room(next_sequence_)) return false;
-  const int rank = group_->rank();
-  repeated_.write(call.send, rank, group_->slot(rank, next_sequence_ - 1).first.history,
-                  group_->slot(rank, next_sequence_));
-  group_->publish(place_of(next_sequence_, 0));
-  return true;
-}
-
-void Engine::describe_announced(QueuedOperation& operation) {
-  ControlSlot& slot = group_->slot(group_->rank(), operation.sequence);
-  Descriptor& d = slot.descriptor;
-  static_cast<Signature&>(d) = repeated_.signature();
-  d.sequence = d.number = operation.sequence;
-  d.step = false;
-  d.factor = 1;
-  d.send = d.recv = Location{};
-  slot.described.store(operation.sequence, std::memory_order_release);
-  flight_.submitted(operation.sequence, d);
-  operation.published = operation.exchanged_inline = true;
-  operation.layout = repeated_.layout();
 }
 
 bool Engine::make_plan_when_matched(QueuedOperation& operation) {
@@ -414,34 +400,37 @@ int Engine::blocking_peer(const QueuedOperation& operation) const {
 bool Engine::may_progress() const {
   if (group_->aborted_by() || stopping_.load() || messages_->ready()) return true;
   if (queue_.empty()) return messages_->idle();
-  return blocking_peer(*queue_.front()) < 0;
+  return blocking_peer(queue_.front()) < 0;
 }
 
 void Engine::finish_head(Route route, std::int64_t bounced_bytes) {
-  auto head = std::move(queue_.front());
+  QueuedOperation& head = queue_.front();
   ++statistics_.operations;
   statistics_.inlined += route == Route::inlined;
   statistics_.zero_copy += route == Route::zero_copy;
   statistics_.bounced += route == Route::bounced;
   statistics_.ring += route == Route::ring;
-  statistics_.algorithm = to_string(route == Route::inlined ? Algorithm::inlined
-                                    : route == Route::ring  ? Algorithm::ring
-                                                            : Algorithm::direct);
+  last_route_ = route;
   statistics_.bounced_bytes += bounced_bytes;
   statistics_.by_progress_thread += background_;
   if (route == Route::bounced && statistics_.bounced == 1 && group_->rank() == 0)
     log::once(log::Level::info, "native-bounce",
               fmt::format("native: {} goes through bounce slots, its buffers are not from "
                           "Communicator::memory_resource()",
-                          describe(head->call)));
-  flight_.finished(head->sequence);
-  head->plan.reset();
-  if (head->fusion) head->fusion->unpack();
-  head->fusion.reset();
+                          describe(head.call)));
+  flight_.finished(head.sequence);
+  head.plan.reset();
+  if (head.fusion) head.fusion->unpack();
+  head.fusion.reset();
+  retire_head();
+}
+
+void Engine::retire_head() {
+  QueuedOperation& head = queue_.front();
   queue_.pop_front();
   count_in_flight(-1);
-  head->done.store(true, std::memory_order_release);
-  spare_ = std::move(head);
+  head.done.store(true, std::memory_order_release);
+  pool_.put_back(head);
 }
 
 void Engine::throw_if_failed() const {
@@ -450,19 +439,17 @@ void Engine::throw_if_failed() const {
 
 // A Work may outlive the Communicator, whose memory a fusion holds.
 void Engine::drop_queue() {
-  for (const auto& operation : queue_) {
-    operation->plan.reset();
-    operation->fusion.reset();
+  for (; !queue_.empty(); queue_.pop_front()) {
+    queue_.front().plan.reset();
+    queue_.front().fusion.reset();
   }
-  queue_.clear();
 }
 
 void Engine::fail(const Error& error, const Blame& blame) {
   if (!failure_) {
     failure_ = error;
     if (error.rank() < 0) failure_->at_rank(group_->member(group_->rank()));
-    if (error.operation().empty() && !queue_.empty())
-      failure_->in_operation(named(*queue_.front()));
+    if (error.operation().empty() && !queue_.empty()) failure_->in_operation(named(queue_.front()));
     if (error.code() != ErrorCode::aborted) group_->say_last_words(failure_->what());
     flight_.failed(failure_->what(), blame);
     group_->close_memory();
@@ -490,7 +477,7 @@ void Engine::check_group(const QueuedOperation& operation) {
   check_aborted(operation);
   guarded([&] {
     group_->poll_links();
-    if (!queue_.empty()) check_peers(*queue_.front());
+    if (!queue_.empty()) check_peers(queue_.front());
   });
 }
 
@@ -535,7 +522,8 @@ void Engine::progress_loop() {
 void Engine::park() {
   {
     // Either submit() sees us parked, or we see what it submitted.
-    const std::lock_guard lock(mutex_);
+    if (!lock_.try_lock_as_guest()) return;
+    const std::lock_guard lock(lock_, std::adopt_lock);
     if (in_flight_.load() > 0 || thread_ends_.load()) return;
     naps_.announce_park();
   }
@@ -549,15 +537,15 @@ bool Engine::drive_in_background() {
   std::uint32_t moves = 0;
   while (waiters_.load() == 0 && in_flight_.load() > 0 && !thread_ends_.load()) {
     {
-      const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock) return false;
+      if (!lock_.try_lock_as_guest()) return false;
+      const std::lock_guard lock(lock_, std::adopt_lock);
       if (queue_.empty() && messages_->idle()) return true;
       background_ = true;
       bool stuck = false;
       try {
         stuck = advance() == Progress::none;
         if ((stuck || ++moves % 64 == 0) && !(queue_.empty() && messages_->idle()))
-          check_group(queue_.empty() ? messages_->first() : *queue_.front());
+          check_group(queue_.empty() ? messages_->first() : queue_.front());
       } catch (const std::exception&) {
         stuck = false;  // kept in failure_: the next call on any thread throws it
       }
@@ -565,8 +553,9 @@ bool Engine::drive_in_background() {
       if (!stuck) continue;
     }
     backoff.pause(group_->own_page(), kSleepMilliseconds, [this] {
-      const std::unique_lock lock(mutex_, std::try_to_lock);
-      return !lock || waiters_.load() > 0 || thread_ends_.load() || may_progress();
+      if (!lock_.try_lock_as_guest()) return true;
+      const std::lock_guard lock(lock_, std::adopt_lock);
+      return waiters_.load() > 0 || thread_ends_.load() || may_progress();
     });
   }
   return true;

@@ -7,16 +7,15 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "shoal/collectives/backend/native/fusion.h"
 #include "shoal/collectives/backend/native/naps.h"
+#include "shoal/collectives/backend/native/owner_lock.h"
 #include "shoal/collectives/backend/native/plan.h"
+#include "shoal/collectives/backend/native/queued_operation.h"
 #include "shoal/collectives/backend/native/repeated_call.h"
 #include "shoal/collectives/diagnosis/flight_recorder.h"
 #include "shoal/collectives/transport/doorbell.h"
@@ -24,22 +23,6 @@
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
-
-struct QueuedOperation {
-  Call call;
-  std::unique_ptr<Fusion> fusion;  // what it stands for, if several
-  std::uint32_t sequence = 0;
-  bool published = false;
-  bool exchanged_inline = false;  // and so without a plan:
-  InlineLayout layout;
-  std::unique_ptr<Plan> plan;  // once all descriptors match
-  std::uint32_t step = 0;
-  std::optional<Clock::time_point> first_test;  // that found it unfinished
-  std::atomic<bool> done{false};
-};
-
-std::uint32_t number_of(const QueuedOperation& operation);  // as the user calls and counts it
-std::string named(const QueuedOperation& operation);        // for errors: the call and its number
 
 class Messages;
 
@@ -49,9 +32,18 @@ class Engine {
   Engine(std::shared_ptr<Group> group, PlanChoice choice, double deadline_seconds,
          FlightRecorder flight, std::uint32_t first_sequence = 1);
   ~Engine();
+  // What a Communicator does with its engine in the end: stops it; it is deleted now, or with the
+  // last Work that somebody still has.
+  static void leave(Engine* engine);
+  struct Deleter {
+    void operator()(Engine* engine) const { leave(engine); }
+  };
 
-  // `fusion`: what `call` was fused of, or null.
-  std::shared_ptr<QueuedOperation> submit(Call&& call, std::unique_ptr<Fusion> fusion = nullptr);
+  // `call` has been checked. `fusion`: what it was fused of, or null.
+  WorkPtr submit(Call&& call, std::unique_ptr<Fusion> fusion = nullptr);
+  // The short way of a small call that is like the one before it, which makes checks superfluous;
+  // null where it is not: submit it.
+  WorkPtr repeat(const PlainCall& call);
   bool test(QueuedOperation& operation);
   // Without a deadline: deadline_seconds().
   void wait(QueuedOperation& operation, std::optional<Deadline> deadline = {});
@@ -62,12 +54,14 @@ class Engine {
   void abort(std::string_view reason);
   // Ends the thread and the links; what is in flight fails with `aborted`.
   void stop();
+  // The Work of `operation` is gone.
+  void release(QueuedOperation& operation);
 
   double deadline_seconds() const { return deadline_seconds_; }
   CommunicatorStatistics statistics() const;
 
  private:
-  // All below: with mutex_ held.
+  // All below: with lock_ held.
   enum class Progress { none, step, finished };
   Progress advance();  // messages, and the head operation by at most one step
   Progress advance_head();
@@ -76,10 +70,8 @@ class Engine {
   void guarded(Body&& body);  // an exception fails everything
   void run_step(QueuedOperation& head);
   void publish_descriptor(QueuedOperation& operation);
-  // True where the call is like the one before: its first line is published, and
-  // describe_announced() owes the rest.
-  bool announce_repeated(const Call& call);
-  void describe_announced(QueuedOperation& operation);
+  std::int64_t describe_repeated(QueuedOperation& operation, const PlainCall& call);  // when
+  bool exchange_soon(QueuedOperation& operation);
   // run_ahead.cc: whether no rank is more than kLead operations behind `sequence`, which is the
   // next to be published. Fails where one called something else before.
   bool has_room(std::uint32_t sequence);
@@ -93,8 +85,9 @@ class Engine {
   void check_pairs(const QueuedOperation& operation);  // of an all_to_all_v
   bool step_ready(const QueuedOperation& operation) const;
   bool may_progress() const;
-  std::shared_ptr<QueuedOperation> new_operation();
   void finish_head(Route route, std::int64_t bounced_bytes);
+  void finish_exchange(std::int64_t when);  // of the flight recorder's clock
+  void retire_head();
   void drive_begins() { add(driven_, std::uint64_t{1}); }
   void count_in_flight(int change) { add(in_flight_, change); }
   template <typename T>
@@ -148,28 +141,41 @@ class Engine {
     std::unique_ptr<bool[]> send_symmetric, recv_symmetric;
   } buffers_;
 
-  mutable std::mutex mutex_;
+  mutable OwnerLock lock_;
+  OperationPool pool_;
   std::unique_ptr<Messages> messages_;
-  std::deque<std::shared_ptr<QueuedOperation>> queue_;
-  std::shared_ptr<QueuedOperation> spare_;  // done
+  OperationList queue_;
   std::uint32_t next_sequence_;
   std::uint32_t agreed_;  // up to here every rank has published, and called the same
   std::optional<Error> failure_;
-  CommunicatorStatistics statistics_;
+  CommunicatorStatistics statistics_;  // all but `algorithm`:
+  std::optional<Route> last_route_;
   FlightRecorder flight_;
   // Who has published the head operation, and still owes its memory or descriptor; -1: nobody.
   int waits_for_ = -1;
   RepeatedCall repeated_;
-  bool background_ = false;  // the progress thread holds mutex_
+  bool background_ = false;  // the progress thread holds lock_
   Clock::time_point next_check_{};
 
-  // Hints for the progress thread, which needs no more than to see them soon: written under mutex_
+  // Hints for the progress thread, which needs no more than to see them soon: written under lock_
   // with plain stores (`waiters_` just before).
   std::atomic<int> in_flight_{0}, waiters_{0};
   std::atomic<std::uint64_t> driven_{0};  // counts submits, tests and waits
   std::atomic<bool> stopping_{false}, thread_ends_{false};
+  std::atomic<int> orphans_{0};  // operations whose Works outlive the Communicator
   Naps naps_;
   std::thread thread_;
 };
+
+template <typename Body>
+void Engine::guarded(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    fail(error);
+  } catch (const std::exception& problem) {  // no memory, say; the peers must hear of it too
+    fail(Error(ErrorCode::internal, fmt::format("native: {}", problem.what())));
+  }
+}
 
 }  // namespace shoal::collectives

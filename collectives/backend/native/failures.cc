@@ -98,14 +98,14 @@ std::string Engine::whereabouts(int peer) const {
     return fmt::format("it has not said yet what its operation {} is", sequence);
   const Descriptor& last = slot.descriptor;
   const std::string what = fmt::format("{} (#{})", describe(last), last.number);
-  if (!queue_.empty() && queue_.front()->sequence == sequence)
+  if (!queue_.empty() && queue_.front().sequence == sequence)
     return fmt::format("it is in step {} of {}", static_cast<std::uint32_t>(place), what);
   return "it last called " + what;
 }
 
 Error Engine::timeout_error(const QueuedOperation& operation, double waited) const {
   if (is_message(operation.call.operation)) return message_timeout(operation, waited);
-  const QueuedOperation& head = queue_.empty() ? operation : *queue_.front();
+  const QueuedOperation& head = queue_.empty() ? operation : queue_.front();
   std::vector<std::string> missing;
   int first = -1;
   const int source = head.published && head.exchanged_inline ? only_source(head.call) : -1;

@@ -99,19 +99,6 @@ std::byte* Group::mailboxes(int peer) const {
 
 std::byte* Group::bounce(int peer) const { return control_[index(peer)]->data() + kPageBytes; }
 
-void Group::publish(std::uint64_t place) {
-  RankPage& own = own_page();
-  if (static_cast<std::uint32_t>(place) == 0)
-    slot(rank_, sequence_of(place)).first.place.store(place, std::memory_order_release);
-  // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
-  if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
-    own.place.store(place, std::memory_order_release);
-  else
-    own.place.exchange(place);
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) wake(page(peer));
-}
-
 bool Group::sleepers_fence() const {
   for (int peer = 0; sleepers_fence_ && peer < size_; ++peer)
     if (peer != rank_ && !page(peer).fences.load()) return true;
@@ -125,12 +112,6 @@ int Group::first_behind(std::uint64_t target) const {
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && !reached(page(peer).place.load(), target)) return peer;
   return -1;
-}
-
-bool Group::all_published(std::uint32_t sequence) const {
-  for (int peer = 0; peer < size_; ++peer)
-    if (!published(peer, sequence)) return false;
-  return true;
 }
 
 std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline deadline) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "shoal/collectives/transport/control.h"
+#include "shoal/collectives/transport/doorbell.h"
 #include "shoal/collectives/transport/peer_links.h"
 #include "shoal/collectives/transport/shared_segment.h"
 
@@ -51,14 +52,29 @@ class Group {
 
   // This rank's place becomes `place`; wakes whoever sleeps. Everything written before is visible
   // to a rank that sees the place.
-  void publish(std::uint64_t place);
-  // Whether that rank, or all, have filled their slots for operation `sequence`: reads their first
-  // lines.
+  void publish(std::uint64_t place) {
+    if (static_cast<std::uint32_t>(place) == 0)
+      slot(rank_, sequence_of(place)).first.place.store(place, std::memory_order_release);
+    // Together with Backoff::pause: either the sleeper sees this place, or we see the sleeper.
+    RankPage& own = own_page();
+    if (sleepers_fence_ && !own.fences.load(std::memory_order_relaxed))
+      own.place.store(place, std::memory_order_release);
+    else
+      own.place.exchange(place);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && page(peer).sleepers.load() != 0) wake_always(page(peer));
+  }
+  // Whether that rank, or all others, have filled their slots for operation `sequence`: reads their
+  // first lines.
   bool published(int peer, std::uint32_t sequence) const {
     return slot(peer, sequence).first.place.load(std::memory_order_acquire) ==
            place_of(sequence, 0);
   }
-  bool all_published(std::uint32_t sequence) const;
+  bool all_published(std::uint32_t sequence) const {
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !published(peer, sequence)) return false;
+    return true;
+  }
   // Whether whoever sleeps must fence all ranks first (doorbell.h).
   bool sleepers_fence() const;
   // From now on this rank fences when it publishes: where sleeping is the rule, that costs less

@@ -41,17 +41,39 @@ bool needs_no_plan(Operation operation) {
 }
 
 // The sum of a handful of elements, in rank order as ReductionKernels folds, without the way there.
+template <typename T, std::size_t kCount>
+void sum_of(std::span<const void* const> sources, void* destination) {
+  std::array<T, kCount> sum, next;
+  std::memcpy(&sum, sources[0], sizeof sum);
+  for (std::size_t s = 1; s < sources.size(); ++s) {
+    std::memcpy(&next, sources[s], sizeof next);
+    for (std::size_t i = 0; i < kCount; ++i) sum[i] += next[i];
+  }
+  std::memcpy(destination, &sum, sizeof sum);
+}
 template <typename T>
 void sum_few(std::span<const void* const> sources, void* destination, std::int64_t count) {
-  T sum[kFew];
-  const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
-  std::memcpy(sum, sources[0], bytes);
-  for (std::size_t s = 1; s < sources.size(); ++s) {
-    T next[kFew];
-    std::memcpy(next, sources[s], bytes);
-    for (std::int64_t i = 0; i < count; ++i) sum[i] += next[i];
+  static_assert(kFew == 4);
+  switch (count) {
+    case 1:
+      return sum_of<T, 1>(sources, destination);
+    case 2:
+      return sum_of<T, 2>(sources, destination);
+    case 3:
+      return sum_of<T, 3>(sources, destination);
+    default:
+      return sum_of<T, 4>(sources, destination);
   }
-  std::memcpy(destination, sum, bytes);
+}
+
+// memcpy, whose call costs more than a word or two.
+void copy_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes == 4)
+    std::memcpy(to, from, 4);
+  else if (bytes == 8)
+    std::memcpy(to, from, 8);
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
 struct Exchange {
@@ -92,7 +114,7 @@ struct Exchange {
     reduce(sources, own);
   }
   void copy(void* to, const void* from) const {
-    if (to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    if (to != from) copy_bytes(to, from, bytes);
   }
 };
 
@@ -122,9 +144,8 @@ void InlineLayout::write(const void* send, int rank, ControlSlot& slot) const {
   std::byte* to = first_line ? slot.first.payload : slot.payload;
   const auto* from = static_cast<const std::byte*>(send);
   const std::int64_t before = parts ? rank * read : written;
-  std::memcpy(to, from, static_cast<std::size_t>(before));
-  if (before < written)
-    std::memcpy(to + before, from + before + read, static_cast<std::size_t>(written - before));
+  copy_bytes(to, from, before);
+  if (before < written) copy_bytes(to + before, from + before + read, written - before);
 }
 
 const std::byte* InlineLayout::data(int reader, int writer, const ControlSlot& slot) const {

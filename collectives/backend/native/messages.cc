@@ -55,16 +55,16 @@ Messages::Messages(std::shared_ptr<Group> group, FlightRecorder& flight)
       sent_(static_cast<std::size_t>(group_->size())),
       received_(static_cast<std::size_t>(group_->size())) {}
 
-void Messages::post(std::shared_ptr<QueuedOperation> operation) {
-  const Call& call = operation->call;
+void Messages::post(QueuedOperation& operation) {
+  const Call& call = operation.call;
   const bool sends = call.operation == Operation::send;
   const int from = sends ? group_->rank() : call.root, to = sends ? call.root : group_->rank();
-  operation->sequence = (sends ? sent_ : received_)[static_cast<std::size_t>(call.root)]++;
+  operation.sequence = (sends ? sent_ : received_)[static_cast<std::size_t>(call.root)]++;
 
   auto posted = std::make_unique<InFlight>();
-  posted->operation = std::move(operation);
+  posted->operation = &operation;
   posted->key = {kMessageGroup + static_cast<std::uint32_t>(from * group_->size() + to),
-                 posted->operation->sequence};
+                 operation.sequence};
   InFlight& p = *posted;
   in_flight_.push_back(std::move(posted));
   // The same on both sides.
@@ -85,7 +85,7 @@ void Messages::post(std::shared_ptr<QueuedOperation> operation) {
   }
 }
 
-bool Messages::progress(std::vector<std::shared_ptr<QueuedOperation>>& finished) {
+bool Messages::progress(std::vector<QueuedOperation*>& finished) {
   bool moved = false;
   try {
     moved = endpoint_->progress();
@@ -98,7 +98,7 @@ bool Messages::progress(std::vector<std::shared_ptr<QueuedOperation>>& finished)
   for (const auto& p : done) {
     endpoint_->end(p->key);
     flight_.message_finished(p->ticket);
-    finished.push_back(std::move(p->operation));
+    finished.push_back(p->operation);
   }
   moved = moved || !done.empty();
   in_flight_.erase(done.begin(), done.end());

@@ -18,9 +18,9 @@ class Messages {
   Messages(std::shared_ptr<Group> group, FlightRecorder& flight);
 
   // A send or recv; numbers it among those from its sender to its receiver.
-  void post(std::shared_ptr<QueuedOperation> operation);
+  void post(QueuedOperation& operation);
   // Moves what can be moved; hands out what is finished. Throws mismatch and peer_lost.
-  bool progress(std::vector<std::shared_ptr<QueuedOperation>>& finished);
+  bool progress(std::vector<QueuedOperation*>& finished);
   bool idle() const { return in_flight_.empty(); }
   // progress() would move something now.
   bool ready() const { return !idle() && endpoint_->ready(); }
@@ -30,7 +30,7 @@ class Messages {
 
  private:
   struct InFlight {
-    std::shared_ptr<QueuedOperation> operation;
+    QueuedOperation* operation = nullptr;
     OperationKey key;
     Completion completion;
     std::uint64_t ticket = 0;  // in flight_

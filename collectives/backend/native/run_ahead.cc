@@ -73,7 +73,7 @@ bool Engine::exchange_when_matched(const QueuedOperation& operation) {
   } else {
     if (!group_->all_published(sequence)) return false;
     for (int peer = 0; peer < group_->size(); ++peer)
-      if (!matches(sequence, peer)) return false;
+      if (peer != group_->rank() && !matches(sequence, peer)) return false;
     agreed_ = sequence;
   }
   run_inline_exchange(*group_, *reduction_, choice_.fixed_order(), operation.call, sequence,
