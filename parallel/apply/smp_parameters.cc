@@ -544,6 +544,8 @@ ParallelOptions parallel_options(const SmpParameters& p) {
   options.active_microbatches = p.active_microbatches;
   options.prescaled_batch = p.prescaled_batch;
   options.speed = p.speed;
+  options.sharding = p.sharding;
+  options.sharded_degree = p.sharded_degree;
   options.checkpoint_group = p.checkpoint_group;
   options.offload_activations = p.offload_activations;
   options.activation_loading_horizon = p.activation_loading_horizon;

@@ -468,6 +468,8 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
   EXPECT_EQ(options.microbatches, 4);
   EXPECT_EQ(options.active_microbatches, 3);
   EXPECT_TRUE(options.prescaled_batch && options.speed && options.offload_activations);
+  EXPECT_EQ(options.sharding.level, 3);
+  EXPECT_EQ(options.sharded_degree, 2);
   EXPECT_EQ(options.checkpoint_group, 2);
   EXPECT_EQ(options.activation_loading_horizon, 5);
   const ParallelOptions chunked =
