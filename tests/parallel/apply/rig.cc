@@ -105,7 +105,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
                                                            {.weight_decay = 0.1});
                                    },
                                    {.dynamic_loss_scale = layout.dtype == DType::f16,
-                                    .dynamic_loss_args = {.init_scale = 0x1p26}});
+                                    .dynamic_loss_args = {.init_scale = start ? 0x1p16 : 0x1p26}});
     if (start) {
       for (const HeldRun& run : optimizer.held()) load(run, *start);
       optimizer.refresh();
@@ -119,7 +119,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
         microbatch.input.loss.loss_scale = static_cast<float>(optimizer.loss_scale() / global);
       const StageLoss loss = model.train(microbatches);
       EXPECT_EQ(static_cast<double>(loss.targets), global);
-      if (step == 0) {
+      if (step == from) {
         const std::scoped_lock lock(mutex);
         for (const OwnedRun& run : model.owned())
           if (run.writes)

@@ -65,7 +65,7 @@ struct Trained {
   std::vector<double> losses, norms;  // by step
   std::vector<bool> skipped;
   double evaluated = 0;  // loss at the end, without dropout
-  Whole first;           // gradients of the first step
+  Whole first;           // gradients of its first step
   Whole state;           // masters and moments at the end
 };
 
@@ -99,7 +99,8 @@ void collect(const nn::Parameter& parameter, const std::string& prefix, std::int
              const Tensor& run, Whole& into);
 ParallelOptions options_of(const Layout& layout);
 
-// Steps [from, to); `start`: where they continue, or null.
+// Steps [from, to); `start`: where they continue, or null. f16 starts with a loss scale of 2^26,
+// which overflows, and continues with 2^16, which does not.
 Trained trained(const Layout& layout, int from = 0, int to = kSteps, const Whole* start = nullptr);
 // Made once. Not called by ranks.
 const Trained& one_rank(DType dtype = DType::f32);
