@@ -105,8 +105,6 @@ MeshEngine::MeshEngine(const EngineParts& parts)
   parallel::ParallelOptions options = parallel::parallel_options(smp_);
   options.dtype = compute_dtype(a);
   options.microbatches *= batches_at_a_time();
-  options.sharding = smp_.sharding;
-  options.sharded_degree = smp_.sharded_degree;
   options.reducer = reducer_options(parts_);
   options.tracer = parts_.trainer.tracer;
   // By parameters, the same from run to run.

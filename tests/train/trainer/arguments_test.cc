@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
 namespace {
@@ -101,13 +102,27 @@ TEST(Arguments, AMisspeltNameNamesTheNearest) {
 TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
   EXPECT_THAT(refusal({{"torch_compile", "true"}}), HasSubstr("torch_compile"));
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--deepspeed", "zero3.json"}),
-              HasSubstr("sharded parameters are not built yet"));
+              HasSubstr("use mp_parameters: shard_optimizer_state"));
   EXPECT_THAT(refusal({{"report_to", "tensorboard"}}),
               HasSubstr("report_to tensorboard is not built"));
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--do_predict", "--bf16"}),
               HasSubstr("do_predict (command line --do_predict) is not supported"));
   EXPECT_EQ(refusal(nlohmann::json::object(), {"--do_predict", "false", "--no_tf32"}), "accepted");
   EXPECT_EQ(refusal({{"report_to", "none"}, {"torch_compile", "false"}, {"fsdp", ""}}), "accepted");
+}
+
+TEST(Arguments, MpParametersAndTheRunsOptionsAgreeOrAreRefused) {
+  TrainingArguments arguments;
+  arguments.bf16 = true;
+  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}, {"bf16", true}, {"random_seed", 7}};
+  EXPECT_EQ(with_mp_parameters(arguments).seed, 7);
+  arguments.mp_parameters["bf16"] = false;
+  try {
+    check_arguments(arguments);
+    ADD_FAILURE() << "bf16 twice";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bf16 is false in mp_parameters and bf16 is true"));
+  }
 }
 
 TEST(Arguments, ContradictionsShowBothValues) {

@@ -13,7 +13,6 @@ namespace shoal {
 namespace {
 
 using test::bytes_of;
-using test::error_of;
 using test::errors_of;
 using test::expect_close;
 using test::Outcome;
@@ -85,7 +84,7 @@ TrainingArguments arguments_for(const std::string& output, std::int64_t steps) {
 TEST(TrainerMesh, TrainsAsOneRankDoes) {
   const TemporaryDirectory output;
   const RunOptions options{.samples = 48};
-  const auto one = run_on({.on_mesh = false}, arguments_for(output / "one", 16), options);
+  const auto one = run_on({.on_mesh = false}, arguments_for(output / "one", 8), options);
   const std::vector<Layout> layouts = {
       {},
       {.rdp = 2, .microbatches = 2},
@@ -106,7 +105,7 @@ TEST(TrainerMesh, TrainsAsOneRankDoes) {
   };
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.text());
-    const auto other = run_on(layout, arguments_for(output / "mesh", 16), options);
+    const auto other = run_on(layout, arguments_for(output / "mesh", 8), options);
     expect_close(one.main.losses, other.main.losses, 2e-5);
     expect_close(one.main.norms, other.main.norms, 1e-3);
   }
@@ -213,17 +212,17 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
   const TemporaryDirectory output;
   const RunOptions options{.samples = 48};
   const bool full = std::getenv("SHOAL_TEST_FULL") != nullptr;  // NOLINT(concurrency-mt-unsafe)
-  const auto whole = run_on({.on_mesh = false}, arguments_for(output / "whole", 12), options);
+  const auto whole = run_on({.on_mesh = false}, arguments_for(output / "whole", 8), options);
   const auto layouts = saved_layouts();
   double worst = 0;
   for (std::size_t from = 0; from < layouts.size(); ++from) {
-    auto arguments = arguments_for(output / fmt::format("{}", from), 12);
+    auto arguments = arguments_for(output / fmt::format("{}", from), 8);
     RunOptions stopped = options;
     arguments.save_strategy = Interval::steps;
-    arguments.save_steps = 6;
-    stopped.stop_after = 6;
+    arguments.save_steps = 4;
+    stopped.stop_after = 4;
     run_on(layouts[from], arguments, stopped);
-    arguments.resume_from_checkpoint = arguments.output_dir + "/checkpoint-6";
+    arguments.resume_from_checkpoint = arguments.output_dir + "/checkpoint-4";
     arguments.output_dir = output / "rest";
     arguments.save_strategy = Interval::no;
     for (std::size_t to = 0; to < layouts.size(); ++to) {
@@ -231,7 +230,7 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
       if (!full && to != (from + 3) % layouts.size()) continue;
       SCOPED_TRACE(layouts[from].text() + " -> " + layouts[to].text());
       const auto rest = run_on(layouts[to], arguments, options);
-      const std::vector<double> want(whole.main.losses.begin() + 6, whole.main.losses.end());
+      const std::vector<double> want(whole.main.losses.begin() + 4, whole.main.losses.end());
       expect_close(want, rest.main.losses, 2e-5);
       for (std::size_t i = 0; i < want.size() && i < rest.main.losses.size(); ++i)
         worst = std::max(worst, std::abs(rest.main.losses[i] / want[i] - 1));
