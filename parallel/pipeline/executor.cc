@@ -44,20 +44,44 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
     if (forwards_end == actions.size() && after_last_forward) after_last_forward();
     const Clock::time_point waits = Clock::now();
     for (Leaving& message : leaving_) message.work->wait();
-    statistics_.wait_seconds += seconds_since(waits);
-  } catch (...) {
-    inputs_.clear();
-    gradients_.clear();
-    outputs_.clear();
-    input_gradients_.clear();
     leaving_.clear();
+    statistics_.wait_seconds += seconds_since(waits);
+    const std::size_t unused =
+        inputs_.size() + gradients_.size() + outputs_.size() + input_gradients_.size();
+    SHOAL_CHECK(unused == 0, "the schedule {} left {} messages unused", schedule_.name, unused);
+  } catch (const std::exception& problem) {
+    give_up(problem.what());
+    throw;
+  } catch (...) {
+    give_up("for a reason that is no std::exception");
     throw;
   }
-  leaving_.clear();
-  SHOAL_CHECK(inputs_.empty() && gradients_.empty() && outputs_.empty() && input_gradients_.empty(),
-              "the schedule {} left {} messages unused", schedule_.name,
-              inputs_.size() + gradients_.size() + outputs_.size() + input_gradients_.size());
   statistics_.seconds += seconds_since(began);
+}
+
+// What a stage threw leaves messages in flight, which would arrive in memory that is freed here,
+// and ranks that wait for messages which nobody will send. Where `pp` has failed, all of that is
+// over.
+void PipelineExecutor::give_up(std::string_view reason) noexcept {
+  const auto each_work = [this](const auto& act) {
+    for (const auto* table : {&inputs_, &gradients_})
+      for (const auto& [key, message] : *table)
+        if (message.work) act(*message.work);
+    for (const Leaving& message : leaving_) act(*message.work);
+  };
+  try {
+    each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
+    if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", reason));
+    // Once one has thrown, this rank touches no buffer any more.
+    each_work([](collectives::Work& work) { work.wait(Deadline::in_seconds(0)); });
+    // As it should be: the communicator has failed, or does now.
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+  }
+  inputs_.clear();
+  gradients_.clear();
+  outputs_.clear();
+  input_gradients_.clear();
+  leaving_.clear();
 }
 
 // Tells of the backwards among the next `horizon_` computations.

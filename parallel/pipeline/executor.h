@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,8 @@ class PipelineExecutor {
   // Runs the list once. Blocks until this rank's work is done and its sends have left. Collective
   // over `pp`, whose sends and receives belong to this call. `after_last_forward` is called once,
   // when no forward of this rank is left (gradients become complete from then on); may be empty.
-  // Throws the communicator's Errors; what was in flight is dropped.
+  // Throws what a stage or the communicator throws. The step is then given up on every rank: `pp`
+  // is aborted with that text unless it had failed, and what was in flight touches memory no more.
   void run(const std::function<void()>& after_last_forward = {});
 
   const Schedule& schedule() const { return schedule_; }
@@ -58,6 +60,7 @@ class PipelineExecutor {
   Tensor take(std::map<Key, Arriving>& from, const Key& key);
   void hand_on(bool forward, int from_stage, int microbatch, Tensor tensor);
   void drop_what_left();
+  void give_up(std::string_view reason) noexcept;
   Stage& stage(int number) const { return *stages_.at(number); }
 
   Schedule schedule_;

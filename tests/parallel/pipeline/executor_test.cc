@@ -280,5 +280,76 @@ TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
   });
 }
 
+// Computes nothing, and keeps hold of what it received into.
+class IdleStage : public Stage {
+ public:
+  static constexpr float kUntouched = -7;
+  IdleStage(bool first, bool last) : first_(first), last_(last) {}
+  Message input(int) const override { return {{kRows, kLength}, DType::f32}; }
+  Message output(int) const override { return {{kRows, kLength}, DType::f32}; }
+  Tensor allocate(const Message& message) override {
+    received.push_back(filled(message, kUntouched));
+    return received.back();
+  }
+  Tensor forward(int microbatch, Tensor) override {
+    if (before_forward) before_forward(microbatch);
+    return last_ ? Tensor() : filled(output(microbatch), static_cast<float>(microbatch));
+  }
+  Tensor backward(int microbatch, Tensor, bool) override {
+    return first_ ? Tensor() : filled(input(microbatch), 0);
+  }
+  void weight_backward(int) override {}
+
+  std::function<void(int microbatch)> before_forward;
+
+ private:
+  Tensor filled(const Message& message, float value) {
+    const Tensor tensor =
+        Tensor::empty(message.shape, message.dtype, *memory_, MemoryTag::activations);
+    std::fill_n(tensor.data<float>(), tensor.count(), value);
+    return tensor;
+  }
+  std::unique_ptr<MemoryResource> memory_ = make_host_memory();
+  bool first_, last_;
+
+ public:
+  std::vector<Tensor> received;
+};
+
+// A stage's own error (out of memory, say): no message that was in flight arrives afterwards, in
+// memory that may be freed; and the others hear of it instead of waiting for their deadlines.
+TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
+  const Schedule schedule =
+      make_schedule({.kind = ScheduleKind::simple, .ranks = 3, .microbatches = kMicrobatches});
+  const auto deadline = Deadline::in_seconds(100);
+  const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
+    const auto pp = collectives::make_communicator(world, store);
+    IdleStage stage(world.rank == 0, world.rank == 2);
+    stage.before_forward = [&](int microbatch) {
+      if (world.rank == 1 && microbatch == 1) throw_error(ErrorCode::out_of_memory, "no memory");
+      if (world.rank == 0 && microbatch == 2) store.get("failed", deadline);
+    };
+    PipelineExecutor executor(schedule, *pp, {{world.rank, &stage}});
+    try {
+      executor.run();
+    } catch (const Error&) {
+      if (world.rank == 1) {
+        store.set("failed", "");
+        // In a rank that goes on: rank 0 now sends what this one has begun to receive.
+        store.get("sent", deadline);
+        EXPECT_EQ(stage.received.size(), 3U) << "one more than was computed on";
+        EXPECT_EQ(stage.received.back().const_data<float>()[0], IdleStage::kUntouched);
+      }
+      if (world.rank == 0) store.set("sent", "");
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[1], HasSubstr("no memory"));
+  // "rank 1 aborted", or "left" where it was gone before the other looked: with the cause.
+  for (const int other : {0, 2})
+    EXPECT_THAT(errors[static_cast<std::size_t>(other)],
+                HasSubstr("its step of the pipeline failed: no memory"));
+}
+
 }  // namespace
 }  // namespace shoal::parallel
