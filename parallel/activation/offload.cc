@@ -31,7 +31,8 @@ struct Item {
   DType dtype = DType::f32;
   std::int64_t offset = 0, bytes = 0;
   State state = State::leaving;
-  int error = 0;
+  int error = 0;  // of the transfer that failed, and which it was
+  bool failed_out = false;
   bool expected = false;  // expect() has told of it
   bool ahead = false;     // read back, or on its way, before backward asked for it
 };
@@ -151,17 +152,18 @@ struct Offloader::Impl {
       const int error = transfer(file, out, data, item->bytes, item->offset);
       lock.lock();
       item->error = error;
+      item->failed_out = out;
       item->state = error != 0 ? Item::State::failed : out ? Item::State::away : Item::State::here;
       done.notify_all();
     }
   }
 
-  [[noreturn]] void fail(const Item& item, bool out) const {
-    throw Error(
-        ErrorCode::io,
-        fmt::format("activations cannot be {} {}: {}", out ? "written to" : "read from", directory,
-                    std::strerror(item.error)),  // NOLINT(concurrency-mt-unsafe)
-        "make room there, or offload to another directory (TMPDIR)");
+  [[noreturn]] void fail(const Item& item) const {
+    throw Error(ErrorCode::io,
+                fmt::format("activations cannot be {} {}: {}",
+                            item.failed_out ? "written to" : "read from", directory,
+                            std::strerror(item.error)),  // NOLINT(concurrency-mt-unsafe)
+                "make room there, or offload to another directory (TMPDIR)");
   }
 
   // Until `item` is no more in `state`. Holds `lock`.
@@ -178,7 +180,7 @@ struct Offloader::Impl {
       Item& oldest = *outgoing.front();
       if (static_cast<int>(outgoing.size()) > most) wait_while(lock, oldest, Item::State::leaving);
       if (oldest.state == Item::State::leaving) return;
-      if (oldest.state == Item::State::failed) fail(oldest, true);
+      if (oldest.state == Item::State::failed) fail(oldest);
       if (oldest.state == Item::State::away) oldest.tensor = {};
       outgoing.pop_front();
     }
@@ -236,13 +238,13 @@ struct Offloader::Impl {
   Tensor load(const std::shared_ptr<Item>& item) {
     std::unique_lock lock(mutex);
     wait_while(lock, *item, Item::State::leaving);
-    if (item->state == Item::State::failed) fail(*item, true);
+    if (item->state == Item::State::failed) fail(*item);
     if (item->state == Item::State::here) ++statistics.early;
     // What was not dropped yet need not be read.
     if (item->state == Item::State::away && item->tensor.defined()) item->state = Item::State::here;
     begin_load(lock, item);
     wait_while(lock, *item, Item::State::arriving);
-    if (item->state == Item::State::failed) fail(*item, false);
+    if (item->state == Item::State::failed) fail(*item);
     no_longer_ahead(*item);
     advance(lock);
     return item->tensor;

@@ -184,5 +184,30 @@ TEST(Offload, AFullDiskIsNamed) {
                           HasSubstr("make room there")));
 }
 
+// Read ahead or when it is asked for: what failed is said as what it was.
+TEST(Offload, AFileThatCannotBeReadIsNamed) {
+  for (const bool ahead : {true, false}) {
+    Model model;
+    const testing::TemporaryDirectory directory;
+    Offloader offloader(model.memory, {.directory = directory.path(),
+                                       .min_bytes = kHidden,
+                                       .max_leaving = 0});  // all are written by the end of forward
+    const std::string text = test::error_text([&] {
+      nn::Tape tape;
+      const auto batch = offloader.begin_batch();
+      tape.set_saved_tensor_hooks(offloader.hooks(batch));
+      model.forward(tape);
+      for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        if (std::filesystem::read_symlink(entry, gone).string().starts_with(directory.path()))
+          std::filesystem::resize_file(entry, 0);
+      }
+      if (ahead) offloader.expect(*batch);
+      tape.backward(model.context, model.out.loss);
+    });
+    EXPECT_THAT(text, HasSubstr("activations cannot be read from " + directory.path()));
+  }
+}
+
 }  // namespace
 }  // namespace shoal::parallel
