@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
@@ -200,10 +201,16 @@ StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
 }
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
-  const nn::Mode before = context_.mode;
-  context_.mode = nn::Mode::evaluate;
-  const StageLoss loss = run(*evaluator_, microbatches, {});
-  context_.mode = before;
+  struct Evaluating {  // the mode comes back where an exception ends it, too
+    nn::Context& context;
+    nn::Mode before = std::exchange(context.mode, nn::Mode::evaluate);
+    ~Evaluating() { context.mode = before; }
+  };
+  StageLoss loss;
+  {
+    const Evaluating evaluating{context_};
+    loss = run(*evaluator_, microbatches, {});
+  }
   state_->drop_idle();
   return loss;
 }

@@ -441,8 +441,9 @@ class Reader {
     else if (!*raw_.ddp)
       refuse(
           "ddp is false, but {} ranks make {} replicas of partitions {} x tensor_parallel_degree "
-          "{}, whose gradients must be summed: set ddp to true, or start {} ranks",
-          run_.ranks, run_.ranks / replica, out_.pipeline, out_.tensor, replica);
+          "{}, whose gradients must be summed: set ddp to true, or start {} rank{}",
+          run_.ranks, run_.ranks / replica, out_.pipeline, out_.tensor, replica,
+          replica == 1 ? "" : "s");
   }
 
   const SmpRaw& raw_;

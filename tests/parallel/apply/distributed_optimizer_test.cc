@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "rig.h"
+#include "support/error_text.h"
 
 namespace shoal::parallel {
 namespace {
@@ -110,6 +111,21 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
       for (std::size_t i = 0; i < values.size(); ++i)
         ASSERT_EQ(values[i], static_cast<double>(number(i))) << name << " " << i;
   }
+}
+
+TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
+  const auto said = test::thread_rank_errors(1, [&](const World& world, Store& store) {
+    const auto group = collectives::make_communicator(world, store);
+    ProcessMesh mesh(*group, {1, 1, 1}, Placement("cluster"));
+    Rank rank;
+    nn::Gpt2 gpt2(tiny());
+    ParallelModel model(rank.context, gpt2, mesh, options_of({}));
+    rank.context.mode = nn::Mode::train;
+    EXPECT_THAT(test::error_text([&] { model.evaluate({}); }),
+                ::testing::HasSubstr("0 microbatches are given"));
+    EXPECT_EQ(rank.context.mode, nn::Mode::train);
+  });
+  EXPECT_THAT(said, ::testing::Each(""));
 }
 
 TEST(DistributedOptimizer, RefusesLambOnParts) {
