@@ -4,8 +4,8 @@
 // its own result from all slots. What is kept off this path, and why: a rank reads one cache line
 // of each peer while up to 48 bytes travel (FirstLine: the flag, what must agree, the data);
 // what lies beside it is fetched while the flag is waited for, so that it does not come after it;
-// publishing is two plain stores (sleepers do the fencing, doorbell.h); nothing is allocated for
-// the operation but its entry in the queue; no clock is read until a wait has spun for a while.
+// publishing is two plain stores (sleepers do the fencing, doorbell.h); operations are used again
+// (queued_operation.h); no clock but the coarse one is read until a wait has spun for a while.
 //
 // A slot is written again kSlots operations later. By then every rank has published one in between,
 // and so has finished with this one (run_ahead.cc).
