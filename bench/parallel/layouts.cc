@@ -76,7 +76,7 @@ std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
 // Unknown (NaN): optimize=speed, which duplicates some of them.
 double predict_activations(const ParallelModel& model, const ParallelOptions& options,
                            const std::vector<parallel::UnitCost>& units, double input_bytes) {
-  if (options.speed || options.offload_activations) return std::numeric_limits<double>::quiet_NaN();
+  if (options.speed) return std::numeric_limits<double>::quiet_NaN();
   const auto bytes = [&](std::size_t unit) {
     return static_cast<double>(units[unit].activation_bytes);
   };

@@ -152,6 +152,11 @@ std::vector<std::string> MeshEngine::describe_layout() const {
 std::vector<std::string> MeshEngine::describe_gradients() const {
   if (mesh_.shape().rdp == 1) return {};
   const TrainingArguments& a = parts_.arguments;
+  if (model_->sharded())
+    return {
+        fmt::format("gradients: buckets of {} elements (sdp_reduce_bucket_size), each summed "
+                    "at its owner",
+                    parallel::parallel_options(smp_).sharding.bucket_elements)};
   return {fmt::format(
       "gradients: buckets of {:.4g} MiB, the first {:.4g}, summed over {} replicas; a step waits "
       "for all of them",

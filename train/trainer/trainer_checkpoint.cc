@@ -113,6 +113,8 @@ void Trainer::Impl::finish_writing() {
   if (ranks() > 1) parts.communicator->barrier()->wait();
   complete();
   if (is_main()) writer->finish();
+  // Nobody says that the checkpoint is there before it is.
+  if (ranks() > 1) parts.communicator->barrier()->wait();
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
