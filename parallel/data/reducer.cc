@@ -47,7 +47,9 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
                  collectives::Communicator& communicator, const ReducerOptions& options)
     : Reducer(parameters, make_all_reduction(communicator), options) {}
 
+// Not moved on: the plan asks it in the same call.
 Reducer::Reducer(std::span<nn::Parameter* const> parameters,
+                 // NOLINTNEXTLINE(performance-unnecessary-value-param)
                  std::shared_ptr<BucketReduction> reduction, const ReducerOptions& options)
     : Reducer(parameters, reduction,
               plan_buckets(trainable_counts(parameters),
