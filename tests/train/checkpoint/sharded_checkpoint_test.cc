@@ -178,6 +178,15 @@ TEST(ShardedCheckpoint, NamesWhatIsMissing) {
   EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }), AllOf(HasSubstr("two saves")));
 }
 
+TEST(ShardedCheckpoint, SaysWhyADirectoryCannotBeListed) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "file") << "x";
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(directory / "file"); }),
+              AllOf(HasSubstr("cannot list"), HasSubstr("Not a directory")));
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(directory / "none"); }),
+              HasSubstr("holds no shards"));
+}
+
 TEST(ShardedCheckpoint, ATruncatedShardIsNamed) {
   const TemporaryDirectory directory;
   save(layouts(DType::f32)[2].second, directory.path());
