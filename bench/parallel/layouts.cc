@@ -83,7 +83,8 @@ double predict_activations(const ParallelModel& model, const ParallelOptions& op
   const std::size_t head = units.size() - 1;
   if (options.checkpoint_group > 0) {
     const auto group = static_cast<std::size_t>(options.checkpoint_group);
-    auto inputs = static_cast<double>((head - 1 + group - 1) / group);
+    const std::size_t groups = (head - 1 + group - 1) / group;
+    auto inputs = static_cast<double>(groups);
     if (options.offload_activations)
       inputs = std::min(inputs, static_cast<double>(std::max(options.offload.max_leaving,
                                                              options.offload.max_returning + 1)));

@@ -91,7 +91,7 @@ class Examination {
     ScheduleOptions options;
     options.kind = request_.schedule;
     options.ranks = request_.pipeline;
-    options.microbatches = request_.microbatches;
+    options.microbatches = request_.microbatches * request_.accumulated;
     options.chunks = request_.chunks;
     options.active_microbatches = request_.active_microbatches;
     try {

@@ -15,6 +15,7 @@ struct LayoutRequest {
   ScheduleKind schedule = ScheduleKind::interleaved;
   int chunks = 1, microbatches = 1, active_microbatches = 0;
   std::int64_t batch = 1;   // samples of a rank (prescaled_batch: of a tensor-parallel group)
+  int accumulated = 1;      // such batches a step, each of so many microbatches
   std::int64_t length = 0;  // positions of a sample; 0: not known yet
   bool prescaled_batch = false;
   bool speed = false;      // optimize = speed

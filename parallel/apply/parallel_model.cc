@@ -152,11 +152,6 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
   return runs;
 }
 
-bool ParallelModel::counts_in_norm(const nn::Parameter& parameter) const {
-  const auto held = std::ranges::find(held_, &parameter, &HeldParameter::parameter);
-  return held != held_.end() && held->counted;
-}
-
 double ParallelModel::sum_over_replica(double value) {
   if (mesh_.mp().size() > 1)
     mesh_.mp().all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();

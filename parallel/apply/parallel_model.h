@@ -68,8 +68,6 @@ class ParallelModel {
   // What this rank updates, in that order: with sharding its shard of each parameter.
   std::vector<OwnedRun> owned() const { return state_->owned(); }
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
-  // True where this rank counts the parameter in the gradients' norm.
-  bool counts_in_norm(const nn::Parameter& parameter) const;
   // Over the ranks that hold one copy of the model's state together: what Segment::in_norm says
   // counts there. Blocks.
   double sum_over_replica(double value);

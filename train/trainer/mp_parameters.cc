@@ -47,10 +47,9 @@ TrainingArguments with_mp_parameters(TrainingArguments a) {
 parallel::LayoutRequest mesh_layout(const TrainingArguments& a,
                                     const parallel::SmpParameters& parameters, int ranks,
                                     std::int64_t length) {
-  const std::int64_t accumulated = a.gradient_accumulation_steps;
-  parallel::LayoutRequest request = parallel::layout_request(
-      parameters, ranks, a.per_device_train_batch_size * accumulated, length);
-  request.microbatches *= static_cast<int>(accumulated);
+  parallel::LayoutRequest request =
+      parallel::layout_request(parameters, ranks, a.per_device_train_batch_size, length);
+  request.accumulated = static_cast<int>(a.gradient_accumulation_steps);
   return request;
 }
 
