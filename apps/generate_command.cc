@@ -1,5 +1,6 @@
 // shoal generate: continue a prompt, token by token.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "commands.h"
@@ -14,10 +15,13 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/data/tokenizer/load.h"
 
 namespace shoal::app {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Options {
   std::string model, tokenizer, prompt, logits_out, input_ids;
@@ -102,8 +106,21 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2C
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
+// A mesh's checkpoints are in parts, and this program is one rank that wants tensors whole.
+void check_is_whole(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "model.safetensors") ||
+      fs::exists(fs::path(directory) / "model.safetensors.index.json"))
+    return;
+  if (const int ranks = find_shards(directory).ranks; ranks > 0)
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} holds its tensors in parts of {} ranks", directory, ranks),
+                fmt::format("`shoal checkpoint convert {} NEW` makes whole ones, for --model NEW",
+                            directory));
+}
+
 int generate(Options options) {
   const std::string directory = model_directory(options.model);
+  check_is_whole(directory);
   if (!options.input_ids.empty()) {
     SHOAL_CHECK(!options.has_prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");

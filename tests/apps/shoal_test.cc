@@ -193,6 +193,7 @@ TEST_F(Shoal, ConvertsCheckpointsThatRunsResumeFrom) {
       shoal({"checkpoint", "convert", out() + "/checkpoint-3", parts, "--shards", "3"});
   ASSERT_EQ(split.status, 0) << split.err;
   EXPECT_THAT(split.out, AllOf(HasSubstr("3 shards"), HasSubstr("trainer_state.json")));
+  expect_refused(shoal({"generate", "-m", parts, "-p", "the"}), "shoal checkpoint convert");
   ASSERT_EQ(shoal({"checkpoint", "convert", parts, whole}).status, 0);
   const auto resumed = train({"--output_dir", mine_ / "more", "--resume_from_checkpoint", whole});
   ASSERT_EQ(resumed.status, 0) << resumed.err;
