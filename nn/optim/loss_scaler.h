@@ -30,6 +30,7 @@ class LossScaler {
   static LossScaler none();
 
   double scale() const { return state_.scale; }
+  bool dynamic() const { return options_.dynamic; }
   // After a step: `overflow` (any rank's gradients held inf or NaN) means the update was skipped.
   // Throws invalid_argument when the scale is at its minimum and gradients still overflow `window`
   // times in a row: the run has diverged.

@@ -55,7 +55,10 @@ nlohmann::ordered_json TrainerState::to_json() const {
       {"total_loss", total_loss},
       {"tokens_seen", tokens_seen},
       {"loss_scale", loss_scale},
+      {"loss_scale_dynamic", loss_scale_dynamic},
       {"loss_scale_good_steps", loss_scale_good_steps},
+      {"loss_scale_shift_left", loss_scale_shift_left},
+      {"loss_scale_overflows_at_minimum", loss_scale_overflows_at_minimum},
       {"layout",
        {{"ranks", layout.ranks},
         {"threads", layout.threads},
@@ -93,6 +96,13 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
     read(own, "tokens_seen", state.tokens_seen);
     read(own, "loss_scale", state.loss_scale);
     read(own, "loss_scale_good_steps", state.loss_scale_good_steps);
+    // Files of before 2026-11-22 lack these; every scale but 1 was a dynamic one then.
+    state.loss_scale_dynamic = state.loss_scale != 1;
+    if (own.contains("loss_scale_dynamic")) {
+      read(own, "loss_scale_dynamic", state.loss_scale_dynamic);
+      read(own, "loss_scale_shift_left", state.loss_scale_shift_left);
+      read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
+    }
     nlohmann::json layout;
     read(own, "layout", layout);
     read(layout, "ranks", state.layout.ranks);

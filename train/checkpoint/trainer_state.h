@@ -35,8 +35,11 @@ struct TrainerState {
   std::int64_t window_steps = 0;
   double total_loss = 0;  // sum of step losses since step 0
   std::int64_t tokens_seen = 0;
+  // nn::LossScalerState, and whether the scale was a dynamic one: only then a resumed run has it.
   double loss_scale = 1;
-  std::int64_t loss_scale_good_steps = 0;
+  bool loss_scale_dynamic = false;
+  std::int64_t loss_scale_good_steps = 0, loss_scale_shift_left = 1;
+  std::int64_t loss_scale_overflows_at_minimum = 0;
   WorldLayout layout;
 
   nlohmann::ordered_json to_json() const;

@@ -37,8 +37,12 @@ void check_output_directory(const TrainingArguments& arguments) {
 void Trainer::Impl::save_checkpoint() {
   engine->settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
-  state.loss_scale = engine->scaler().state().scale;
-  state.loss_scale_good_steps = engine->scaler().state().good_steps;
+  const nn::LossScalerState& scaling = engine->scaler().state();
+  state.loss_scale = scaling.scale;
+  state.loss_scale_dynamic = engine->scaler().dynamic();
+  state.loss_scale_good_steps = scaling.good_steps;
+  state.loss_scale_shift_left = scaling.shift_left;
+  state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
   std::vector<std::string> keep = {path};  // a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
@@ -146,7 +150,9 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
       newest_checkpoint(args.output_dir, [&](const std::string& path, const std::string& reason) {
         say(fmt::format("warning: {} is passed over: {}", path, reason));
       });
-  return found ? std::optional(found->path) : std::nullopt;
+  if (found) return found->path;
+  say(fmt::format("no complete checkpoint in {}: training begins at step 0", args.output_dir));
+  return std::nullopt;
 }
 
 // Ranks that look at different directories would train different models.
@@ -229,12 +235,15 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
               "the checkpoint stands at sample {}, which {} ranks do not divide; resume on another "
               "number of ranks, or with --ignore_data_skip",
               state.data_position, share.count);
-  if (args.fp16) {
-    nn::LossScalerState scaling = engine->scaler().state();
-    scaling.scale = state.loss_scale;
-    scaling.good_steps = state.loss_scale_good_steps;
-    engine->scaler().restore(scaling);
-  }
+  nn::LossScaler& scaler = engine->scaler();
+  if (scaler.dynamic() && state.loss_scale_dynamic)
+    scaler.restore({state.loss_scale, state.loss_scale_good_steps, state.loss_scale_shift_left,
+                    state.loss_scale_overflows_at_minimum});
+  else if (scaler.scale() != state.loss_scale)
+    say(fmt::format("note: the loss scale begins at {}; {} has {}, {}", scaler.scale(), directory,
+                    state.loss_scale,
+                    state.loss_scale_dynamic ? "and scaling is not dynamic now"
+                                             : "which was not a dynamic one"));
 }
 
 void Trainer::Impl::load_best_model() {

@@ -60,17 +60,6 @@ TEST(Legality, RemediesAreOfOneBatchWhateverIsAccumulated) {
   ASSERT_EQ(problems.size(), 1U);
   EXPECT_THAT(problems[0].what, HasSubstr("a batch of 4 does not divide into 3 microbatches"));
   EXPECT_THAT(problems[0].remedy, HasSubstr("1, 2, 4"));
-  // The schedule has all of them: three of one batch are too few for two stages a rank in turns
-  // of 2.
-  LayoutRequest turns{.ranks = 2,
-                      .pipeline = 2,
-                      .schedule = ScheduleKind::virtual_interleaved,
-                      .chunks = 2,
-                      .microbatches = 3,
-                      .batch = 3};
-  EXPECT_EQ(find_problems(turns, kGpt2).size(), 1U);
-  turns.accumulated = 2;
-  EXPECT_THAT(find_problems(turns, kGpt2), IsEmpty());
 }
 
 TEST(Legality, AllowsWhatCanBe) {

@@ -223,11 +223,17 @@ TEST(TrainerState, RoundTripsEveryField) {
   state.total_loss = 1e-17 + 77.7;
   state.tokens_seen = std::int64_t{1} << 40;
   state.loss_scale = 65536;
+  state.loss_scale_dynamic = true;
   state.loss_scale_good_steps = 12;
+  state.loss_scale_shift_left = 3;
+  state.loss_scale_overflows_at_minimum = 4;
   state.layout = {4, 2, "avx512_bf16"};
   const std::string text = state.to_json().dump(2);
   const TrainerState again = TrainerState::from_json(nlohmann::json::parse(text), "x");
   EXPECT_EQ(again.to_json().dump(2), text);
+  EXPECT_EQ(again.loss_scale_shift_left, 3);
+  EXPECT_EQ(again.loss_scale_overflows_at_minimum, 4);
+  EXPECT_TRUE(again.loss_scale_dynamic);
   EXPECT_EQ(again.window_loss, state.window_loss);
   EXPECT_EQ(again.total_loss, state.total_loss);
 }

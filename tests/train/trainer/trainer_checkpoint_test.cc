@@ -100,6 +100,22 @@ TEST(TrainerResume, RanksThatSeeDifferentCheckpointsAreRefused) {
               HasSubstr("rank 0 would resume from step 2, but rank 1 from no checkpoint"));
 }
 
+TEST(TrainerResume, ALossScaleThatWasNotDynamicIsNotTaken) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 2;
+  arguments.save_strategy = Interval::steps;
+  run(arguments);  // f32
+  arguments.max_steps = 4;
+  arguments.fp16 = true;
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments);
+  EXPECT_THAT(rest.main.messages, HasSubstr("the loss scale begins at 65536"));
+  const TrainerState state = read_trainer_state(output / "checkpoint-4");
+  EXPECT_TRUE(state.loss_scale_dynamic);
+  EXPECT_GT(state.loss_scale, 1000) << "gradients of a scale of 1 are lost in f16";
+}
+
 TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -109,6 +125,7 @@ TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
   const auto begun = run(arguments);
   EXPECT_EQ(begun.main.losses.size(), 2U);
   EXPECT_THAT(begun.main.messages, HasSubstr("checkpoint-1 is passed over"));
+  EXPECT_THAT(begun.main.messages, HasSubstr("training begins at step 0"));
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
 }
 
