@@ -150,7 +150,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   config.n_embd = 48;
   config.n_layer = 4;
   config.n_head = 3;
-  std::vector<std::vector<UnitCost>> all(2);
+  std::vector<std::vector<UnitCost>> all(2), checkpointed(2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto group = collectives::make_communicator(world, store);
     nn::Room room;
@@ -168,6 +168,8 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
         block += parameter->shape().count() * 4;
       EXPECT_EQ(room.memory.usage(MemoryTag::parameters).peak, block);
     }
+    checkpointed[static_cast<std::size_t>(world.rank)] =
+        measure_units(room.context, room.memory, model, input, *group, {.checkpoint_group = 1});
   });
   ASSERT_EQ(all[0].size(), 6U);
   for (std::size_t unit = 0; unit < 6; ++unit) {
@@ -180,6 +182,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   // A block keeps more than its input [2, 16, 48]; the embeddings are a sum of two rows.
   EXPECT_GT(all[0][2].activation_bytes, 5 * 2 * 16 * 48 * 4);
   EXPECT_LT(all[0][0].activation_bytes, all[0][2].activation_bytes);
+  EXPECT_EQ(checkpointed[0][2].activation_bytes, 2 * 16 * 48 * 4) << "its input";
 }
 
 }  // namespace
