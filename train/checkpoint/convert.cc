@@ -30,8 +30,6 @@ struct Item {
   bool is_state;
 };
 
-bool is_state_name(const std::string& name) { return name.find('/') != name.npos; }
-
 // Weights in whatever form: other tools' and ours, which are written anew.
 bool is_weights(const std::string& name) {
   static constexpr std::array kEndings = {".safetensors", ".safetensors.index.json",
@@ -101,7 +99,7 @@ class Converter {
         fs::exists(o.from + "/" + std::string(kState)))
       if (const auto problem = checkpoint_problem(o.from, true))
         throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", o.from, *problem),
-                    "`shoal checkpoint inspect` shows what is there");
+                    "`shoal checkpoint inspect --verify` shows what is there");
   }
 
   void check_target() const {

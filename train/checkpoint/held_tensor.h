@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -25,6 +26,9 @@ struct HeldTensor {
   DType dtype = DType::f32;
   std::int64_t count() const { return end - begin; }
 };
+
+// Of optimizer state, by the name it is held under.
+inline bool is_state_name(std::string_view name) { return name.find('/') != name.npos; }
 
 // All of a parameter, or the elements [begin, end) of it, under the name `prefix` + its own.
 HeldTensor held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});

@@ -22,8 +22,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kProblemsShown = 8;  // of tensors; a missing shard breaks nearly all
 
 // "exp_avg/transformer.wte.weight"; Hugging Face's names have no slash.
-bool is_state_name(const std::string& name) { return name.find('/') != name.npos; }
-
 std::int64_t bytes_of(const HeldTensor& held) {
   return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
 }

@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-struct WorldLayout {  // of the run that wrote the checkpoint; data-parallel today
+struct WorldLayout {  // of the run that wrote the checkpoint
   int ranks = 1, threads = 1;
   std::string instruction_set;
 };

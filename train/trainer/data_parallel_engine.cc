@@ -4,6 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/held_numbers.h"
 
 namespace shoal {
@@ -205,7 +206,7 @@ Engine::Write DataParallelEngine::snapshot(bool with_optimizer) {
     std::vector<NamedView> views;
     for (const HeldNumbers& entry : copy->moments)
       views.push_back({entry.held.name, entry.tensor.const_view()});
-    write_safetensors(directory + "/" + kOptimizerFile, views);
+    write_safetensors(directory + "/" + std::string(kOptimizerStateFile), views);
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 
 namespace shoal {
@@ -67,8 +68,8 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
       if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
     return read_parts(checkpoint, into);
   }
-  const std::string path = directory + "/" + kOptimizerFile;
-  if (!fs::exists(path)) refuse_without_optimizer(directory, kOptimizerFile);
+  const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
+  if (!fs::exists(path)) refuse_without_optimizer(directory, file_name);
   const auto file = SafetensorsFile::open(path);
   for (const HeldNumbers& part : into) {
     const Tensor saved = file->tensor(part.held.name);

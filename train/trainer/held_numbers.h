@@ -18,8 +18,6 @@ struct HeldNumbers {
   Tensor tensor;  // of held.dtype, contiguous, held.count() elements; shares the owner's memory
 };
 
-inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
-
 // Each under its tensor's name; of one tensor there may be several, or none. Throws as
 // Task::load() and ShardedCheckpoint do, before anything is written.
 void read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
