@@ -12,7 +12,15 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
 if(SHOAL_CUDA)
+  # sm_80: A100; sm_90a: H100 and H200, with the instructions that only they have.
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit 12 REQUIRED)
+  find_package(cuDNN 9 REQUIRED)
   find_package(NCCL)  # without it the nccl backend says so
 endif()
 set(SHOAL_HAVE_NCCL FALSE)

@@ -12,5 +12,5 @@ configure_package_config_file(cmake/ShoalConfig.cmake.in ${CMAKE_BINARY_DIR}/Sho
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/ShoalConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/ShoalConfig.cmake ${CMAKE_BINARY_DIR}/ShoalConfigVersion.cmake
-  cmake/FindOneDNN.cmake cmake/FindNCCL.cmake DESTINATION ${config_dir})
+  cmake/FindOneDNN.cmake cmake/FindNCCL.cmake cmake/FindcuDNN.cmake DESTINATION ${config_dir})
 install(EXPORT ShoalTargets NAMESPACE Shoal:: DESTINATION ${config_dir})

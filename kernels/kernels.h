@@ -30,6 +30,8 @@ class Kernels {
   virtual OptimizerKernels& optimizer() = 0;
   virtual ReductionKernels& reduction() = 0;
   virtual Device device() const = 0;
+  // What a call that passes no stream (Stream{}) is queued on, and everyone else should use.
+  virtual Stream stream() const { return {}; }
   // Instruction set and threads, for the run header: "avx512_bf16, oneDNN 2.6.3, 2 threads".
   virtual std::string describe() const = 0;
 };
@@ -41,6 +43,18 @@ struct CpuKernelOptions {
 
 // kernels/cpu: oneDNN, Highway, OpenMP. `memory` must outlive the result.
 std::unique_ptr<Kernels> make_cpu_kernels(const CpuKernelOptions& options = {});
+struct CudaKernelOptions {
+  Device device = Device::cuda(0);
+  MemoryResource* memory = nullptr;  // scratch, of that device; null: its own pool
+  // Where the algorithms chosen for products by timing are kept; empty: not kept.
+  std::string cache_directory;
+};
+// kernels/cuda: cuBLASLt, cuDNN and own kernels, queued on one stream of their own. Calls return at
+// once; what the device finds wrong (an id outside its table) is thrown by a later call. Throws
+// unavailable where Shoal was built without CUDA, there is no such device, or it is older than
+// sm_80.
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions& options = {});
+
 // kernels/reference: plain loops in double precision, for tests and for reading.
 std::unique_ptr<Kernels> make_reference_kernels();
 

@@ -1,7 +1,10 @@
 // Update rules over flat buffers, norms, clipping. All sizes in elements; all f32 unless said.
 #pragma once
 
+#include <span>
+
 #include "shoal/kernels/random.h"
+#include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {
@@ -41,9 +44,29 @@ struct LambArgs {
   double max_trust_ratio = 10;
 };
 
+// The beginning of an update, decided where the numbers are: with norm = sqrt(sum_of_squares) *
+// state->unscale, a norm that is not finite sets state->skip; otherwise skip = 0,
+// state->gradient_scale = unscale * min(1, max_norm / (norm + 1e-6)) (torch's clip_grad_norm_), and
+// ++state->step.
+struct BeginUpdateArgs {
+  ConstView sum_of_squares;  // [1] f64, of all gradients
+  double max_norm = 0;       // 0: no clipping
+  View norm;                 // [1] f64, written
+  StepState* state = nullptr;
+};
+
 class OptimizerKernels {
  public:
   virtual ~OptimizerKernels() = default;
+  // state->learning_rate and unscale for the steps queued from now on; outside of what is captured.
+  virtual void set_step(StepState* state, float learning_rate, float unscale, Stream stream);
+  virtual void begin_update(const BeginUpdateArgs& args, Stream stream);
+  // As one call for each, in as few launches as the device allows: `args` share beta1, beta2,
+  // epsilon and state.
+  virtual void adamw_many(std::span<const AdamWArgs> args, Stream stream);
+  // out[0] (f64) = sum of squares of all of `xs`, in their order.
+  virtual void sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream);
+
   virtual void adamw(const AdamWArgs& args, Stream stream) = 0;
   virtual void sgd(const SgdArgs& args, Stream stream) = 0;
   virtual void lamb(const LambArgs& args, Stream stream) = 0;  // one tensor a call

@@ -9,13 +9,15 @@
 
 namespace shoal::kernels {
 
-// Values that change from step to step and live in device memory, so that a captured step can be
-// replayed (decision 8).
+// Values that change from step to step and live in memory of the kernels' device, so that a
+// captured step can be replayed (decision 8). Only kernels touch it there
+// (OptimizerKernels::set_step).
 struct StepState {
   std::uint32_t step = 0;  // optimizer steps done
   float learning_rate = 0;
   float gradient_scale = 1;  // what gradients are multiplied with before the update: unscale × clip
   std::uint32_t skip = 0;    // 1: leave everything as it is (loss scaling met an inf)
+  float unscale = 1;         // of the gradients as backward left them, before clipping
 };
 
 // Where a random tensor is used. One Site is one operation of one forward pass.

@@ -1,0 +1,33 @@
+// How a kernel says that its input was wrong: the first to do so fills a record in pinned host
+// memory, which the next call on the host turns into an Error. The kernel goes on with something
+// harmless.
+#pragma once
+
+#include <cstdint>
+
+namespace shoal::kernels {
+
+enum class Fault : std::uint32_t { none, id_outside_table, target_outside_vocabulary };
+
+struct FaultRecord {
+  std::uint32_t kind;  // a Fault; written last
+  std::uint32_t taken;
+  std::int64_t place, value, limit;
+};
+
+#ifdef __CUDACC__
+__device__ inline void report(FaultRecord* record, Fault kind, std::int64_t place,
+                              std::int64_t value, std::int64_t limit) {
+  // Several may race here within one kernel: the record is for people, any of them will do.
+  volatile FaultRecord* out = record;
+  if (out->taken != 0) return;
+  out->taken = 1;
+  out->place = place;
+  out->value = value;
+  out->limit = limit;
+  __threadfence_system();
+  out->kind = static_cast<std::uint32_t>(kind);
+}
+#endif
+
+}  // namespace shoal::kernels

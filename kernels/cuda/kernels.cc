@@ -1,0 +1,79 @@
+#include "shoal/kernels/kernels.h"
+
+#include <cublasLt.h>
+#include <cudnn.h>
+
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+// Families are made when they are first asked for.
+class CudaKernels final : public Kernels {
+ public:
+  explicit CudaKernels(const CudaKernelOptions& options)
+      : options_(options), room_(options.device, options.memory) {}
+
+  MatmulKernels& matmul() override {
+    if (!matmul_) matmul_ = make_cuda_matmul(room_, options_.cache_directory);
+    return *matmul_;
+  }
+  ElementwiseKernels& elementwise() override {
+    if (!elementwise_) elementwise_ = make_cuda_elementwise(room_);
+    return *elementwise_;
+  }
+  NormKernels& norm() override {
+    if (!norm_) norm_ = make_cuda_norm(room_);
+    return *norm_;
+  }
+  AttentionKernels& attention() override {
+    if (!attention_) attention_ = make_cuda_attention(room_);
+    return *attention_;
+  }
+  LossKernels& loss() override {
+    if (!loss_) loss_ = make_cuda_loss(room_, matmul());
+    return *loss_;
+  }
+  EmbeddingKernels& embedding() override {
+    if (!embedding_) embedding_ = make_cuda_embedding(room_);
+    return *embedding_;
+  }
+  OptimizerKernels& optimizer() override {
+    if (!optimizer_) optimizer_ = make_cuda_optimizer(room_);
+    return *optimizer_;
+  }
+  ReductionKernels& reduction() override {
+    if (!reduction_) reduction_ = make_cuda_reduction(room_);
+    return *reduction_;
+  }
+  Device device() const override { return room_.device(); }
+  Stream stream() const override { return room_.stream(); }
+  std::string describe() const override {
+    const std::size_t cublas = cublasLtGetVersion(), cudnn = cudnnGetVersion();
+    return fmt::format("{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}",
+                       device_backend(DeviceType::cuda).describe(room_.device()), cublas / 10000,
+                       cublas / 100 % 100, cublas % 100, cudnn / 10000, cudnn / 100 % 100,
+                       cudnn % 100);
+  }
+
+ private:
+  CudaKernelOptions options_;
+  CudaRoom room_;
+  std::unique_ptr<ElementwiseKernels> elementwise_;
+  std::unique_ptr<MatmulKernels> matmul_;
+  std::unique_ptr<NormKernels> norm_;
+  std::unique_ptr<AttentionKernels> attention_;
+  std::unique_ptr<LossKernels> loss_;
+  std::unique_ptr<EmbeddingKernels> embedding_;
+  std::unique_ptr<OptimizerKernels> optimizer_;
+  std::unique_ptr<ReductionKernels> reduction_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions& options) {
+  return std::make_unique<CudaKernels>(options);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,77 @@
+#include "shoal/kernels/cuda/room.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+
+void check_cuda(cudaError_t status, const char* operation) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::internal,
+              "{} on the GPU: {} ({})", operation, cudaGetErrorString(status),
+              cudaGetErrorName(status));
+}
+
+namespace {
+Device present(Device device) {
+  const int count = device_backend(DeviceType::cuda).count();
+  if (device.index >= count)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is asked for, but there {} {} CUDA device{}", to_string(device),
+                            count == 1 ? "is" : "are", count, count == 1 ? "" : "s"),
+                "check nvidia-smi and CUDA_VISIBLE_DEVICES, or train on the CPU");
+  return device;
+}
+}  // namespace
+
+CudaRoom::CudaRoom(Device device, MemoryResource* memory)
+    : device_(present(device)), stream_(device), memory_(memory) {
+  check_cuda(cudaSetDevice(device.index), "choosing the device");
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index),
+             "reading the capability");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index),
+             "reading the capability");
+  check_cuda(
+      cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index),
+      "counting multiprocessors");
+  capability_ = 10 * major + minor;
+  if (capability_ < 80)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} has compute capability {}.{}; these kernels need 8.0",
+                            to_string(device), major, minor),
+                "use an A100, H100 or later, or train on the CPU");
+  if (!memory_) {
+    upstream_ = make_device_memory(device);
+    pool_ = std::make_unique<PoolMemory>(*upstream_);
+    memory_ = pool_.get();
+  }
+  void* record = nullptr;
+  check_cuda(cudaHostAlloc(&record, sizeof(FaultRecord), cudaHostAllocMapped), "pinning memory");
+  fault_ = new (record) FaultRecord{};
+}
+
+CudaRoom::~CudaRoom() {
+  (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream_.view().handle));
+  (void)cudaFreeHost(fault_);
+}
+
+cudaStream_t CudaRoom::begin(Stream stream) {
+  if (static_cast<volatile FaultRecord*>(fault_)->kind != 0) throw_fault();
+  return static_cast<cudaStream_t>(stream.device.is_cpu() ? stream_.view().handle : stream.handle);
+}
+
+Buffer CudaRoom::scratch(std::size_t bytes, Stream stream) const {
+  return {*memory_, bytes, MemoryTag::workspace, stream.device.is_cpu() ? stream_.view() : stream};
+}
+
+void CudaRoom::throw_fault() {
+  const FaultRecord found = *fault_;
+  *fault_ = FaultRecord{};
+  const bool id = static_cast<Fault>(found.kind) == Fault::id_outside_table;
+  throw_error(ErrorCode::invalid_argument, "{}: element {} is {}, outside [0, {})",
+              id ? "embedding: ids" : "cross-entropy: targets", found.place, found.value,
+              found.limit);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,35 @@
+// What OptimizerKernels does unless a device does better: plain code, for state in host memory.
+#include "shoal/kernels/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shoal::kernels {
+
+void OptimizerKernels::set_step(StepState* state, float learning_rate, float unscale, Stream) {
+  state->learning_rate = learning_rate;
+  state->unscale = unscale;
+}
+
+void OptimizerKernels::begin_update(const BeginUpdateArgs& args, Stream) {
+  StepState& state = *args.state;
+  const double unscale = static_cast<double>(state.unscale);
+  const double norm = std::sqrt(*args.sum_of_squares.as<double>()) * unscale;
+  *args.norm.as<double>() = norm;
+  state.skip = std::isfinite(norm) ? 0 : 1;
+  if (state.skip != 0) return;
+  const double clip = args.max_norm > 0 ? std::min(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
+  state.gradient_scale = static_cast<float>(unscale * clip);
+  ++state.step;
+}
+
+void OptimizerKernels::adamw_many(std::span<const AdamWArgs> args, Stream stream) {
+  for (const AdamWArgs& one : args) adamw(one, stream);
+}
+
+void OptimizerKernels::sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream) {
+  for (std::size_t i = 0; i < xs.size(); ++i) sum_of_squares(xs[i], out, i > 0, stream);
+  if (xs.empty()) *out.as<double>() = 0;
+}
+
+}  // namespace shoal::kernels
