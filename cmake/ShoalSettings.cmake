@@ -13,6 +13,9 @@ find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SHOAL_CCACHE})
 endif()
+if(SHOAL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
+endif()
 
 # Linked privately by every room, test and program; never exported.
 add_library(shoal_settings INTERFACE)
