@@ -1,17 +1,18 @@
 // What the table of CUDA kernels is made of; one source file each.
 #pragma once
 
+#include "shoal/kernels/cuda/gemm.h"
 #include "shoal/kernels/cuda/room.h"
 #include "shoal/kernels/kernels.h"
 
 namespace shoal::kernels {
 
-// `room` must outlive each of them, and so must the families a factory takes.
-std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom& room, const std::string& cache_directory);
+// `room` and `gemm` must outlive each of them.
+std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom& room);
 std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom& room);
 std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room);
-std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom& room, MatmulKernels& matmul);
+std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom& room);
 std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaRoom& room);
 std::unique_ptr<ReductionKernels> make_cuda_reduction(CudaRoom& room);

@@ -16,7 +16,7 @@ class CudaKernels final : public Kernels {
       : options_(options), room_(options.device, options.memory) {}
 
   MatmulKernels& matmul() override {
-    if (!matmul_) matmul_ = make_cuda_matmul(room_, options_.cache_directory);
+    if (!matmul_) matmul_ = make_cuda_matmul(room_, gemm());
     return *matmul_;
   }
   ElementwiseKernels& elementwise() override {
@@ -32,7 +32,7 @@ class CudaKernels final : public Kernels {
     return *attention_;
   }
   LossKernels& loss() override {
-    if (!loss_) loss_ = make_cuda_loss(room_, matmul());
+    if (!loss_) loss_ = make_cuda_loss(room_, gemm());
     return *loss_;
   }
   EmbeddingKernels& embedding() override {
@@ -58,8 +58,14 @@ class CudaKernels final : public Kernels {
   }
 
  private:
+  CudaGemm& gemm() {
+    if (!gemm_) gemm_ = make_cuda_gemm(room_, options_.cache_directory);
+    return *gemm_;
+  }
+
   CudaKernelOptions options_;
   CudaRoom room_;
+  std::unique_ptr<CudaGemm> gemm_;
   std::unique_ptr<ElementwiseKernels> elementwise_;
   std::unique_ptr<MatmulKernels> matmul_;
   std::unique_ptr<NormKernels> norm_;

@@ -11,7 +11,10 @@ namespace {
 }  // namespace
 
 #ifdef SHOAL_UNWRITTEN_matmul
-std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom&, const std::string&) {
+std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom&, CudaGemm&) {
+  unwritten("matrix products");
+}
+std::unique_ptr<CudaGemm> make_cuda_gemm(CudaRoom&, const std::string&) {
   unwritten("matrix products");
 }
 #endif
@@ -27,7 +30,7 @@ std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom&) { unwritten("norms"); }
 std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom&) { unwritten("attention"); }
 #endif
 #ifdef SHOAL_UNWRITTEN_loss
-std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom&, MatmulKernels&) { unwritten("losses"); }
+std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom&, CudaGemm&) { unwritten("losses"); }
 #endif
 #ifdef SHOAL_UNWRITTEN_embedding
 std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom&) { unwritten("embeddings"); }
