@@ -1,0 +1,122 @@
+// Elements of the training dtypes in kernels. Values are f32 in registers; memory is moved in
+// pieces of 16 bytes where a pointer allows it, else element by element. Conversions are to nearest
+// even, as in dtype.h.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+// Whether vectors may be moved at each of the pointers.
+template <class... Pointers>
+bool aligned16(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// Blocks of `threads` for `items`, one a thread and the rest in grid strides: never 0, and no more
+// than fill the device.
+inline unsigned grid_for(std::int64_t items, int threads, int multiprocessors) {
+  const std::int64_t wanted = (items + threads - 1) / threads;
+  const std::int64_t most = static_cast<std::int64_t>(multiprocessors) * (2048 / threads);
+  return static_cast<unsigned>(wanted < 1 ? 1 : wanted < most ? wanted : most);
+}
+
+#ifdef __CUDACC__
+
+// f(T{}) for the device type T of a training dtype, which returns a cudaError_t.
+template <class F>
+cudaError_t with_training_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(__nv_bfloat16{});
+    case DType::f16:
+      return f(__half{});
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+__device__ __forceinline__ float widened(float x) { return x; }
+__device__ __forceinline__ float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widened(__half x) { return __half2float(x); }
+
+template <class T>
+__device__ __forceinline__ T narrowed(float x);
+template <>
+__device__ __forceinline__ float narrowed<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrowed<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half narrowed<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// N elements that move together: in 16-byte pieces, or whole where they are 4 or 8 bytes. N a power
+// of two.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+
+// The N elements at `from`, which is aligned to 16 bytes (to N elements, if they are fewer bytes).
+template <int N, class T>
+__device__ __forceinline__ void load(const T* from, float (&x)[N]) {
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+#pragma unroll
+  for (int k = 0; k < N; ++k) x[k] = widened(pack.v[k]);
+}
+template <int N, class T>
+__device__ __forceinline__ void store(const float (&x)[N], T* to) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int k = 0; k < N; ++k) pack.v[k] = narrowed<T>(x[k]);
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// The first `count` of N elements at any address; the others become 0.
+template <int N, class T>
+__device__ __forceinline__ void load_some(const T* from, std::int64_t count, float (&x)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) x[k] = k < count ? widened(from[k]) : 0.0f;
+}
+template <int N, class T>
+__device__ __forceinline__ void store_some(const float (&x)[N], std::int64_t count, T* to) {
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    if (k < count) to[k] = narrowed<T>(x[k]);
+}
+
+// `count` of N elements, as vectors where all N are wanted and the pointer is known to be aligned.
+// The choice should be the same for a whole warp but at a tensor's end.
+template <int N, class T>
+__device__ __forceinline__ void load(const T* from, std::int64_t count, bool aligned,
+                                     float (&x)[N]) {
+  if (aligned && count >= N)
+    load(from, x);
+  else
+    load_some(from, count, x);
+}
+template <int N, class T>
+__device__ __forceinline__ void store(const float (&x)[N], std::int64_t count, bool aligned,
+                                      T* to) {
+  if (aligned && count >= N)
+    store(x, to);
+  else
+    store_some(x, count, to);
+}
+
+#endif  // __CUDACC__
+
+}  // namespace shoal::kernels

@@ -1,0 +1,76 @@
+// What CUDA kernels compute with, where it is plain arithmetic: the same code compiled for the
+// host.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "shoal/kernels/cuda/divisor.cuh"
+#include "shoal/kernels/cuda/dropout.h"
+
+namespace shoal::kernels {
+namespace {
+
+template <int N>
+void expect_the_bits_of(const RandomSite& site, std::uint32_t sample, std::uint64_t element) {
+  const PhiloxKey key(site);
+  std::uint32_t bits[N];
+  philox_bits(key, sample, element, bits);
+  for (std::uint64_t k = 0; k < N; ++k) {
+    ASSERT_EQ(bits[k], random_bits(site, sample, element + k)) << element << " + " << k;
+    ASSERT_EQ(philox_bits_at(key, sample, element + k), bits[k]) << element << " + " << k;
+  }
+}
+
+TEST(CudaPhilox, GivesTheBitsOfRandomH) {
+  StepState state;
+  state.step = 12;
+  RandomSite site;
+  site.seed = 0x123456789abcdef0u;
+  site.site = 77;
+  for (const StepState* at : {static_cast<const StepState*>(nullptr), &std::as_const(state)}) {
+    site.state = at;
+    for (const std::uint64_t element :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, std::uint64_t{7},
+          (std::uint64_t{1} << 34) - 3, (std::uint64_t{3} << 34) + 5})
+      for (const std::uint32_t sample : {0u, 5u, (1u << 24) - 1}) {
+        expect_the_bits_of<4>(site, sample, element);
+        expect_the_bits_of<8>(site, sample, element);
+        expect_the_bits_of<16>(site, sample, element);
+      }
+  }
+}
+
+TEST(CudaDropout, RowsLieWhereDropoutArgsSay) {
+  DropoutArgs args;
+  args.probability = 0.3f;
+  args.site.sample_first = 5;
+  args.site.sample_stride = 3;
+  args.rows_per_sample = 4;
+  args.row_offset = 9;
+  args.column_offset = 6;
+  const RowDropout local = make_row_dropout(args, 70);
+  EXPECT_EQ(local.first_element(2), 11u * 70 + 6);
+  EXPECT_EQ(local.threshold, dropout_threshold(0.3f));
+  EXPECT_EQ(local.scale, 1 / (1 - 0.3f));
+  args.columns = 5000;
+  const RowDropout shard = make_row_dropout(args, 70);
+  EXPECT_EQ(shard.sample(11), 5u + 3 * 2);
+  EXPECT_EQ(shard.first_element(11), (9u + 3) * 5000 + 6);
+}
+
+TEST(CudaDivisor, DividesAnyThirtyTwoBits) {
+  std::mt19937 engine(1);
+  const auto expect_quotients = [&](std::uint32_t d) {
+    const Divisor divisor(d);
+    for (const std::uint32_t n : {0u, 1u, d - 1, d, d + 1, 0x7fffffffu, 0x80000000u, 0xffffffffu,
+                                  static_cast<std::uint32_t>(engine())})
+      ASSERT_EQ(divisor.quotient(n), n / d) << n << " / " << d;
+  };
+  for (std::uint32_t d = 1; d < 5000; ++d) expect_quotients(d);
+  for (int i = 0; i < 5000; ++i) expect_quotients(static_cast<std::uint32_t>(engine()) | 1);
+  for (const std::uint32_t d : {0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu})
+    expect_quotients(d);
+}
+
+}  // namespace
+}  // namespace shoal::kernels
