@@ -14,12 +14,7 @@ void check_cuda(cudaError_t status, const char* operation) {
 
 namespace {
 Device present(Device device) {
-  const int count = device_backend(DeviceType::cuda).count();
-  if (device.index >= count)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("{} is asked for, but there {} {} CUDA device{}", to_string(device),
-                            count == 1 ? "is" : "are", count, count == 1 ? "" : "s"),
-                "check nvidia-smi and CUDA_VISIBLE_DEVICES, or train on the CPU");
+  device_backend(DeviceType::cuda).check_available(device);
   return device;
 }
 }  // namespace

@@ -1,5 +1,9 @@
 // CUDA behind DeviceBackend, through the CUDA runtime API. Every call is checked; an error names
 // the call, the device and CUDA's own words.
+#include <atomic>
+#include <map>
+#include <mutex>
+
 #include <cuda_runtime_api.h>
 
 #include "shoal/runtime/base/error.h"
@@ -8,47 +12,73 @@
 namespace shoal {
 namespace {
 
-void check(cudaError_t status, const char* call, Device device = Device::cuda(0)) {
-  if (status == cudaSuccess) return;
-  const ErrorCode code = status == cudaErrorMemoryAllocation     ? ErrorCode::out_of_memory
-                         : status == cudaErrorNoDevice           ? ErrorCode::unavailable
-                         : status == cudaErrorInsufficientDriver ? ErrorCode::unavailable
-                                                                 : ErrorCode::internal;
-  (void)cudaGetLastError();  // a sticky error would be blamed on the next call
-  throw_error(code, "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
-              cudaGetErrorName(status));
+ErrorCode code_of(cudaError_t status) {
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      return ErrorCode::out_of_memory;
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorSystemDriverMismatch:
+      return ErrorCode::unavailable;
+    default:
+      return ErrorCode::internal;
+  }
 }
 
-// Most calls act on the calling thread's current device: set it, and put it back.
+void check(cudaError_t status, const char* call, Device device) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  (void)cudaGetLastError();  // a sticky error would be blamed on the next call
+  throw_error(code_of(status), "{} on {}: {} ({})", call, to_string(device),
+              cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// Some calls act on the calling thread's current device: set it where it is another, and put it
+// back. Asking costs some tens of nanoseconds, setting microseconds.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(Device device) {
+  explicit CurrentDevice(Device device) : wanted_(device.index) {
     check(cudaGetDevice(&previous_), "cudaGetDevice", device);
-    if (previous_ != device.index) check(cudaSetDevice(device.index), "cudaSetDevice", device);
+    if (previous_ != wanted_) check(cudaSetDevice(wanted_), "cudaSetDevice", device);
   }
-  ~CurrentDevice() { (void)cudaSetDevice(previous_); }
+  ~CurrentDevice() {
+    if (previous_ != wanted_) (void)cudaSetDevice(previous_);
+  }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  int previous_ = 0;
+  int wanted_, previous_ = 0;
 };
 
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
+
+// "13.0" of CUDA's 13000.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Ordinary host memory: the driver copies it through a buffer of its own, and may make us wait.
+bool is_pageable(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess)
+    return attributes.type == cudaMemoryTypeUnregistered;
+  (void)cudaGetLastError();
+  return true;
+}
 
 class CudaBackend final : public DeviceBackend {
  public:
   int count() const override {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
-    // A machine without GPU or driver has no devices; that is an answer, not a failure.
-    if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
-      (void)cudaGetLastError();
-      return 0;
-    }
-    check(status, "cudaGetDeviceCount");
-    return devices;
+    if (status == cudaSuccess) return devices;
+    // A machine without a usable GPU has no devices; why, check_available() says.
+    (void)cudaGetLastError();
+    return 0;
   }
 
   std::string describe(Device device) const override {
@@ -57,6 +87,40 @@ class CudaBackend final : public DeviceBackend {
     return fmt::format("{}, {:.1f} GiB, compute capability {}.{}", properties.name,
                        static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                        properties.minor);
+  }
+
+  void check_available(Device device) const override {
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status == cudaSuccess && device.index >= 0 && device.index < devices) return;
+    (void)cudaGetLastError();
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (status == cudaErrorInsufficientDriver && driver == 0)
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("{} is asked for, but this machine has no NVIDIA driver", to_string(device)),
+          "see what nvidia-smi says, or use the device cpu");
+    if (status == cudaErrorInsufficientDriver)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("the NVIDIA driver knows CUDA {}; this build of Shoal needs {}",
+                              version_text(driver), version_text(runtime)),
+                  "update the driver, or build Shoal with an older CUDA toolkit");
+    if (status != cudaSuccess)
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("{} is asked for, but there is no usable CUDA device: {} ({})",
+                      to_string(device), cudaGetErrorString(status), cudaGetErrorName(status)),
+          "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is asked for, but there {} {} CUDA device{}", to_string(device),
+                            devices == 1 ? "is" : "are", devices, devices == 1 ? "" : "s"),
+                "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
+  }
+
+  DeviceStatistics statistics() const override {
+    return {synchronizations_, blocking_copies_, allocations_, deallocations_};
   }
 
   void* create_stream(Device device, StreamPriority priority) override {
@@ -70,16 +134,22 @@ class CudaBackend final : public DeviceBackend {
           "cudaStreamCreateWithPriority", device);
     return stream;
   }
-  void destroy_stream(Stream stream) noexcept override { (void)cudaStreamDestroy(native(stream)); }
+  // A handle may be given out again, and memory pools know streams by theirs.
+  void destroy_stream(Stream stream) noexcept override {
+    (void)cudaStreamSynchronize(native(stream));
+    (void)cudaStreamDestroy(native(stream));
+  }
   void synchronize(Stream stream) override {
     const CurrentDevice current(stream.device);
+    ++synchronizations_;
     check(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize", stream.device);
   }
 
-  void* create_event(Device device) override {
+  void* create_event(Device device, EventKind kind) override {
     const CurrentDevice current(device);
     cudaEvent_t event = nullptr;
-    check(cudaEventCreate(&event), "cudaEventCreate", device);
+    const unsigned flags = kind == EventKind::timing ? cudaEventDefault : cudaEventDisableTiming;
+    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags", device);
     return event;
   }
   void destroy_event(Device, void* event) noexcept override {
@@ -104,18 +174,20 @@ class CudaBackend final : public DeviceBackend {
           stream.device);
   }
   void synchronize(Device device, void* event) override {
+    ++synchronizations_;
     check(cudaEventSynchronize(native(event)), "cudaEventSynchronize", device);
   }
   double elapsed_ms(Device device, void* start, void* stop) override {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, native(start), native(stop)), "cudaEventElapsedTime",
-          device);
+    check(cudaEventElapsedTime(&milliseconds, native(start), native(stop)),
+          "cudaEventElapsedTime of events made for timing", device);
     return static_cast<double>(milliseconds);
   }
 
   void copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
     const CurrentDevice current(stream.device);
+    if (is_pageable(source) || is_pageable(destination)) ++blocking_copies_;
     check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)),
           "cudaMemcpyAsync", stream.device);
   }
@@ -128,13 +200,89 @@ class CudaBackend final : public DeviceBackend {
 
   void* allocate(Device device, std::size_t bytes, Stream stream) override {
     const CurrentDevice current(device);
+    refuse_in_capture(device, bytes, stream);
+    const cudaMemPool_t pool = pool_of(device);
+    ++allocations_;
     void* pointer = nullptr;
-    check(cudaMallocAsync(&pointer, bytes, native(stream)), "cudaMallocAsync", device);
+    cudaError_t status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
+    if (status == cudaErrorMemoryAllocation) {
+      // What was freed may not be free yet, or stand in the way of others (pinned, IPC,
+      // libraries').
+      (void)cudaGetLastError();
+      synchronize_device(device);
+      check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device);
+      status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
+    }
+    check(status, "cudaMallocFromPoolAsync", device);
+    if (!stream.handle) synchronize(Stream{device, nullptr});  // for whatever stream uses it
     return pointer;
   }
-  void deallocate(Device, void* pointer, Stream stream) noexcept override {
+  void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
+    const CurrentDevice current(device);
+    ++deallocations_;
+    if (!stream.handle) synchronize_device(device);
     (void)cudaFreeAsync(pointer, native(stream));
+  } catch (const Error&) {  // the device is lost, and its memory with it
   }
+
+  Room room(Device device) const override {
+    const CurrentDevice current(device);
+    Room room;
+    check(cudaMemGetInfo(&room.free, &room.total), "cudaMemGetInfo", device);
+    return room;
+  }
+
+  void* allocate_pinned(std::size_t bytes) override {
+    ++allocations_;
+    void* pointer = nullptr;
+    check(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable), "cudaHostAlloc", Device::cuda(0));
+    return pointer;
+  }
+  void deallocate_pinned(void* pointer) noexcept override {
+    ++deallocations_;
+    (void)cudaFreeHost(pointer);
+  }
+
+ private:
+  // It would become a node of the graph, whose memory is only there while that runs.
+  static void refuse_in_capture(Device device, std::size_t bytes, Stream stream) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (!stream.handle) return;
+    check(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing", device);
+    if (capture != cudaStreamCaptureStatusNone)
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} bytes were asked of {} while a step is being captured", bytes,
+                              to_string(device)),
+                  "run the step once before it is captured, so that its pool holds them");
+  }
+
+  void synchronize_device(Device device) {
+    ++synchronizations_;
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
+  }
+
+  // Our own pool on each device. It keeps what is freed: the default would give it back to the
+  // system at every synchronisation, and map it anew afterwards.
+  cudaMemPool_t pool_of(Device device) {
+    const std::scoped_lock lock(mutex_);
+    cudaMemPool_t& pool = pools_[device.index];
+    if (pool) return pool;
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device.index;
+    cudaMemPool_t made = nullptr;
+    check(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate", device);
+    std::uint64_t everything = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &everything),
+          "cudaMemPoolSetAttribute", device);
+    return pool = made;
+  }
+
+  std::mutex mutex_;
+  std::map<int, cudaMemPool_t> pools_;  // by device; they end with the process
+  mutable std::atomic<std::int64_t> synchronizations_{0}, blocking_copies_{0}, allocations_{0},
+      deallocations_{0};
 };
 
 }  // namespace

@@ -31,8 +31,8 @@ OwnedStream& OwnedStream::operator=(OwnedStream&& other) noexcept {
   return *this;
 }
 
-Event::Event(Device device)
-    : device_(device), handle_(device_backend(device.type).create_event(device)) {}
+Event::Event(Device device, EventKind kind)
+    : device_(device), handle_(device_backend(device.type).create_event(device, kind)) {}
 
 Event::~Event() {
   if (handle_) device_backend(device_.type).destroy_event(device_, handle_);

@@ -35,6 +35,17 @@ struct Stream {
 };
 
 enum class StreamPriority { normal, high };
+// What an event is for: to order work, or also to measure time, which costs each record more.
+enum class EventKind { order, timing };
+
+// What was asked of the driver so far that a steady step should not need. Of all devices of a kind.
+struct DeviceStatistics {
+  std::int64_t synchronizations = 0;  // of a stream, an event or a device
+  std::int64_t blocking_copies = 0;   // from or to host memory that is not pinned
+  std::int64_t allocations = 0;       // device and pinned memory
+  std::int64_t deallocations = 0;
+  friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
+};
 
 // What a kind of device can do; the seam behind which CUDA lives. All calls may be made from
 // any thread and throw Error (unavailable: built without this device; internal: driver error).
@@ -44,27 +55,41 @@ class DeviceBackend {
 
   virtual int count() const = 0;
   virtual std::string describe(Device device) const = 0;  // name, memory, capability
+  // Throws unavailable unless work can run on `device`: says which devices there are, and of a
+  // driver that is too old its version and the one that is needed.
+  virtual void check_available(Device device) const = 0;
+  virtual DeviceStatistics statistics() const { return {}; }
 
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
-  virtual void destroy_stream(Stream stream) noexcept = 0;
-  virtual void synchronize(Stream stream) = 0;  // blocks
+  virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for its work
+  virtual void synchronize(Stream stream) = 0;              // blocks
 
-  virtual void* create_event(Device device) = 0;
+  virtual void* create_event(Device device, EventKind kind) = 0;
   virtual void destroy_event(Device device, void* event) noexcept = 0;
   virtual void record(void* event, Stream stream) = 0;
   virtual bool query(Device device, void* event) = 0;  // true: all work before it is done
   virtual void wait(Stream stream, void* event) = 0;   // later work on `stream` waits; no block
-  virtual void synchronize(Device device, void* event) = 0;  // blocks
-  virtual double elapsed_ms(Device device, void* start, void* stop) = 0;
+  virtual void synchronize(Device device, void* event) = 0;               // blocks
+  virtual double elapsed_ms(Device device, void* start, void* stop) = 0;  // EventKind::timing
 
   // Any direction between host and this kind of device. Host: done on return.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
 
-  // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. Used
-  // by runtime/memory, which counts it: nobody else calls these.
+  // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. A
+  // stream without handle says nothing of who uses the memory: then any stream may at once, and
+  // deallocate() waits for the whole device. Used by runtime/memory, which counts it: nobody else
+  // calls these. Both ask the driver: a steady step has a pool above. Not while a step is captured.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
+  // Bytes of `device` that nobody holds, and all it has; {0, 0}: not known.
+  struct Room {
+    std::size_t free = 0, total = 0;
+  };
+  virtual Room room(Device) const { return {}; }
+  // Host memory that this kind of device copies from and to without blocking.
+  virtual void* allocate_pinned(std::size_t bytes) = 0;
+  virtual void deallocate_pinned(void* pointer) noexcept = 0;
 };
 
 // The backend of a kind of device. Asking for CUDA in a build without it returns a backend
@@ -87,16 +112,16 @@ class OwnedStream {
 // RAII owner of an event.
 class Event {
  public:
-  explicit Event(Device device);
+  explicit Event(Device device, EventKind kind = EventKind::order);
   ~Event();
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
 
   void record(Stream stream);
   bool query() const;
-  void synchronize() const;                // blocks the caller
-  void block_stream(Stream stream) const;  // later work on `stream` waits for this event
-  double elapsed_ms_since(const Event& start) const;
+  void synchronize() const;                           // blocks the caller
+  void block_stream(Stream stream) const;             // later work on `stream` waits for this event
+  double elapsed_ms_since(const Event& start) const;  // both of EventKind::timing
 
  private:
   Device device_;

@@ -25,12 +25,15 @@ class HostBackend final : public DeviceBackend {
   std::string describe(Device) const override {
     return "host, " + std::to_string(available_cores()) + " cores";
   }
+  void check_available(Device device) const override {
+    SHOAL_CHECK(device.index == 0, "there is one host, not a cpu:{}", device.index);
+  }
 
   void* create_stream(Device, StreamPriority) override { return nullptr; }
   void destroy_stream(Stream) noexcept override {}
   void synchronize(Stream) override {}
 
-  void* create_event(Device) override { return new HostEvent; }
+  void* create_event(Device, EventKind) override { return new HostEvent; }
   void destroy_event(Device, void* event) noexcept override {
     delete static_cast<HostEvent*>(event);
   }
@@ -62,6 +65,8 @@ class HostBackend final : public DeviceBackend {
     return pointer;
   }
   void deallocate(Device, void* pointer, Stream) noexcept override { std::free(pointer); }
+  void* allocate_pinned(std::size_t bytes) override { return allocate({}, bytes, {}); }
+  void deallocate_pinned(void* pointer) noexcept override { std::free(pointer); }
 };
 
 }  // namespace

@@ -14,10 +14,11 @@ class NoCuda final : public DeviceBackend {
  public:
   int count() const override { return 0; }
   std::string describe(Device) const override { refuse(); }
+  void check_available(Device) const override { refuse(); }
   void* create_stream(Device, StreamPriority) override { refuse(); }
   void destroy_stream(Stream) noexcept override {}
   void synchronize(Stream) override { refuse(); }
-  void* create_event(Device) override { refuse(); }
+  void* create_event(Device, EventKind) override { refuse(); }
   void destroy_event(Device, void*) noexcept override {}
   void record(void*, Stream) override { refuse(); }
   bool query(Device, void*) override { refuse(); }
@@ -28,6 +29,8 @@ class NoCuda final : public DeviceBackend {
   void fill(void*, int, std::size_t, Stream) override { refuse(); }
   void* allocate(Device, std::size_t, Stream) override { refuse(); }
   void deallocate(Device, void*, Stream) noexcept override {}
+  void* allocate_pinned(std::size_t) override { refuse(); }
+  void deallocate_pinned(void*) noexcept override {}
 };
 
 }  // namespace

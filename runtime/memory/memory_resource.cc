@@ -11,6 +11,8 @@
 namespace shoal {
 namespace {
 
+double gib(std::size_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
+
 // What the device's backend gives, with an error that says what the bytes were for.
 class DeviceMemory final : public MemoryResource {
  public:
@@ -21,9 +23,13 @@ class DeviceMemory final : public MemoryResource {
       return backend_.allocate(device_, bytes, stream);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::out_of_memory) throw;
+      const auto room = backend_.room(device_);
       throw Error(
           ErrorCode::out_of_memory,
-          fmt::format("{} memory: no room for {} bytes of {}", name(), bytes, to_string(tag)),
+          fmt::format("{} memory: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
+                      room.total == 0 ? std::string()
+                                      : fmt::format(" ({:.2f} of {:.2f} GiB are free)",
+                                                    gib(room.free), gib(room.total))),
           "use a smaller batch or model, or more ranks");
     }
   }
@@ -35,6 +41,32 @@ class DeviceMemory final : public MemoryResource {
 
  private:
   Device device_;
+  DeviceBackend& backend_;
+};
+
+// Host memory of the kind that devices copy from and to at full speed.
+class PinnedMemory final : public MemoryResource {
+ public:
+  PinnedMemory() : backend_(device_backend(DeviceType::cuda)) {}
+
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream) override {
+    try {
+      return backend_.allocate_pinned(bytes);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::out_of_memory) throw;
+      throw Error(
+          ErrorCode::out_of_memory,
+          fmt::format("{} memory: no room for {} bytes of {}", name(), bytes, to_string(tag)),
+          "raise the limit of locked memory (ulimit -l), or run fewer ranks on this host");
+    }
+  }
+  void deallocate(void* pointer, std::size_t, MemoryTag, Stream) noexcept override {
+    backend_.deallocate_pinned(pointer);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "pinned host"; }
+
+ private:
   DeviceBackend& backend_;
 };
 
@@ -64,6 +96,11 @@ std::string_view to_string(MemoryTag tag) {
 
 std::unique_ptr<MemoryResource> make_device_memory(Device device) {
   return std::make_unique<DeviceMemory>(device);
+}
+
+std::unique_ptr<MemoryResource> make_pinned_memory() {
+  if (device_backend(DeviceType::cuda).count() == 0) return make_host_memory();
+  return std::make_unique<PinnedMemory>();
 }
 
 std::unique_ptr<MemoryResource> make_host_memory() { return make_device_memory(Device::cpu()); }
@@ -139,8 +176,8 @@ void PoolMemory::trim() {
   for (auto& [key, pointers] : free_->blocks)
     for (void* pointer : pointers) {
       const auto known = free_->tags.find(pointer);
-      upstream_.deallocate(pointer, key.second, known->second,
-                           Stream{upstream_.device(), key.first});
+      // Its stream may be gone by now: without one, upstream waits for all of them.
+      upstream_.deallocate(pointer, key.second, known->second, Stream{upstream_.device(), nullptr});
       free_->tags.erase(known);
     }
   free_->blocks.clear();
@@ -159,8 +196,28 @@ void CountingMemory::Counter::add(std::int64_t bytes) {
   }
 }
 
+std::string CountingMemory::describe() const {
+  std::string text;
+  for (std::size_t i = 0; i < kMemoryTags; ++i)
+    if (const std::int64_t bytes = tags_[i].current.load(); bytes > 0)
+      text +=
+          fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
+                      to_string(static_cast<MemoryTag>(i)), static_cast<double>(bytes) / 0x1p20);
+  return text.empty() ? "nothing" : text;
+}
+
 void* CountingMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
-  void* pointer = upstream_.allocate(bytes, tag, stream);
+  void* pointer = nullptr;
+  try {
+    pointer = upstream_.allocate(bytes, tag, stream);
+  } catch (const Error& problem) {
+    constexpr std::string_view kHeld = "; held are ";  // by another one below: it knows better
+    if (problem.code() != ErrorCode::out_of_memory ||
+        problem.message().find(kHeld) != std::string::npos)
+      throw;
+    throw Error(problem.code(), fmt::format("{}{}{}", problem.message(), kHeld, describe()),
+                problem.remedy());
+  }
   count_external(static_cast<std::int64_t>(bytes), tag);
   ++allocations_;
   return pointer;

@@ -36,7 +36,8 @@ class MemoryResource {
   virtual ~MemoryResource() = default;
 
   // `bytes` > 0; the pointer is aligned to 64 bytes (host) or 256 (CUDA). Contents are undefined.
-  // Throws out_of_memory with the bytes asked for and the tag.
+  // Throws out_of_memory with the bytes asked for and the tag; a CountingMemory above adds what
+  // each tag holds.
   virtual void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) = 0;
   // Same bytes, tag as at allocation; the stream after whose queued work the memory is free.
   virtual void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
@@ -47,11 +48,19 @@ class MemoryResource {
 
 // Plain aligned host memory; large blocks are advised to use huge pages.
 std::unique_ptr<MemoryResource> make_host_memory();
-// The device's own memory (CUDA: stream-ordered cudaMallocAsync).
+// The device's own memory. CUDA: a pool of the driver's that keeps what is freed, in stream order;
+// what is allocated or freed without a stream handle waits for the device (DeviceBackend).
 std::unique_ptr<MemoryResource> make_device_memory(Device device);
+// Host memory that CUDA copies from and to without blocking: page-locked, "pinned host". Plain host
+// memory where there is no CUDA device to copy to. Slow to make: keep it, or put a pool above it;
+// what is freed must be done with, for no stream orders what the host writes.
+std::unique_ptr<MemoryResource> make_pinned_memory();
 
-// Keeps freed blocks for reuse. Sizes are rounded up to a quarter of a power of two, so waste stays
-// below 25 %; trim() gives everything unused back. `upstream` must outlive it.
+// Keeps freed blocks for reuse by the stream they were freed on: in a steady state upstream, and so
+// the driver, is not asked. A call without stream handle is a stream of its own here: its blocks
+// must all be used in one order, as those of one table of kernels are. Sizes are rounded up to a
+// quarter of a power of two, so waste stays below 25 %; trim() gives everything unused back, and on
+// a device waits for it. `upstream` must outlive it.
 class PoolMemory final : public MemoryResource {
  public:
   explicit PoolMemory(MemoryResource& upstream);
@@ -92,6 +101,8 @@ class CountingMemory final : public MemoryResource {
   MemoryUsage total() const;
   std::int64_t allocations() const { return allocations_.load(); }
   void reset_peaks();  // peaks become the current bytes
+  // "parameters 12.0 MiB, activations 3.5 MiB": what is held now, tag by tag; or "nothing".
+  std::string describe() const;
 
   // Memory that came from elsewhere (a Communicator's symmetric memory) can be counted too.
   void count_external(std::int64_t bytes, MemoryTag tag);

@@ -1,5 +1,6 @@
 #include "shoal/runtime/device/device.h"
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -36,7 +37,7 @@ TEST(HostDevice, CopiesFillsAndIsAlwaysDone) {
 }
 
 TEST(HostDevice, EventsMeasureTime) {
-  Event start(Device::cpu()), stop(Device::cpu());
+  Event start(Device::cpu(), EventKind::timing), stop(Device::cpu(), EventKind::timing);
   const OwnedStream stream(Device::cpu());
   start.record(stream.view());
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -49,6 +50,87 @@ TEST(HostDevice, EventsMeasureTime) {
   EXPECT_GE(moved.elapsed_ms_since(start), 19.0);
   start = std::move(moved);
   EXPECT_TRUE(start.query());
+}
+
+TEST(HostDevice, ThereIsOneAndItsPinnedMemoryIsPlain) {
+  DeviceBackend& host = device_backend(DeviceType::cpu);
+  host.check_available(Device::cpu());
+  EXPECT_THROW(host.check_available({DeviceType::cpu, 1}), Error);
+  EXPECT_EQ(host.statistics(), DeviceStatistics{});
+  void* pointer = host.allocate_pinned(100);
+  host.fill(pointer, 1, 100, {});
+  host.deallocate_pinned(pointer);
+}
+
+TEST(CudaDevice, ThatIsNotThereIsNamedWithARemedy) {
+  DeviceBackend& cuda = device_backend(DeviceType::cuda);
+  try {
+    cuda.check_available(Device::cuda(cuda.count()));
+    FAIL() << "said nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_FALSE(error.remedy().empty());
+  }
+}
+
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_.count() == 0) GTEST_SKIP() << "no CUDA device";
+    cuda_.check_available(device_);
+  }
+  DeviceBackend& cuda_ = device_backend(DeviceType::cuda);
+  const Device device_ = Device::cuda(0);
+};
+
+TEST_F(OnCuda, CopiesFillsAndMeasures) {
+  const OwnedStream stream(device_);
+  const OwnedStream urgent(device_, StreamPriority::high);
+  Event start(device_, EventKind::timing), stop(device_, EventKind::timing), done(device_);
+  void* block = cuda_.allocate(device_, 1000, stream.view());
+  auto* host = static_cast<unsigned char*>(cuda_.allocate_pinned(1000));
+  std::fill_n(host, 1000, static_cast<unsigned char>(9));
+  start.record(stream.view());
+  cuda_.fill(block, 5, 1000, stream.view());
+  done.record(stream.view());
+  done.block_stream(urgent.view());
+  const DeviceStatistics before = cuda_.statistics();
+  cuda_.copy(host, block, 999, urgent.view());
+  EXPECT_EQ(cuda_.statistics(), before) << "pinned memory does not block";
+  cuda_.synchronize(urgent.view());
+  EXPECT_EQ(cuda_.statistics().synchronizations, before.synchronizations + 1);
+  stop.record(stream.view());
+  stop.synchronize();
+  EXPECT_TRUE(stop.query());
+  EXPECT_GE(stop.elapsed_ms_since(start), 0.0);
+  EXPECT_THROW(done.elapsed_ms_since(start), Error) << "it was not made for timing";
+  EXPECT_EQ(host[998], 5);
+  EXPECT_EQ(host[999], 9);
+  std::vector<unsigned char> pageable(1000);
+  cuda_.copy(pageable.data(), block, 1000, stream.view());
+  cuda_.synchronize(stream.view());
+  EXPECT_EQ(pageable[999], 5);
+  EXPECT_EQ(cuda_.statistics().blocking_copies, before.blocking_copies + 1);
+  cuda_.deallocate_pinned(host);
+  cuda_.deallocate(device_, block, stream.view());
+  const auto room = cuda_.room(device_);
+  EXPECT_GT(room.total, room.free);
+}
+
+TEST_F(OnCuda, WhatDoesNotFitIsOutOfMemoryAndTheDeviceGoesOn) {
+  const OwnedStream stream(device_);
+  for (const Stream where : {stream.view(), Stream{device_, nullptr}}) {
+    try {
+      (void)cuda_.allocate(device_, std::size_t{1} << 46, where);
+      FAIL() << "64 TiB were given";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+    }
+    void* block = cuda_.allocate(device_, 1 << 20, where);
+    cuda_.fill(block, 1, 1 << 20, where);
+    cuda_.deallocate(device_, block, where);
+  }
+  cuda_.synchronize(stream.view());
 }
 
 TEST(CudaDevice, WithoutItSaysWhichFlag) {

@@ -198,6 +198,66 @@ TEST(CountingMemory, UnderAPoolEveryTagComesBackToZero) {
         << to_string(static_cast<MemoryTag>(tag));
 }
 
+TEST(CountingMemory, OutOfMemorySaysWhatEachTagHoldsOnce) {
+  StrictMemory strict(8 << 20);
+  CountingMemory held(strict);
+  PoolMemory pool(held);
+  CountingMemory asked(pool);
+  EXPECT_EQ(asked.describe(), "nothing");
+  const Buffer a(asked, 3 << 20, MemoryTag::parameters);
+  const Buffer b(asked, 1 << 20, MemoryTag::activations);
+  EXPECT_EQ(asked.describe(), "parameters 3.0 MiB, activations 1.0 MiB");
+  try {
+    const Buffer c(asked, 6 << 20, MemoryTag::optimizer);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+    EXPECT_EQ(error.message(),
+              "strict memory: no room for 6291456 bytes; held are parameters 3.0 MiB, "
+              "activations 1.0 MiB");
+  }
+}
+
+TEST(PinnedMemory, IsHostMemoryThatAPoolMayKeep) {
+  const auto pinned = make_pinned_memory();
+  EXPECT_TRUE(pinned->device().is_cpu());
+  EXPECT_EQ(pinned->name(), device_backend(DeviceType::cuda).count() > 0 ? "pinned host" : "host");
+  PoolMemory pool(*pinned);
+  void* first = nullptr;
+  for (int turn = 0; turn < 2; ++turn) {
+    const Buffer buffer(pool, 5000, MemoryTag::data);
+    std::memset(buffer.data(), turn, 5000);
+    EXPECT_TRUE(first == nullptr || buffer.data() == first);
+    first = buffer.data();
+  }
+}
+
+TEST(DeviceMemory, UnderAPoolAsksTheDriverOnlyOnce) {
+  DeviceBackend& cuda = device_backend(DeviceType::cuda);
+  if (cuda.count() == 0) GTEST_SKIP() << "no CUDA device";
+  const auto memory = make_device_memory(Device::cuda(0));
+  PoolMemory pool(*memory);
+  const auto use = [&](Stream stream) {
+    Buffer a(pool, 100'000, MemoryTag::activations, stream);
+    const Buffer b(pool, 5000, MemoryTag::workspace, stream);
+    cuda.fill(a.data(), 1, a.size(), stream);
+    a.reset();
+    const Buffer c(pool, 100'000, MemoryTag::gradients, stream);
+    cuda.fill(c.data(), 2, c.size(), stream);
+  };
+  {
+    const OwnedStream stream(Device::cuda(0));
+    for (const Stream where : {stream.view(), Stream{}}) {
+      use(where);
+      const DeviceStatistics before = cuda.statistics();
+      for (int turn = 0; turn < 10; ++turn) use(where);
+      EXPECT_EQ(cuda.statistics(), before);
+    }
+  }  // the stream ends before the pool gives its blocks back
+  pool.trim();
+  EXPECT_EQ(pool.bytes_held(), 0u);
+}
+
 TEST(CountingMemory, AFailedAllocationIsNotCounted) {
   StrictMemory strict(100);
   CountingMemory memory(strict);
