@@ -1,17 +1,25 @@
-// Owned host arrays for kernel tests: random, poisoned, compared with a tolerance of their dtype.
+// Arrays for kernel tests: random, poisoned, compared with a tolerance of their dtype. Views of
+// them lie where the next call runs (support/device.h).
 #pragma once
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
-#include <vector>
 
+#include "support/device.h"
 #include <gtest/gtest.h>
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/kernels/reference/access.h"
 
 namespace shoal::kernels::testing {
+
+using shoal::testing::At;
+using shoal::testing::make_test_kernels;
+using shoal::testing::Mirrored;
+using shoal::testing::on_cuda;
+using shoal::testing::Placed;
 
 class Array {
  public:
@@ -22,7 +30,9 @@ class Array {
       : shape_(shape),
         dtype_(dtype),
         offset_(offset),
-        bytes_(static_cast<std::size_t>(shape.count() + offset) * size_of(dtype) + 64, 0xff) {}
+        bytes_(std::in_place,
+               static_cast<std::size_t>(shape.count() + offset) * size_of(dtype) + 64,
+               std::byte{0xff}) {}
 
   static Array random(Shape shape, DType dtype, unsigned seed, float scale = 1,
                       std::int64_t offset = 0) {
@@ -41,33 +51,30 @@ class Array {
     return array;
   }
 
-  void* data() const {
-    if (bytes_.empty()) return nullptr;
-    // Aligned to 64 bytes before the offset.
-    auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
-    address = (address + 63) / 64 * 64;
-    return reinterpret_cast<void*>(address + static_cast<std::size_t>(offset_) * size_of(dtype_));
-  }
+  void* data() const { return bytes_ ? bytes_->here() + slack() : nullptr; }
+  void* host_data() const { return bytes_ ? bytes_->host() + slack() : nullptr; }
   View view() const {
-    return bytes_.empty() ? View{} : View{data(), shape_, dtype_, Device::cpu()};
+    return bytes_ ? View{data(), shape_, dtype_, shoal::testing::here()} : View{};
   }
   operator View() const { return view(); }       // NOLINT
   operator ConstView() const { return view(); }  // NOLINT
-  double at(std::int64_t i) const { return reference::load(data(), dtype_, i); }
-  void set(std::int64_t i, double value) { reference::store(data(), dtype_, i, value); }
+  double at(std::int64_t i) const { return reference::load(host_data(), dtype_, i); }
+  void set(std::int64_t i, double value) { reference::store(host_data(), dtype_, i, value); }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
   std::int64_t count() const { return shape_.count(); }
   bool same_bytes(const Array& other) const {
-    return std::memcmp(data(), other.data(), static_cast<std::size_t>(count()) * size_of(dtype_)) ==
-           0;
+    return std::memcmp(host_data(), other.host_data(),
+                       static_cast<std::size_t>(count()) * size_of(dtype_)) == 0;
   }
 
  private:
+  std::size_t slack() const { return static_cast<std::size_t>(offset_) * size_of(dtype_); }
+
   Shape shape_;
   DType dtype_ = DType::f32;
   std::int64_t offset_ = 0;
-  std::vector<std::uint8_t> bytes_;
+  std::optional<Mirrored> bytes_;
 };
 
 // Relative rounding of a dtype.

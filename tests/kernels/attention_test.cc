@@ -10,8 +10,12 @@ namespace shoal::kernels {
 namespace {
 
 using testing::Array;
+using testing::At;
 using testing::close;
 using testing::epsilon;
+using testing::make_test_kernels;
+using testing::on_cuda;
+using testing::Placed;
 
 struct Setting {
   std::int64_t batch = 2, heads = 3, queries = 20, keys = 20, head_dim = 16;
@@ -45,16 +49,21 @@ class Problem {
       for (std::int64_t b = 0; b < s.batch; ++b)  // the last batch row sees nothing
         for (std::int64_t j = 0; j < s.keys; ++j)
           mask_.set(b * s.keys + j, b + 1 < s.batch && (j % 5 != 3 || j == 0) ? 1 : 0);
-      shape_.key_mask = mask_;
     }
-    state_.step = 11;
+    StepState state;
+    state.step = 11;
+    state_.set(state);
     shape_.dropout = s.dropout;
-    shape_.site = {.seed = 5, .state = &state_, .site = 77, .sample_first = 9, .sample_stride = 2};
+    shape_.site = {.seed = 5, .state = nullptr, .site = 77, .sample_first = 9, .sample_stride = 2};
     shape_.max_positions = 1000;
     shape_.head_offset = 4;
   }
 
-  Result run(AttentionKernels& kernels) const {
+  Result run(AttentionKernels& kernels, Device device) const {
+    const At at_device(device);
+    AttentionShape shape = shape_;
+    shape.key_mask = mask_;
+    shape.site.state = state_.get();
     Result r{Array({s_.batch, s_.queries, width_}, s_.dtype),
              Array({s_.batch, s_.heads, s_.queries}, DType::f32),
              Array({s_.batch, s_.queries, 3 * width_}, s_.dtype),
@@ -69,8 +78,8 @@ class Problem {
     const HeadsView q = fused(q_, 0, s_.queries), k = fused(kv_, 1, s_.keys),
                     v = fused(kv_, 2, s_.keys);
     const MutableHeadsView out = plain(r.out, s_.queries);
-    kernels.attention(shape_, q, k, v, out, r.log_sum_exp, {});
-    kernels.attention_backward(shape_, q, k, v, {out.data, out.batch_stride, out.row_stride},
+    kernels.attention(shape, q, k, v, out, r.log_sum_exp, {});
+    kernels.attention_backward(shape, q, k, v, {out.data, out.batch_stride, out.row_stride},
                                r.log_sum_exp, {dout_.data(), s_.queries * width_, width_},
                                {at(r.dq, 0), s_.queries * 3 * width_, 3 * width_},
                                plain(r.dk, s_.keys), plain(r.dv, s_.keys), {});
@@ -85,7 +94,7 @@ class Problem {
   Setting s_;
   std::int64_t width_;
   Array q_, kv_, dout_, mask_;
-  StepState state_;
+  Placed<StepState> state_;
   AttentionShape shape_;
 };
 
@@ -97,27 +106,35 @@ class AttentionTest : public ::testing::Test {
                                       << to_string(s.dtype) << (s.causal ? " causal" : "")
                                       << (s.mask ? " mask" : "") << " dropout " << s.dropout);
     const Problem problem(s);
-    const Result expected = problem.run(*make_reference_attention());
+    const Result expected = problem.run(*make_reference_attention(), Device::cpu());
+    if (on_cuda()) return compare(s, problem, make_test_kernels()->attention(), expected);
     for (bool pairs : {true, false}) {
       const auto cpu = make_cpu_attention({2, memory_.get()}, pairs);
-      const Result ours = problem.run(*cpu), again = problem.run(*cpu);
-      const double tolerance = 4 * epsilon(s.dtype) + 1e-5;
-      EXPECT_TRUE(close(ours.out, expected.out, tolerance));
-      EXPECT_TRUE(close(ours.log_sum_exp, expected.log_sum_exp, 1e-5));
-      // bf16: the probabilities, their gradients and delta are rounded on the way.
-      const double gradient = 2 * tolerance;
-      // Columns of dq's fused tensor that belong to nobody stay poisoned in both.
-      EXPECT_TRUE(close_or_poisoned(ours.dq, expected.dq, gradient));
-      EXPECT_TRUE(close(ours.dk, expected.dk, gradient));
-      EXPECT_TRUE(close(ours.dv, expected.dv, gradient));
-      EXPECT_TRUE(again.out.same_bytes(ours.out) && again.dq.same_bytes(ours.dq) &&
-                  again.dk.same_bytes(ours.dk) && again.dv.same_bytes(ours.dv))
-          << "a second call differs";
-      const Result one = problem.run(*make_cpu_attention({1, memory_.get()}, pairs)),
-                   many = problem.run(*make_cpu_attention({7, memory_.get()}, pairs));
+      compare(s, problem, *cpu, expected);
+      const Result one = problem.run(*make_cpu_attention({1, memory_.get()}, pairs), Device::cpu()),
+                   many =
+                       problem.run(*make_cpu_attention({7, memory_.get()}, pairs), Device::cpu());
       EXPECT_TRUE(one.out.same_bytes(many.out) && one.dk.same_bytes(many.dk))
           << "depends on the number of threads";
     }
+  }
+
+  static void compare(const Setting& s, const Problem& problem, AttentionKernels& kernels,
+                      const Result& expected) {
+    const Device device = shoal::testing::here();
+    const Result ours = problem.run(kernels, device), again = problem.run(kernels, device);
+    const double tolerance = 4 * epsilon(s.dtype) + 1e-5;
+    EXPECT_TRUE(close(ours.out, expected.out, tolerance));
+    EXPECT_TRUE(close(ours.log_sum_exp, expected.log_sum_exp, 1e-5));
+    // bf16: the probabilities, their gradients and delta are rounded on the way.
+    const double gradient = 2 * tolerance;
+    // Columns of dq's fused tensor that belong to nobody stay poisoned in both.
+    EXPECT_TRUE(close_or_poisoned(ours.dq, expected.dq, gradient));
+    EXPECT_TRUE(close(ours.dk, expected.dk, gradient));
+    EXPECT_TRUE(close(ours.dv, expected.dv, gradient));
+    EXPECT_TRUE(again.out.same_bytes(ours.out) && again.dq.same_bytes(ours.dq) &&
+                again.dk.same_bytes(ours.dk) && again.dv.same_bytes(ours.dv))
+        << "a second call differs";
   }
 
   static ::testing::AssertionResult close_or_poisoned(const Array& actual, const Array& expected,
@@ -185,6 +202,7 @@ TEST_F(AttentionTest, DropoutFollowsTheCoordinates) {
 
 // The code of older machines, on this one.
 TEST_F(AttentionTest, OtherInstructionSets) {
+  SHOAL_CPU_ONLY("instruction sets");
   for (std::int64_t target : {HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
     if (!(hwy::SupportedTargets() & target)) continue;
     hwy::SetSupportedTargetsForTest(target);
@@ -202,6 +220,9 @@ TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
   for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
     if (!(hwy::SupportedTargets() & target)) continue;
     hwy::SetSupportedTargetsForTest(target);
+    const auto cuda = on_cuda() ? make_test_kernels() : nullptr;
+    const auto cpu = make_cpu_attention({2, memory_.get()});
+    AttentionKernels& kernels = cuda ? cuda->attention() : *cpu;
     for (DType dtype : kDtypes)
       for (std::int64_t length : {1, 5, 16, 21, 600}) {
         Array q = Array::random({length, dim}, dtype, 1);
@@ -215,9 +236,8 @@ TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
         shape.head_dim = dim;
         shape.dtype = dtype;
         shape.causal = true;
-        make_cpu_attention({2, memory_.get()})
-            ->attention(shape, {q.data(), 0, dim}, {k.data(), 0, dim}, {v.data(), 0, dim},
-                        {out.data(), 0, dim}, log_sum_exp, {});
+        kernels.attention(shape, {q.data(), 0, dim}, {k.data(), 0, dim}, {v.data(), 0, dim},
+                          {out.data(), 0, dim}, log_sum_exp, {});
         EXPECT_TRUE(std::isnan(log_sum_exp.at(length - 1)));
         for (std::int64_t i = 0; i < length * dim; ++i)
           ASSERT_EQ(std::isnan(out.at(i)), i >= (length - 1) * dim)
@@ -225,6 +245,7 @@ TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
               << " element " << i;
       }
     hwy::SetSupportedTargetsForTest(0);
+    if (on_cuda()) break;
   }
 }
 
@@ -232,8 +253,8 @@ TEST_F(AttentionTest, RejectsDropoutWithoutCoordinates) {
   AttentionShape shape;
   shape.batch = shape.heads = shape.query_length = shape.key_length = shape.head_dim = 1;
   shape.dropout = 0.1f;
-  EXPECT_THROW(make_cpu_attention({1, memory_.get()})->attention(shape, {}, {}, {}, {}, {}, {}),
-               Error);
+  const auto kernels = make_test_kernels(1);
+  EXPECT_THROW(kernels->attention().attention(shape, {}, {}, {}, {}, {}, {}), Error);
 }
 
 }  // namespace

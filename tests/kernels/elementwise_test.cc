@@ -1,5 +1,6 @@
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -61,7 +62,7 @@ TEST_P(Elementwise, CastsAnyPair) {
 }
 
 TEST(Cast, SaturatesTowardZeroAndWraps) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   Host x(Shape{6}, DType::f32), bytes(Shape{6}, DType::u8), words(Shape{6}, DType::i32);
   const double values[] = {-1.9, 255.9, 1e10, -1e10, std::nan(""), 3.99};
   for (int i = 0; i < 6; ++i) x.set(i, values[i]);
@@ -82,13 +83,15 @@ TEST(Cast, SaturatesTowardZeroAndWraps) {
 // Every 16-bit pattern widened, and f32 around every tie narrowed, against the scalar types.
 template <class T>
 void expect_same_conversions(DType dtype) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   constexpr std::int64_t kPatterns = 65536;
-  std::vector<T> narrow(kPatterns);
-  std::vector<float> wide(kPatterns), inputs;
+  Host patterns(Shape{kPatterns}, dtype), widened(Shape{kPatterns}, DType::f32);
+  T* narrow = static_cast<T*>(patterns.host_data());
+  std::vector<float> inputs;
   for (std::uint32_t i = 0; i < kPatterns; ++i) narrow[i].bits = static_cast<std::uint16_t>(i);
-  kernels->elementwise().cast({narrow.data(), Shape{kPatterns}, dtype},
-                              {wide.data(), Shape{kPatterns}, DType::f32}, {});
+  kernels->elementwise().cast(patterns, widened, {});
+  const auto* wide = static_cast<const float*>(widened.host_data());
+  narrow = static_cast<T*>(patterns.host_data());
   for (std::uint32_t i = 0; i < kPatterns; ++i) {
     const auto expected = static_cast<float>(narrow[i]);
     if (std::isnan(expected))
@@ -109,9 +112,10 @@ void expect_same_conversions(DType dtype) {
   inputs.push_back(65519.99f);
   inputs.push_back(65520.0f);
   const auto count = static_cast<std::int64_t>(inputs.size());
-  std::vector<T> rounded(inputs.size());
-  kernels->elementwise().cast({inputs.data(), Shape{count}, DType::f32},
-                              {rounded.data(), Shape{count}, dtype}, {});
+  Host values(Shape{count}, DType::f32), narrowed(Shape{count}, dtype);
+  std::memcpy(values.host_data(), inputs.data(), inputs.size() * sizeof(float));
+  kernels->elementwise().cast(values, narrowed, {});
+  const auto* rounded = static_cast<const T*>(narrowed.host_data());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const T expected(inputs[i]);
     if (std::isnan(inputs[i]))
@@ -171,12 +175,12 @@ TEST_P(Elementwise, Activations) {
 // In f32 against double: a few units in the last place, far into the negative tail.
 TEST_P(Elementwise, GeluKeepsRelativePrecision) {
   constexpr std::int64_t kCount = 200001;
-  const auto reference = make_reference_kernels(), cpu = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   Host x(Shape{kCount}, DType::f32);
   for (std::int64_t i = 0; i < kCount; ++i) x.set(i, -6 + 12.0 * static_cast<double>(i) / kCount);
   for (const Activation kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
     Host actual(Shape{kCount}, DType::f32);
-    cpu->elementwise().activation(kind, x, actual, {});
+    kernels->elementwise().activation(kind, x, actual, {});
     double worst = 0;
     for (std::int64_t i = 0; i < kCount; ++i) {
       const double v = x.at(i);
@@ -215,9 +219,11 @@ DropoutArgs dropout_args(float probability) {
 TEST_P(Elementwise, DropoutTakesTheBitsOfItsCoordinates) {
   StepState state;
   state.step = 12;
-  DropoutArgs args = dropout_args(0.3f);
-  args.site.state = &state;
-  const auto kernels = make_cpu_kernels({.threads = 2});
+  const Placed<StepState> placed(state);
+  DropoutArgs args = dropout_args(0.3f), on_host = args;
+  args.site.state = placed.get();
+  on_host.site.state = &state;
+  const auto kernels = make_test_kernels();
   for (const std::int64_t columns : {1, 7, 768, 2500}) {
     const Host x = Host::filled(Shape{50, columns}, DType::f32, 2);
     Host out(Shape{50, columns}, DType::f32);
@@ -226,7 +232,7 @@ TEST_P(Elementwise, DropoutTakesTheBitsOfItsCoordinates) {
       const std::int64_t row = i / columns;
       const auto sample = static_cast<std::uint32_t>(5 + 3 * (row / 4));
       const auto element = static_cast<std::uint64_t>((9 + row % 4) * 5000 + 6 + i % columns);
-      const bool kept = random_bits(args.site, sample, element) >= dropout_threshold(0.3f);
+      const bool kept = random_bits(on_host.site, sample, element) >= dropout_threshold(0.3f);
       ASSERT_EQ(out.at(i), kept ? 2 * (1 / (1 - 0.3f)) : 0.0f) << i;
     }
   }
@@ -248,7 +254,7 @@ TEST_P(Elementwise, Dropout) {
 }
 
 TEST_P(Elementwise, DropoutOfColumnShardsIsThatOfTheWhole) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   DropoutArgs args = dropout_args(0.5f);
   args.column_offset = 0;
   args.columns = 30;
@@ -291,7 +297,7 @@ TEST_P(Elementwise, RandomFills) {
 }
 
 TEST_P(Elementwise, NormalShardsAgreeAndHaveTheirMoments) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   RandomSite site;
   site.seed = 1;
   constexpr std::int64_t kCount = 200000;
@@ -309,7 +315,7 @@ TEST_P(Elementwise, NormalShardsAgreeAndHaveTheirMoments) {
 }
 
 TEST(ElementwiseErrors, NameTheShapes) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   Host a(Shape{2, 3}, DType::f32), b(Shape{3, 2}, DType::f32), i(Shape{2, 3}, DType::i32);
   EXPECT_EQ(error_of([&] { kernels->elementwise().add(a, b, a, {}); }),
             "add: an operand is [3, 2], expected [2, 3]");

@@ -9,8 +9,10 @@ namespace shoal::kernels {
 namespace {
 
 using testing::Array;
+using testing::At;
 using testing::close;
 using testing::epsilon;
+using testing::make_test_kernels;
 
 struct Case {
   std::int64_t m, n, k;
@@ -18,7 +20,7 @@ struct Case {
 
 class MatmulTest : public ::testing::Test {
  protected:
-  // c of both implementations for one setting; compares, and runs the CPU twice.
+  // c of both implementations for one setting; compares, and runs the first twice.
   void check(Case size, DType input, DType output, bool ta, bool tb, bool accumulate,
              std::int64_t groups = 0, std::int64_t offset = 0) {
     const auto [m, n, k] = size;
@@ -28,6 +30,7 @@ class MatmulTest : public ::testing::Test {
     const Array a = Array::random(ta ? shape(k, m) : shape(m, k), input, 1, 1, offset),
                 b = Array::random(tb ? shape(n, k) : shape(k, n), input, 2, 1, offset);
     const auto run = [&](Kernels& kernels) {
+      const At at(kernels);
       Array c = accumulate ? Array::random(shape(m, n), output, 3, 1, offset)
                            : Array(shape(m, n), output, offset);
       MatmulArgs args;
@@ -43,16 +46,16 @@ class MatmulTest : public ::testing::Test {
         kernels.matmul().matmul(args, {});
       return c;
     };
-    const Array ours = run(*cpu_), expected = run(*reference_);
+    const Array ours = run(*ours_), expected = run(*reference_);
     const double scale = std::sqrt(static_cast<double>(k) + 1);
     EXPECT_TRUE(close(ours, expected, 2 * epsilon(output) + 16 * 0x1p-23, scale))
         << "m " << m << " n " << n << " k " << k << " " << to_string(input) << " -> "
         << to_string(output) << (ta ? " ta" : "") << (tb ? " tb" : "")
         << (accumulate ? " accumulate" : "");
-    EXPECT_TRUE(run(*cpu_).same_bytes(ours)) << "a second call differs";
+    EXPECT_TRUE(run(*ours_).same_bytes(ours)) << "a second call differs";
   }
 
-  std::unique_ptr<Kernels> cpu_ = make_cpu_kernels({2, nullptr});
+  std::unique_ptr<Kernels> ours_ = make_test_kernels();
   std::unique_ptr<Kernels> reference_ = make_reference_kernels();
 };
 
@@ -113,6 +116,7 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
                         b = Array::random({45, k}, dtype, 2, 0.2f),
                         bias = Array::random({45}, bias_dtype, 3);
             const auto run = [&](Kernels& kernels) {
+              const At at(kernels);
               std::pair<Array, Array> out{Array({3, 7, 45}, dtype),
                                           keep ? Array({3, 7, 45}, dtype) : Array()};
               MatmulArgs args;
@@ -126,7 +130,7 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
               kernels.matmul().matmul(args, {});
               return out;
             };
-            const auto ours = run(*cpu_), expected = run(*reference_);
+            const auto ours = run(*ours_), expected = run(*reference_);
             const double tolerance = 3 * epsilon(dtype) + 16 * 0x1p-23;
             EXPECT_TRUE(close(ours.first, expected.first, tolerance, 0.5))
                 << to_string(dtype) << " k " << k << (keep ? " kept" : "");
@@ -143,14 +147,15 @@ TEST_F(MatmulTest, SumRows) {
         for (bool accumulate : {false, true}) {
           const Array x = Array::random({rows, columns}, dtype, 1);
           const auto run = [&](Kernels& kernels) {
+            const At at(kernels);
             Array out =
                 accumulate ? Array::random({columns}, DType::f32, 2) : Array({columns}, DType::f32);
             kernels.matmul().sum_rows(x, out, accumulate, {});
             return out;
           };
-          const Array ours = run(*cpu_);
+          const Array ours = run(*ours_);
           EXPECT_TRUE(close(ours, run(*reference_), 1e-5, 4)) << rows << " x " << columns;
-          EXPECT_TRUE(run(*make_cpu_kernels({1, nullptr})).same_bytes(ours))
+          EXPECT_TRUE(run(*make_test_kernels(1)).same_bytes(ours))
               << "depends on the number of threads";
         }
 }
@@ -164,7 +169,7 @@ TEST_F(MatmulTest, CacheIsBounded) {
     args.a = a;
     args.b = b;
     args.c = c;
-    cpu_->matmul().matmul(args, {});
+    ours_->matmul().matmul(args, {});
     ASSERT_NEAR(c.at(n - 1), a.at(0) * b.at(n - 1) + a.at(1) * b.at(2 * n - 1), 1e-5);
   }
   check({1, 1, 2}, DType::f32, DType::f32, false, false, false);
@@ -173,10 +178,11 @@ TEST_F(MatmulTest, CacheIsBounded) {
 TEST_F(MatmulTest, ErrorsNameTheShapes) {
   const Array a({2, 3}, DType::f32), b({4, 5}, DType::f32), c({2, 5}, DType::f32);
   MatmulArgs args;
-  args.a = a;
-  args.b = b;
-  args.c = c;
-  for (Kernels* kernels : {cpu_.get(), reference_.get()}) try {
+  for (Kernels* kernels : {ours_.get(), reference_.get()}) try {
+      const At at(*kernels);
+      args.a = a;
+      args.b = b;
+      args.c = c;
       kernels->matmul().matmul(args, {});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {

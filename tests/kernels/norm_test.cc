@@ -83,7 +83,7 @@ TEST_P(Norm, LayerNormOfResidualAndDropout) {
             },
             {2e-6, unit});
         // The fused form is the two kernels, to the bit.
-        const auto kernels = make_cpu_kernels();
+        const auto kernels = make_test_kernels();
         Host sum(shape, dtype), y(shape, dtype), fused_sum(shape, dtype), fused_y(shape, dtype);
         args.sum = fused_sum;
         args.y = fused_y;
@@ -169,7 +169,7 @@ TEST_P(Norm, Softmax) {
 }
 
 TEST(NormErrors, NameTheArgument) {
-  const auto kernels = make_cpu_kernels();
+  const auto kernels = make_test_kernels();
   Host x(Shape{2, 3}, DType::f32), four(Shape{4}, DType::f32);
   LayerNormArgs args;
   args.x = x;

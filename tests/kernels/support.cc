@@ -30,11 +30,9 @@ double unit(DType dtype) {
 Host::Host(const Shape& shape, DType dtype)
     : shape_(shape),
       dtype_(dtype),
-      bytes_(2 * kGuard + static_cast<std::size_t>(shape.count()) * size_of(dtype),
-             std::byte{0xff}) {
-  const auto base = reinterpret_cast<std::uintptr_t>(bytes_.data());
-  offset_ = (64 - base % 64) % 64 % kGuard + size_of(dtype);
-}
+      offset_(kGuard + size_of(dtype)),
+      bytes_(3 * kGuard + static_cast<std::size_t>(shape.count()) * size_of(dtype),
+             std::byte{0xff}) {}
 
 Host Host::random(const Shape& shape, DType dtype, unsigned seed, double low, double high) {
   Host host(shape, dtype);
@@ -50,13 +48,14 @@ Host Host::filled(const Shape& shape, DType dtype, double value) {
   return host;
 }
 
-double Host::at(std::int64_t i) const { return reference::load(*this, i); }
-void Host::set(std::int64_t i, double value) { reference::store(*this, i, value); }
+double Host::at(std::int64_t i) const { return reference::load(host_data(), dtype_, i); }
+void Host::set(std::int64_t i, double value) { reference::store(host_data(), dtype_, i, value); }
 
 bool Host::guards_intact() const {
   const std::size_t end = offset_ + static_cast<std::size_t>(count()) * size_of(dtype_);
+  const std::byte* bytes = bytes_.host();
   for (std::size_t i = 0; i < bytes_.size(); ++i)
-    if ((i < offset_ || i >= end) && bytes_[i] != std::byte{0xff}) return false;
+    if ((i < offset_ || i >= end) && bytes[i] != std::byte{0xff}) return false;
   return true;
 }
 
@@ -86,15 +85,18 @@ void verify(const std::string& what, const std::function<Hosts()>& make,
   const auto bits = [](const Hosts& hosts) {
     std::string text;
     for (const Host& host : hosts)
-      text.append(static_cast<const char*>(host.data()),
+      text.append(static_cast<const char*>(host.host_data()),
                   static_cast<std::size_t>(host.count()) * size_of(host.dtype()));
     return text;
   };
   Hosts expected = make();
-  run(*make_reference_kernels(), expected);
+  {
+    const At host(Device::cpu());
+    run(*make_reference_kernels(), expected);
+  }
   std::string first;
-  for (const int threads : {2, 2, 1, 3}) {
-    const auto kernels = make_cpu_kernels({.threads = threads});
+  for (const int threads : on_cuda() ? std::vector<int>{1, 1} : std::vector<int>{2, 2, 1, 3}) {
+    const auto kernels = make_test_kernels(threads);
     Hosts actual = make();
     run(*kernels, actual);
     if (first.empty()) {
@@ -102,22 +104,27 @@ void verify(const std::string& what, const std::function<Hosts()>& make,
       for (std::size_t i = 0; i < actual.size(); ++i)
         EXPECT_TRUE(close(actual[i], expected[i], tolerance)) << "output " << i;
     } else {
-      EXPECT_TRUE(bits(actual) == first) << "other bits with " << threads << " threads";
+      EXPECT_TRUE(bits(actual) == first)
+          << (on_cuda() ? std::string("other bits in a second run")
+                        : fmt::format("other bits with {} threads", threads));
     }
   }
 }
 
 void OnEachTarget::SetUp() {
+  if (on_cuda()) return;
   hwy::SetSupportedTargetsForTest(GetParam());
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 void OnEachTarget::TearDown() {
+  if (on_cuda()) return;
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 std::vector<std::int64_t> runnable_targets() {
+  if (on_cuda()) return {0};
   std::vector<std::int64_t> targets;
   const std::int64_t able = hwy::SupportedTargets() & HWY_TARGETS;
   for (int bit = 0; bit < 63; ++bit)
@@ -126,7 +133,7 @@ std::vector<std::int64_t> runnable_targets() {
 }
 
 std::string target_name(const ::testing::TestParamInfo<std::int64_t>& info) {
-  return hwy::TargetName(info.param);
+  return on_cuda() ? "CUDA" : hwy::TargetName(info.param);
 }
 
 std::string error_of(const std::function<void()>& run) {

@@ -1,5 +1,5 @@
-// Kernel tests: host tensors that are unaligned, poisoned and guarded, and the comparison of CPU
-// kernels with the reference on every instruction set of this machine.
+// Kernel tests: tensors that are unaligned, poisoned and guarded, and the comparison of the kernels
+// under test (the CPU's on every instruction set of this machine, or CUDA's) with the reference.
 #pragma once
 
 #include <functional>
@@ -7,13 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "support/device.h"
 #include <gtest/gtest.h>
 
 #include "shoal/kernels/kernels.h"
 
 namespace shoal::kernels::testing {
 
-// A tensor whose first element lies one element past an aligned address, with guard bytes behind.
+using shoal::testing::At;
+using shoal::testing::make_test_kernels;
+using shoal::testing::Mirrored;
+using shoal::testing::on_cuda;
+using shoal::testing::Placed;
+
+// A tensor whose first element lies one element past an aligned address, with guard bytes on either
+// side. Views of it lie where the next call runs (support/device.h).
 class Host {
  public:
   // Every byte 0xff: NaN in each floating dtype.
@@ -22,9 +30,10 @@ class Host {
                      double high = 2);
   static Host filled(const Shape& shape, DType dtype, double value);
 
-  operator View() { return {data(), shape_, dtype_}; }             // NOLINT
-  operator ConstView() const { return {data(), shape_, dtype_}; }  // NOLINT
-  void* data() const { return const_cast<std::byte*>(bytes_.data()) + offset_; }
+  operator View() { return {data(), shape_, dtype_, shoal::testing::here()}; }             // NOLINT
+  operator ConstView() const { return {data(), shape_, dtype_, shoal::testing::here()}; }  // NOLINT
+  void* data() const { return bytes_.here() + offset_; }
+  void* host_data() const { return bytes_.host() + offset_; }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
   std::int64_t count() const { return shape_.count(); }
@@ -36,7 +45,7 @@ class Host {
   Shape shape_;
   DType dtype_;
   std::size_t offset_ = 0;
-  std::vector<std::byte> bytes_;
+  Mirrored bytes_;
 };
 
 // |actual - expected| <= (a unit of the dtype + relative) * |expected| + absolute; infinities and
@@ -49,11 +58,12 @@ inline constexpr Tolerance kExact{-1, 0};
 
 using Hosts = std::vector<Host>;
 // Runs `run` on fresh outputs from `make` with the reference and with CPU kernels of two threads
-// (twice), one and three: the first must be close, the others bit-identical.
+// (twice), one and three, or twice with CUDA's: the first must be close, the others bit-identical.
 void verify(const std::string& what, const std::function<Hosts()>& make,
             const std::function<void(Kernels&, Hosts&)>& run, Tolerance tolerance = {});
 
 // Test parameter: a Highway target that this machine can run. The fixture restricts dispatch to it.
+// With CUDA there is one, 0.
 class OnEachTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override;

@@ -1,0 +1,178 @@
+#include "support/device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "shoal/runtime/base/error.h"
+#ifdef SHOAL_TEST_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace shoal::testing {
+namespace {
+
+// A thread's kernels on the device, and memory for the mirrors of what its tests hand over.
+struct DeviceRoom {
+  std::unique_ptr<MemoryResource> memory = make_device_memory(Device::cuda(0));
+  PoolMemory pool{*memory};
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels();
+};
+
+DeviceRoom& room() {
+  thread_local DeviceRoom made;
+  return made;
+}
+
+class ThreadsKernels final : public kernels::Kernels {
+ public:
+  kernels::MatmulKernels& matmul() override { return all_.matmul(); }
+  kernels::ElementwiseKernels& elementwise() override { return all_.elementwise(); }
+  kernels::NormKernels& norm() override { return all_.norm(); }
+  kernels::AttentionKernels& attention() override { return all_.attention(); }
+  kernels::LossKernels& loss() override { return all_.loss(); }
+  kernels::EmbeddingKernels& embedding() override { return all_.embedding(); }
+  kernels::OptimizerKernels& optimizer() override { return all_.optimizer(); }
+  kernels::ReductionKernels& reduction() override { return all_.reduction(); }
+  Device device() const override { return all_.device(); }
+  Stream stream() const override { return all_.stream(); }
+  std::string describe() const override { return all_.describe(); }
+
+ private:
+  kernels::Kernels& all_ = *room().kernels;
+};
+
+#ifdef SHOAL_TEST_CUDA
+// Host memory that the device reads and writes in place.
+class PinnedMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, MemoryTag, Stream) override {
+    void* pointer = nullptr;
+    const cudaError_t status = cudaHostAlloc(&pointer, bytes, cudaHostAllocMapped);
+    if (status != cudaSuccess)
+      throw_error(ErrorCode::out_of_memory, "pinning {} bytes: {}", bytes,
+                  cudaGetErrorString(status));
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t, MemoryTag, Stream) noexcept override {
+    (void)cudaFreeHost(pointer);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "pinned host memory"; }
+};
+#else
+class PinnedMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t, MemoryTag, Stream) override {
+    throw_error(ErrorCode::unavailable, "these tests were built without CUDA");
+  }
+  void deallocate(void*, std::size_t, MemoryTag, Stream) noexcept override {}
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return "no pinned memory"; }
+};
+#endif
+
+// Pinning takes the driver long, so blocks are kept.
+class PooledPinnedMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    return pool_.allocate(bytes, tag, stream);
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    // A later owner's host writes must not overtake kernels that still use it.
+    try {
+      synchronise();
+    } catch (...) {  // whoever reads a result is told
+    }
+    pool_.deallocate(pointer, bytes, tag, stream);
+  }
+  Device device() const override { return Device::cpu(); }
+  std::string name() const override { return pool_.name(); }
+
+ private:
+  PinnedMemory pinned_;
+  PoolMemory pool_{pinned_};
+};
+
+Device& place() {
+  thread_local Device device = on_cuda() ? Device::cuda(0) : Device::cpu();
+  return device;
+}
+
+constexpr std::size_t kAlignment = 256;
+
+}  // namespace
+
+bool on_cuda() {
+  static const bool cuda = [] {
+    const char* set = std::getenv("SHOAL_TEST_DEVICE");
+    const std::string_view device = set ? set : "cpu";
+    if (device != "cpu" && device != "cuda")
+      throw_error(ErrorCode::invalid_argument, "SHOAL_TEST_DEVICE is '{}'; it may be cpu or cuda",
+                  device);
+    return device == "cuda";
+  }();
+  return cuda;
+}
+
+std::unique_ptr<kernels::Kernels> make_test_kernels(int threads) {
+  if (on_cuda()) return std::make_unique<ThreadsKernels>();
+  return kernels::make_cpu_kernels({.threads = threads});
+}
+
+std::unique_ptr<MemoryResource> make_test_memory() {
+  if (on_cuda()) return std::make_unique<PooledPinnedMemory>();
+  return make_host_memory();
+}
+
+void synchronise() {
+  if (on_cuda()) device_backend(DeviceType::cuda).synchronize(room().kernels->stream());
+}
+
+Mirrored::Mirrored(std::size_t bytes, std::byte fill)
+    : bytes_(bytes), host_(bytes + kAlignment, fill) {}
+
+Mirrored::Mirrored(const Mirrored& other) : Mirrored(other.bytes_, std::byte{0}) {
+  std::memcpy(host(), other.host(), bytes_);
+}
+
+Mirrored& Mirrored::operator=(const Mirrored& other) {
+  if (this != &other) *this = Mirrored(other);
+  return *this;
+}
+
+std::byte* Mirrored::host() const {
+  const auto start = reinterpret_cast<std::uintptr_t>(host_.data());
+  auto* base =
+      const_cast<std::byte*>(host_.data()) + (kAlignment - start % kAlignment) % kAlignment;
+  if (newer_ == Newer::device) {
+    const Stream stream = room().kernels->stream();
+    DeviceBackend& backend = device_backend(DeviceType::cuda);
+    backend.copy(base, device_.data(), bytes_, stream);
+    backend.synchronize(stream);
+    newer_ = Newer::host;
+  }
+  return base;
+}
+
+std::byte* Mirrored::device() const {
+  if (newer_ == Newer::host) {
+    const std::byte* from = host();
+    const Stream stream = room().kernels->stream();
+    if (!device_) device_ = Buffer(room().pool, bytes_ + 1, MemoryTag::data, stream);
+    DeviceBackend& backend = device_backend(DeviceType::cuda);
+    backend.copy(device_.data(), from, bytes_, stream);
+    backend.synchronize(stream);  // the host's copy may change or go
+    newer_ = Newer::device;
+  }
+  return static_cast<std::byte*>(device_.data());
+}
+
+std::byte* Mirrored::here() const { return place().is_cpu() ? host() : device(); }
+
+At::At(Device device) : previous_(place()) { place() = device; }
+At::~At() { place() = previous_; }
+Device here() { return place(); }
+
+}  // namespace shoal::testing
