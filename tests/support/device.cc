@@ -5,9 +5,6 @@
 #include <string_view>
 
 #include "shoal/runtime/base/error.h"
-#ifdef SHOAL_TEST_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
 namespace shoal::testing {
 namespace {
@@ -42,36 +39,6 @@ class ThreadsKernels final : public kernels::Kernels {
   kernels::Kernels& all_ = *room().kernels;
 };
 
-#ifdef SHOAL_TEST_CUDA
-// Host memory that the device reads and writes in place.
-class PinnedMemory final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, MemoryTag, Stream) override {
-    void* pointer = nullptr;
-    const cudaError_t status = cudaHostAlloc(&pointer, bytes, cudaHostAllocMapped);
-    if (status != cudaSuccess)
-      throw_error(ErrorCode::out_of_memory, "pinning {} bytes: {}", bytes,
-                  cudaGetErrorString(status));
-    return pointer;
-  }
-  void deallocate(void* pointer, std::size_t, MemoryTag, Stream) noexcept override {
-    (void)cudaFreeHost(pointer);
-  }
-  Device device() const override { return Device::cpu(); }
-  std::string name() const override { return "pinned host memory"; }
-};
-#else
-class PinnedMemory final : public MemoryResource {
- public:
-  void* allocate(std::size_t, MemoryTag, Stream) override {
-    throw_error(ErrorCode::unavailable, "these tests were built without CUDA");
-  }
-  void deallocate(void*, std::size_t, MemoryTag, Stream) noexcept override {}
-  Device device() const override { return Device::cpu(); }
-  std::string name() const override { return "no pinned memory"; }
-};
-#endif
-
 // Pinning takes the driver long, so blocks are kept.
 class PooledPinnedMemory final : public MemoryResource {
  public:
@@ -91,8 +58,8 @@ class PooledPinnedMemory final : public MemoryResource {
   std::string name() const override { return pool_.name(); }
 
  private:
-  PinnedMemory pinned_;
-  PoolMemory pool_{pinned_};
+  std::unique_ptr<MemoryResource> pinned_ = make_pinned_memory();
+  PoolMemory pool_{*pinned_};
 };
 
 Device& place() {
