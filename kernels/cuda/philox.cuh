@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "shoal/kernels/cuda/host_device.cuh"
+#include "shoal/kernels/cuda/divisor.cuh"
 #include "shoal/kernels/random.h"
 
 namespace shoal::kernels {
@@ -15,15 +15,20 @@ struct RowDropout {
   std::uint32_t threshold = 0;  // kept where bits >= threshold; 0: everything, and no bits are made
   float scale = 1;              // of what is kept
   std::int64_t rows_per_sample = 1, row_offset = 0, column_offset = 0, columns = 0;
+  Divisor divisor;  // by rows_per_sample, for rows and rows_per_sample of 32 bits
 
+  // The row's batch row.
+  SHOAL_HOST_DEVICE std::int64_t batch_row(std::int64_t row) const {
+    return (row | rows_per_sample) >> 32 == 0 ? divisor.quotient(static_cast<std::uint32_t>(row))
+                                              : row / rows_per_sample;
+  }
   SHOAL_HOST_DEVICE std::uint32_t sample(std::int64_t row) const {
-    return site.sample_first +
-           static_cast<std::uint32_t>(row / rows_per_sample) * site.sample_stride;
+    return site.sample_first + static_cast<std::uint32_t>(batch_row(row)) * site.sample_stride;
   }
   // The coordinates of the row's local column 0 inside its sample.
   SHOAL_HOST_DEVICE std::uint64_t first_element(std::int64_t row) const {
-    return static_cast<std::uint64_t>((row_offset + row % rows_per_sample) * columns +
-                                      column_offset);
+    return static_cast<std::uint64_t>(
+        (row_offset + row - batch_row(row) * rows_per_sample) * columns + column_offset);
   }
 };
 

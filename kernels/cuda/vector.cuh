@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include "shoal/kernels/cuda/launch.cuh"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {
@@ -17,14 +18,6 @@ namespace shoal::kernels {
 template <class... Pointers>
 bool aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
-}
-
-// Blocks of `threads` for `items`, one a thread and the rest in grid strides: never 0, and no more
-// than fill the device.
-inline unsigned grid_for(std::int64_t items, int threads, int multiprocessors) {
-  const std::int64_t wanted = (items + threads - 1) / threads;
-  const std::int64_t most = static_cast<std::int64_t>(multiprocessors) * (2048 / threads);
-  return static_cast<unsigned>(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
 #ifdef __CUDACC__

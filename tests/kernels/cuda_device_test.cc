@@ -6,6 +6,7 @@
 
 #include "shoal/kernels/cuda/divisor.cuh"
 #include "shoal/kernels/cuda/dropout.h"
+#include "shoal/kernels/cuda/row_packs.cuh"
 
 namespace shoal::kernels {
 namespace {
@@ -56,6 +57,10 @@ TEST(CudaDropout, RowsLieWhereDropoutArgsSay) {
   const RowDropout shard = make_row_dropout(args, 70);
   EXPECT_EQ(shard.sample(11), 5u + 3 * 2);
   EXPECT_EQ(shard.first_element(11), (9u + 3) * 5000 + 6);
+  const std::int64_t far = (std::int64_t{1} << 33) + 2;
+  const RowDropout large = make_row_dropout(args, 70);
+  EXPECT_EQ(large.batch_row(far), far / 4);
+  EXPECT_EQ(large.first_element(far), (9u + 2) * 5000 + 6);
 }
 
 TEST(CudaDivisor, DividesAnyThirtyTwoBits) {
@@ -70,6 +75,27 @@ TEST(CudaDivisor, DividesAnyThirtyTwoBits) {
   for (int i = 0; i < 5000; ++i) expect_quotients(static_cast<std::uint32_t>(engine()) | 1);
   for (const std::uint32_t d : {0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu})
     expect_quotients(d);
+}
+
+TEST(CudaRowPacks, CoverEachElementOnce) {
+  for (const std::int64_t columns : {1, 7, 8, 33, 768}) {
+    const RowPacks packs(5, columns, 8);
+    EXPECT_EQ(packs.whole(), columns % 8 == 0);
+    std::int64_t next = 0;
+    for (std::int64_t pack = 0; pack < packs.total; ++pack) {
+      const RowPacks::Place place = packs.at(pack);
+      ASSERT_EQ(place.row * columns + place.column, next);
+      next += std::min<std::int64_t>(place.count, 8);
+    }
+    EXPECT_EQ(next, 5 * columns);
+  }
+  EXPECT_EQ(RowPacks(3, 0, 8).total, 0);
+  // More packs than 32 bits count.
+  const RowPacks large(std::int64_t{1} << 33, 20, 8);
+  const RowPacks::Place last = large.at(large.total - 1);
+  EXPECT_EQ(last.row, (std::int64_t{1} << 33) - 1);
+  EXPECT_EQ(last.column, 16);
+  EXPECT_EQ(last.count, 4);
 }
 
 }  // namespace

@@ -1,0 +1,177 @@
+#include "shoal/kernels/cuda/elementwise.cuh"
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/convert.h"
+#include "shoal/kernels/cuda/dropout.h"
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+bool is_training(DType dtype) { return is_floating(dtype) && dtype != DType::f64; }
+std::size_t bytes_of(const ConstView& view) {
+  return static_cast<std::size_t>(view.shape.count()) * size_of(view.dtype);
+}
+
+// A view that says it is of the host may still point into device memory: bare pointers do not know.
+bool on_host(const ConstView& view) {
+  if (!view.device.is_cpu()) return false;
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, view.data), "cast: asking where memory is");
+  return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
+}
+
+Gelu gelu_of(Activation kind) { return kind == Activation::gelu_tanh ? Gelu::tanh : Gelu::erf; }
+
+class CudaElementwise final : public ElementwiseKernels {
+ public:
+  explicit CudaElementwise(CudaRoom& room) : room_(room) {}
+
+  void add(ConstView a, ConstView b, View out, Stream stream) override {
+    check::same("add", a, b);
+    check::same("add", a, out);
+    check_cuda(launch_axpy(begin(stream), a.dtype, 1, a.data, b.data, out.data, a.shape.count()),
+               "add");
+  }
+
+  void scale(ConstView x, float factor, View out, Stream stream) override {
+    check::same("scale", x, out);
+    check_cuda(
+        launch_scale(begin(stream), x.dtype, x.dtype, factor, x.data, out.data, x.shape.count()),
+        "scale");
+  }
+
+  void axpy(float alpha, ConstView x, View y, Stream stream) override {
+    check::same("axpy", x, y);
+    check_cuda(launch_axpy(begin(stream), x.dtype, alpha, x.data, y.data, y.data, x.shape.count()),
+               "axpy");
+  }
+
+  // Either view may be of host memory. Pageable host memory makes the call block until it is read
+  // or written; pinned memory is read and written in the stream's order, as the device's is.
+  void cast(ConstView x, View out, Stream stream) override {
+    check::shape("cast", "out", out, x.shape);
+    const Launch at = begin(stream);
+    if (x.shape.count() == 0) return;
+    const bool from_host = on_host(x), to_host = on_host(out);
+    if (x.dtype == out.dtype) {
+      if (x.data != out.data) copy(at, out.data, x.data, bytes_of(x));
+    } else if (from_host && to_host) {
+      check_cuda(cudaStreamSynchronize(at.stream), "cast");
+      convert_elements(x.dtype, x.data, out.dtype, out.data, x.shape.count());
+    } else if (from_host) {
+      const Buffer staged = room_.scratch(bytes_of(x), stream);
+      copy(at, staged.data(), x.data, bytes_of(x));
+      convert(at, x.dtype, staged.data(), out.dtype, out.data, x.shape.count());
+    } else if (to_host || (x.data == out.data && size_of(x.dtype) != size_of(out.dtype))) {
+      const Buffer staged = room_.scratch(bytes_of(out), stream);
+      convert(at, x.dtype, x.data, out.dtype, staged.data(), x.shape.count());
+      copy(at, out.data, staged.data(), bytes_of(out));
+    } else {
+      convert(at, x.dtype, x.data, out.dtype, out.data, x.shape.count());
+    }
+  }
+
+  void transpose(ConstView x, View out, Stream stream) override {
+    check::transpose(x, out);
+    SHOAL_CHECK(x.data != out.data || x.shape.count() <= 1, "transpose: not in place");
+    check_cuda(
+        launch_transpose(begin(stream), size_of(x.dtype), x.data, out.data, x.shape[0], x.shape[1]),
+        "transpose");
+  }
+
+  void add_bias(ConstView x, ConstView bias, View out, Stream stream) override {
+    check::add_bias(x, bias, out);
+    check_cuda(launch_add_bias(begin(stream), x.dtype, bias.dtype, x.data, bias.data, out.data,
+                               x.shape.rows(), x.shape.columns()),
+               "add_bias");
+  }
+
+  void activation(Activation kind, ConstView x, View out, Stream stream) override {
+    check::same("activation", x, out);
+    if (kind == Activation::none) return cast(x, out, stream);
+    check_cuda(
+        launch_gelu(begin(stream), gelu_of(kind), x.dtype, x.data, out.data, x.shape.count()),
+        "activation");
+  }
+
+  void activation_backward(Activation kind, ConstView x, ConstView dy, View dx,
+                           Stream stream) override {
+    check::same("activation_backward", x, dy);
+    check::same("activation_backward", x, dx);
+    if (kind == Activation::none) return cast(dy, dx, stream);
+    check_cuda(launch_gelu_backward(begin(stream), gelu_of(kind), x.dtype, x.data, dy.data, dx.data,
+                                    x.shape.count()),
+               "activation_backward");
+  }
+
+  void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) override {
+    check::same("dropout", x, out);
+    check::dropout("dropout", args, x);
+    if (args.probability == 0) return cast(x, out, stream);
+    drop(args, x, nullptr, out, stream);
+  }
+
+  void dropout_add(const DropoutArgs& args, ConstView x, ConstView residual, View out,
+                   Stream stream) override {
+    check::same("dropout_add", x, residual);
+    check::same("dropout_add", x, out);
+    check::dropout("dropout_add", args, x);
+    if (args.probability == 0) return add(residual, x, out, stream);
+    drop(args, x, residual.data, out, stream);
+  }
+
+  void fill_normal(View out, float mean, float std, const RandomSite& site,
+                   std::uint64_t first_element, Stream stream) override {
+    check::fill("fill_normal", out);
+    check_cuda(launch_fill_normal(begin(stream), site, first_element, mean, std,
+                                  static_cast<float*>(out.data), out.shape.count()),
+               "fill_normal");
+  }
+
+  void fill_uniform(View out, float low, float high, const RandomSite& site,
+                    std::uint64_t first_element, Stream stream) override {
+    check::fill("fill_uniform", out);
+    check_cuda(launch_fill_uniform(begin(stream), site, first_element, low, high - low,
+                                   static_cast<float*>(out.data), out.shape.count()),
+               "fill_uniform");
+  }
+
+  void fill(View out, float value, Stream stream) override {
+    check::training_float("fill", "out", out);
+    check_cuda(launch_fill(begin(stream), out.dtype, value, out.data, out.shape.count()), "fill");
+  }
+
+ private:
+  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+
+  // Between any two places: the driver knows where pointers point.
+  static void copy(Launch at, void* out, const void* x, std::size_t bytes) {
+    check_cuda(cudaMemcpyAsync(out, x, bytes, cudaMemcpyDefault, at.stream), "cast");
+  }
+  static void convert(Launch at, DType from, const void* x, DType to, void* out,
+                      std::int64_t count) {
+    check_cuda(is_training(from) && is_training(to) ? launch_scale(at, from, to, 1, x, out, count)
+                                                    : launch_convert(at, from, to, x, out, count),
+               "cast");
+  }
+
+  void drop(const DropoutArgs& args, const ConstView& x, const void* residual, const View& out,
+            Stream stream) {
+    const std::int64_t columns = x.shape.columns();
+    check_cuda(launch_dropout(begin(stream), x.dtype, make_row_dropout(args, columns), x.data,
+                              residual, out.data, x.shape.rows(), columns),
+               "dropout");
+  }
+
+  CudaRoom& room_;
+};
+
+}  // namespace
+
+std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom& room) {
+  return std::make_unique<CudaElementwise>(room);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,421 @@
+#include <cmath>
+#include <type_traits>
+
+#include "shoal/kernels/cuda/elementwise.cuh"
+#include "shoal/kernels/cuda/gelu.cuh"
+#include "shoal/kernels/cuda/row_packs.cuh"
+#include "shoal/kernels/cuda/vector.cuh"
+
+namespace shoal::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTogether = 2;  // packs a thread has in flight
+
+struct AxpyOp {
+  float alpha;
+  __device__ float operator()(float a, float b) const { return fmaf(alpha, a, b); }
+};
+struct ScaleOp {
+  float factor;
+  __device__ float operator()(float x) const { return factor * x; }
+};
+struct FillOp {
+  float value;
+  __device__ float operator()() const { return value; }
+};
+template <Gelu kind>
+struct GeluOp {
+  __device__ float operator()(float x) const {
+    return kind == Gelu::tanh ? gelu_tanh(x) : gelu_erf(x);
+  }
+  __device__ float operator()(float x, float dy) const {
+    return dy * (kind == Gelu::tanh ? gelu_tanh_derivative(x) : gelu_erf_derivative(x));
+  }
+};
+
+__device__ __forceinline__ std::int64_t thread_number() {
+  return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+__device__ __forceinline__ std::int64_t thread_count() {
+  return static_cast<std::int64_t>(gridDim.x) * kThreads;
+}
+
+// out = op(a, b), of `inputs` inputs (the others are not read). Loads come before stores, so that
+// several are in flight although out may be an input.
+template <int inputs, int N, class In, class Out, class Op>
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(std::int64_t count, bool aligned, Op op, const In* a, const In* b, Out* out) {
+  const std::int64_t step = thread_count() * N;
+  for (std::int64_t first = thread_number() * N; first < count; first += kTogether * step) {
+    float x[kTogether][N], y[kTogether][N];
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      const std::int64_t i = first + u * step;
+      if (i >= count) break;
+      if constexpr (inputs > 0) load(a + i, count - i, aligned, x[u]);
+      if constexpr (inputs > 1) load(b + i, count - i, aligned, y[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      const std::int64_t i = first + u * step;
+      if (i >= count) break;
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        if constexpr (inputs == 0) x[u][k] = op();
+        if constexpr (inputs == 1) x[u][k] = op(x[u][k]);
+        if constexpr (inputs == 2) x[u][k] = op(x[u][k], y[u][k]);
+      }
+      store(x[u], count - i, aligned, out + i);
+    }
+  }
+}
+
+template <int inputs, class In, class Out, class Op>
+cudaError_t map(Launch at, std::int64_t count, const Op& op, const void* a, const void* b,
+                void* out) {
+  if (count == 0) return cudaSuccess;
+  // 16 bytes of the wider type.
+  constexpr int N = 16 / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));
+  const unsigned grid = grid_for((count + N - 1) / N, kThreads, at.multiprocessors);
+  map_kernel<inputs, N>
+      <<<grid, kThreads, 0, at.stream>>>(count, aligned16(a, b, out), op, static_cast<const In*>(a),
+                                         static_cast<const In*>(b), static_cast<Out*>(out));
+  return cudaGetLastError();
+}
+
+template <int N, class T, class B>
+__global__ void __launch_bounds__(kThreads)
+    add_bias_kernel(RowPacks packs, bool aligned, const T* x, const B* bias, T* out) {
+  for (std::int64_t pack = thread_number(); pack < packs.total; pack += thread_count()) {
+    const RowPacks::Place place = packs.at(pack);
+    const std::int64_t i = place.row * packs.columns + place.column;
+    float value[N], added[N];
+    load(x + i, place.count, aligned, value);
+    load(bias + place.column, place.count, aligned, added);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] += added[k];
+    store(value, place.count, aligned, out + i);
+  }
+}
+
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_kernel(RowPacks packs, bool aligned, RowDropout dropout, const T* x, const T* residual,
+                   T* out) {
+  const PhiloxKey key(dropout.site);
+  for (std::int64_t pack = thread_number(); pack < packs.total; pack += thread_count()) {
+    const RowPacks::Place place = packs.at(pack);
+    const std::int64_t i = place.row * packs.columns + place.column;
+    float value[N], added[N];
+    load(x + i, place.count, aligned, value);
+    if (residual) load(residual + i, place.count, aligned, added);
+    std::uint32_t bits[N];
+    philox_bits(key, dropout.sample(place.row),
+                dropout.first_element(place.row) + static_cast<std::uint64_t>(place.column), bits);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      value[k] = dropped(value[k], bits[k], dropout.threshold, dropout.scale);
+      if (residual) value[k] = __fadd_rn(added[k], value[k]);
+    }
+    store(value, place.count, aligned, out + i);
+  }
+}
+
+// Tile by tile through shared memory, rows padded to spread a column over the banks.
+template <int kTile, class Word>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(const Word* x, Word* out, std::int64_t rows, std::int64_t columns,
+                     std::int64_t across, std::int64_t tiles) {
+  constexpr int kPad = sizeof(Word) < 4 ? 4 / static_cast<int>(sizeof(Word)) : 1;
+  constexpr int kStep = kThreads / kTile;
+  __shared__ Word tile[kTile][kTile + kPad];
+  const int fast = static_cast<int>(threadIdx.x) % kTile,
+            slow = static_cast<int>(threadIdx.x) / kTile;
+  for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const std::int64_t row = t / across * kTile, column = t % across * kTile;
+#pragma unroll
+    for (int i = 0; i < kTile; i += kStep)
+      if (row + i + slow < rows && column + fast < columns)
+        tile[i + slow][fast] = x[(row + i + slow) * columns + column + fast];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kTile; j += kStep)
+      if (column + j + slow < columns && row + fast < rows)
+        out[(column + j + slow) * rows + row + fast] = tile[fast][j + slow];
+    __syncthreads();
+  }
+}
+
+template <class Word, int kTile>
+cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t rows,
+                      std::int64_t columns) {
+  const std::int64_t down = (rows + kTile - 1) / kTile, across = (columns + kTile - 1) / kTile;
+  const unsigned grid = grid_for(down * across * kThreads, kThreads, at.multiprocessors);
+  transpose_kernel<kTile><<<grid, kThreads, 0, at.stream>>>(
+      static_cast<const Word*>(x), static_cast<Word*>(out), rows, columns, across, down * across);
+  return cudaGetLastError();
+}
+
+// elementwise.h: u = (bits + 1/2) / 2^32 rounded once, the halves apart since 32 bits have no f32.
+__device__ __forceinline__ void normal_pair(std::uint32_t word, std::uint32_t turn, float mean,
+                                            float std, float* pair) {
+  const auto upper = static_cast<float>(word >> 16), lower = static_cast<float>(word & 0xffffu);
+  const float u = fmaf(upper, 65536.0f, lower + 0.5f) * 0x1p-32f;
+  const float radius = sqrtf(-2.0f * logf(u));
+  float sine, cosine;
+  sincospif(2.0f * uniform_of(turn), &sine, &cosine);
+  pair[0] = fmaf(std, radius * cosine, mean);
+  pair[1] = fmaf(std, radius * sine, mean);
+}
+
+// A thread makes whole blocks of four elements and keeps those that are asked for.
+template <bool normal>
+__global__ void __launch_bounds__(kThreads)
+    random_kernel(RandomSite site, std::uint64_t first, float base, float width, float* out,
+                  std::int64_t count) {
+  const PhiloxKey key(site);
+  const std::uint64_t begin = first / 4;
+  const auto blocks =
+      static_cast<std::int64_t>((first + static_cast<std::uint64_t>(count) + 3) / 4 - begin);
+  for (std::int64_t b = thread_number(); b < blocks; b += thread_count()) {
+    std::uint32_t bits[4];
+    philox_block(key, site.sample_first, begin + static_cast<std::uint64_t>(b), bits);
+    float value[4];
+    if constexpr (normal) {
+      normal_pair(bits[0], bits[1], base, width, value);
+      normal_pair(bits[2], bits[3], base, width, value + 2);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) value[k] = __fadd_rn(base, __fmul_rn(width, uniform_of(bits[k])));
+    }
+    const std::int64_t i = 4 * b - static_cast<std::int64_t>(first % 4);
+    if (i >= 0 && i + 4 <= count && reinterpret_cast<std::uintptr_t>(out + i) % 16 == 0) {
+      store(value, out + i);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (i + k >= 0 && i + k < count) out[i + k] = value[k];
+    }
+  }
+}
+
+template <bool normal>
+cudaError_t random_fill(Launch at, const RandomSite& site, std::uint64_t first, float base,
+                        float width, float* out, std::int64_t count) {
+  if (count == 0) return cudaSuccess;
+  random_kernel<normal>
+      <<<grid_for(count / 4 + 2, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
+          site, first, base, width, out, count);
+  return cudaGetLastError();
+}
+
+// An element of any dtype: integers exactly as i64, floats exactly as f64.
+struct Any {
+  bool integer;
+  long long whole;
+  double real;
+};
+
+template <class T>
+__device__ __forceinline__ T element(const void* x, std::int64_t i) {
+  return static_cast<const T*>(x)[i];
+}
+
+__device__ Any load_any(DType dtype, const void* x, std::int64_t i) {
+  switch (dtype) {
+    case DType::f32:
+      return {false, 0, element<float>(x, i)};
+    case DType::bf16:
+      return {false, 0, widened(element<__nv_bfloat16>(x, i))};
+    case DType::f16:
+      return {false, 0, widened(element<__half>(x, i))};
+    case DType::f64:
+      return {false, 0, element<double>(x, i)};
+    case DType::i64:
+      return {true, element<std::int64_t>(x, i), 0};
+    case DType::i32:
+      return {true, element<std::int32_t>(x, i), 0};
+    case DType::u8:
+      return {true, element<std::uint8_t>(x, i), 0};
+    case DType::i8:
+      return {true, element<std::int8_t>(x, i), 0};
+  }
+  return {true, 0, 0};
+}
+
+// As convert.cc: integers wrap; floats go toward zero, saturating, NaN gives 0.
+template <class T>
+__device__ __forceinline__ void store_integer(const Any& value, T low, T high, void* out,
+                                              std::int64_t i) {
+  T result;
+  if (value.integer)
+    result = static_cast<T>(value.whole);
+  else if (isnan(value.real))
+    result = 0;
+  else if (value.real >= 2.0 * static_cast<double>(high / 2 + 1))
+    result = high;
+  else if (value.real <= static_cast<double>(low))
+    result = low;
+  else
+    result = static_cast<T>(static_cast<long long>(value.real));
+  static_cast<T*>(out)[i] = result;
+}
+
+__device__ void store_any(const Any& value, DType dtype, void* out, std::int64_t i) {
+  const auto single = [&] {
+    return value.integer ? __ll2float_rn(value.whole) : __double2float_rn(value.real);
+  };
+  switch (dtype) {
+    case DType::f32:
+      static_cast<float*>(out)[i] = single();
+      break;
+    case DType::bf16:
+      static_cast<__nv_bfloat16*>(out)[i] = narrowed<__nv_bfloat16>(single());
+      break;
+    case DType::f16:
+      static_cast<__half*>(out)[i] = narrowed<__half>(single());
+      break;
+    case DType::f64:
+      static_cast<double*>(out)[i] = value.integer ? __ll2double_rn(value.whole) : value.real;
+      break;
+    case DType::i64:
+      store_integer<std::int64_t>(value, INT64_MIN, INT64_MAX, out, i);
+      break;
+    case DType::i32:
+      store_integer<std::int32_t>(value, INT32_MIN, INT32_MAX, out, i);
+      break;
+    case DType::u8:
+      store_integer<std::uint8_t>(value, 0, UINT8_MAX, out, i);
+      break;
+    case DType::i8:
+      store_integer<std::int8_t>(value, INT8_MIN, INT8_MAX, out, i);
+      break;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    convert_kernel(DType from, DType to, const void* x, void* out, std::int64_t count) {
+  for (std::int64_t i = thread_number(); i < count; i += thread_count())
+    store_any(load_any(from, x, i), to, out, i);
+}
+
+}  // namespace
+
+cudaError_t launch_axpy(Launch at, DType dtype, float alpha, const void* a, const void* b,
+                        void* out, std::int64_t count) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return map<2, T, T>(at, count, AxpyOp{alpha}, a, b, out);
+  });
+}
+
+cudaError_t launch_scale(Launch at, DType from, DType to, float factor, const void* x, void* out,
+                         std::int64_t count) {
+  return with_training_type(from, [&](auto from_type) {
+    return with_training_type(to, [&](auto to_type) {
+      return map<1, decltype(from_type), decltype(to_type)>(at, count, ScaleOp{factor}, x, nullptr,
+                                                            out);
+    });
+  });
+}
+
+cudaError_t launch_convert(Launch at, DType from, DType to, const void* x, void* out,
+                           std::int64_t count) {
+  if (count == 0) return cudaSuccess;
+  convert_kernel<<<grid_for(count, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
+      from, to, x, out, count);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_fill(Launch at, DType dtype, float value, void* out, std::int64_t count) {
+  if (count == 0) return cudaSuccess;
+  if (value == 0 && !std::signbit(value))
+    return cudaMemsetAsync(out, 0, static_cast<std::size_t>(count) * (dtype == DType::f32 ? 4 : 2),
+                           at.stream);
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return map<0, T, T>(at, count, FillOp{value}, nullptr, nullptr, out);
+  });
+}
+
+cudaError_t launch_gelu(Launch at, Gelu kind, DType dtype, const void* x, void* out,
+                        std::int64_t count) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return kind == Gelu::tanh ? map<1, T, T>(at, count, GeluOp<Gelu::tanh>{}, x, nullptr, out)
+                              : map<1, T, T>(at, count, GeluOp<Gelu::erf>{}, x, nullptr, out);
+  });
+}
+
+cudaError_t launch_gelu_backward(Launch at, Gelu kind, DType dtype, const void* x, const void* dy,
+                                 void* dx, std::int64_t count) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return kind == Gelu::tanh ? map<2, T, T>(at, count, GeluOp<Gelu::tanh>{}, x, dy, dx)
+                              : map<2, T, T>(at, count, GeluOp<Gelu::erf>{}, x, dy, dx);
+  });
+}
+
+cudaError_t launch_add_bias(Launch at, DType dtype, DType bias_dtype, const void* x,
+                            const void* bias, void* out, std::int64_t rows, std::int64_t columns) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int N = 16 / static_cast<int>(sizeof(T));
+    const RowPacks packs(rows, columns, N);
+    if (packs.total == 0) return cudaSuccess;
+    const unsigned grid = grid_for(packs.total, kThreads, at.multiprocessors);
+    const bool aligned = aligned16(x, bias, out) && packs.whole();
+    const auto launch = [&](const auto* typed_bias) {
+      add_bias_kernel<N><<<grid, kThreads, 0, at.stream>>>(packs, aligned, static_cast<const T*>(x),
+                                                           typed_bias, static_cast<T*>(out));
+      return cudaGetLastError();
+    };
+    if (bias_dtype == DType::f32) return launch(static_cast<const float*>(bias));
+    return launch(static_cast<const T*>(bias));
+  });
+}
+
+cudaError_t launch_dropout(Launch at, DType dtype, const RowDropout& dropout, const void* x,
+                           const void* residual, void* out, std::int64_t rows,
+                           std::int64_t columns) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int N = 16 / static_cast<int>(sizeof(T));
+    const RowPacks packs(rows, columns, N);
+    if (packs.total == 0) return cudaSuccess;
+    dropout_kernel<N>
+        <<<grid_for(packs.total, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
+            packs, aligned16(x, residual, out) && packs.whole(), dropout, static_cast<const T*>(x),
+            static_cast<const T*>(residual), static_cast<T*>(out));
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t launch_transpose(Launch at, std::size_t element_bytes, const void* x, void* out,
+                             std::int64_t rows, std::int64_t columns) {
+  if (rows * columns == 0) return cudaSuccess;
+  switch (element_bytes) {
+    case 1:
+      return transpose<std::uint8_t, 64>(at, x, out, rows, columns);
+    case 2:
+      return transpose<std::uint16_t, 64>(at, x, out, rows, columns);
+    case 4:
+      return transpose<std::uint32_t, 32>(at, x, out, rows, columns);
+    case 8:
+      return transpose<std::uint64_t, 32>(at, x, out, rows, columns);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t launch_fill_normal(Launch at, const RandomSite& site, std::uint64_t first_element,
+                               float mean, float std, float* out, std::int64_t count) {
+  return random_fill<true>(at, site, first_element, mean, std, out, count);
+}
+cudaError_t launch_fill_uniform(Launch at, const RandomSite& site, std::uint64_t first_element,
+                                float low, float width, float* out, std::int64_t count) {
+  return random_fill<false>(at, site, first_element, low, width, out, count);
+}
+
+}  // namespace shoal::kernels
