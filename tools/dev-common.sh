@@ -61,8 +61,8 @@ build_preset() {
   local preset=$1
   shift
   case "$preset" in
-    release | dev | asan | tsan | cuda) ;;
-    *) die "there is no preset '$preset'; use release, dev, asan, tsan or cuda" ;;
+    release | dev | asan | tsan | cuda | gpu) ;;
+    *) die "there is no preset '$preset'; use release, dev, asan, tsan, cuda or gpu" ;;
   esac
   configure_preset "$preset"
   say "building ($preset)"

@@ -1,6 +1,7 @@
 #include "support/golden.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -10,7 +11,11 @@
 namespace shoal::testing {
 namespace {
 
-const std::filesystem::path kSource = SHOAL_SOURCE_DIR;
+// Programs that run where they were not built are told where the golden files are.
+std::filesystem::path source() {
+  const char* set = std::getenv("SHOAL_TEST_SOURCE_DIR");
+  return set ? set : SHOAL_SOURCE_DIR;
+}
 
 template <typename T>
 std::vector<double> widen(const ConstView& tensor) {
@@ -52,14 +57,14 @@ double norm_of(const std::vector<double>& values) {
 }  // namespace
 
 std::string golden_path(std::string_view relative) {
-  const auto path = kSource / "tests" / "golden" / relative;
+  const auto path = source() / "tests" / "golden" / relative;
   if (!std::filesystem::exists(path))
     throw_error(ErrorCode::not_found, "no golden file {}; tools/golden makes them", path.string());
   return path.string();
 }
 
 std::optional<std::string> shared_data(std::string_view name) {
-  const auto path = kSource.parent_path() / "shared" / "data" / name;
+  const auto path = source().parent_path() / "shared" / "data" / name;
   if (!std::filesystem::exists(path)) return std::nullopt;
   return path.string();
 }

@@ -1,0 +1,257 @@
+"""The pieces of the GPU bundle that test: GoogleTest programs in processes of their own, one a
+batch of tests, since an illegal access spoils the rest of its process."""
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+
+# What no later test of a process survives.
+STICKY = re.compile(r"illegal memory access|misaligned address|unspecified launch failure|"
+                    r"illegal instruction|invalid program counter|device-side assert|"
+                    r"launch timed out")
+
+
+@dataclasses.dataclass
+class Context:
+    home: str
+    environment: dict
+    out: str
+    limit: float
+    jobs: int
+    filter: str
+    only: str
+
+
+@dataclasses.dataclass
+class Program:
+    name: str
+    environment: dict = dataclasses.field(default_factory=dict)
+    filter: str = "*"
+    each: bool = False  # a process for each test, not for each suite
+
+
+def listed_names(text):
+    names, suite = [], ""
+    for line in text.split("\n"):
+        line = line.split("#")[0].rstrip()
+        if not line or line.startswith("Running main"):
+            continue
+        if not line.startswith(" "):
+            suite = line if line.endswith(".") else ""
+        elif suite:
+            names.append(suite + line.strip())
+    return names
+
+
+def list_tests(program, environment, chosen="*"):
+    try:
+        done = subprocess.run([program, "--gtest_list_tests", f"--gtest_filter={chosen}"],
+                              env=environment, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return [], str(problem)
+    return listed_names(done.stdout), done.stderr.strip()[:300] if done.returncode else ""
+
+
+def run_batch(context, program, tests, seconds, prefix=(), tag=""):
+    """One process for `tests`; {test: (result, message)}, its seconds and its whole text."""
+    path = os.path.join(context.home, "bin", program.name)
+    log = os.path.join(context.out, "logs", f"{program.name}{tag}.{tests[0].replace('/', '_')}.json")
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    command = [*prefix, path, f"--gtest_filter={':'.join(tests)}", f"--gtest_output=json:{log}"]
+    began, ended = time.time(), "ended"
+    process = subprocess.Popen(command, env={**context.environment, **program.environment},
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace", cwd=context.out, start_new_session=True)
+    try:
+        text, _ = process.communicate(timeout=seconds)
+        if process.returncode < 0:
+            ended = f"killed by signal {-process.returncode}"
+        elif process.returncode not in (0, 1):
+            ended = f"ended with {process.returncode}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, _ = process.communicate()
+        ended = f"took more than {seconds:.0f} s"
+    results = {}
+    for name, outcome in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)", text, re.M):
+        results[name] = (outcome.lower(), "")
+    started = re.findall(r"^\[ RUN      \] (\S+)", text, re.M)
+    for name in started:
+        body = text.split(f"[ RUN      ] {name}\n", 1)[-1].split("\n[ ", 1)[0]
+        if name not in results:
+            results[name] = ("failed", f"{ended}: {last_lines(body)}")
+        elif results[name][0] == "failed":
+            results[name] = ("failed", first_failure(body))
+    for name in tests:
+        results.setdefault(name, ("failed", f"not reached: the process {ended}: {last_lines(text)}"))
+    if os.path.exists(log):
+        os.remove(log)
+    return results, time.time() - began, text
+
+
+def last_lines(text):
+    return " | ".join(line.strip() for line in text.strip().split("\n")[-3:])[:300]
+
+
+def first_failure(text):
+    lines = [line.strip() for line in text.strip().split("\n") if line.strip()]
+    at = next((i for i, line in enumerate(lines) if "Failure" in line or "exception" in line), 0)
+    return " | ".join(lines[at:at + 6])[:500]
+
+
+def batches_of(program, names):
+    if program.each:
+        return [[name] for name in names]
+    suites = {}
+    for name in names:
+        suites.setdefault(name.rsplit(".", 1)[0], []).append(name)
+    return list(suites.values())
+
+
+def run_programs(context, programs, limit):
+    deadline = time.time() + (context.limit or limit)
+    programs = [p for p in programs if re.search(context.only or "", p.name)
+                and os.path.exists(os.path.join(context.home, "bin", p.name))]
+    work, report = [], {}
+    for program in programs:
+        names, problem = list_tests(os.path.join(context.home, "bin", program.name),
+                                    {**context.environment, **program.environment},
+                                    program.filter if context.filter == "*" else context.filter)
+        report[program.name] = dict(tests=len(names), passed=0, failed=0, skipped=0, seconds=0.0,
+                                    failures=[], skips=[])
+        if problem:
+            report[program.name]["failures"].append(dict(test="(listing)", message=problem))
+        work += [(program, batch) for batch in batches_of(program, names)]
+
+    def one(item):
+        program, batch = item
+        results, seconds, text = run_batch(context, program, batch, max(1, deadline - time.time()))
+        if len(batch) > 1 and (STICKY.search(text) or "the process" in str(results)):
+            # Somebody spoilt it for the others: each that failed again, alone.
+            for name in [n for n, r in results.items() if r[0] == "failed"]:
+                if time.time() + 2 > deadline:
+                    break
+                again, more, extra = run_batch(context, program, [name], max(1, deadline - time.time()))
+                results[name], seconds, text = again[name], seconds + more, text + extra
+        return program, results, seconds, text
+
+    with concurrent.futures.ThreadPoolExecutor(context.jobs) as pool:
+        for program, results, seconds, text in pool.map(one, work):
+            entry = report[program.name]
+            entry["seconds"] = round(entry["seconds"] + seconds, 1)
+            for name, (outcome, message) in results.items():
+                if outcome == "failed":
+                    entry["failed"] += 1
+                    entry["failures"].append(dict(test=name, message=message))
+                elif outcome == "skipped":
+                    entry["skipped"] += 1
+                    entry["skips"].append(name)
+                else:
+                    entry["passed"] += 1
+            with open(os.path.join(context.out, f"{program.name}.log"), "a") as log:
+                log.write(text)
+    return report
+
+
+def print_table(title, report, messages=40):
+    print(f"\n{title:32} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
+    for name, entry in report.items():
+        print(f"{name:32} {entry['passed']:7} {entry['failed']:7} {entry['skipped']:8} {entry['seconds']:8}")
+    failures = [(n, f) for n, e in report.items() for f in e["failures"]]
+    for name, failure in failures[:messages]:
+        print(f"  FAILED {name} {failure['test']}: {failure['message'][:240]}")
+    if len(failures) > messages:
+        print(f"  and {len(failures) - messages} more (report.json)")
+
+
+ON_DEVICE = {"SHOAL_TEST_DEVICE": "cuda", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"}
+# Tests that read results where they lie, in pinned memory: nothing may still be running.
+IN_PLACE = {**ON_DEVICE, "CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def with_sources(context, environment):
+    return {**environment, "SHOAL_TEST_SOURCE_DIR": context.home}
+
+
+def unit(context):
+    programs = [Program("kernels_test", ON_DEVICE, each=True), Program("gpu_test", ON_DEVICE),
+                Program("nn_autograd_test", IN_PLACE), Program("nn_layers_test", IN_PLACE),
+                Program("nn_models_test", IN_PLACE), Program("nn_optim_test", IN_PLACE),
+                Program("runtime_device_test", ON_DEVICE), Program("runtime_memory_test", ON_DEVICE)]
+    for program in programs:
+        program.environment = with_sources(context, program.environment)
+    report = run_programs(context, programs, 100)
+    print_table("unit", report)
+    return dict(ok=not any(e["failed"] for e in report.values()), programs=report)
+
+
+def multirank(context):
+    programs = [Program("gpu_ranks_test", ON_DEVICE, each=True),
+                *(Program(f"parallel_{part}_test", IN_PLACE)
+                  for part in ("tensor", "data", "shard", "executor", "activation"))]
+    for program in programs:
+        program.environment = with_sources(context, program.environment)
+    report = run_programs(context, programs, 100)
+    print_table("multirank", report)
+    return dict(ok=not any(e["failed"] for e in report.values()), programs=report)
+
+
+def find_sanitizer():
+    found = shutil.which("compute-sanitizer")
+    for place in ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer"):
+        if not found and os.path.exists(os.path.join(place, "compute-sanitizer")):
+            found = os.path.join(place, "compute-sanitizer")
+    return found
+
+
+TOOLS = {"memcheck": ["--padding", "64"], "racecheck": [], "synccheck": [], "initcheck": []}
+
+
+def sanitize(context):
+    sanitizer = find_sanitizer()
+    if not sanitizer:
+        print("sanitize: there is no compute-sanitizer on this machine")
+        return dict(ok=False, error="no compute-sanitizer")
+    program = Program("kernels_test", with_sources(context, {**ON_DEVICE, "SHOAL_TEST_SANITIZE": "1"}))
+    names, _ = list_tests(os.path.join(context.home, "bin", program.name),
+                          {**context.environment, **program.environment},
+                          context.filter if context.filter != "*" else "-*Philox.*:*CacheIsBounded")
+    tools = [t for t in TOOLS if re.search(context.only or "", t)]
+    deadline = time.time() + (context.limit or 100 * len(tools))
+    report = {}
+
+    def one(item):
+        tool, batch = item
+        prefix = [sanitizer, "--tool", tool, *TOOLS[tool], "--error-exitcode", "99", "--print-limit", "5"]
+        results, seconds, text = run_batch(context, program, batch, max(1, deadline - time.time()),
+                                           prefix, "." + tool)
+        return tool, batch, results, seconds, text
+
+    work = [(tool, [name]) for tool in tools for name in names]
+    with concurrent.futures.ThreadPoolExecutor(context.jobs) as pool:
+        for tool, batch, results, seconds, text in pool.map(one, work):
+            entry = report.setdefault(tool, dict(tests=0, passed=0, failed=0, skipped=0, seconds=0.0,
+                                                 failures=[]))
+            entry["tests"] += 1
+            entry["seconds"] = round(entry["seconds"] + seconds, 1)
+            errors = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", text)
+            found = sum(int(a or b) for a, b in errors)
+            kinds = re.findall(r"=========\s+(Invalid|Uninitialized|Barrier error|Error: Race|Warning: Race|"
+                               r"Program hit|Potential|Divergent)([^\n]*)\n=========\s+(at|by|Write|Read)?([^\n]*)", text)
+            if found or not errors:
+                first = " ".join(kinds[0]) if kinds else last_lines(text)
+                entry["failed"] += 1
+                entry["failures"].append(dict(test=batch[0], message=f"{found} errors: {first}"[:500]))
+            elif results[batch[0]][0] == "skipped":
+                entry["skipped"] += 1
+            else:
+                entry["passed"] += 1
+            with open(os.path.join(context.out, f"sanitize.{tool}.log"), "a") as log:
+                log.write(text if found or not errors else "\n".join(text.split("\n")[-3:]))
+    print_table("sanitize", report)
+    return dict(ok=not any(e["failed"] for e in report.values()), programs=report)
