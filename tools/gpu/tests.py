@@ -78,7 +78,7 @@ def run_batch(context, program, tests, seconds, prefix=(), tag=""):
         text, _ = process.communicate()
         ended = f"took more than {seconds:.0f} s"
     results = {}
-    for name, outcome in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)", text, re.M):
+    for outcome, name in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)", text, re.M):
         results[name] = (outcome.lower(), "")
     started = re.findall(r"^\[ RUN      \] (\S+)", text, re.M)
     for name in started:
