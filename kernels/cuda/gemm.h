@@ -11,10 +11,11 @@
 #include <memory>
 #include <string>
 
-#include "shoal/kernels/cuda/room.h"
 #include "shoal/kernels/matmul.h"
 
 namespace shoal::kernels {
+
+class CudaRoom;
 
 // A matrix in device memory, row-major: element (i, j) of group g is data[g·stride + i·leading +
 // j].

@@ -1,0 +1,74 @@
+// cuBLASLt's descriptors for one kind of product, and the algorithms it proposes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <cublasLt.h>
+
+#include "shoal/kernels/cuda/gemm_choices.h"
+#include "shoal/kernels/cuda/gemm_key.h"
+#include "shoal/kernels/cuda/room.h"
+
+namespace shoal::kernels {
+
+// Throws internal with the operation and the library's words.
+void check_cublas(cublasStatus_t status, const char* operation);
+
+// Calls cuBLASLt's destroyer for what unique_ptr holds.
+template <auto destroy>
+struct CublasDeleter {
+  template <class T>
+  void operator()(T* object) const {
+    (void)destroy(object);
+  }
+};
+using CublasHandle = std::unique_ptr<cublasLtContext, CublasDeleter<cublasLtDestroy>>;
+
+class GemmPlan {
+ public:
+  // `args` is of this key; its addresses tell cuBLASLt no more than their alignment.
+  GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const GemmArgs& args);
+
+  // How many algorithms there are to choose from, the library's favourite first.
+  std::size_t candidates() const { return candidates_.size(); }
+  // Candidate `index` becomes the one that run() takes; the others follow as they were.
+  void prefer(std::size_t index);
+  // The remembered one, if the library still knows it.
+  bool prefer(const GemmChoice& choice);
+  GemmChoice choice() const;  // the preferred one; candidates() > 0
+
+  // Queues the product on `native`, the native stream of `stream`; scratch from `room`. False, with
+  // nothing queued, where there is no algorithm or the library refuses the last of them.
+  bool run(CudaRoom& room, const GemmArgs& args, Stream stream, cudaStream_t native);
+  // The same with one candidate alone.
+  bool run_candidate(std::size_t index, CudaRoom& room, const GemmArgs& args, Stream stream,
+                     cudaStream_t native);
+
+  // Whether the fused activation was found worth it; see GemmChoice::fused.
+  bool fused = true;
+
+ private:
+  struct Candidate {
+    cublasLtMatmulAlgo_t algorithm;
+    std::size_t workspace;
+  };
+  using Description =
+      std::unique_ptr<cublasLtMatmulDescOpaque_t, CublasDeleter<cublasLtMatmulDescDestroy>>;
+  using Layout =
+      std::unique_ptr<cublasLtMatrixLayoutOpaque_t, CublasDeleter<cublasLtMatrixLayoutDestroy>>;
+
+  void set_pointers(const GemmArgs& args);
+  void propose();
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value);
+  static Layout make_layout(cudaDataType_t type, const GemmLayout& layout, std::int64_t groups);
+
+  cublasLtHandle_t handle_;
+  GemmKey key_;
+  Description description_;
+  Layout a_, b_, c_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace shoal::kernels

@@ -1,0 +1,209 @@
+// What products on CUDA decide on the host: layouts for cuBLASLt, what it may fuse, the file of
+// algorithms.
+#include "shoal/kernels/cuda/gemm_choices.h"
+
+#include <fstream>
+#include <limits>
+#include <set>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/kernels/cuda/gemm_key.h"
+
+namespace shoal::kernels {
+namespace {
+
+// An address that is never read.
+const void* at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+
+GemmArgs product(std::int64_t m, std::int64_t n, std::int64_t k) {
+  GemmArgs args;
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  args.a = {at(4096), k, 0};
+  args.b = {at(8192), n, 0};
+  args.c = {at(12288), n, 0};
+  args.input = args.output = DType::bf16;
+  return args;
+}
+
+// What cuBLASLt makes of the layouts, by its manual: element (i, j) of a column-major matrix is
+// data[j·leading + i], D = op(A)·op(B).
+std::vector<int> as_cublas_would(const GemmKey& key, const std::vector<int>& our_a,
+                                 const std::vector<int>& our_b) {
+  const GemmLayouts layouts = gemm_layouts(key);
+  const auto element = [](const std::vector<int>& data, const GemmLayout& layout, bool transposed,
+                          std::uint64_t i, std::uint64_t j) {
+    if (transposed) std::swap(i, j);
+    EXPECT_LT(i, layout.rows);
+    EXPECT_LT(j, layout.columns);
+    return data.at(static_cast<std::size_t>(j) * static_cast<std::size_t>(layout.leading) + i);
+  };
+  const std::uint64_t inner = key.transpose_b ? layouts.a.rows : layouts.a.columns;
+  EXPECT_EQ(inner, key.transpose_a ? layouts.b.columns : layouts.b.rows);
+  std::vector<int> d(static_cast<std::size_t>(layouts.c.leading) * layouts.c.columns, -1);
+  for (std::uint64_t i = 0; i < layouts.c.rows; ++i)
+    for (std::uint64_t j = 0; j < layouts.c.columns; ++j) {
+      int sum = 0;
+      for (std::uint64_t p = 0; p < inner; ++p)
+        sum += element(our_b, layouts.a, key.transpose_b, i, p) *
+               element(our_a, layouts.b, key.transpose_a, p, j);
+      d[j * static_cast<std::size_t>(layouts.c.leading) + i] = sum;
+    }
+  return d;
+}
+
+TEST(GemmLayouts, AreTheRowMajorProduct) {
+  const std::size_t m = 3, n = 4, k = 5;
+  for (bool ta : {false, true})
+    for (bool tb : {false, true})
+      for (std::size_t slack : {0, 2}) {
+        GemmArgs args = product(m, n, k);
+        args.transpose_a = ta;
+        args.transpose_b = tb;
+        const std::size_t lda = (ta ? m : k) + slack, ldb = (tb ? k : n) + slack, ldc = n + slack;
+        args.a.leading = static_cast<std::int64_t>(lda);
+        args.b.leading = static_cast<std::int64_t>(ldb);
+        args.c.leading = static_cast<std::int64_t>(ldc);
+        std::vector<int> a((ta ? k : m) * lda), b((tb ? n : k) * ldb);
+        for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int>(i * 7 % 11);
+        for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int>(i * 5 % 13);
+        const std::vector<int> c = as_cublas_would(gemm_key(args, GemmFusion::none), a, b);
+        for (std::size_t i = 0; i < m; ++i)
+          for (std::size_t j = 0; j < n; ++j) {
+            int sum = 0;
+            for (std::size_t p = 0; p < k; ++p)
+              sum += a[ta ? p * lda + i : i * lda + p] * b[tb ? j * ldb + p : p * ldb + j];
+            EXPECT_EQ(c[i * ldc + j], sum)
+                << i << " " << j << (ta ? " ta" : "") << (tb ? " tb" : "");
+          }
+      }
+}
+
+TEST(GemmKeys, HoldAlignmentAndNoAddress) {
+  GemmArgs args = product(8, 8, 8);
+  const GemmKey key = gemm_key(args, GemmFusion::none);
+  args.a.data = at(1 << 20);
+  EXPECT_EQ(gemm_key(args, GemmFusion::none), key);
+  std::set<std::string> texts{to_string(key)};
+  for (std::uintptr_t offset : {2, 4, 8}) {
+    args.a.data = at(4096 + offset);
+    const GemmKey other = gemm_key(args, GemmFusion::none);
+    EXPECT_EQ(other.align_a, offset);
+    EXPECT_NE(GemmKeyHash()(other), GemmKeyHash()(key));
+    texts.insert(to_string(other));
+  }
+  args = product(8, 8, 8);
+  args.beta = 1;
+  texts.insert(to_string(gemm_key(args, GemmFusion::none)));
+  args.transpose_a = true;
+  texts.insert(to_string(gemm_key(args, GemmFusion::none)));
+  args.output = DType::f32;
+  texts.insert(to_string(gemm_key(args, GemmFusion::none)));
+  args.c.leading = 16;
+  texts.insert(to_string(gemm_key(args, GemmFusion::none)));
+  EXPECT_EQ(texts.size(), 8u) << "two keys have one text";
+}
+
+TEST(GemmFusions, AreThoseThatCublasltHas) {
+  GemmArgs args = product(16, 24, 8);
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none);
+  args.bias = at(4096);
+  args.bias_dtype = DType::bf16;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias);
+  args.activation = Activation::gelu_tanh;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::gelu_bias);
+  args.aux = {at(16384), 24, 0};
+  EXPECT_EQ(widest_fusion(args), GemmFusion::gelu_aux_bias);
+  EXPECT_EQ(without_activation(args), GemmFusion::bias);
+  args.aux.data = at(16386);
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux off its alignment";
+  args.aux = {at(16384), 25, 0};
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux in odd steps";
+  args.aux.leading = 24;
+  args.activation = Activation::gelu_erf;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "cuBLASLt knows the tanh form alone";
+  args.activation = Activation::gelu_tanh;
+  args.bias_dtype = DType::f32;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is of another dtype than c";
+  args.bias_dtype = DType::bf16;
+  args.output = DType::f32;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none);
+  args = product(16, 24, 8);
+  args.activation = Activation::gelu_tanh;
+  args.aux = {at(16384), 24, 0};
+  args.aux_is_input = true;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::dgelu);
+  args.activation = Activation::gelu_erf;
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none);
+}
+
+GemmChoice some_choice(std::uint64_t seed) {
+  GemmChoice choice;
+  for (std::size_t i = 0; i < choice.algorithm.size(); ++i)
+    choice.algorithm[i] = std::numeric_limits<std::uint64_t>::max() - seed * 1000 - i;
+  choice.workspace = 32u << 20;
+  choice.microseconds = 12.5;
+  return choice;
+}
+
+TEST(GemmChoices, AreReadBackAsTheyWere) {
+  testing::TemporaryDirectory directory;
+  const std::string inside = directory.path() + "/deep/er";
+  GemmChoice apart;
+  apart.fused = false;
+  apart.microseconds = 3;
+  {
+    GemmChoices choices(inside, "NVIDIA H200 132 sm", 130100);
+    EXPECT_EQ(choices.find("one"), std::nullopt);
+    choices.remember("one", some_choice(1));
+    choices.remember("apart", apart);
+  }
+  GemmChoices again(inside, "NVIDIA H200 132 sm", 130100);
+  EXPECT_EQ(again.find("one"), some_choice(1));
+  EXPECT_EQ(again.find("apart"), apart);
+  EXPECT_EQ(again.find("two"), std::nullopt);
+  EXPECT_EQ(GemmChoices(inside, "NVIDIA H200 132 sm", 130200).find("one"), std::nullopt);
+  EXPECT_EQ(GemmChoices(inside, "NVIDIA H100 132 sm", 130100).find("one"), std::nullopt);
+}
+
+TEST(GemmChoices, OfTwoProcessesAreBothKept) {
+  testing::TemporaryDirectory directory;
+  GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
+  first.remember("both", some_choice(1));
+  first.remember("first", some_choice(2));
+  second.remember("both", some_choice(3));
+  second.remember("second", some_choice(4));
+  EXPECT_EQ(first.find("both"), some_choice(1)) << "what was used stays in its process";
+  const GemmChoices third(directory.path(), "gpu", 1);
+  EXPECT_EQ(third.find("first"), some_choice(2));
+  EXPECT_EQ(third.find("second"), some_choice(4));
+}
+
+TEST(GemmChoices, ACorruptFileIsIgnoredAndReplaced) {
+  for (const char* text : {"", "{", "[]", "{\"format\": 1}",
+                           "{\"format\": 1, \"device\": \"gpu\", \"cublaslt\": 1, \"choices\": "
+                           "{\"one\": {\"fused\": true, \"microseconds\": 1, \"workspace\": 0, "
+                           "\"algorithm\": [1, 2]}}}"}) {
+    testing::TemporaryDirectory directory;
+    const std::string path = GemmChoices(directory.path(), "gpu", 1).path();
+    std::ofstream(path) << text;
+    GemmChoices choices(directory.path(), "gpu", 1);
+    EXPECT_EQ(choices.find("one"), std::nullopt) << text;
+    choices.remember("one", some_choice(1));
+    EXPECT_EQ(GemmChoices(directory.path(), "gpu", 1).find("one"), some_choice(1)) << text;
+  }
+}
+
+TEST(GemmChoices, WithoutADirectoryStayInMemory) {
+  GemmChoices choices("", "gpu", 1);
+  EXPECT_FALSE(choices.on_disk());
+  choices.remember("one", some_choice(1));
+  EXPECT_EQ(choices.find("one"), some_choice(1));
+}
+
+}  // namespace
+}  // namespace shoal::kernels
