@@ -16,7 +16,9 @@ const char* name(GemmFusion fusion) {
   return kNames[static_cast<std::size_t>(fusion)];
 }
 
-bool fusable_bias(const GemmArgs& args) { return args.bias && args.bias_dtype == args.output; }
+bool fusable_bias(const GemmArgs& args) {
+  return args.bias && args.bias_dtype == args.output && alignment(args.bias) == 16;
+}
 
 }  // namespace
 
@@ -37,11 +39,7 @@ GemmKey gemm_key(const GemmArgs& args, GemmFusion fusion) {
   key.align_a = alignment(args.a.data);
   key.align_b = alignment(args.b.data);
   key.align_c = alignment(args.c.data);
-  if (fuses_bias(fusion)) key.align_bias = alignment(args.bias);
-  if (fuses_aux(fusion)) {
-    key.ldaux = args.aux.leading;
-    key.align_aux = alignment(args.aux.data);
-  }
+  if (fuses_aux(fusion)) key.ldaux = args.aux.leading;
   key.input = args.input;
   key.output = args.output;
   key.fusion = fusion;
@@ -52,12 +50,11 @@ GemmKey gemm_key(const GemmArgs& args, GemmFusion fusion) {
 }
 
 std::string to_string(const GemmKey& key) {
-  return fmt::format(
-      "{}>{} {}x{}x{}x{} {}{} {} ld {} {} {} {} step {} {} {} align {} {} {} {} {}{}",
-      to_string(key.input), to_string(key.output), key.groups, key.m, key.n, key.k,
-      key.transpose_a ? 't' : 'n', key.transpose_b ? 't' : 'n', name(key.fusion), key.lda, key.ldb,
-      key.ldc, key.ldaux, key.stride_a, key.stride_b, key.stride_c, key.align_a, key.align_b,
-      key.align_c, key.align_bias, key.align_aux, key.reads_c ? " adds" : "");
+  return fmt::format("{}>{} {}x{}x{}x{} {}{} {} ld {} {} {} {} step {} {} {} align {} {} {}{}",
+                     to_string(key.input), to_string(key.output), key.groups, key.m, key.n, key.k,
+                     key.transpose_a ? 't' : 'n', key.transpose_b ? 't' : 'n', name(key.fusion),
+                     key.lda, key.ldb, key.ldc, key.ldaux, key.stride_a, key.stride_b, key.stride_c,
+                     key.align_a, key.align_b, key.align_c, key.reads_c ? " adds" : "");
 }
 
 std::size_t GemmKeyHash::operator()(const GemmKey& key) const {
@@ -70,7 +67,6 @@ std::size_t GemmKeyHash::operator()(const GemmKey& key) const {
                              key.stride_a, key.stride_b, key.stride_c})
     mix(value);
   mix(key.align_a | key.align_b << 8 | key.align_c << 16);
-  mix(key.align_bias | key.align_aux << 8);
   mix(static_cast<int>(key.input) | static_cast<int>(key.output) << 4 |
       static_cast<int>(key.fusion) << 8 | key.transpose_a << 12 | key.transpose_b << 13 |
       key.reads_c << 14);

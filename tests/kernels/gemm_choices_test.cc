@@ -130,6 +130,9 @@ TEST(GemmFusions, AreThoseThatCublasltHas) {
   args.bias_dtype = DType::f32;
   EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is of another dtype than c";
   args.bias_dtype = DType::bf16;
+  args.bias = at(4104);
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is off its alignment";
+  args.bias = at(4096);
   args.output = DType::f32;
   EXPECT_EQ(widest_fusion(args), GemmFusion::none);
   args = product(16, 24, 8);
