@@ -25,10 +25,17 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-void step_state(const char* operation, const StepState* state) {
+// A state in device memory is read there, when the update runs.
+void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
-  SHOAL_CHECK(state->step >= 1 || state->skip,
+  SHOAL_CHECK(!device.is_cpu() || state->step >= 1 || state->skip,
               "{}: the step is 0; updates count from 1, so advance the StepState first", operation);
+}
+
+void one_f64(const char* operation, const char* name, const ConstView& view) {
+  dtype(operation, name, view, DType::f64);
+  SHOAL_CHECK(view.defined() && view.shape.count() == 1, "{}: {} is {}, expected [1]", operation,
+              name, to_string(view.shape));
 }
 
 }  // namespace
@@ -198,7 +205,7 @@ void adamw(const char* operation, const AdamWArgs& args) {
   flat_f32(operation, "second_moment", args.second_moment, count);
   flat_f32(operation, "gradient", args.gradient, count);
   parameter_copy(operation, args.parameter, count);
-  step_state(operation, args.state);
+  step_state(operation, args.state, args.master.device);
 }
 
 void sgd(const SgdArgs& args) {
@@ -210,7 +217,7 @@ void sgd(const SgdArgs& args) {
               "sgd: nesterov needs a momentum and no dampening, not {} and {}", args.momentum,
               args.dampening);
   parameter_copy("sgd", args.parameter, count);
-  step_state("sgd", args.state);
+  step_state("sgd", args.state, args.master.device);
 }
 
 void lamb(const LambArgs& args) {
@@ -220,9 +227,13 @@ void lamb(const LambArgs& args) {
 
 void sum_of_squares(const ConstView& x, const ConstView& out) {
   training_float("sum_of_squares", "x", x);
-  dtype("sum_of_squares", "out", out, DType::f64);
-  SHOAL_CHECK(out.defined() && out.shape.count() == 1, "sum_of_squares: out is {}, expected [1]",
-              to_string(out.shape));
+  one_f64("sum_of_squares", "out", out);
+}
+
+void begin_update(const BeginUpdateArgs& args) {
+  one_f64("begin_update", "sum_of_squares", args.sum_of_squares);
+  one_f64("begin_update", "norm", args.norm);
+  SHOAL_CHECK(args.state != nullptr, "begin_update: there is no StepState");
 }
 
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations,

@@ -37,6 +37,7 @@ void adamw(const char* operation, const AdamWArgs& args);
 void sgd(const SgdArgs& args);
 void lamb(const LambArgs& args);
 void sum_of_squares(const ConstView& x, const ConstView& out);
+void begin_update(const BeginUpdateArgs& args);
 
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
             std::int64_t count);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/kernels/checks.h"
+
 namespace shoal::kernels {
 
 void OptimizerKernels::set_step(StepState* state, float learning_rate, float unscale, Stream) {
@@ -12,6 +14,7 @@ void OptimizerKernels::set_step(StepState* state, float learning_rate, float uns
 }
 
 void OptimizerKernels::begin_update(const BeginUpdateArgs& args, Stream) {
+  check::begin_update(args);
   StepState& state = *args.state;
   const double unscale = static_cast<double>(state.unscale);
   const double norm = std::sqrt(*args.sum_of_squares.as<double>()) * unscale;

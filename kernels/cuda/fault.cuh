@@ -7,7 +7,12 @@
 
 namespace shoal::kernels {
 
-enum class Fault : std::uint32_t { none, id_outside_table, target_outside_vocabulary };
+enum class Fault : std::uint32_t {
+  none,
+  id_outside_table,
+  target_outside_vocabulary,
+  step_is_zero,
+};
 
 struct FaultRecord {
   std::uint32_t kind;  // a Fault; written last

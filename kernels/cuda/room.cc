@@ -63,6 +63,8 @@ Buffer CudaRoom::scratch(std::size_t bytes, Stream stream) const {
 void CudaRoom::throw_fault() {
   const FaultRecord found = *fault_;
   *fault_ = FaultRecord{};
+  SHOAL_CHECK(static_cast<Fault>(found.kind) != Fault::step_is_zero,
+              "an update ran at step 0; updates count from 1, so advance the StepState first");
   const bool id = static_cast<Fault>(found.kind) == Fault::id_outside_table;
   throw_error(ErrorCode::invalid_argument, "{}: element {} is {}, outside [0, {})",
               id ? "embedding: ids" : "cross-entropy: targets", found.place, found.value,

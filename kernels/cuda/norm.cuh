@@ -1,0 +1,52 @@
+// Launchers of norm.cu. `type` is that of every activation, `weight_type` of gamma and beta; rows
+// and columns are at least 1. Pointers may have any alignment.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "shoal/kernels/cuda/philox.cuh"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+struct LayerNormLaunch {
+  DType type, weight_type;
+  std::int64_t rows, columns;
+  const void *x, *residual, *gamma, *beta;  // residual null: x is normalised as it is
+  void *sum, *y;
+  float *mean, *rstd;  // null: not kept
+  float epsilon;
+  RowDropout dropout;
+};
+cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream);
+
+struct LayerNormBackwardLaunch {
+  DType type, weight_type;
+  std::int64_t rows, columns;
+  const void *dy, *x, *gamma, *residual;  // residual null: there is none
+  const float *mean, *rstd;
+  void* dx;
+};
+cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
+
+// Rows are cut into parts by the sizes alone, so that sums add up alike on every device.
+std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns);
+struct LayerNormWeightLaunch {
+  DType type;
+  std::int64_t rows, columns, parts;  // rows may be 0 (parts: 0)
+  const void *dy, *x;
+  const float *mean, *rstd;
+  float* partial;  // [parts, 2, columns] scratch
+  float *dgamma, *dbeta;
+  bool accumulate;
+};
+cudaError_t launch_layer_norm_weight(const LayerNormWeightLaunch& args, cudaStream_t stream);
+
+cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, const void* x,
+                           void* y, cudaStream_t stream);
+cudaError_t launch_softmax_backward(DType type, std::int64_t rows, std::int64_t columns,
+                                    const void* y, const void* dy, void* dx, cudaStream_t stream);
+
+}  // namespace shoal::kernels

@@ -1,0 +1,221 @@
+// OptimizerKernels on the GPU: everything that an update depends on is read from device memory when
+// it runs, so that a captured step can be replayed.
+#include "shoal/kernels/optimizer.h"
+
+#include <algorithm>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/kernels/cuda/optimizer.cuh"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+bool aligned(const void* pointer, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+// Whether accesses of four elements suit: a null pointer is never accessed.
+bool suits_fours(const ConstView& view) { return aligned(view.data, 4 * size_of(view.dtype)); }
+
+std::uint32_t chunks_of(std::int64_t count, std::int64_t chunk) {
+  return static_cast<std::uint32_t>((count + chunk - 1) / chunk);
+}
+
+AdamWTensor tensor_of(const AdamWArgs& args) {
+  AdamWTensor tensor{};
+  tensor.master = static_cast<float*>(args.master.data);
+  tensor.first_moment = static_cast<float*>(args.first_moment.data);
+  tensor.second_moment = static_cast<float*>(args.second_moment.data);
+  tensor.gradient = static_cast<const float*>(args.gradient.data);
+  tensor.parameter = args.parameter.data;
+  tensor.count = args.master.shape.count();
+  tensor.weight_decay = args.weight_decay;
+  tensor.copy = args.parameter.dtype;
+  tensor.whole = suits_fours(args.master) && suits_fours(args.first_moment) &&
+                 suits_fours(args.second_moment) && suits_fours(args.gradient) &&
+                 suits_fours(args.parameter);
+  return tensor;
+}
+
+SquaresTensor tensor_of(const ConstView& x) {
+  return {x.data, x.shape.count(), 0, x.dtype, suits_fours(x)};
+}
+
+class CudaOptimizer final : public OptimizerKernels {
+ public:
+  explicit CudaOptimizer(CudaRoom& room) : room_(room) {}
+
+  void set_step(StepState* state, float learning_rate, float unscale, Stream stream) override {
+    SHOAL_CHECK(state != nullptr, "set_step: there is no StepState");
+    check_cuda(launch_set_step(state, learning_rate, unscale, room_.begin(stream)), "set_step");
+  }
+
+  void begin_update(const BeginUpdateArgs& args, Stream stream) override {
+    check::begin_update(args);
+    check_cuda(
+        launch_begin_update(static_cast<const double*>(args.sum_of_squares.data), args.max_norm,
+                            static_cast<double*>(args.norm.data), args.state, room_.begin(stream)),
+        "begin_update");
+  }
+
+  void adamw(const AdamWArgs& args, Stream stream) override { adamw_many({&args, 1}, stream); }
+
+  void adamw_many(std::span<const AdamWArgs> args, Stream stream) override {
+    for (const AdamWArgs& one : args) {
+      check::adamw("adamw", one);
+      SHOAL_CHECK(one.state == args[0].state && one.beta1 == args[0].beta1 &&
+                      one.beta2 == args[0].beta2 && one.epsilon == args[0].epsilon,
+                  "adamw_many: tensors have different betas, epsilons or states");
+    }
+    const cudaStream_t native = room_.begin(stream);
+    while (!args.empty()) {
+      const std::size_t some =
+          std::min<std::size_t>(args.size(), static_cast<std::size_t>(kManyTensors));
+      if (some <= kFewTensors)
+        queue_adamw(args.first(some), *few_, native);
+      else
+        queue_adamw(args.first(some), *many_, native);
+      args = args.subspan(some);
+    }
+  }
+
+  void sgd(const SgdArgs& args, Stream stream) override {
+    check::sgd(args);
+    SgdTensor tensor{};
+    tensor.master = static_cast<float*>(args.master.data);
+    if (args.momentum != 0) tensor.momentum_buffer = static_cast<float*>(args.momentum_buffer.data);
+    tensor.gradient = static_cast<const float*>(args.gradient.data);
+    tensor.parameter = args.parameter.data;
+    tensor.count = args.master.shape.count();
+    tensor.copy = args.parameter.dtype;
+    tensor.whole = suits_fours(args.master) && aligned(tensor.momentum_buffer, 16) &&
+                   suits_fours(args.gradient) && suits_fours(args.parameter);
+    tensor.nesterov = args.nesterov;
+    tensor.momentum = static_cast<float>(args.momentum);
+    tensor.one_minus_dampening = static_cast<float>(1 - args.dampening);
+    tensor.weight_decay = static_cast<float>(args.weight_decay);
+    tensor.state = args.state;
+    tensor.fault = room_.fault();
+    const cudaStream_t native = room_.begin(stream);
+    if (tensor.count == 0) return;
+    check_cuda(launch_sgd(tensor, room_.multiprocessors(), native), "sgd");
+  }
+
+  void lamb(const LambArgs& args, Stream stream) override {
+    check::lamb(args);
+    const cudaStream_t native = room_.begin(stream);
+    AdamWTensor tensor = tensor_of(args.adam);
+    if (tensor.count == 0) return;
+    tensor.whole = tensor.whole != 0 && suits_fours(args.update);
+    auto* update = static_cast<float*>(args.update.data);
+    check_cuda(launch_lamb_direction(tensor, settings_of(args.adam), update,
+                                     room_.multiprocessors(), native),
+               "lamb");
+    const Buffer squares = room_.scratch(2 * sizeof(double), stream);
+    auto* sums = static_cast<double*>(squares.data());
+    const ConstView of_master = args.adam.master, of_update = args.update;
+    squares_of({&of_master, 1}, sums, false, stream);
+    squares_of({&of_update, 1}, sums + 1, false, stream);
+    check_cuda(launch_lamb_apply(tensor, args.adam.state, update, sums, args.max_trust_ratio,
+                                 room_.multiprocessors(), native),
+               "lamb");
+  }
+
+  void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) override {
+    check::sum_of_squares(x, out);
+    squares_of({&x, 1}, static_cast<double*>(out.data), accumulate, stream);
+  }
+
+  void sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream) override {
+    for (const ConstView& x : xs) check::sum_of_squares(x, out);
+    squares_of(xs, out.as<double>(), false, stream);
+  }
+
+  bool has_non_finite(ConstView x, Stream stream) override {
+    check::training_float("has_non_finite", "x", x);
+    const cudaStream_t native = room_.begin(stream);
+    if (x.shape.count() == 0) return false;
+    const Buffer flag = room_.scratch(sizeof(std::uint32_t), stream);
+    auto* found = static_cast<std::uint32_t*>(flag.data());
+    check_cuda(cudaMemsetAsync(found, 0, sizeof(std::uint32_t), native), "has_non_finite");
+    check_cuda(launch_non_finite(tensor_of(x), found, room_.multiprocessors(), native),
+               "has_non_finite");
+    std::uint32_t answer = 0;
+    check_cuda(cudaMemcpyAsync(&answer, found, sizeof answer, cudaMemcpyDeviceToHost, native),
+               "has_non_finite");
+    check_cuda(cudaStreamSynchronize(native), "has_non_finite");
+    return answer != 0;
+  }
+
+ private:
+  AdamWSettings settings_of(const AdamWArgs& args) const {
+    return {args.state, args.beta1, args.beta2, args.epsilon, room_.fault()};
+  }
+
+  template <int capacity>
+  void queue_adamw(std::span<const AdamWArgs> args, AdamWTable<capacity>& table,
+                   cudaStream_t native) {
+    table.settings = settings_of(args[0]);
+    table.tensors = table.chunks = 0;
+    for (const AdamWArgs& one : args) {
+      if (one.master.shape.count() == 0) continue;
+      AdamWTensor& tensor = table.tensor[table.tensors++] = tensor_of(one);
+      tensor.first_chunk = table.chunks;
+      table.chunks += chunks_of(tensor.count, kAdamWChunk);
+    }
+    if (table.chunks == 0) return;
+    check_cuda(launch_adamw(table, room_.multiprocessors(), native), "adamw");
+  }
+
+  // Up to kSquaresSums sums of each table, then their total: the order depends on the sizes alone.
+  void squares_of(std::span<const ConstView> xs, double* out, bool accumulate, Stream stream) {
+    const cudaStream_t native = room_.begin(stream);
+    const std::size_t capacity = kManySquares, tables = (xs.size() + capacity - 1) / capacity;
+    const Buffer room =
+        room_.scratch(std::max<std::size_t>(tables, 1) * kSquaresSums * sizeof(double), stream);
+    auto* partial = static_cast<double*>(room.data());
+    int sums = 0;
+    while (!xs.empty()) {
+      const std::size_t some = std::min(xs.size(), capacity);
+      sums += some <= kFewSquares
+                  ? queue_squares(xs.first(some), *few_squares_, partial + sums, native)
+                  : queue_squares(xs.first(some), *many_squares_, partial + sums, native);
+      xs = xs.subspan(some);
+    }
+    check_cuda(launch_squares_total(partial, sums, out, accumulate, native), "sum_of_squares");
+  }
+
+  // How many sums there are.
+  template <int capacity>
+  int queue_squares(std::span<const ConstView> xs, SquaresTable<capacity>& table, double* partial,
+                    cudaStream_t native) {
+    table.tensors = table.chunks = 0;
+    for (const ConstView& x : xs) {
+      if (x.shape.count() == 0) continue;
+      SquaresTensor& tensor = table.tensor[table.tensors++] = tensor_of(x);
+      tensor.first_chunk = table.chunks;
+      table.chunks += chunks_of(tensor.count, kSquaresChunk);
+    }
+    if (table.chunks == 0) return 0;
+    check_cuda(launch_squares(table, partial, native), "sum_of_squares");
+    return squares_blocks(table.chunks);
+  }
+
+  CudaRoom& room_;
+  // Launch parameters, too long for the stack.
+  std::unique_ptr<AdamWTable<kFewTensors>> few_ = std::make_unique<AdamWTable<kFewTensors>>();
+  std::unique_ptr<AdamWTable<kManyTensors>> many_ = std::make_unique<AdamWTable<kManyTensors>>();
+  std::unique_ptr<SquaresTable<kFewSquares>> few_squares_ =
+      std::make_unique<SquaresTable<kFewSquares>>();
+  std::unique_ptr<SquaresTable<kManySquares>> many_squares_ =
+      std::make_unique<SquaresTable<kManySquares>>();
+};
+
+}  // namespace
+
+std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaRoom& room) {
+  return std::make_unique<CudaOptimizer>(room);
+}
+
+}  // namespace shoal::kernels

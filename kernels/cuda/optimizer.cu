@@ -1,0 +1,429 @@
+// Update rules and norms. The arithmetic is the CPU's, operation by operation and rounding by
+// rounding (kernels/cpu/optimizer_simd.cc), so that the two agree to the bit but for what pow and
+// sqrt do in f64. An update moves every byte once and is bound by memory.
+#include "shoal/kernels/cuda/optimizer.cuh"
+#include "shoal/kernels/cuda/vector.cuh"
+
+namespace shoal::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+// As many as are resident, by their registers: blocks take chunks in turn, so a second wave would
+// only make a tail.
+constexpr int kBlocksPerMultiprocessor = 4;
+
+// Four elements, or the first `some` of them where they are not whole.
+using Four = float[4];
+
+template <bool whole, class T>
+__device__ inline void read(const T* from, int some, Four& x) {
+  if constexpr (whole)
+    load(from, x);
+  else
+    load_some(from, some, x);
+}
+template <bool whole, class T>
+__device__ inline void write(const Four& x, T* to, int some) {
+  if constexpr (whole)
+    store(x, to);
+  else
+    store_some(x, some, to);
+}
+
+// The 16-bit copy from element `first` on; nothing where there is none.
+template <bool whole>
+__device__ inline void write_copy(const Four& x, void* parameter, DType type, std::int64_t first,
+                                  int some) {
+  if (parameter == nullptr) return;
+  if (type == DType::bf16)
+    write<whole>(x, static_cast<__nv_bfloat16*>(parameter) + first, some);
+  else
+    write<whole>(x, static_cast<__half*>(parameter) + first, some);
+}
+
+// step.template operator()<whole>(i, some) over [begin, end), four elements a thread.
+template <class Step>
+__device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t stride, bool whole,
+                             const Step& step) {
+  for (std::int64_t i = begin; i < end; i += stride) {
+    if (whole && i + 4 <= end)
+      step.template operator()<true>(i, 4);
+    else
+      step.template operator()<false>(i, static_cast<int>(end - i < 4 ? end - i : 4));
+  }
+}
+
+struct AdamWFactors {
+  float gradient_scale, one_minus_beta1, beta2, one_minus_beta2;
+  float step_size;    // lr / (1 - beta1^t)
+  float correction2;  // sqrt(1 - beta2^t)
+  float epsilon;
+  float inverse_correction1, inverse_correction2;  // LAMB's
+  double learning_rate;
+  bool run;
+};
+
+// False where the update is to be left out. An update before the first step is a caller's error.
+__device__ inline bool runs(const StepState& state, FaultRecord* fault) {
+  if (state.skip != 0) return false;
+  if (state.step >= 1) return true;
+  if (blockIdx.x == 0) report(fault, Fault::step_is_zero, 0, 0, 0);
+  return false;
+}
+
+// By one thread of each block: pow in f64 is long.
+__device__ void make_factors(const AdamWSettings& settings, AdamWFactors& f) {
+  const StepState state = *settings.state;
+  f.run = runs(state, settings.fault);
+  if (!f.run) return;
+  const double step = state.step;
+  const double correction1 = 1 - pow(settings.beta1, step);
+  const double correction2 = 1 - pow(settings.beta2, step);
+  f.learning_rate = state.learning_rate;
+  f.gradient_scale = state.gradient_scale;
+  f.one_minus_beta1 = static_cast<float>(1 - settings.beta1);
+  f.beta2 = static_cast<float>(settings.beta2);
+  f.one_minus_beta2 = static_cast<float>(1 - settings.beta2);
+  f.step_size = static_cast<float>(f.learning_rate / correction1);
+  f.correction2 = static_cast<float>(sqrt(correction2));
+  f.epsilon = static_cast<float>(settings.epsilon);
+  f.inverse_correction1 = static_cast<float>(1 / correction1);
+  f.inverse_correction2 = static_cast<float>(1 / correction2);
+}
+
+// Advances both moments by gradient g.
+__device__ inline void advance(const AdamWFactors& f, float g, float& first, float& second) {
+  first = __fmaf_rn(f.one_minus_beta1, __fsub_rn(g, first), first);
+  second = __fmaf_rn(__fmul_rn(f.one_minus_beta2, g), g, __fmul_rn(second, f.beta2));
+}
+
+struct AdamWStep {
+  const AdamWTensor& x;
+  const AdamWFactors& f;
+  float decay;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four gradient, first, second, master;
+    read<whole>(x.gradient + i, some, gradient);
+    read<whole>(x.first_moment + i, some, first);
+    read<whole>(x.second_moment + i, some, second);
+    read<whole>(x.master + i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
+      const float denominator =
+          __fadd_rn(__fdiv_rn(__fsqrt_rn(second[k]), f.correction2), f.epsilon);
+      master[k] =
+          __fmaf_rn(-f.step_size, __fdiv_rn(first[k], denominator), __fmul_rn(master[k], decay));
+    }
+    write<whole>(first, x.first_moment + i, some);
+    write<whole>(second, x.second_moment + i, some);
+    write<whole>(master, x.master + i, some);
+    write_copy<whole>(master, x.parameter, x.copy, i, some);
+  }
+};
+
+template <int capacity>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    adamw_kernel(const __grid_constant__ AdamWTable<capacity> table) {
+  __shared__ AdamWFactors factors;
+  if (threadIdx.x == 0) make_factors(table.settings, factors);
+  __syncthreads();
+  if (!factors.run) return;
+  const AdamWFactors f = factors;
+  std::uint32_t t = 0;
+  for (std::uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
+    while (t + 1 < table.tensors && table.tensor[t + 1].first_chunk <= chunk) ++t;
+    const AdamWTensor& x = table.tensor[t];
+    const std::int64_t begin = (chunk - x.first_chunk) * kAdamWChunk;
+    const std::int64_t end = begin + kAdamWChunk < x.count ? begin + kAdamWChunk : x.count;
+    const auto decay = static_cast<float>(1 - f.learning_rate * x.weight_decay);
+    fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0, AdamWStep{x, f, decay});
+  }
+}
+
+struct SgdStep {
+  const SgdTensor& x;
+  float scale, learning_rate;
+  bool first;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four g, master, buffer{};
+    read<whole>(x.gradient + i, some, g);
+    read<whole>(x.master + i, some, master);
+    if (x.momentum_buffer && !first) read<whole>(x.momentum_buffer + i, some, buffer);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      g[k] = __fmaf_rn(x.weight_decay, master[k], __fmul_rn(g[k], scale));
+      if (x.momentum_buffer) {
+        buffer[k] =
+            first ? g[k] : __fmaf_rn(x.one_minus_dampening, g[k], __fmul_rn(x.momentum, buffer[k]));
+        g[k] = x.nesterov ? __fmaf_rn(x.momentum, buffer[k], g[k]) : buffer[k];
+      }
+      master[k] = __fmaf_rn(-learning_rate, g[k], master[k]);
+    }
+    if (x.momentum_buffer) write<whole>(buffer, x.momentum_buffer + i, some);
+    write<whole>(master, x.master + i, some);
+    write_copy<whole>(master, x.parameter, x.copy, i, some);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) sgd_kernel(const __grid_constant__ SgdTensor x) {
+  const StepState state = *x.state;
+  if (!runs(state, x.fault)) return;
+  const SgdStep step{x, state.gradient_scale, state.learning_rate, state.step == 1};
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole, step);
+}
+
+struct LambDirectionStep {
+  const AdamWTensor& x;
+  const AdamWFactors& f;
+  float* update;
+  float weight_decay;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four gradient, first, second, master, direction;
+    read<whole>(x.gradient + i, some, gradient);
+    read<whole>(x.first_moment + i, some, first);
+    read<whole>(x.second_moment + i, some, second);
+    read<whole>(x.master + i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
+      const float denominator =
+          __fadd_rn(__fsqrt_rn(__fmul_rn(second[k], f.inverse_correction2)), f.epsilon);
+      const float ratio = __fdiv_rn(__fmul_rn(first[k], f.inverse_correction1), denominator);
+      direction[k] = __fmaf_rn(weight_decay, master[k], ratio);
+    }
+    write<whole>(first, x.first_moment + i, some);
+    write<whole>(second, x.second_moment + i, some);
+    write<whole>(direction, update + i, some);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    lamb_direction_kernel(const __grid_constant__ AdamWTensor x,
+                          const __grid_constant__ AdamWSettings settings, float* update) {
+  __shared__ AdamWFactors factors;
+  if (threadIdx.x == 0) make_factors(settings, factors);
+  __syncthreads();
+  if (!factors.run) return;
+  const AdamWFactors f = factors;
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole != 0,
+        LambDirectionStep{x, f, update, static_cast<float>(x.weight_decay)});
+}
+
+struct LambApplyStep {
+  const AdamWTensor& x;
+  const float* update;
+  float rate;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four direction, master;
+    read<whole>(update + i, some, direction);
+    read<whole>(x.master + i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) master[k] = __fmaf_rn(-rate, direction[k], master[k]);
+    write<whole>(master, x.master + i, some);
+    write_copy<whole>(master, x.parameter, x.copy, i, some);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    lamb_apply_kernel(const __grid_constant__ AdamWTensor x, const StepState* state,
+                      const float* update, const double* squares, double max_trust_ratio) {
+  if (state->skip != 0 || state->step == 0) return;
+  const double weight = sqrt(squares[0]), length = sqrt(squares[1]);
+  const double trust = weight > 0 && length > 0 ? fmin(weight / length, max_trust_ratio) : 1;
+  const auto rate = static_cast<float>(trust * static_cast<double>(state->learning_rate));
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole != 0,
+        LambApplyStep{x, update, rate});
+}
+
+// The same value in every thread; the order is that of the threads' numbers.
+__device__ inline double block_sum(double value, double* room) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) sum += room[warp];
+  return sum;
+}
+
+// Elements beyond `some` are 0.
+template <bool whole>
+__device__ inline void read_any(const SquaresTensor& x, std::int64_t first, int some, Four& four) {
+  if (x.type == DType::f32)
+    read<whole>(static_cast<const float*>(x.data) + first, some, four);
+  else if (x.type == DType::bf16)
+    read<whole>(static_cast<const __nv_bfloat16*>(x.data) + first, some, four);
+  else
+    read<whole>(static_cast<const __half*>(x.data) + first, some, four);
+}
+
+struct SquaresStep {
+  const SquaresTensor& x;
+  double (&sum)[4];
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four four;
+    read_any<whole>(x, i, some, four);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      // Squares of f32 are exact in f64, and cannot overflow.
+      const double wide = four[k];
+      sum[k] = fma(wide, wide, sum[k]);
+    }
+  }
+};
+
+template <int capacity>
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(const __grid_constant__ SquaresTable<capacity> table, double* partial) {
+  __shared__ double room[kThreads / 32];
+  double sum[4] = {};
+  std::uint32_t t = 0;
+  for (std::uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
+    while (t + 1 < table.tensors && table.tensor[t + 1].first_chunk <= chunk) ++t;
+    const SquaresTensor& x = table.tensor[t];
+    const std::int64_t begin = (chunk - x.first_chunk) * kSquaresChunk;
+    const std::int64_t end = begin + kSquaresChunk < x.count ? begin + kSquaresChunk : x.count;
+    fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0, SquaresStep{x, sum});
+  }
+  const double total = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]), room);
+  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    squares_total_kernel(const double* partial, int count, double* out, bool accumulate) {
+  __shared__ double room[kThreads / 32];
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sum += partial[i];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
+}
+
+struct NonFiniteStep {
+  const SquaresTensor& x;
+  bool& found;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four four;
+    read_any<whole>(x, i, some, four);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) found |= (__float_as_uint(four[k]) & 0x7f800000u) == 0x7f800000u;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    non_finite_kernel(const __grid_constant__ SquaresTensor x, std::uint32_t* found) {
+  bool mine = false;
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole != 0,
+        NonFiniteStep{x, mine});
+  if (mine) *found = 1;
+}
+
+__global__ void set_step_kernel(StepState* state, float learning_rate, float unscale) {
+  state->learning_rate = learning_rate;
+  state->unscale = unscale;
+}
+
+__global__ void begin_update_kernel(const double* sum_of_squares, double max_norm, double* out,
+                                    StepState* state) {
+  const double unscale = state->unscale, norm = sqrt(*sum_of_squares) * unscale;
+  *out = norm;
+  state->skip = isfinite(norm) ? 0 : 1;
+  if (state->skip != 0) return;
+  const double clip = max_norm > 0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  state->gradient_scale = static_cast<float>(unscale * clip);
+  ++state->step;
+}
+
+// Blocks for `items` of them, no more than run at once.
+int grid(std::int64_t items, int multiprocessors) {
+  const std::int64_t most = std::int64_t{multiprocessors} * kBlocksPerMultiprocessor;
+  return static_cast<int>(items < most ? (items < 1 ? 1 : items) : most);
+}
+int grid_of_elements(std::int64_t count, int multiprocessors) {
+  return grid((count + 4 * kThreads - 1) / (4 * kThreads), multiprocessors);
+}
+
+}  // namespace
+
+template <int capacity>
+cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
+                         cudaStream_t stream) {
+  // Not <<<>>>, whose stub copies the table once more.
+  void* arguments[] = {const_cast<AdamWTable<capacity>*>(&table)};
+  return cudaLaunchKernel(adamw_kernel<capacity>, dim3(grid(table.chunks, multiprocessors)),
+                          dim3(kThreads), arguments, 0, stream);
+}
+template cudaError_t launch_adamw(const AdamWTable<kFewTensors>&, int, cudaStream_t);
+template cudaError_t launch_adamw(const AdamWTable<kManyTensors>&, int, cudaStream_t);
+
+cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream) {
+  sgd_kernel<<<grid_of_elements(args.count, multiprocessors), kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_lamb_direction(const AdamWTensor& tensor, const AdamWSettings& settings,
+                                  float* update, int multiprocessors, cudaStream_t stream) {
+  lamb_direction_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
+      tensor, settings, update);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_lamb_apply(const AdamWTensor& tensor, const StepState* state,
+                              const float* update, const double* squares, double max_trust_ratio,
+                              int multiprocessors, cudaStream_t stream) {
+  lamb_apply_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
+      tensor, state, update, squares, max_trust_ratio);
+  return cudaGetLastError();
+}
+
+template <int capacity>
+cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,
+                           cudaStream_t stream) {
+  void* arguments[] = {const_cast<SquaresTable<capacity>*>(&table), &partial};
+  return cudaLaunchKernel(squares_kernel<capacity>, dim3(squares_blocks(table.chunks)),
+                          dim3(kThreads), arguments, 0, stream);
+}
+template cudaError_t launch_squares(const SquaresTable<kFewSquares>&, double*, cudaStream_t);
+template cudaError_t launch_squares(const SquaresTable<kManySquares>&, double*, cudaStream_t);
+
+cudaError_t launch_squares_total(const double* partial, int count, double* out, bool accumulate,
+                                 cudaStream_t stream) {
+  squares_total_kernel<<<1, kThreads, 0, stream>>>(partial, count, out, accumulate);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
+                              int multiprocessors, cudaStream_t stream) {
+  non_finite_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
+      tensor, found);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
+                            cudaStream_t stream) {
+  set_step_kernel<<<1, 1, 0, stream>>>(state, learning_rate, unscale);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
+                                StepState* state, cudaStream_t stream) {
+  begin_update_kernel<<<1, 1, 0, stream>>>(sum_of_squares, max_norm, norm, state);
+  return cudaGetLastError();
+}
+
+}  // namespace shoal::kernels

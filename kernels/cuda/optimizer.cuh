@@ -1,0 +1,111 @@
+// Launchers of optimizer.cu: plain structs, so that nvcc reads nothing of the house.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/kernels/random.h"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+// Tensors are cut into chunks that blocks take in turn; first_chunk counts those of the tensors
+// before. Descriptors travel as kernel parameters: nothing is uploaded, and a captured launch keeps
+// its own.
+inline constexpr std::int64_t kAdamWChunk = 4096;
+inline constexpr std::int64_t kSquaresChunk = 8192;
+inline constexpr int kFewTensors = 48, kManyTensors = 480;
+
+struct AdamWTensor {
+  float *master, *first_moment, *second_moment;
+  const float* gradient;
+  void* parameter;  // null: the master is the parameter
+  std::int64_t count;
+  double weight_decay;
+  std::uint32_t first_chunk;
+  DType copy;          // of `parameter`
+  std::uint8_t whole;  // every pointer suits accesses of four elements
+};
+
+// f64: factors are made of them on the device, where the step is.
+struct AdamWSettings {
+  const StepState* state;
+  double beta1, beta2, epsilon;
+  FaultRecord* fault;
+};
+
+template <int capacity>
+struct AdamWTable {
+  AdamWSettings settings;
+  std::uint32_t tensors, chunks;
+  AdamWTensor tensor[capacity];
+};
+// A launch's parameters end at 32764 bytes (CUDA 12.1; 4096 before).
+static_assert(sizeof(AdamWTable<kManyTensors>) <= 32764 && sizeof(AdamWTable<kFewTensors>) <= 4096);
+
+template <int capacity>
+cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
+                         cudaStream_t stream);
+
+struct SgdTensor {
+  float *master, *momentum_buffer;  // momentum_buffer null: no momentum
+  const float* gradient;
+  void* parameter;
+  std::int64_t count;
+  DType copy;
+  bool whole, nesterov;
+  float momentum, one_minus_dampening, weight_decay;
+  const StepState* state;
+  FaultRecord* fault;
+};
+cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream);
+
+// Moments, and update = their direction + weight_decay * master.
+cudaError_t launch_lamb_direction(const AdamWTensor& tensor, const AdamWSettings& settings,
+                                  float* update, int multiprocessors, cudaStream_t stream);
+// master -= learning rate * trust * update; squares [2]: sums of squares of master and update.
+cudaError_t launch_lamb_apply(const AdamWTensor& tensor, const StepState* state,
+                              const float* update, const double* squares, double max_trust_ratio,
+                              int multiprocessors, cudaStream_t stream);
+
+struct SquaresTensor {
+  const void* data;
+  std::int64_t count;
+  std::uint32_t first_chunk;
+  DType type;
+  std::uint8_t whole;
+};
+inline constexpr int kFewSquares = 128, kManySquares = 1280;
+template <int capacity>
+struct SquaresTable {
+  std::uint32_t tensors, chunks;
+  SquaresTensor tensor[capacity];
+};
+static_assert(sizeof(SquaresTable<kManySquares>) <= 32000 &&
+              sizeof(SquaresTable<kFewSquares>) <= 4000);
+
+// At most this many sums come of one table, whatever the device, so that they always add up alike.
+inline constexpr int kSquaresSums = 1024;
+inline int squares_blocks(std::uint32_t chunks) {
+  return chunks < kSquaresSums ? static_cast<int>(chunks) : kSquaresSums;
+}
+// partial [squares_blocks(chunks)] = sums of squares of every squares_blocks(chunks)-th chunk.
+template <int capacity>
+cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,
+                           cudaStream_t stream);
+// out[0] (+)= sum of partial [count]
+cudaError_t launch_squares_total(const double* partial, int count, double* out, bool accumulate,
+                                 cudaStream_t stream);
+
+// found[0] = 1 where any element is inf or NaN; else it is left alone.
+cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
+                              int multiprocessors, cudaStream_t stream);
+
+cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
+                            cudaStream_t stream);
+cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
+                                StepState* state, cudaStream_t stream);
+
+}  // namespace shoal::kernels
