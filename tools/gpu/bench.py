@@ -1,6 +1,264 @@
-"""The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, interleaved."""
+"""The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, in turns (ours, theirs,
+ours, theirs) on the same GPU in the same call; medians. Rows are named kernels, step-MODEL, capture,
+memory; --only picks some of them."""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+
+# Sequences a step of both sides, T = 1024: enough that more are hardly faster (32k to 8k tokens).
+BATCHES = {"gpt2": 32, "gpt2-medium": 16, "gpt2-large": 8, "gpt2-xl": 8}
+COMPILE = {"gpt2": "whole", "gpt2-medium": "whole", "gpt2-large": "blocks", "gpt2-xl": "blocks"}
+# Seconds each needs, about; a row that no longer fits is left out, and that is said.
+NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-large": 70, "step-gpt2-xl": 80,
+         "capture": 30, "memory": 90}
+
+
+class Bench:
+    def __init__(self, context):
+        self.context = context
+        self.deadline = time.time() + (context.limit or 500)
+        self.rows = []
+        self.program = os.path.join(context.home, "bin", "gpt2_gpu_step")
+        self.cache = os.path.join(context.home, "algorithms")  # kept between calls
+        os.makedirs(self.cache, exist_ok=True)
+        # PyTorch runs in its own environment, with its own libraries.
+        self.peer_environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.peer_environment.pop("LD_LIBRARY_PATH", None)
+        if "LD_LIBRARY_PATH" in os.environ:
+            self.peer_environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+
+    def left(self):
+        return max(1.0, self.deadline - time.time())
+
+    def add(self, **row):
+        self.rows.append(row)
+        with open(os.path.join(self.context.out, "rows.jsonl"), "a") as file:
+            file.write(json.dumps(row) + "\n")
+        return row
+
+    def log(self, name, text):
+        with open(os.path.join(self.context.out, f"bench.{name}.log"), "a") as file:
+            file.write(text)
+
+    def ours(self, row, seconds=100, quiet=False, **options):
+        """One run of gpt2_gpu_step; its report, or None."""
+        path = os.path.join(self.context.out, "step.json")
+        if os.path.exists(path):
+            os.remove(path)
+        command = [self.program, "--json", path, "--algorithm-cache", self.cache]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        try:
+            done = subprocess.run(command, env=self.context.environment, capture_output=True, text=True,
+                                  timeout=min(seconds, self.left()))
+            text, problem = done.stdout + done.stderr, done.returncode
+        except subprocess.TimeoutExpired as late:
+            text, problem = f"{late.stdout or ''}{late.stderr or ''}", f"took more than {late.timeout:.0f} s"
+        self.log(row, " ".join(command) + "\n" + text + "\n")
+        if problem or not os.path.exists(path):
+            line = next((l for l in reversed(text.strip().split("\n")) if l.strip()), "")
+            if not quiet:
+                self.add(row=row, peer="shoal", error=f"{problem}: {line}"[:400], options=options)
+                print(f"{row}: gpt2_gpu_step: {problem}: {line}"[:400])
+            return None
+        with open(path) as file:
+            report = json.load(file)
+        if not quiet:
+            self.add(row=row, peer="shoal", **report)
+        return report
+
+    def peer_command(self, **options):
+        command = [sys.executable if has_torch(sys.executable) else "python3",
+                   os.path.join(self.context.home, "bench", "gpu", "pytorch_gpt2.py")]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        return command
+
+
+def has_torch(python):
+    return subprocess.run([python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"],
+                          capture_output=True).returncode == 0
+
+
+class Peer:
+    """pytorch_gpt2.py --serve: one answer a round."""
+
+    def __init__(self, bench, row, **options):
+        self.bench, self.row = bench, row
+        self.log = open(os.path.join(bench.context.out, f"bench.{row}.pytorch.log"), "a")
+        self.process = subprocess.Popen(bench.peer_command(serve=True, **options), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        env=bench.peer_environment)
+        self.facts = self.read(180)
+
+    def read(self, seconds):
+        until = time.time() + min(seconds, self.bench.left())
+        while time.time() < until:
+            if select.select([self.process.stdout], [], [], 0.5)[0]:
+                line = self.process.stdout.readline()
+                if line:
+                    return json.loads(line)
+            if self.process.poll() is not None:
+                break
+        return None
+
+    def round(self, seconds=60):
+        if self.facts is None or self.process.poll() is not None:
+            return None
+        self.process.stdin.write("round\n")
+        self.process.stdin.flush()
+        answer = self.read(seconds)
+        if answer:
+            self.bench.add(row=self.row, **answer)
+        return answer
+
+    def close(self):
+        if self.facts is None:
+            self.bench.add(row=self.row, peer="pytorch", error="did not start (log)")
+            print(f"{self.row}: pytorch_gpt2.py did not start; see bench.{self.row}.pytorch.log")
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def median(values):
+    values = sorted(values)
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+def steps(bench, model):
+    """ours, theirs, ours, theirs."""
+    row, batch = f"step-{model}", BATCHES[model]
+    options = dict(model=model, batch=batch, length=1024, steps=10)
+    # The first run also times and keeps the products' algorithms.
+    ours = [bench.ours(row, warmup=5, capture="on", **options)]
+    peer = Peer(bench, row, compile=COMPILE[model], warmup=3, **options)
+    theirs = [peer.round()]
+    ours.append(bench.ours(row, warmup=5, capture="on", **options))
+    theirs.append(peer.round())
+    peer.close()
+    if model == "gpt2":
+        bench.ours(row + "-profile", warmup=3, profile=True, **options)
+        other = Peer(bench, row, compile="whole", warmup=3, precision="autocast", **options)
+        theirs_autocast = other.round()
+        other.close()
+        if theirs_autocast:
+            bench.add(row=row + "-autocast", tokens_per_second=theirs_autocast["tokens_per_second"])
+    a = [r["tokens_per_second"] for r in ours if r]
+    b = [r["tokens_per_second"] for r in theirs if r]
+    summary = dict(row=row, summary=True, model=model, batch=batch, shoal=median(a) if a else None,
+                   pytorch=median(b) if b else None, ratio=median(a) / median(b) if a and b else None,
+                   compile_seconds=peer.facts.get("start_seconds") if peer.facts else None,
+                   attention=peer.facts.get("attention") if peer.facts else None,
+                   tflops=ours[-1].get("tflops") if ours[-1] else None)
+    return bench.add(**summary)
+
+
+def kernels(bench):
+    program = os.path.join(bench.context.home, "bin", "shoal_bench_gpu")
+    try:
+        done = subprocess.run([program, "--cache", bench.cache], env=bench.context.environment, capture_output=True, text=True,
+                              timeout=min(90, bench.left()))
+        text = done.stdout
+        bench.log("kernels", done.stdout + done.stderr)
+        if done.returncode:
+            print(f"kernels: {done.stderr.strip()[:300]}")
+    except subprocess.TimeoutExpired as late:
+        text = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        print("kernels: took too long")
+    for line in text.split("\n"):
+        if line.startswith("{"):
+            row = bench.add(row="kernels", **json.loads(line))
+            if "error" in row:
+                print(f"  {row['operation']:28} {row['error'][:160]}")
+                continue
+            print(f"  {row['operation']:28} {row['shape']:28} {row['us']:10.1f} us {row['gb_per_s']:6.0f} GB/s "
+                  f"({row['bandwidth_fraction']:.2f}) {row['tflops']:6.1f} TFLOP/s ({row['matmul_fraction']:.2f})")
+
+
+def capture(bench):
+    for batch, length in ((1, 1024), (1, 128)):
+        options = dict(model="gpt2", batch=batch, length=length, steps=30, warmup=8)
+        off = bench.ours("capture", capture="off", **options)
+        on = bench.ours("capture", capture="on", **options)
+        if on and off:
+            row = bench.add(row="capture", summary=True, batch=batch, length=length, off_ms=off["step_ms"],
+                            on_ms=on["step_ms"], ratio=off["step_ms"] / on["step_ms"],
+                            same_loss=on["loss"] == off["loss"])
+            print(f"  capture {batch} x {length}: {row['off_ms']:.3f} -> {row['on_ms']:.3f} ms, "
+                  f"{row['ratio']:.2f} x; the same loss: {row['same_loss']}")
+
+
+def memory(bench, cap=40, length=512):
+    """The largest batch of GPT-2 124M under `cap` GB: PyTorch eager's and ours."""
+    found = {}
+    for precision in ("autocast", "pure"):
+        try:
+            done = subprocess.run(bench.peer_command(model="gpt2", length=length, compile="off", precision=precision,
+                                                     memory_cap=cap, find_batch=True),
+                                  env=bench.peer_environment, capture_output=True, text=True,
+                                  timeout=min(120, bench.left()))
+        except subprocess.TimeoutExpired:
+            print("  memory: PyTorch's search took too long")
+            continue
+        bench.log("memory", done.stderr)
+        if done.returncode == 0:
+            found[precision] = bench.add(row="memory", **json.loads(done.stdout.strip().split("\n")[-1]))["batch"]
+    # Memory grows by the same bytes for each sequence: two runs say where the cap is.
+    options = dict(model="gpt2", length=length, steps=3, warmup=4, memory_cap=cap, capture="on")
+    sizes = {}
+    for batch in (16, 48):
+        report = bench.ours("memory", batch=batch, **options)
+        if report:
+            sizes[batch] = report["memory"]["held_peak"]
+    best = None
+    if len(sizes) == 2:
+        each = (sizes[48] - sizes[16]) / 32
+        guess = int(48 + (cap * 1e9 - sizes[48]) / max(each, 1))
+        for batch in (guess, int(guess * 0.97), int(guess * 0.93), int(guess * 0.85)):
+            if best is None and bench.left() > 15:
+                best = bench.ours("memory", batch=batch, quiet=True, **options)
+    row = bench.add(row="memory", summary=True, cap_gb=cap, length=length, pytorch=found,
+                    shoal=best["batch"] if best else None,
+                    tokens_per_second=best["tokens_per_second"] if best else None,
+                    held_peak=best["memory"]["held_peak"] if best else None)
+    print(f"  memory: largest batch under {cap} GB at T = {length}: PyTorch eager {found}, ours {row['shoal']}")
 
 
 def run(context):
-    print("bench: this bundle holds no benchmark yet")
-    return dict(ok=False, rows=[])
+    bench = Bench(context)
+    work = {"kernels": lambda: kernels(bench),
+            **{f"step-{m}": (lambda m=m: steps(bench, m)) for m in BATCHES},
+            "capture": lambda: capture(bench), "memory": lambda: memory(bench)}
+    left_out = []
+    for name, what in work.items():
+        if not re.search(context.only or "", name):
+            continue
+        if bench.left() < NEEDS[name] * 0.6:
+            left_out.append(name)
+            continue
+        began = time.time()
+        try:
+            what()
+        except Exception as problem:  # the other rows are worth having
+            bench.add(row=name, error=repr(problem)[:300])
+            print(f"{name}: {problem!r}"[:300])
+        print(f"{name}: {time.time() - began:.0f} s")
+    print(f"\n{'step, tokens/s':18} {'batch':>5} {'Shoal':>9} {'PyTorch':>9} {'ratio':>6} {'TFLOP/s':>8} "
+          f"{'attention':>9} {'compile s':>9}")
+    for row in bench.rows:
+        if row.get("summary") and "model" in row:
+            def cell(key, form):
+                return format(row[key], form) if row.get(key) is not None else "-"
+            print(f"{row['row']:18} {row['batch']:5} {cell('shoal', '.0f'):>9} {cell('pytorch', '.0f'):>9} "
+                  f"{cell('ratio', '.2f'):>6} {cell('tflops', '.0f'):>8} {row['attention'] or '-':>9} "
+                  f"{cell('compile_seconds', '.0f'):>9}")
+    if left_out:
+        print(f"left out for want of time: {', '.join(left_out)}")
+    return dict(ok=not left_out and not any("error" in r for r in bench.rows), rows=bench.rows, left_out=left_out)

@@ -7,7 +7,7 @@ source tools/dev-common.sh
 limit_mib=50
 
 # Programs packed, of those that this tree has; or those that are named.
-programs=(kernels_test gpu_test gpu_ranks_test nn_autograd_test nn_layers_test nn_models_test nn_optim_test
+programs=(kernels_test gpu_test gpu_multirank_test collectives_device_test nn_autograd_test nn_layers_test nn_models_test nn_optim_test nn_capture_test
   runtime_device_test runtime_memory_test
   parallel_tensor_test parallel_data_test parallel_shard_test parallel_executor_test parallel_activation_test
   gpt2_gpu_step shoal_bench_gpu)
@@ -44,7 +44,8 @@ chmod -R u+w "$stage"
 strip --strip-unneeded "$stage"/lib/* 2> /dev/null || true
 cp -r tools/gpu "$stage/tools/gpu"
 cp -r tests/golden "$stage/tests/golden"
-[ ! -d bench/gpu ] || cp -r bench/gpu "$stage/bench/gpu"
+cp -r bench/gpu "$stage/bench/gpu"
+find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 printf '{"commit": "%s", "changed": %s, "date": "%s", "nvcc": "%s", "cudnn": "%s"}\n' \
   "$(git rev-parse HEAD)" "$(git diff --quiet HEAD && echo false || echo true)" "$(date -u +%FT%TZ)" \
   "$(sed -n 's/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)").*/\1/p' build/gpu/CMakeFiles/*/CMakeCUDACompiler.cmake)" \

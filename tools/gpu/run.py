@@ -5,7 +5,7 @@ PIECE is unit (every kernel and model test on the device), multirank (ranks that
 sanitize (compute-sanitizer over small shapes) or bench (beside PyTorch, in the same call); several
 may be named. Each ends within --limit seconds. report.json, in --out, holds the device, the
 versions, every program's counts with the names of what failed, and every benchmark row; reports of
-earlier pieces in --out are kept in it. Logs lie beside it.
+earlier pieces in --out are kept in it. PIECE.logs.tar.gz beside it holds what programs printed.
 """
 
 import argparse
@@ -13,8 +13,10 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tarfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -104,7 +106,10 @@ def main():
     for piece in arguments.pieces:
         began = time.time()
         result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-        context = tests.Context(home=HOME, environment=environment, out=arguments.out,
+        work = os.path.join(HOME, "work", piece)
+        shutil.rmtree(work, ignore_errors=True)
+        os.makedirs(work)
+        context = tests.Context(home=HOME, environment=environment, out=work,
                                 limit=arguments.limit, jobs=arguments.jobs or os.cpu_count() // 2 or 1,
                                 filter=arguments.filter, only=arguments.only)
         run = {"unit": tests.unit, "multirank": tests.multirank, "sanitize": tests.sanitize,
@@ -114,6 +119,8 @@ def main():
         report["pieces"][piece] = result
         with open(path, "w") as file:
             json.dump(report, file, indent=1)
+        with tarfile.open(os.path.join(arguments.out, f"{piece}.logs.tar.gz"), "w:gz") as tar:
+            tar.add(work, piece)
         ok = ok and result.get("ok", True)
     print(f"report: {path}")
     sys.exit(0 if ok else 1)

@@ -3,7 +3,6 @@ batch of tests, since an illegal access spoils the rest of its process."""
 
 import concurrent.futures
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -57,12 +56,10 @@ def list_tests(program, environment, chosen="*"):
     return listed_names(done.stdout), done.stderr.strip()[:300] if done.returncode else ""
 
 
-def run_batch(context, program, tests, seconds, prefix=(), tag=""):
+def run_batch(context, program, tests, seconds, prefix=()):
     """One process for `tests`; {test: (result, message)}, its seconds and its whole text."""
     path = os.path.join(context.home, "bin", program.name)
-    log = os.path.join(context.out, "logs", f"{program.name}{tag}.{tests[0].replace('/', '_')}.json")
-    os.makedirs(os.path.dirname(log), exist_ok=True)
-    command = [*prefix, path, f"--gtest_filter={':'.join(tests)}", f"--gtest_output=json:{log}"]
+    command = [*prefix, path, f"--gtest_filter={':'.join(tests)}"]
     began, ended = time.time(), "ended"
     process = subprocess.Popen(command, env={**context.environment, **program.environment},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -89,8 +86,6 @@ def run_batch(context, program, tests, seconds, prefix=(), tag=""):
             results[name] = ("failed", first_failure(body))
     for name in tests:
         results.setdefault(name, ("failed", f"not reached: the process {ended}: {last_lines(text)}"))
-    if os.path.exists(log):
-        os.remove(log)
     return results, time.time() - began, text
 
 
@@ -182,6 +177,7 @@ def unit(context):
     programs = [Program("kernels_test", ON_DEVICE, each=True), Program("gpu_test", ON_DEVICE),
                 Program("nn_autograd_test", IN_PLACE), Program("nn_layers_test", IN_PLACE),
                 Program("nn_models_test", IN_PLACE), Program("nn_optim_test", IN_PLACE),
+                Program("nn_capture_test"),
                 Program("runtime_device_test", ON_DEVICE), Program("runtime_memory_test", ON_DEVICE)]
     for program in programs:
         program.environment = with_sources(context, program.environment)
@@ -191,7 +187,7 @@ def unit(context):
 
 
 def multirank(context):
-    programs = [Program("gpu_ranks_test", ON_DEVICE, each=True),
+    programs = [Program("gpu_multirank_test", ON_DEVICE, each=True), Program("collectives_device_test"),
                 *(Program(f"parallel_{part}_test", IN_PLACE)
                   for part in ("tensor", "data", "shard", "executor", "activation"))]
     for program in programs:
@@ -229,7 +225,7 @@ def sanitize(context):
         tool, batch = item
         prefix = [sanitizer, "--tool", tool, *TOOLS[tool], "--error-exitcode", "99", "--print-limit", "5"]
         results, seconds, text = run_batch(context, program, batch, max(1, deadline - time.time()),
-                                           prefix, "." + tool)
+                                           prefix)
         return tool, batch, results, seconds, text
 
     work = [(tool, [name]) for tool in tools for name in names]
