@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Training steps of GPT-2 in PyTorch on one GPU, as fast as it goes there: the peer of gpt2_gpu_step.
+
+The same work as ours: bf16 forward and backward, updates of f32 masters, the norm of all gradients
+clipped to 1, AdamW; tied head; no dropout. --precision pure (the default) keeps bf16 weights, which
+each update refreshes from the masters, and a bf16 residual stream, as ours does; autocast keeps f32
+weights, f32 gradients and an f32 residual stream.
+
+It uses what PyTorch has for speed: torch.compile (--compile whole, or blocks: each block and the
+head by themselves, which compiles faster), fused AdamW, scaled_dot_product_attention with
+FlashAttention or cuDNN, whichever is faster at this shape (measured first), a vocabulary padded to a
+multiple of 128, and no synchronisation within the steps.
+
+Without a mode it runs --steps steps after --warmup and prints one JSON line. --serve answers each
+line `round` on stdin with one such line, after {"event": "ready"}, and gives what it does not need
+between rounds back to the GPU. --find-batch prints the largest batch that runs within --memory-cap.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+MODELS = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280),
+          "gpt2-xl": (48, 25, 1600)}
+VOCABULARY, PADDED = 50257, 50304
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp_in, self.mlp_out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):  # [B, T, C]
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2)
+                   for t in self.qkv(self.ln_1(x)).split(width, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp_out(F.gelu(self.mlp_in(self.ln_2(x)), approximate="tanh"))
+
+
+class Head(nn.Module):
+    """The last norm, the tied head and the loss."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, x, weight, targets):
+        logits = F.linear(self.ln_f(x), weight)
+        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.reshape(-1))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, model, positions):
+        super().__init__()
+        layers, heads, width = MODELS[model]
+        self.wte, self.wpe = nn.Embedding(PADDED, width), nn.Embedding(positions, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.head = Head(width)
+        for name, parameter in self.named_parameters():
+            if "ln_" in name:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                residual = name.endswith(("out.weight", "mlp_out.weight"))
+                nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * layers) if residual else 1))
+
+    def forward(self, ids, targets):  # both [B, T]
+        x = self.wte(ids) + self.wpe(torch.arange(ids.size(1), device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x, self.wte.weight, targets)
+
+
+def time_attention(name, batch, length, heads, dim):
+    """Milliseconds of forward and backward with one backend; None where it cannot."""
+    q, k, v = (torch.randn(batch, length, heads, dim, device="cuda", dtype=torch.bfloat16)
+               .transpose(1, 2).requires_grad_() for _ in range(3))
+    grad = torch.randn_like(q)
+
+    def once():
+        with sdpa_kernel([BACKENDS[name]]):
+            torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), grad)
+
+    try:
+        for _ in range(3):
+            once()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(10):
+            once()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 10
+    except RuntimeError as problem:
+        print(f"{name}: {problem}", file=sys.stderr)
+        return None
+
+
+class Training:
+    def __init__(self, args, attention):
+        self.args, self.attention = args, attention
+        with torch.device("cuda"):
+            self.model = Gpt2(args.model, max(1024, args.length))
+        self.masters = None
+        if args.precision == "pure":
+            self.masters = [nn.Parameter(p.detach().clone()) for p in self.model.parameters()]
+            self.model.to(torch.bfloat16)
+        updated = self.masters or list(self.model.parameters())
+        groups = [dict(params=[p for p in updated if p.dim() > 1], weight_decay=0.1),
+                  dict(params=[p for p in updated if p.dim() == 1], weight_decay=0.0)]
+        self.optimizer = torch.optim.AdamW(groups, lr=3e-4, fused=True)
+        self.loss_of = self.model
+        if args.compile == "whole":
+            self.loss_of = torch.compile(self.model, mode=args.compile_mode or None)
+        elif args.compile == "blocks":
+            for module in [*self.model.blocks, self.model.head]:
+                module.compile(mode=args.compile_mode or None)
+        tokens = torch.randint(VOCABULARY, (args.batch, args.length + 1), device="cuda")
+        self.ids, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def step(self):
+        autocast = torch.autocast("cuda", torch.bfloat16) if self.masters is None else contextlib.nullcontext()
+        with sdpa_kernel([BACKENDS[self.attention]]):
+            with autocast:
+                loss = self.loss_of(self.ids, self.targets)
+            loss.backward()
+        parameters = list(self.model.parameters())
+        if self.masters:
+            for master in self.masters:
+                if master.grad is None:
+                    master.grad = torch.empty_like(master)
+            torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in parameters])
+        nn.utils.clip_grad_norm_(self.masters or parameters, 1.0, foreach=True)
+        self.optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+        if self.masters:
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, self.masters)
+        return loss.detach()
+
+
+def measure(training, args, facts):
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):  # memory that was given back is taken again
+        loss = training.step()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(args.steps + 1)]
+    torch.cuda.synchronize()
+    for mark in marks[:-1]:
+        mark.record()
+        loss = training.step()
+    marks[-1].record()
+    torch.cuda.synchronize()
+    times = sorted(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
+    ms = times[len(times) // 2]
+    return dict(operation="gpt2_step", peer=f"pytorch {torch.__version__}", model=args.model, batch=args.batch,
+                length=args.length, precision=args.precision, compile=args.compile, steps=args.steps,
+                step_ms=ms, tokens_per_second=args.batch * args.length / ms * 1e3, loss=loss.item(),
+                peak_bytes=torch.cuda.max_memory_allocated(),
+                peak_reserved_bytes=torch.cuda.max_memory_reserved(), **facts)
+
+
+def runs(args, attention):
+    """Whether three steps of this batch fit."""
+    training = None
+    try:
+        training = Training(args, attention)
+        for _ in range(3):
+            training.step()
+        torch.cuda.synchronize()
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        del training
+        torch.cuda.empty_cache()
+
+
+def find_batch(args, attention):
+    low, high = 0, 1
+    while high <= 4096 and runs(argparse.Namespace(**{**vars(args), "batch": high}), attention):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if runs(argparse.Namespace(**{**vars(args), "batch": middle}), attention):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="gpt2")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--precision", choices=["pure", "autocast"], default="pure")
+    parser.add_argument("--compile", choices=["off", "whole", "blocks"], default="whole")
+    parser.add_argument("--compile-mode", default="", help="torch.compile's: max-autotune, reduce-overhead ...")
+    parser.add_argument("--attention", choices=["best", *BACKENDS], default="best")
+    parser.add_argument("--memory-cap", type=float, default=0, help="GB (1e9 bytes) for PyTorch; 0: no cap")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--find-batch", action="store_true")
+    args = parser.parse_args()
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
+
+    def answer(row):
+        print(json.dumps(row), file=output, flush=True)
+
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    if args.memory_cap:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, args.memory_cap * 1e9 / total))
+    layers, heads, width = MODELS[args.model]
+    timed = {}
+    if args.attention == "best":
+        timed = {name: ms for name in BACKENDS
+                 if (ms := time_attention(name, args.batch, args.length, heads, width // heads)) is not None}
+        attention = min(timed, key=timed.get)
+    else:
+        attention = args.attention
+    torch.cuda.empty_cache()
+    facts = dict(attention=attention, attention_ms=timed)
+    if args.find_batch:
+        batch = find_batch(args, attention)
+        answer(dict(operation="largest_batch", peer=f"pytorch {torch.__version__}", model=args.model,
+                    length=args.length, precision=args.precision, compile=args.compile,
+                    memory_cap_gb=args.memory_cap, batch=batch, **facts))
+        return
+    start = time.perf_counter()
+    training = Training(args, attention)
+    for _ in range(args.warmup):
+        training.step()
+    torch.cuda.synchronize()
+    facts["start_seconds"] = round(time.perf_counter() - start, 1)
+    if not args.serve:
+        answer(measure(training, args, facts))
+        return
+    torch.cuda.empty_cache()
+    answer(dict(event="ready", **facts))
+    for line in sys.stdin:
+        if line.strip() == "quit":
+            break
+        answer(measure(training, args, facts))
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
