@@ -1,0 +1,404 @@
+// Cross-entropy row by row: one block a row. The first pass reads the row once, keeps it in shared
+// memory as it came, and gathers its largest logit and the sum of exponentials at once ("online
+// softmax", Milakov and Gimelshein, 2018); the second makes gradients of what was kept. Each thread
+// meets the same elements in both passes, so that a row may be overwritten in place.
+#include "shoal/kernels/cuda/loss.cuh"
+#include "shoal/kernels/cuda/vector.cuh"
+
+namespace shoal::kernels {
+namespace {
+
+constexpr int kVector = 8;
+constexpr int kMostThreads = 512;
+constexpr int kAhead = 4;  // loads of a thread in flight
+constexpr int kSumThreads = 256;
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+// Over a block, in the order of its warps; the same in every thread. `room` [32] must not be in use
+// by a call before without a barrier between.
+template <class T, class Combine>
+__device__ __forceinline__ T over_block(T value, T* room, const Combine& combine) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, step));
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = room[0];
+  for (int warp = 1; warp < warps; ++warp) value = combine(value, room[warp]);
+  return value;
+}
+struct Add {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Largest {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// exp(x - largest) where everything may still be -inf.
+__device__ __forceinline__ float finite_or_zero(float largest) {
+  return largest == -INFINITY ? 0.0f : largest;
+}
+
+// What a thread knows of its part of a row.
+struct Online {
+  float largest = -INFINITY, sum = 0, total = 0;  // sum: of exp(logit - largest)
+
+  // x is -inf beyond `valid`.
+  template <int N>
+  __device__ __forceinline__ void take(const float (&x)[N], std::int64_t valid, bool with_total) {
+    float top = x[0];
+#pragma unroll
+    for (int j = 1; j < N; ++j) top = fmaxf(top, x[j]);
+    top = fmaxf(largest, top);
+    const float shift = finite_or_zero(top);
+    sum *= __expf(largest - shift);
+    largest = top;
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += __expf(x[j] - shift);
+    if (!with_total) return;
+#pragma unroll
+    for (int j = 0; j < N; ++j) total += j < valid ? x[j] : 0.0f;
+  }
+};
+
+// f(pack, column) for a thread's packs of [0, columns), kAhead of them read before the first is
+// used.
+template <int N, class T, class F>
+__device__ __forceinline__ void each_pack(const T* row, std::int64_t columns, const F& f) {
+  const std::int64_t stride = static_cast<std::int64_t>(blockDim.x) * N;
+  for (std::int64_t base = static_cast<std::int64_t>(threadIdx.x) * N; base < columns;
+       base += kAhead * stride) {
+    Pack<T, N> pack[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (base + k * stride < columns) pack[k] = load_pack<N>(row + base + k * stride);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (base + k * stride < columns) f(pack[k], base + k * stride);
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void widen(const Pack<T, N>& pack, std::int64_t valid, float (&x)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = j < valid ? widened(pack.v[j]) : -INFINITY;
+}
+
+// The gradient of a row without a target.
+template <class G, int N>
+__device__ void clear_row(G* gradient, std::int64_t leading) {
+  constexpr float zeros[N] = {};
+  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N; column < leading;
+       column += static_cast<std::int64_t>(blockDim.x) * N)
+    store(zeros, gradient + column);
+}
+
+// A row's target, or -1: one that does not exist is reported, and is none.
+__device__ __forceinline__ std::int32_t target_of(const std::int32_t* targets, std::int64_t row,
+                                                  std::int64_t first_row, std::int64_t classes,
+                                                  FaultRecord* fault) {
+  const std::int32_t target = targets[row];
+  if (target < classes) return target < 0 ? -1 : target;
+  if (threadIdx.x == 0)
+    report(fault, Fault::target_outside_vocabulary, first_row + row, target, classes);
+  return -1;
+}
+
+template <class T, class G, int N>
+__global__ void __launch_bounds__(kMostThreads, 2)
+    cross_entropy_kernel(const __grid_constant__ CrossEntropyLaunch args, bool keep) {
+  extern __shared__ __align__(16) unsigned char kept_bytes[];  // [leading] of T, where `keep`
+  __shared__ float room[3][32];
+  const std::int64_t row = blockIdx.x;
+  const T* logits = static_cast<const T*>(args.logits) + row * args.leading;
+  G* gradient = args.gradient ? static_cast<G*>(args.gradient) + row * args.leading : nullptr;
+  const std::int32_t target =
+      target_of(args.targets, row, args.first_row, args.classes, args.fault);
+  if (target < 0) {
+    if (gradient) clear_row<G, N>(gradient, args.leading);
+    if (threadIdx.x > 0) return;
+    args.token_loss[row] = 0;
+    if (args.correct) args.correct[row] = 0;
+    return;
+  }
+  // Before anybody overwrites it: the barriers of over_block lie between.
+  const float at_target = widened(logits[target]);
+  const bool smooth = args.label_smoothing > 0;
+  T* kept = reinterpret_cast<T*>(kept_bytes);
+  Online mine;
+  each_pack<N>(logits, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
+    if (keep) *reinterpret_cast<Pack<T, N>*>(kept + column) = pack;
+    float x[N];
+    widen(pack, args.classes - column, x);
+    mine.take(x, args.classes - column, smooth);
+  });
+  const float largest = over_block(mine.largest, room[0], Largest{});
+  const float sum =
+      over_block(mine.sum * __expf(mine.largest - finite_or_zero(largest)), room[1], Add{});
+  // Not with 0: the total is infinite where a class is masked by -inf.
+  const float total = smooth ? over_block(mine.total, room[2], Add{}) : 0.0f;
+  const T* again = keep ? kept : logits;
+  if (args.correct) {
+    bool earlier = at_target != largest;
+    if (!earlier)
+      each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) earlier |= column + j < target && widened(pack.v[j]) == largest;
+      });
+    earlier = __syncthreads_or(earlier) != 0;
+    if (threadIdx.x == 0) args.correct[row] = earlier ? 0 : 1;
+  }
+  const double smoothing = args.label_smoothing, n = static_cast<double>(args.classes);
+  if (threadIdx.x == 0) {
+    const double log_sum = static_cast<double>(largest) + log(static_cast<double>(sum));
+    double loss = (1 - smoothing) * (log_sum - static_cast<double>(at_target));
+    if (smooth) loss += smoothing * (log_sum - static_cast<double>(total) / n);
+    args.token_loss[row] = static_cast<float>(loss);
+  }
+  if (!gradient) return;
+  const float factor = args.scale / sum,
+              offset = smooth ? static_cast<float>(smoothing / n) * args.scale : 0.0f;
+  each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
+    float out[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      out[j] =
+          column + j < args.classes ? __expf(widened(pack.v[j]) - largest) * factor - offset : 0.0f;
+    store(out, gradient + column);
+  });
+  // By the thread that wrote the others of its pack. Subtracted before rounding, so that it is
+  // rounded once.
+  if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
+    gradient[target] = narrowed<G>(
+        args.scale * (__expf(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
+}
+
+__global__ void __launch_bounds__(1024)
+    loss_total_kernel(const float* token_loss, const std::int32_t* correct, std::int64_t rows,
+                      float* loss_sum, std::int32_t* correct_sum) {
+  __shared__ double losses[32];
+  __shared__ int hits[32];
+  double loss = 0;
+  int hit = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    loss += static_cast<double>(token_loss[row]);
+    if (correct_sum) hit += correct[row];
+  }
+  loss = over_block(loss, losses, Add{});
+  hit = over_block(hit, hits, Add{});
+  if (threadIdx.x > 0) return;
+  *loss_sum = static_cast<float>(loss);
+  if (correct_sum) *correct_sum = hit;
+}
+
+// A block sums 32 columns of one part of the rows, its warps taking rows in turn.
+template <class T>
+__global__ void __launch_bounds__(kSumThreads)
+    column_parts_kernel(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t leading,
+                        float* partial) {
+  constexpr int kWarps = kSumThreads / 32;
+  __shared__ float sums[kWarps][32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+  const std::int64_t a_part = (rows + gridDim.y - 1) / gridDim.y, begin = a_part * blockIdx.y,
+                     end = begin + a_part < rows ? begin + a_part : rows;
+  float sum = 0;
+  if (column < columns)
+    for (std::int64_t row = begin + warp; row < end; row += kWarps)
+      sum += widened(x[row * leading + column]);
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= columns) return;
+  sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += sums[w][lane];
+  partial[blockIdx.y * columns + column] = sum;
+}
+
+__global__ void __launch_bounds__(kSumThreads)
+    column_total_kernel(const float* partial, std::int64_t parts, std::int64_t columns, float* out,
+                        bool accumulate) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (column >= columns) return;
+  float sum = 0;
+  for (std::int64_t part = 0; part < parts; ++part) sum += partial[part * columns + column];
+  out[column] = accumulate ? out[column] + sum : sum;
+}
+
+__global__ void __launch_bounds__(kMostThreads)
+    shard_statistics_kernel(float* all, std::int64_t columns, const std::int32_t* targets,
+                            std::int64_t first_class, float* statistics) {
+  __shared__ float room[3][32];
+  const std::int64_t row = blockIdx.x;
+  float* logits = all + row * columns;
+  const std::int64_t target = targets[row] - first_class;  // a column, or outside
+  const float at_target =
+      targets[row] >= 0 && target >= 0 && target < columns ? logits[target] : 0.0f;
+  float largest = -INFINITY, total = 0;
+  each_pack<1>(logits, columns, [&](const Pack<float, 1>& pack, std::int64_t) {
+    largest = fmaxf(largest, pack.v[0]);
+    total += pack.v[0];
+  });
+  largest = over_block(largest, room[0], Largest{});
+  total = over_block(total, room[1], Add{});
+  float sum = 0;
+  each_pack<1>(logits, columns, [&](const Pack<float, 1>& pack, std::int64_t column) {
+    // A masked class has no probability, even where all are masked. A NaN goes into the sum.
+    const float value = pack.v[0] == -INFINITY ? 0.0f : expf(pack.v[0] - largest);
+    logits[column] = value;
+    sum += value;
+  });
+  sum = over_block(sum, room[2], Add{});
+  if (threadIdx.x == 0) {
+    float* out = statistics + 4 * row;
+    out[0] = largest;
+    out[1] = sum;
+    out[2] = at_target;
+    out[3] = total;
+  }
+}
+
+template <class G>
+__global__ void __launch_bounds__(kMostThreads)
+    shard_cross_entropy_kernel(const __grid_constant__ ShardLossLaunch args) {
+  __shared__ float shared_factor;
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t target = target_of(args.targets, row, 0, args.classes, args.fault);
+  G* gradient = args.gradient ? static_cast<G*>(args.gradient) + row * args.columns : nullptr;
+  if (target < 0) {
+    if (gradient) clear_row<G, 1>(gradient, args.columns);
+    if (threadIdx.x == 0) args.token_loss[row] = 0;
+    return;
+  }
+  const double smoothing = args.label_smoothing, n = static_cast<double>(args.classes),
+               scale = args.scale;
+  if (threadIdx.x == 0) {
+    const auto of = [&](std::int64_t rank) {
+      return args.statistics + 4 * (rank * args.rows + row);
+    };
+    float largest = -INFINITY;
+    double sum = 0, at_target = 0, total = 0;
+    for (std::int64_t rank = 0; rank < args.ranks; ++rank) largest = fmaxf(largest, of(rank)[0]);
+    for (std::int64_t rank = 0; rank < args.ranks; ++rank) {
+      const float* one = of(rank);
+      // A rank without classes, or with masked ones only, adds 0; not 0 times exp(-inf - -inf).
+      if (one[1] != 0)
+        sum += static_cast<double>(one[1]) *
+               exp(static_cast<double>(one[0]) - static_cast<double>(largest));
+      at_target += static_cast<double>(one[2]);
+      total += static_cast<double>(one[3]);
+    }
+    const double log_sum = static_cast<double>(largest) + log(sum);
+    double loss = (1 - smoothing) * (log_sum - at_target);
+    if (smoothing > 0) loss += smoothing * (log_sum - total / n);
+    args.token_loss[row] = static_cast<float>(loss);
+    // exp(own - largest) / sum; a NaN among the logits is in the sum.
+    shared_factor = static_cast<float>(
+        scale * exp(static_cast<double>(of(args.rank)[0]) - static_cast<double>(largest)) / sum);
+  }
+  if (!gradient) return;
+  __syncthreads();
+  const float factor = shared_factor, offset = static_cast<float>(scale * smoothing / n),
+              target_less = static_cast<float>(scale * (1 - smoothing));
+  const std::int64_t own_target = target - args.first_class;
+  each_pack<1>(args.exponentials + row * args.columns, args.columns,
+               [&](const Pack<float, 1>& pack, std::int64_t column) {
+                 float value = pack.v[0] * factor - offset;
+                 if (column == own_target) value -= target_less;
+                 gradient[column] = narrowed<G>(value);
+               });
+}
+
+// Threads for rows of so many packs: whole warps.
+int threads_for(std::int64_t packs) {
+  const std::int64_t wanted = (packs + 31) / 32 * 32;
+  return static_cast<int>(wanted < 32 ? 32 : wanted < kMostThreads ? wanted : kMostThreads);
+}
+
+template <class T, class G, int N>
+cudaError_t launch(const CrossEntropyLaunch& args, int shared_limit, cudaStream_t stream) {
+  const std::int64_t bytes = args.leading * static_cast<std::int64_t>(sizeof(T));
+  const bool keep = args.gradient != nullptr && bytes <= shared_limit;
+  const auto dynamic = static_cast<std::size_t>(keep ? bytes : 0);
+  if (dynamic > 40 * 1024) {  // more than every block may have unasked, beside its static memory
+    const cudaError_t status =
+        cudaFuncSetAttribute(cross_entropy_kernel<T, G, N>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (status != cudaSuccess) return status;
+  }
+  cross_entropy_kernel<T, G, N>
+      <<<static_cast<unsigned>(args.rows), threads_for(args.leading / N), dynamic, stream>>>(args,
+                                                                                             keep);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_cross_entropy(const CrossEntropyLaunch& args, int shared_limit,
+                                 cudaStream_t stream) {
+  const bool vectors = args.leading % kVector == 0 && aligned16(args.logits, args.gradient);
+  return with_training_type(args.type, [&](auto type) {
+    using T = decltype(type);
+    if (args.gradient && args.gradient_type != args.type)
+      return vectors ? launch<T, float, kVector>(args, shared_limit, stream)
+                     : launch<T, float, 1>(args, shared_limit, stream);
+    return vectors ? launch<T, T, kVector>(args, shared_limit, stream)
+                   : launch<T, T, 1>(args, shared_limit, stream);
+  });
+}
+
+cudaError_t launch_loss_total(const float* token_loss, const std::int32_t* correct,
+                              std::int64_t rows, float* loss_sum, std::int32_t* correct_sum,
+                              cudaStream_t stream) {
+  loss_total_kernel<<<1, 1024, 0, stream>>>(token_loss, correct, rows, loss_sum, correct_sum);
+  return cudaGetLastError();
+}
+
+std::int64_t column_parts(std::int64_t rows) {
+  constexpr std::int64_t kRows = 64, kMost = 64;
+  const std::int64_t parts = (rows + kRows - 1) / kRows;
+  return parts < kMost ? parts : kMost;
+}
+
+cudaError_t launch_column_sums(DType type, const void* x, std::int64_t rows, std::int64_t columns,
+                               std::int64_t leading, float* partial, float* out, bool accumulate,
+                               cudaStream_t stream) {
+  const std::int64_t parts = column_parts(rows);
+  const dim3 blocks(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>(parts));
+  const cudaError_t status = with_training_type(type, [&](auto element) {
+    using T = decltype(element);
+    column_parts_kernel<T><<<blocks, kSumThreads, 0, stream>>>(static_cast<const T*>(x), rows,
+                                                               columns, leading, partial);
+    return cudaGetLastError();
+  });
+  if (status != cudaSuccess) return status;
+  column_total_kernel<<<static_cast<unsigned>((columns + kSumThreads - 1) / kSumThreads),
+                        kSumThreads, 0, stream>>>(partial, parts, columns, out, accumulate);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_shard_statistics(float* logits, std::int64_t rows, std::int64_t columns,
+                                    const std::int32_t* targets, std::int64_t first_class,
+                                    float* statistics, cudaStream_t stream) {
+  shard_statistics_kernel<<<static_cast<unsigned>(rows), threads_for(columns), 0, stream>>>(
+      logits, columns, targets, first_class, statistics);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_shard_cross_entropy(const ShardLossLaunch& args, cudaStream_t stream) {
+  return with_training_type(args.gradient_type, [&](auto type) {
+    shard_cross_entropy_kernel<decltype(type)>
+        <<<static_cast<unsigned>(args.rows), threads_for(args.columns), 0, stream>>>(args);
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace shoal::kernels

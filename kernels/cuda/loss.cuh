@@ -1,0 +1,65 @@
+// Launchers of loss.cu. Rows and classes are at least 1 unless said.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+// Cross-entropy of rows of logits, and their gradients.
+struct CrossEntropyLaunch {
+  DType type, gradient_type;  // gradient_type: type, or f32
+  std::int64_t rows, classes;
+  const void* logits;  // [rows, leading]; columns from `classes` on are never read
+  void* gradient;      // [rows, leading], those columns become 0; null: not wanted; may be logits
+  std::int64_t leading;
+  const std::int32_t* targets;  // [rows]; negative: none
+  std::int64_t first_row;       // of all rows, for a report
+  FaultRecord* fault;
+  float label_smoothing, scale;
+  float* token_loss;      // [rows]; 0 where there is no target
+  std::int32_t* correct;  // [rows] 1 where the target is the first largest logit; null: not wanted
+};
+// `shared_limit`: bytes of dynamic shared memory that a block may have; rows that do not fit it are
+// read twice.
+cudaError_t launch_cross_entropy(const CrossEntropyLaunch& args, int shared_limit,
+                                 cudaStream_t stream);
+
+// loss_sum[0] = sum of token_loss, added in f64, and correct_sum[0] = that of correct (null: not
+// wanted), both [rows], rows may be 0. The order depends on the rows alone.
+cudaError_t launch_loss_total(const float* token_loss, const std::int32_t* correct,
+                              std::int64_t rows, float* loss_sum, std::int32_t* correct_sum,
+                              cudaStream_t stream);
+
+// out[column] (+)= sum over rows of x [rows, leading], f32; partial: [column_parts(rows), columns]
+// scratch.
+std::int64_t column_parts(std::int64_t rows);
+cudaError_t launch_column_sums(DType type, const void* x, std::int64_t rows, std::int64_t columns,
+                               std::int64_t leading, float* partial, float* out, bool accumulate,
+                               cudaStream_t stream);
+
+// LossKernels::shard_statistics; columns may be 0.
+cudaError_t launch_shard_statistics(float* logits, std::int64_t rows, std::int64_t columns,
+                                    const std::int32_t* targets, std::int64_t first_class,
+                                    float* statistics, cudaStream_t stream);
+
+// LossKernels::shard_cross_entropy; columns may be 0.
+struct ShardLossLaunch {
+  const float* exponentials;  // [rows, columns]
+  const float* statistics;    // [ranks, rows, 4]
+  std::int64_t rows, columns, ranks, rank;
+  const std::int32_t* targets;
+  std::int64_t first_class, classes;
+  FaultRecord* fault;
+  float label_smoothing, scale;
+  float* token_loss;
+  void* gradient;  // null: not wanted
+  DType gradient_type;
+};
+cudaError_t launch_shard_cross_entropy(const ShardLossLaunch& args, cudaStream_t stream);
+
+}  // namespace shoal::kernels
