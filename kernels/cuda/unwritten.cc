@@ -18,11 +18,6 @@ std::unique_ptr<CudaGemm> make_cuda_gemm(CudaRoom&, const std::string&) {
   unwritten("matrix products");
 }
 #endif
-#ifdef SHOAL_UNWRITTEN_elementwise
-std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom&) {
-  unwritten("elementwise work");
-}
-#endif
 #ifdef SHOAL_UNWRITTEN_norm
 std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom&) { unwritten("norms"); }
 #endif
@@ -32,14 +27,8 @@ std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom&) { unwritten("at
 #ifdef SHOAL_UNWRITTEN_loss
 std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom&, CudaGemm&) { unwritten("losses"); }
 #endif
-#ifdef SHOAL_UNWRITTEN_embedding
-std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom&) { unwritten("embeddings"); }
-#endif
 #ifdef SHOAL_UNWRITTEN_optimizer
 std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaRoom&) { unwritten("optimizers"); }
-#endif
-#ifdef SHOAL_UNWRITTEN_reduction
-std::unique_ptr<ReductionKernels> make_cuda_reduction(CudaRoom&) { unwritten("reductions"); }
 #endif
 
 }  // namespace shoal::kernels

@@ -1,0 +1,70 @@
+#include "shoal/kernels/cuda/embedding.cuh"
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+class CudaEmbedding final : public EmbeddingKernels {
+ public:
+  explicit CudaEmbedding(CudaRoom& room) : room_(room) {}
+
+  void embedding(ConstView ids, ConstView table, View out, bool accumulate,
+                 Stream stream) override {
+    check::embedding(ids, table, out);
+    const Launch at = begin(stream);
+    const EmbeddingShape shape = shape_of("embedding", ids, table);
+    check_cuda(launch_embedding(at, table.dtype, shape, static_cast<const std::int32_t*>(ids.data),
+                                table.data, out.data, accumulate, room_.fault()),
+               "embedding");
+  }
+
+  void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream stream) override {
+    check::embedding_backward(ids, dout, dtable);
+    const Launch at = begin(stream);
+    const EmbeddingShape shape = shape_of("embedding_backward", ids, dtable);
+    if (shape.count == 0 || shape.columns == 0) return;
+    // Positions have 32 bits.
+    SHOAL_CHECK(shape.count < std::int64_t{1} << 31, "embedding_backward: {} ids at once",
+                shape.count);
+    const EmbeddingSort sort(shape);
+    const Buffer scratch = room_.scratch(sort.bytes, stream);
+    check_cuda(launch_embedding_backward(at, dout.dtype, shape, sort,
+                                         static_cast<const std::int32_t*>(ids.data), dout.data,
+                                         static_cast<float*>(dtable.data),
+                                         static_cast<std::byte*>(scratch.data()), room_.fault()),
+               "embedding_backward");
+  }
+
+  void position_backward(ConstView dout, View dtable, Stream stream) override {
+    check::position_backward(dout, dtable);
+    check_cuda(launch_position_backward(begin(stream), dout.dtype, dout.shape[0],
+                                        dout.shape[1] * dout.shape[2], dout.data,
+                                        static_cast<float*>(dtable.data)),
+               "position_backward");
+  }
+
+ private:
+  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+
+  // An id outside the table is taken for 0, so there has to be a row 0.
+  static EmbeddingShape shape_of(const char* operation, const ConstView& ids,
+                                 const ConstView& table) {
+    const EmbeddingShape shape{ids.shape.count(), table.shape[0], table.shape[1]};
+    SHOAL_CHECK(shape.count == 0 || shape.vocabulary > 0, "{}: {} ids into a table without rows",
+                operation, shape.count);
+    return shape;
+  }
+
+  CudaRoom& room_;
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom& room) {
+  return std::make_unique<CudaEmbedding>(room);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,29 @@
+// Launchers of embedding.cu. Pointers are of the device and may have any alignment that their
+// elements allow. Ids outside [0, vocabulary) are reported and taken for 0; vocabulary >= 1.
+#pragma once
+
+#include <cstddef>
+
+#include "shoal/kernels/cuda/embedding_sort.cuh"
+#include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/kernels/cuda/launch.cuh"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+cudaError_t launch_embedding(Launch at, DType dtype, EmbeddingShape shape, const std::int32_t* ids,
+                             const void* table, void* out, bool accumulate, FaultRecord* fault);
+
+// dtable += rows of dout in the order of their positions: ids are sorted, stably, with their
+// positions; then each run of equal ids is added up. `scratch`: EmbeddingSort::bytes, aligned to
+// 256 bytes. 1 <= count < 2^31, columns >= 1.
+cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape shape,
+                                      const EmbeddingSort& sort, const std::int32_t* ids,
+                                      const void* dout, float* dtable, std::byte* scratch,
+                                      FaultRecord* fault);
+
+// dtable[i] += dout[b][i] for b in order; `plane` elements in each of `batch`.
+cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch, std::int64_t plane,
+                                     const void* dout, float* dtable);
+
+}  // namespace shoal::kernels

@@ -1,0 +1,48 @@
+// Elements at addresses of any alignment, by packs of 16 bytes where the addresses agree.
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/kernels/cuda/host_device.cuh"
+
+namespace shoal::kernels {
+
+// How `count` elements of `bytes` each are taken by packs of 16 bytes: `head` of them first, one by
+// one, up to where every pointer is aligned.
+struct PackedRange {
+  enum Access { by_bytes, by_elements, by_packs } access = by_packs;
+  std::int64_t head = 0;
+  std::int64_t packs = 0;  // the head included, where there is one
+
+  // `first`: the address of one of the pointers; `differing`: the bits in which others differ.
+  PackedRange(std::int64_t count, std::int64_t bytes, std::uintptr_t first,
+              std::uintptr_t differing) {
+    const auto size = static_cast<std::uintptr_t>(bytes);
+    const std::int64_t width = 16 / bytes;
+    if ((first | differing) % size != 0) {
+      access = by_bytes;
+    } else if (differing % 16 != 0) {
+      access = by_elements;
+    } else {
+      head = static_cast<std::int64_t>((16 - first % 16) % 16) / bytes;
+      if (head > count) head = count;
+    }
+    packs = (count - head + width - 1) / width + (head > 0);
+  }
+};
+
+// Where a thread's pack lies.
+struct Piece {
+  std::int64_t first;  // element
+  int count;
+
+  SHOAL_HOST_DEVICE Piece(const PackedRange& range, std::int64_t pack, std::int64_t total,
+                          int width) {
+    const bool is_head = range.head > 0 && pack == 0;
+    first = is_head ? 0 : range.head + (pack - (range.head > 0)) * width;
+    const std::int64_t left = is_head ? range.head : total - first;
+    count = static_cast<int>(left < width ? left : width);
+  }
+};
+
+}  // namespace shoal::kernels

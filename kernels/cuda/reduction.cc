@@ -1,0 +1,68 @@
+#include "shoal/kernels/cuda/reduction.cuh"
+
+#include <algorithm>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+class CudaReduction final : public ReductionKernels {
+ public:
+  explicit CudaReduction(CudaRoom& room) : room_(room) {}
+
+  void reduce(Reduce operation, DType dtype, std::span<const void* const> sources,
+              void* destination, std::int64_t count, Stream stream) override {
+    reduce_into_all(operation, dtype, sources, {&destination, 1}, count, false, stream);
+  }
+
+  // `past_caches` says nothing here: the device's second-level cache writes through to peers.
+  void reduce_into_all(Reduce operation, DType dtype, std::span<const void* const> sources,
+                       std::span<void* const> destinations, std::int64_t count, bool,
+                       Stream stream) override {
+    check::reduce(sources, destinations, count);
+    constexpr std::size_t kMost = ReducePointers::kMost;
+    SHOAL_CHECK(sources.size() <= kMost && destinations.size() <= kMost,
+                "reduce: {} sources into {} destinations; a GPU takes {} of each", sources.size(),
+                destinations.size(), kMost);
+    ReducePointers pointers{};
+    std::ranges::copy(sources, pointers.sources);
+    std::ranges::copy(destinations, pointers.destinations);
+    pointers.source_count = static_cast<int>(sources.size());
+    pointers.destination_count = static_cast<int>(destinations.size());
+    check_cuda(launch_reduce(begin(stream), fold_of(operation), dtype, pointers, count), "reduce");
+  }
+
+  void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) override {
+    check::scale(dtype, count);
+    check_cuda(launch_reduction_scale(begin(stream), dtype, x, factor, count), "scale");
+  }
+
+ private:
+  static Fold fold_of(Reduce operation) {
+    switch (operation) {
+      case Reduce::sum:
+        return Fold::sum;
+      case Reduce::prod:
+        return Fold::prod;
+      case Reduce::min:
+        return Fold::min;
+      case Reduce::max:
+        break;
+    }
+    return Fold::max;
+  }
+  Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
+
+  CudaRoom& room_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReductionKernels> make_cuda_reduction(CudaRoom& room) {
+  return std::make_unique<CudaReduction>(room);
+}
+
+}  // namespace shoal::kernels

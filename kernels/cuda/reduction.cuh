@@ -1,0 +1,29 @@
+// Launchers of reduction.cu. No alignment is assumed; pointers all equally far from a multiple of
+// 16 bytes are fast.
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/kernels/cuda/launch.cuh"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+enum class Fold : std::uint8_t { sum, prod, min, max };  // as Reduce
+
+// Passed by value: pointers that the device can read and write, its peers' included.
+struct ReducePointers {
+  static constexpr int kMost = 64;
+  const void* sources[kMost];
+  void* destinations[kMost];
+  int source_count = 0, destination_count = 0;
+};
+
+// destinations[d][i] = fold over sources[s][i], s in order.
+cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
+                          std::int64_t count);
+// x *= factor, floating dtypes.
+cudaError_t launch_reduction_scale(Launch at, DType dtype, void* x, double factor,
+                                   std::int64_t count);
+
+}  // namespace shoal::kernels
