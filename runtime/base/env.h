@@ -57,6 +57,10 @@ inline constexpr Variable kGoodput{"SHOAL_GOODPUT", Kind::real, "0",
                                    "bytes per second that can leave a host; benchmarks print the "
                                    "bound that follows; 0: not known"};
 
+inline constexpr Variable kCudaAttention{
+    "SHOAL_CUDA_ATTENTION", Kind::string, "auto",
+    "who computes attention on a GPU: auto, cudnn (an error where it cannot) or own"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

@@ -1,0 +1,238 @@
+// Attention on a GPU: cuDNN's fused kernels where they do exactly what is asked for, own ones
+// elsewhere.
+#include "shoal/kernels/attention.h"
+
+#include <optional>
+
+#include "shoal/kernels/attention_checks.h"
+#include "shoal/kernels/cuda/attention_cudnn.h"
+#include "shoal/kernels/cuda/attention_flash.cuh"
+#include "shoal/kernels/cuda/families.h"
+#include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::kernels {
+namespace {
+
+enum class Choice { automatic, cudnn, own };
+
+Choice choice_of_user() {
+  const std::string text = env::get_string(env::kCudaAttention);
+  if (text == "auto") return Choice::automatic;
+  if (text == "cudnn") return Choice::cudnn;
+  if (text == "own") return Choice::own;
+  throw_error(ErrorCode::invalid_argument, "{}='{}' is not auto, cudnn or own",
+              env::kCudaAttention.name, text);
+}
+
+// The tensors of one call; those that forward does not have are null.
+struct Tensors {
+  HeadsView q, k, v, out, dout, dq, dk, dv;
+  float* log_sum_exp = nullptr;
+  bool backward = false;
+};
+
+HeadsView view_of(MutableHeadsView view) { return {view.data, view.batch_stride, view.row_stride}; }
+
+bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
+// Whether 16-byte loads and stores reach every element of every tensor.
+bool vectors(const AttentionShape& s, const Tensors& t) {
+  const std::int64_t elements = 16 / static_cast<std::int64_t>(size_of(s.dtype));
+  if (s.head_dim % elements != 0) return false;
+  for (const HeadsView& view : {t.q, t.k, t.v, t.out, t.dout, t.dq, t.dk, t.dv})
+    if (!aligned(view.data) || view.row_stride % elements != 0 || view.batch_stride % elements != 0)
+      return false;
+  return true;
+}
+
+// Why cuDNN is not asked; empty: it is.
+const char* beyond_cudnn(const AttentionShape& s, const Tensors& t) {
+  if (s.dtype == DType::f32) return "f32 is computed in f32";
+  if (s.key_mask.defined()) return "a key mask need not be a prefix";
+  if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
+  if (s.key_length == 0) return "there are no keys";
+  if (s.causal && s.query_length > s.key_length) return "some queries see no key";
+  if (s.query_length == 1 && s.key_length == 1) return "there is one query and one key";
+  if (s.head_dim % 8 != 0 || s.head_dim > kFlashMaxHeadDim) return "of the size of a head";
+  if (!vectors(s, t) || !aligned(t.log_sum_exp)) return "tensors are not aligned to 16 bytes";
+  return nullptr;
+}
+
+CudnnStrides strides(HeadsView view) { return {view.batch_stride, view.row_stride}; }
+
+CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t) {
+  CudnnAttentionKey key;
+  key.batch = s.batch;
+  key.heads = s.heads;
+  key.queries = s.query_length;
+  key.keys = s.key_length;
+  key.head_dim = s.head_dim;
+  key.dtype = s.dtype;
+  key.causal = s.causal;
+  key.backward = t.backward;
+  key.log_sum_exp = t.log_sum_exp != nullptr;
+  key.q = strides(t.q), key.k = strides(t.k), key.v = strides(t.v), key.out = strides(t.out);
+  key.dout = strides(t.dout), key.dq = strides(t.dq), key.dk = strides(t.dk);
+  key.dv = strides(t.dv);
+  return key;
+}
+
+FlashHeads flash(HeadsView view) {
+  return {const_cast<void*>(view.data), view.batch_stride, view.row_stride};
+}
+
+FlashType flash_type(DType dtype) {
+  return dtype == DType::f32    ? FlashType::f32
+         : dtype == DType::bf16 ? FlashType::bf16
+                                : FlashType::f16;
+}
+
+FlashArgs flash_args(const AttentionShape& s, const Tensors& t) {
+  FlashArgs a;
+  a.q = flash(t.q), a.k = flash(t.k), a.v = flash(t.v), a.out = flash(t.out);
+  a.dout = flash(t.dout), a.dq = flash(t.dq), a.dk = flash(t.dk), a.dv = flash(t.dv);
+  a.log_sum_exp = t.log_sum_exp;
+  a.batch = static_cast<int>(s.batch);
+  a.heads = static_cast<int>(s.heads);
+  a.queries = static_cast<int>(s.query_length);
+  a.keys = static_cast<int>(s.key_length);
+  a.head_dim = static_cast<int>(s.head_dim);
+  a.scale = s.scale;
+  a.causal = s.causal;
+  a.vectors = vectors(s, t);
+  a.key_mask = static_cast<const std::uint8_t*>(s.key_mask.data);
+  return a;
+}
+
+void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
+  check_attention(s);
+  SHOAL_CHECK(
+      !log_sum_exp.defined() || (log_sum_exp.dtype == DType::f32 &&
+                                 log_sum_exp.shape.count() == s.batch * s.heads * s.query_length),
+      "attention: log_sum_exp is {} {}, not f32 [{}, {}, {}]", to_string(log_sum_exp.dtype),
+      to_string(log_sum_exp.shape), s.batch, s.heads, s.query_length);
+  SHOAL_CHECK(s.head_dim <= kFlashMaxHeadDim,
+              "attention: head_dim {} is above {}, the most that its CUDA kernels are made for",
+              s.head_dim, kFlashMaxHeadDim);
+  constexpr std::int64_t most = 0x7fffffff - 128;  // sizes are ints there, rounded up to tiles
+  SHOAL_CHECK(s.batch <= most && s.heads <= most && s.query_length <= most && s.key_length <= most,
+              "attention: a size is above {}: batch {}, heads {}, queries {}, keys {}", most,
+              s.batch, s.heads, s.query_length, s.key_length);
+}
+
+class CudaAttention final : public AttentionKernels {
+ public:
+  explicit CudaAttention(CudaRoom& room) : room_(room), choice_(choice_of_user()) {}
+
+  void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
+                 MutableHeadsView out, View log_sum_exp, Stream stream) override {
+    check_for_cuda(shape, log_sum_exp);
+    const cudaStream_t native = room_.begin(stream);
+    if (shape.batch * shape.heads * shape.query_length * shape.head_dim == 0) return;
+    Tensors t;
+    t.q = q, t.k = k, t.v = v, t.out = view_of(out);
+    t.log_sum_exp = static_cast<float*>(log_sum_exp.data);
+    if (by_cudnn(shape, t, stream, native)) return;
+    own(shape, t, stream, native);
+  }
+
+  void attention_backward(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
+                          HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
+                          MutableHeadsView dk, MutableHeadsView dv, Stream stream) override {
+    check_for_cuda(shape, log_sum_exp);
+    SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
+                "attention_backward: no log_sum_exp");
+    const cudaStream_t native = room_.begin(stream);
+    if (shape.batch * shape.heads * shape.head_dim == 0) return;
+    Tensors t;
+    t.q = q, t.k = k, t.v = v, t.out = out, t.dout = dout;
+    t.dq = view_of(dq), t.dk = view_of(dk), t.dv = view_of(dv);
+    t.log_sum_exp = static_cast<float*>(const_cast<void*>(log_sum_exp.data));
+    t.backward = true;
+    if (shape.query_length > 0 && by_cudnn(shape, t, stream, native)) return;
+    own(shape, t, stream, native);
+  }
+
+ private:
+  // False: it is for the own kernels.
+  bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
+    if (choice_ == Choice::own) return false;
+    if (const char* why = beyond_cudnn(s, t)) return declined(s, t, why);
+    if (!cudnn_) cudnn_.emplace();
+    const CudnnAttention::Plan& plan = cudnn_->plan(key_of(s, t));
+    if (!CudnnAttention::refusal(plan).empty())
+      return declined(s, t, CudnnAttention::refusal(plan));
+    CudnnAttentionPointers p;
+    p.q = t.q.data, p.k = t.k.data, p.v = t.v.data, p.out = const_cast<void*>(t.out.data);
+    p.log_sum_exp = t.log_sum_exp, p.dout = t.dout.data;
+    p.dq = const_cast<void*>(t.dq.data), p.dk = const_cast<void*>(t.dk.data);
+    p.dv = const_cast<void*>(t.dv.data);
+    // delta first: a multiple of 256 bytes keeps the workspace aligned.
+    const std::size_t delta = t.backward ? delta_bytes(s) : 0;
+    const std::size_t bytes = delta + CudnnAttention::workspace_bytes(plan);
+    const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
+    p.delta = scratch.data();
+    cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + delta, native);
+    return true;
+  }
+
+  bool declined(const AttentionShape& s, const Tensors& t, const std::string& why) const {
+    const std::string text =
+        fmt::format("attention{} of {} ({} queries, {} keys, head_dim {}) is not by cuDNN: {}",
+                    t.backward ? "'s gradient" : "", to_string(s.dtype), s.query_length,
+                    s.key_length, s.head_dim, why);
+    if (choice_ == Choice::cudnn)
+      throw Error(ErrorCode::unavailable, text,
+                  fmt::format("leave {} unset", env::kCudaAttention.name));
+    log::once(log::Level::info, fmt::format("attention {} {}", t.backward, why), text);
+    return false;
+  }
+
+  static std::size_t delta_bytes(const AttentionShape& s) {
+    const auto rows = static_cast<std::size_t>(s.batch * s.heads * s.query_length);
+    return (rows * sizeof(float) + 255) / 256 * 256;
+  }
+
+  void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
+    FlashArgs a = flash_args(s, t);
+    const std::size_t delta = t.backward ? delta_bytes(s) : 0;
+    const bool drop = s.dropout > 0 && s.query_length > 0 && s.key_length > 0;
+    if (drop) a.kept_words = static_cast<int>((s.key_length + 31) / 32);
+    const std::size_t bits = static_cast<std::size_t>(s.batch * s.heads * s.query_length) *
+                             static_cast<std::size_t>(a.kept_words) * sizeof(std::uint32_t);
+    const Buffer scratch = delta + bits ? room_.scratch(delta + bits, stream) : Buffer{};
+    a.delta = static_cast<float*>(scratch.data());
+    if (drop) {
+      auto* kept = reinterpret_cast<std::uint32_t*>(static_cast<char*>(scratch.data()) + delta);
+      FlashDropout d;
+      d.seed = s.site.seed;
+      if (s.site.state) d.step = &s.site.state->step;
+      d.site = s.site.site;
+      d.sample_first = s.site.sample_first;
+      d.sample_stride = s.site.sample_stride;
+      d.threshold = dropout_threshold(s.dropout);
+      d.max_positions = s.max_positions;
+      d.head_offset = s.head_offset;
+      check_cuda(flash_kept_bits(a, d, kept, native), "attention's dropout");
+      a.kept = kept;
+      a.keep_scale = 1 / (1 - s.dropout);
+    }
+    if (t.backward)
+      check_cuda(flash_backward(flash_type(s.dtype), a, native), "attention's gradient");
+    else
+      check_cuda(flash_forward(flash_type(s.dtype), a, native), "attention");
+  }
+
+  CudaRoom& room_;
+  Choice choice_;
+  std::optional<CudnnAttention> cudnn_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room) {
+  return std::make_unique<CudaAttention>(room);
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,69 @@
+// Fused attention of cuDNN, through its backend interface: graphs of operations that cuDNN runs as
+// one kernel forward and a few backward. The deterministic form of backward is the one asked for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <cudnn.h>
+
+#include "shoal/kernels/attention.h"
+
+namespace shoal::kernels {
+
+// A tensor [batch, heads, length, head_dim] by its strides in elements; a head's is head_dim.
+struct CudnnStrides {
+  std::int64_t batch = 0, row = 0;
+  friend auto operator<=>(const CudnnStrides&, const CudnnStrides&) = default;
+};
+
+// What a plan depends on.
+struct CudnnAttentionKey {
+  std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
+  DType dtype = DType::bf16;
+  bool causal = false, backward = false;
+  bool log_sum_exp = true;  // forward: keep it
+  CudnnStrides q, k, v, out, dout, dq, dk, dv;
+  friend auto operator<=>(const CudnnAttentionKey&, const CudnnAttentionKey&) = default;
+};
+
+// Pointers of one call, on the device, 16-byte aligned. log_sum_exp and delta [B, heads, queries]
+// f32; delta is scratch. Forward uses q, k, v, out and log_sum_exp (may be null).
+struct CudnnAttentionPointers {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void *out = nullptr, *log_sum_exp = nullptr;
+  const void* dout = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr, *delta = nullptr;
+};
+
+// Owns a handle and the plans made so far. One thread at a time.
+class CudnnAttention {
+ public:
+  // For the current device; or, to find out elsewhere what cuDNN accepts, for a device described
+  // as CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION says (nothing can be run then).
+  explicit CudnnAttention(const std::string& device_json = {});
+  ~CudnnAttention();
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  struct Plan;
+  // Made at the first call with this key (tens of milliseconds), then looked up. Never null; where
+  // cuDNN refuses, refusal() says why.
+  const Plan& plan(const CudnnAttentionKey& key);
+  static const std::string& refusal(const Plan& plan);  // empty: it can be run
+  static std::size_t workspace_bytes(const Plan& plan);
+  static std::string engine(const Plan& plan);  // for people: "engine 5, tensor cores"
+
+  // Queues it; workspace is 16-byte aligned. Throws internal naming cuDNN's complaint.
+  void run(const Plan& plan, const CudnnAttentionPointers& pointers, float scale, void* workspace,
+           cudaStream_t stream);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shoal::kernels

@@ -1,0 +1,51 @@
+// Own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), for
+// what cuDNN does not do: f32, key masks, dropout that follows the layout-free coordinates of
+// random.h, pointers and sizes of any alignment. Backward recomputes the probabilities twice, once
+// by queries and once by keys, so that every sum has one owner and one order.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace shoal::kernels {
+
+enum class FlashType { f32, bf16, f16 };
+
+// Element (b, t, h, d) at data + b·batch + t·row + h·head_dim + d.
+struct FlashHeads {
+  void* data = nullptr;
+  std::int64_t batch = 0, row = 0;
+};
+
+struct FlashArgs {
+  FlashHeads q, k, v, out, dout, dq, dk, dv;
+  float* log_sum_exp = nullptr;  // [B, heads, queries]; forward: may be null
+  float* delta = nullptr;        // [B, heads, queries], scratch of backward
+  int batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = false;
+  bool vectors = false;  // every pointer 16-byte aligned, strides and head_dim whole vectors
+  const std::uint8_t* key_mask = nullptr;  // [B, keys] or null
+  // Dropout: bit k%32 of word [b, h, q, k/32] is 1 where a probability is kept; null: none.
+  const std::uint32_t* kept = nullptr;
+  int kept_words = 0;    // of a query: ceil(keys / 32)
+  float keep_scale = 1;  // 1 / (1 - dropout)
+};
+
+// How the bits of FlashArgs::kept come about; element (h, q, k) as random.h says.
+struct FlashDropout {
+  std::uint64_t seed = 0;
+  const std::uint32_t* step = nullptr;  // device memory; null: 0
+  std::uint32_t site = 0, sample_first = 0, sample_stride = 1, threshold = 0;
+  std::int64_t max_positions = 0, head_offset = 0;
+};
+
+constexpr int kFlashMaxHeadDim = 256;
+
+cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, std::uint32_t* kept,
+                            cudaStream_t stream);
+cudaError_t flash_forward(FlashType type, const FlashArgs& args, cudaStream_t stream);
+cudaError_t flash_backward(FlashType type, const FlashArgs& args, cudaStream_t stream);
+
+}  // namespace shoal::kernels

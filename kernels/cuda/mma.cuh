@@ -1,0 +1,84 @@
+// The instructions of a warp that matrix kernels are made of (sm_80 and later): loading 8 x 8
+// matrices from shared memory, products of 16 x 16 by 16 x 8 on tensor cores, and copies from
+// device to shared memory that do not pass through registers.
+//
+// Lane l holds, of a result c [16, 8], elements (l/4, 2(l%4)), (l/4, 2(l%4) + 1) and the two of row
+// l/4 + 8.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace shoal::kernels {
+
+// 16 bytes; zeros instead where `inside` is false (`from` is then not read).
+__device__ inline void copy_async(void* to, const void* from, bool inside) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = inside ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+// Ends a group of copies; wait_for_copies<n> waits until at most n groups of this thread are out.
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+template <int kGroups>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lane l passes the address of row l%8 of matrix l/8.
+__device__ inline void load_matrices(std::uint32_t (&m)[4], const void* row) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(std::uint32_t (&m)[4], const void* row) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+// c += a [16, 16] · b [16, 8]
+template <typename T>
+__device__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                         std::uint32_t b1);
+template <>
+__device__ inline void multiply<__nv_bfloat16>(float (&c)[4], const std::uint32_t (&a)[4],
+                                               std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void multiply<__half>(float (&c)[4], const std::uint32_t (&a)[4],
+                                        std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two elements in one register, the first in the low half.
+template <typename T>
+__device__ std::uint32_t pack(float low, float high);
+template <>
+__device__ inline std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+template <>
+__device__ inline std::uint32_t pack<__half>(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+}  // namespace shoal::kernels
