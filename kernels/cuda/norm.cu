@@ -15,8 +15,11 @@ namespace {
 constexpr int kVector = 8;
 template <int N>
 constexpr int kHeld = N == kVector ? 4 : 16;
-constexpr int kWarpsPerBlock = 8;  // at least
-constexpr int kMostWarps = 16;
+constexpr int kWarps = 8;  // of a block, which has one row or several
+constexpr int kThreads = 32 * kWarps;
+// Blocks that a multiprocessor holds: enough reads in flight, and no spilled registers.
+template <class T>
+constexpr int kResident = sizeof(T) == 4 ? 2 : 3;
 
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
@@ -27,14 +30,27 @@ __device__ __forceinline__ void store_pack(const Pack<T, N>& pack, T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
+// The compiler would rather keep 16-bit elements widened from one pass over them to the next, in
+// twice the registers: it shall not know that they are still the same.
+template <class T, int N, int count>
+__device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
+  if constexpr (sizeof(T) * N == 16) {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      auto* words = reinterpret_cast<std::uint32_t*>(&held[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(words[i]));
+    }
+  }
+}
+
 // How blocks share out rows.
 struct Rows {
   std::int64_t rows;
   int columns, warps;  // warps per row: a power of two
 
-  int threads() const { return 32 * (warps > kWarpsPerBlock ? warps : kWarpsPerBlock); }
   unsigned blocks() const {
-    const std::int64_t a_block = threads() / 32 / warps;
+    const std::int64_t a_block = kWarps / warps;
     return static_cast<unsigned>((rows + a_block - 1) / a_block);
   }
 };
@@ -42,7 +58,7 @@ struct Rows {
 Rows share_rows(std::int64_t rows, std::int64_t columns, bool vectors) {
   const std::int64_t a_warp = 32 * (vectors ? kVector * kHeld<kVector> : kHeld<1>);
   Rows shared{rows, static_cast<int>(columns), 1};
-  while (shared.warps < kMostWarps && shared.warps * a_warp < columns) shared.warps *= 2;
+  while (shared.warps < kWarps && shared.warps * a_warp < columns) shared.warps *= 2;
   return shared;
 }
 
@@ -56,8 +72,7 @@ struct Place {
 
   __device__ explicit Place(const Rows& rows) {
     const int a_row = 32 * rows.warps, thread = static_cast<int>(threadIdx.x);
-    row = static_cast<std::int64_t>(blockIdx.x) * (static_cast<int>(blockDim.x) / a_row) +
-          thread / a_row;
+    row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / a_row) + thread / a_row;
     columns = row < rows.rows ? rows.columns : 0;
     first = N * (thread % a_row);
     stride = N * a_row;
@@ -91,7 +106,7 @@ struct Largest {
 };
 
 // Over the threads of a row; the same in all of them. Each call of a kernel needs room of its own,
-// [kMostWarps].
+// [kWarps].
 template <class Combine>
 __device__ __forceinline__ float over_row(float value, int warps, float* room, Combine combine) {
 #pragma unroll
@@ -139,9 +154,9 @@ __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pa
 }
 
 template <class T, class W, int N, bool fused>
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(kThreads, fused ? 2 : kResident<T>)
     layer_norm_kernel(const __grid_constant__ LayerNormLaunch args, const Rows rows) {
-  __shared__ float room[2][kMostWarps];
+  __shared__ float room[2][kWarps];
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
   const T* x = row_of<T>(args.x, start);
@@ -163,6 +178,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
       store_pack(one, sum + column);
       if (k >= 0) held[k] = one;
     });
+    keep_packed(held);
     x = sum;
   }
   const auto pack = [&](int k, int column) { return k >= 0 ? held[k] : load_pack<N>(x + column); };
@@ -175,6 +191,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
   });
   const float mean = __fdiv_rn(over_row(total, at.warps, room[0], Add{}), width);
   float squares = 0;
+  keep_packed(held);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
 #pragma unroll
@@ -186,6 +203,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
   const float variance = __fdiv_rn(over_row(squares, at.warps, room[1], Add{}), width);
   const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, args.epsilon)));
   T* y = row_of<T>(args.y, start);
+  keep_packed(held);
   at.each([&](int k, int column) {
     float gamma[N], beta[N];
     load(static_cast<const W*>(args.gamma) + column, gamma);
@@ -206,10 +224,10 @@ __global__ void __launch_bounds__(32 * kMostWarps)
 }
 
 template <class T, class W, int N>
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(kThreads, kResident<T>)
     layer_norm_backward_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
                                const Rows rows) {
-  __shared__ float room[2][kMostWarps];
+  __shared__ float room[2][kWarps];
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
   const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start),
@@ -246,6 +264,8 @@ __global__ void __launch_bounds__(32 * kMostWarps)
   const float average = __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width),
               along = __fdiv_rn(over_row(projection, at.warps, room[1], Add{}), width);
   T* dx = row_of<T>(args.dx, start);
+  keep_packed(held_x);
+  keep_packed(held_dy);
   each([&](int column, const float(&g)[N], const float(&normalised)[N]) {
     float skip[N] = {};
     if (residual) load(residual + column, skip);
@@ -261,11 +281,11 @@ __global__ void __launch_bounds__(32 * kMostWarps)
 
 // Columns of a block: N a lane; its warps take rows in turn.
 template <class T, int N>
-__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+__global__ void __launch_bounds__(kThreads)
     layer_norm_weight_kernel(const __grid_constant__ LayerNormWeightLaunch args) {
   constexpr int kAhead = 4;  // rows of a warp that are read at once
   constexpr int kTile = 32 * N;
-  __shared__ float sums[kWarpsPerBlock][2 * kTile];
+  __shared__ float sums[kWarps][2 * kTile];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * kTile,
                      column = first_column + N * lane;
@@ -274,12 +294,12 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
                      end = begin + a_part < args.rows ? begin + a_part : args.rows;
   float gamma[N] = {}, beta[N] = {};
   if (column < args.columns) {
-    for (std::int64_t row = begin + warp; row < end; row += kAhead * kWarpsPerBlock) {
+    for (std::int64_t row = begin + warp; row < end; row += kAhead * kWarps) {
       Pack<T, N> dy[kAhead], x[kAhead];
       float mean[kAhead], rstd[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        const std::int64_t r = row + k * kWarpsPerBlock;
+        const std::int64_t r = row + k * kWarps;
         if (r >= end) continue;
         dy[k] = load_pack<N>(row_of<T>(args.dy, r * args.columns + column));
         x[k] = load_pack<N>(row_of<T>(args.x, r * args.columns + column));
@@ -288,7 +308,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        if (row + k * kWarpsPerBlock >= end) continue;
+        if (row + k * kWarps >= end) continue;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           const float g = widened(dy[k].v[j]);
@@ -304,40 +324,40 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
     sums[warp][kTile + N * lane + j] = beta[j];
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTile; i += 32 * kWarpsPerBlock) {
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kTile; i += kThreads) {
     const std::int64_t at = first_column + i % kTile;
     if (at >= args.columns) continue;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarpsPerBlock; ++w) sum += sums[w][i];
+    for (int w = 0; w < kWarps; ++w) sum += sums[w][i];
     args.partial[(2 * static_cast<std::int64_t>(blockIdx.y) + i / kTile) * args.columns + at] = sum;
   }
 }
 
 // A block sums 32 of the 2 * columns results, its warps taking parts in turn.
-__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+__global__ void __launch_bounds__(kThreads)
     layer_norm_weight_total_kernel(const __grid_constant__ LayerNormWeightLaunch args) {
-  __shared__ float sums[kWarpsPerBlock][32];
+  __shared__ float sums[kWarps][32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 32 + lane, all = 2 * args.columns;
   float sum = 0;
   if (at < all)
-    for (std::int64_t part = warp; part < args.parts; part += kWarpsPerBlock)
+    for (std::int64_t part = warp; part < args.parts; part += kWarps)
       sum += args.partial[part * all + at];
   sums[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || at >= all) return;
   sum = 0;
 #pragma unroll
-  for (int w = 0; w < kWarpsPerBlock; ++w) sum += sums[w][lane];
+  for (int w = 0; w < kWarps; ++w) sum += sums[w][lane];
   float* out = at < args.columns ? args.dgamma + at : args.dbeta + (at - args.columns);
   *out = args.accumulate ? *out + sum : sum;
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(kThreads, kResident<T>)
     softmax_kernel(const void* from, void* to, const Rows rows) {
-  __shared__ float room[2][kMostWarps];
+  __shared__ float room[2][kWarps];
   const Place<N> at(rows);
   const T* x = row_of<T>(from, at.row * rows.columns);
   T* y = row_of<T>(to, at.row * rows.columns);
@@ -353,12 +373,14 @@ __global__ void __launch_bounds__(32 * kMostWarps)
   largest = over_row(largest, at.warps, room[0], Largest{});
   // The exponentials are made twice: 16-bit outputs cannot hold them.
   float sum = 0;
+  keep_packed(held);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
 #pragma unroll
     for (int j = 0; j < N; ++j) sum += expf(widened(v.v[j]) - largest);
   });
   const float inverse = 1.0f / over_row(sum, at.warps, room[1], Add{});
+  keep_packed(held);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
     Pack<T, N> out;
@@ -369,10 +391,10 @@ __global__ void __launch_bounds__(32 * kMostWarps)
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(kThreads, kResident<T>)
     softmax_backward_kernel(const void* y_data, const void* dy_data, void* dx_data,
                             const Rows rows) {
-  __shared__ float room[kMostWarps];
+  __shared__ float room[kWarps];
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
   const T *y = row_of<T>(y_data, start), *dy = row_of<T>(dy_data, start);
@@ -392,6 +414,8 @@ __global__ void __launch_bounds__(32 * kMostWarps)
     for (int j = 0; j < N; ++j) dot = fmaf(widened(p.v[j]), widened(g.v[j]), dot);
   });
   dot = over_row(dot, at.warps, room, Add{});
+  keep_packed(held_y);
+  keep_packed(held_dy);
   each([&](int column, const Pack<T, N>& p, const Pack<T, N>& g) {
     Pack<T, N> out;
 #pragma unroll
@@ -425,9 +449,9 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
     using T = decltype(t);
     using W = decltype(w);
     if (args.residual)
-      layer_norm_kernel<T, W, n(), true><<<rows.blocks(), rows.threads(), 0, stream>>>(args, rows);
+      layer_norm_kernel<T, W, n(), true><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
     else
-      layer_norm_kernel<T, W, n(), false><<<rows.blocks(), rows.threads(), 0, stream>>>(args, rows);
+      layer_norm_kernel<T, W, n(), false><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
     return cudaGetLastError();
   });
 }
@@ -438,14 +462,14 @@ cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cuda
   const Rows rows = share_rows(args.rows, args.columns, vectors);
   return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
     layer_norm_backward_kernel<decltype(t), decltype(w), n()>
-        <<<rows.blocks(), rows.threads(), 0, stream>>>(args, rows);
+        <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
     return cudaGetLastError();
   });
 }
 
 std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns) {
   // About a wave of blocks; at least four rows a warp, or partial sums are traffic of their own.
-  constexpr std::int64_t kBlocks = 512, kLeastRows = 4 * kWarpsPerBlock, kTile = 32 * kVector;
+  constexpr std::int64_t kBlocks = 512, kLeastRows = 4 * kWarps, kTile = 32 * kVector;
   const std::int64_t tiles = (columns + kTile - 1) / kTile,
                      most = (rows + kLeastRows - 1) / kLeastRows,
                      wanted = kBlocks / tiles < 1 ? 1 : kBlocks / tiles;
@@ -454,7 +478,6 @@ std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns) {
 
 cudaError_t launch_layer_norm_weight(const LayerNormWeightLaunch& args, cudaStream_t stream) {
   const bool vectors = args.columns % kVector == 0 && aligned16(args.dy, args.x);
-  constexpr int kThreads = 32 * kWarpsPerBlock;
   if (args.parts > 0) {
     const cudaError_t status =
         with_types(args.type, DType::f32, vectors, [&](auto t, auto, auto n) {
@@ -475,8 +498,7 @@ cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, 
   const bool vectors = columns % kVector == 0 && aligned16(x, y);
   const Rows shared = share_rows(rows, columns, vectors);
   return with_types(type, DType::f32, vectors, [&](auto t, auto, auto n) {
-    softmax_kernel<decltype(t), n()>
-        <<<shared.blocks(), shared.threads(), 0, stream>>>(x, y, shared);
+    softmax_kernel<decltype(t), n()><<<shared.blocks(), kThreads, 0, stream>>>(x, y, shared);
     return cudaGetLastError();
   });
 }
@@ -487,7 +509,7 @@ cudaError_t launch_softmax_backward(DType type, std::int64_t rows, std::int64_t 
   const Rows shared = share_rows(rows, columns, vectors);
   return with_types(type, DType::f32, vectors, [&](auto t, auto, auto n) {
     softmax_backward_kernel<decltype(t), n()>
-        <<<shared.blocks(), shared.threads(), 0, stream>>>(y, dy, dx, shared);
+        <<<shared.blocks(), kThreads, 0, stream>>>(y, dy, dx, shared);
     return cudaGetLastError();
   });
 }
