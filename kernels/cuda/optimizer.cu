@@ -30,15 +30,27 @@ __device__ inline void write(const Four& x, T* to, int some) {
     store_some(x, some, to);
 }
 
+__device__ inline std::uint32_t two(float low, float high, DType type) {
+  if (type == DType::bf16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
 // The 16-bit copy from element `first` on; nothing where there is none.
 template <bool whole>
 __device__ inline void write_copy(const Four& x, void* parameter, DType type, std::int64_t first,
                                   int some) {
   if (parameter == nullptr) return;
-  if (type == DType::bf16)
-    write<whole>(x, static_cast<__nv_bfloat16*>(parameter) + first, some);
+  auto* to = static_cast<std::uint16_t*>(parameter) + first;
+  if constexpr (whole)
+    *reinterpret_cast<uint2*>(to) = make_uint2(two(x[0], x[1], type), two(x[2], x[3], type));
+  else if (type == DType::bf16)
+    store_some(x, some, reinterpret_cast<__nv_bfloat16*>(to));
   else
-    write<whole>(x, static_cast<__half*>(parameter) + first, some);
+    store_some(x, some, reinterpret_cast<__half*>(to));
 }
 
 // step.template operator()<whole>(i, some) over [begin, end), four elements a thread.
