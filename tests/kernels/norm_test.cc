@@ -8,8 +8,9 @@ namespace {
 
 SHOAL_ON_EACH_TARGET(Norm);
 
-const Shape kShapes[] = {Shape{0, 8},  Shape{1, 1},    Shape{3, 7},     Shape{2, 3, 33},
-                         Shape{5, 64}, Shape{2, 1000}, Shape{130, 768}, Shape{2111, 20}};
+const Shape kShapes[] = {Shape{0, 8},    Shape{1, 1},     Shape{3, 7},     Shape{2, 3, 33},
+                         Shape{5, 64},   Shape{2, 1000},  Shape{130, 768}, Shape{2111, 20},
+                         Shape{9, 1600}, Shape{3, 12288}, Shape{2, 20008}};
 
 struct Row {
   Host mean, rstd;
@@ -59,7 +60,8 @@ TEST_P(Norm, LayerNorm) {
 TEST_P(Norm, LayerNormOfResidualAndDropout) {
   for (const DType dtype : kTrainingDTypes)
     for (const float probability : {0.0f, 0.2f})
-      for (const Shape& shape : {Shape{1, 1}, Shape{9, 33}, Shape{40, 1500}}) {
+      for (const Shape& shape :
+           {Shape{1, 1}, Shape{9, 33}, Shape{40, 1500}, Shape{9, 1600}, Shape{2, 20008}}) {
         const Host x = Host::random(shape, dtype, 1), residual = Host::random(shape, dtype, 4);
         const Host gamma = Host::random(Shape{shape.columns()}, DType::f32, 2);
         const Host beta = Host::random(Shape{shape.columns()}, DType::f32, 3);
