@@ -46,7 +46,8 @@ std::unique_ptr<Kernels> make_cpu_kernels(const CpuKernelOptions& options = {});
 struct CudaKernelOptions {
   Device device = Device::cuda(0);
   MemoryResource* memory = nullptr;  // scratch, of that device; null: its own pool
-  // Where the algorithms chosen for products by timing are kept; empty: not kept.
+  // Where the algorithms chosen for products by timing are kept. Empty: nothing is timed, and every
+  // process takes the same ones.
   std::string cache_directory;
 };
 // kernels/cuda: cuBLASLt, cuDNN and own kernels, queued on one stream of their own. Calls return at

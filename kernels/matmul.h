@@ -18,14 +18,18 @@ struct MatmulArgs {
   ConstView bias;           // optional [N], f32 or the inputs' dtype
   Activation activation = Activation::none;
   View pre_activation;  // optional [.., N], c's dtype: a·b + bias, kept for backward; may be c
+  // optional [.., N], c's dtype, not c: c = (a·b) ⊙ activation'(activation_input), the gradient of
+  // a value before the activation in front of a product. No bias and no pre_activation then
+  ConstView activation_input;
 };
 
 class MatmulKernels {
  public:
   virtual ~MatmulKernels() = default;
 
-  // c = activation(op(a)·op(b) + bias). Any size, 0 included (K = 0 gives the bias). A shape or
-  // dtype that does not fit throws invalid_argument with the shapes.
+  // c = activation(op(a)·op(b) + bias), or with activation_input as said there. Any size, 0
+  // included (K = 0 gives the bias). A shape or dtype that does not fit throws invalid_argument
+  // with the shapes.
   virtual void matmul(const MatmulArgs& args, Stream stream) = 0;
 
   // Independent products: a [G, M, K], b [G, K, N], c [G, M, N], transposed as above, no bias.

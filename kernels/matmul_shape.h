@@ -38,7 +38,8 @@ inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
     shape.groups = args.a.shape[0];
     if (args.b.shape[0] != shape.groups || args.c.shape[0] != shape.groups)
       fail("the groups differ");
-    if (args.bias.defined() || args.activation != Activation::none || args.pre_activation.defined())
+    if (args.bias.defined() || args.activation != Activation::none ||
+        args.pre_activation.defined() || args.activation_input.defined())
       fail("a batched product takes no bias and no activation");
   }
   const bool input_ok =
@@ -48,7 +49,8 @@ inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
               "{}: {} · {} -> {} is not offered; inputs are both f32, bf16 or f16, the result the "
               "same or f32",
               name, to_string(args.a.dtype), to_string(args.b.dtype), to_string(args.c.dtype));
-  if (args.accumulate && (args.bias.defined() || args.activation != Activation::none))
+  if (args.accumulate && (args.bias.defined() || args.activation != Activation::none ||
+                          args.activation_input.defined()))
     fail("an accumulating product takes no bias and no activation");
   if (args.bias.defined()) {
     if (args.bias.shape.count() != shape.n) fail("the bias has another length than N");
@@ -59,6 +61,14 @@ inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
   if (args.pre_activation.defined() && (args.pre_activation.dtype != args.c.dtype ||
                                         args.pre_activation.shape.count() != shape.m * shape.n))
     fail("pre_activation is not like c");
+  if (args.activation_input.defined()) {
+    if (args.activation_input.dtype != args.c.dtype ||
+        args.activation_input.shape.count() != shape.m * shape.n)
+      fail("activation_input is not like c");
+    if (args.bias.defined() || args.pre_activation.defined())
+      fail("a product through an activation's derivative takes no bias and keeps nothing");
+    if (args.activation_input.data == args.c.data) fail("activation_input is c");
+  }
   return shape;
 }
 

@@ -50,6 +50,33 @@ void add_matmuls(Bench& bench, DType dtype) {
   }
 }
 
+// A feed-forward layer's activation within its products: y = gelu(x·w + b) with what backward
+// needs, and dy·wᵀ ⊙ gelu'.
+void add_activated(Bench& bench, DType dtype) {
+  auto& k = bench.kernels().matmul();
+  const Shape narrow{kTokens, kWidth}, wide{kTokens, 4 * kWidth};
+  const std::int64_t operations = 2 * kTokens * kWidth * 4 * kWidth;
+  const std::string shape = fmt::format("[{}, {}] x [{}, {}]", kTokens, kWidth, kWidth, 4 * kWidth);
+  MatmulArgs forward;
+  forward.a = bench.tensor(narrow, dtype);
+  forward.b = bench.tensor(Shape{kWidth, 4 * kWidth}, dtype);
+  forward.bias = bench.tensor(Shape{4 * kWidth}, dtype);
+  forward.activation = Activation::gelu_tanh;
+  forward.c = bench.tensor(wide, dtype);
+  forward.pre_activation = bench.tensor(wide, dtype);
+  bench.add_row(row_of("matmul_gelu", dtype, shape, operations), Bound::products,
+                [=, &k] { k.matmul(forward, {}); });
+  MatmulArgs backward;
+  backward.a = forward.a;
+  backward.b = bench.tensor(Shape{4 * kWidth, kWidth}, dtype);
+  backward.transpose_b = true;
+  backward.activation = Activation::gelu_tanh;
+  backward.activation_input = forward.pre_activation;
+  backward.c = forward.c;
+  bench.add_row(row_of("matmul_dgelu", dtype, shape, operations), Bound::products,
+                [=, &k] { k.matmul(backward, {}); });
+}
+
 // As attention that materialises its scores would: 48 heads of 64.
 void add_batched(Bench& bench, DType dtype) {
   auto& k = bench.kernels().matmul();
@@ -119,6 +146,7 @@ void add_head(Bench& bench, DType dtype) {
 void add_product_rows(Bench& bench) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     add_matmuls(bench, dtype);
+    add_activated(bench, dtype);
     add_batched(bench, dtype);
     add_attention(bench, dtype);
     add_head(bench, dtype);

@@ -46,6 +46,7 @@ class CpuMatmul final : public MatmulKernels {
   void run(MatmulArgs args, const MatmulShape& shape, Stream stream);
   void run_widened(const MatmulArgs& args, const MatmulShape& shape, Stream stream);
   void multiply(GemmProblem problem, const void* a, const void* b, const void* bias, void* c);
+  void pass_through_activation(const MatmulArgs& args, const View& c, Stream stream);
   void empty_product(const MatmulArgs& args, const MatmulShape& shape, Stream stream);
   const void* pad(Scratch& scratch, const void* from, std::int64_t groups, std::int64_t rows,
                   std::int64_t columns, std::int64_t new_rows, std::int64_t new_columns);
@@ -74,10 +75,19 @@ void CpuMatmul::run(MatmulArgs args, const MatmulShape& shape, Stream stream) {
   problem.accumulate = args.accumulate;
   problem.has_bias = args.bias.defined();
   if (problem.has_bias) problem.bias = args.bias.dtype;
-  problem.activation = keep ? Activation::none : args.activation;
+  const bool through = args.activation_input.defined();
+  problem.activation = keep || through ? Activation::none : args.activation;
   multiply(problem, args.a.data, args.b.data, args.bias.data,
            keep ? args.pre_activation.data : args.c.data);
   if (keep) elementwise_.activation(args.activation, args.pre_activation, args.c, stream);
+  if (through) pass_through_activation(args, args.c, stream);
+}
+
+// c *= activation'(activation_input)
+void CpuMatmul::pass_through_activation(const MatmulArgs& args, const View& c, Stream stream) {
+  ConstView input = args.activation_input;
+  input.shape = c.shape;
+  elementwise_.activation_backward(args.activation, input, c, c, stream);
 }
 
 // 16-bit inputs as f32, the product in f32, one rounding at the end.
@@ -94,15 +104,18 @@ void CpuMatmul::run_widened(const MatmulArgs& args, const MatmulShape& shape, St
     wide.bias = widened(scratch_bias_, args.bias);
   if (args.c.dtype == DType::f32) return run(wide, shape, stream);
   wide.pre_activation = {};
+  wide.activation_input = {};
   wide.activation = Activation::none;
   wide.c =
       View{scratch_c_.of<float>(args.c.shape.count()), args.c.shape, DType::f32, args.c.device};
   if (args.accumulate) elementwise_.cast(args.c, wide.c, stream);
   run(wide, shape, stream);
   if (args.pre_activation.defined()) elementwise_.cast(wide.c, args.pre_activation, stream);
-  if (args.activation != Activation::none)
+  const bool through = args.activation_input.defined();
+  if (args.activation != Activation::none && !through)
     elementwise_.activation(args.activation, wide.c, wide.c, stream);
   elementwise_.cast(wide.c, args.c, stream);
+  if (through) pass_through_activation(args, args.c, stream);
 }
 
 void CpuMatmul::multiply(GemmProblem problem, const void* a, const void* b, const void* bias,
@@ -147,6 +160,7 @@ void CpuMatmul::empty_product(const MatmulArgs& args, const MatmulShape& shape, 
   const View sum = flat(args.pre_activation.defined() ? args.pre_activation : args.c, matrix);
   elementwise_.fill(sum, 0, stream);
   if (args.bias.defined()) elementwise_.add_bias(sum, args.bias, sum, stream);
+  if (args.activation_input.defined()) return;
   if (args.activation == Activation::none && !args.pre_activation.defined()) return;
   elementwise_.activation(args.activation, sum, flat(args.c, matrix), stream);
 }

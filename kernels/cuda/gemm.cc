@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "shoal/kernels/cuda/gemm_finish.cuh"
 #include "shoal/kernels/cuda/gemm_plan.h"
@@ -101,15 +102,16 @@ class Gemm final : public CudaGemm {
   void multiply(const GemmArgs& args, const Queue& queue);
   void multiply_then_finish(const GemmArgs& args, const Queue& queue);
   void plain(const GemmArgs& args, const Queue& queue);
-  void finish(const GemmArgs& args, const void* product, std::int64_t leading, bool add_bias,
-              bool keep, const Queue& queue);
+  // `product`: its matrix and dtype; undefined for a sum of nothing.
+  void finish(const GemmArgs& args, const GemmArgs& product, bool add_bias, bool keep,
+              const Queue& queue);
   GemmPlan& plan_for(const GemmArgs& args, GemmFusion fusion, const Queue& queue);
   void choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, const Queue& queue);
   GemmChoice time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Queue& queue);
 
   CudaRoom& room_;
   CublasHandle handle_;
-  bool times_;
+  bool times_, said_plain_ = false;
   GemmChoices choices_;
   std::unordered_map<GemmKey, GemmPlan, GemmKeyHash> plans_;
 };
@@ -127,9 +129,17 @@ void Gemm::run(const GemmArgs& given, Stream stream) {
   SHOAL_CHECK(!args.aux_is_input || (args.aux.data && !args.bias && args.aux.data != args.c.data),
               "a product with an activation's gradient needs its input, apart from the result, and "
               "takes no bias");
-  if (args.k > 0) return multiply(args, queue);
-  if (ends) return finish(args, nullptr, 0, true, true, queue);
-  plain(args, queue);
+  if (args.k == 0) return ends ? finish(args, {}, true, true, queue) : plain(args, queue);
+  Buffer aligned;
+  if (args.bias && args.bias_dtype == args.output && !aligned_for_epilogue(args.bias)) {
+    const std::size_t bytes = static_cast<std::size_t>(args.n) * size_of(args.output);
+    aligned = room_.scratch(bytes, stream);
+    check_cuda(
+        cudaMemcpyAsync(aligned.data(), args.bias, bytes, cudaMemcpyDeviceToDevice, queue.native),
+        "copying a bias");
+    args.bias = aligned.data();
+  }
+  multiply(args, queue);
 }
 
 void Gemm::multiply(const GemmArgs& args, const Queue& queue) {
@@ -137,11 +147,13 @@ void Gemm::multiply(const GemmArgs& args, const Queue& queue) {
   if (fuses_activation(widest)) {
     GemmPlan& plan = plan_for(args, widest, queue);
     if (plan.fused && plan.run(room_, args, queue.stream, queue.native)) return;
-    if (plan.fused)
-      log::once(log::Level::info, "gemm fusion " + to_string(gemm_key(args, widest)),
+    if (std::exchange(plan.fused, false)) {
+      const std::string text = to_string(gemm_key(args, widest));
+      log::once(log::Level::info, "gemm fusion " + text,
                 fmt::format("cuBLASLt has no fused kernel for {}: the activation is a pass of its "
                             "own",
-                            to_string(gemm_key(args, widest))));
+                            text));
+    }
   }
   multiply_then_finish(args, queue);
 }
@@ -154,6 +166,7 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   product.aux = {};
   product.aux_is_input = false;
   if (keeps && args.activation != Activation::none) product.c = args.aux;
+  Buffer whole;
   bool done = false;
   GemmFusion fusion = without_activation(args);
   if (fusion == GemmFusion::bias) {
@@ -162,19 +175,27 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   }
   if (fusion == GemmFusion::none) {
     product.bias = nullptr;
+    if (args.bias && args.output != DType::f32) {  // rounded once, with the bias in it
+      whole =
+          room_.scratch(static_cast<std::size_t>(args.m * args.n) * sizeof(float), queue.stream);
+      product.c = {whole.data(), args.n, 0};
+      product.output = DType::f32;
+    }
     done = plan_for(product, fusion, queue).run(room_, product, queue.stream, queue.native);
   }
   if (!done) {
-    log::once(log::Level::warn, "gemm plain",
-              fmt::format("cuBLASLt has no algorithm for {}: this product, and others like it, go "
-                          "through a plain kernel, which is slow",
-                          to_string(gemm_key(product, fusion))));
+    if (!std::exchange(said_plain_, true))
+      log::once(
+          log::Level::warn, "gemm plain",
+          fmt::format("cuBLASLt has no algorithm for {}: this product, and others like it, go "
+                      "through a plain kernel, which is slow",
+                      to_string(gemm_key(product, fusion))));
     plain(product, queue);
   }
   const bool bias_left = args.bias && !product.bias;
   const bool keep_left = keeps && (bias_left || product.c.data != args.aux.data);
   if (bias_left || keep_left || args.activation != Activation::none)
-    finish(args, product.c.data, product.c.leading, bias_left, keep_left, queue);
+    finish(args, product, bias_left, keep_left, queue);
 }
 
 void Gemm::plain(const GemmArgs& args, const Queue& queue) {
@@ -201,13 +222,14 @@ void Gemm::plain(const GemmArgs& args, const Queue& queue) {
   check_cuda(cuda::launch_plain_product(p, queue.native), "multiplying matrices");
 }
 
-void Gemm::finish(const GemmArgs& args, const void* product, std::int64_t leading, bool add_bias,
-                  bool keep, const Queue& queue) {
+void Gemm::finish(const GemmArgs& args, const GemmArgs& product, bool add_bias, bool keep,
+                  const Queue& queue) {
   cuda::GemmFinish p{};
   p.rows = args.m;
   p.columns = args.n;
-  p.product = product;
-  p.product_leading = leading;
+  p.product = product.c.data;
+  p.product_leading = product.c.leading;
+  p.product_type = product.output;
   if (add_bias) p.bias = args.bias;
   p.bias_type = args.bias_dtype;
   if (args.aux_is_input) {

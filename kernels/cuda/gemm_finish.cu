@@ -45,7 +45,7 @@ __device__ inline float bias_at(const GemmFinish& p, std::int64_t column) {
 }
 
 // A thread has N neighbouring columns and every so many rows.
-template <class T, int N>
+template <class T, class Product, int N>
 __global__ void __launch_bounds__(256) finish(const GemmFinish p) {
   const std::int64_t column =
       (blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x) * N;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(256) finish(const GemmFinish p) {
        row < p.rows; row += step) {
     float value[N], gate[N];
     if (p.product) {
-      load(static_cast<const T*>(p.product) + row * p.product_leading + column, value);
+      load(static_cast<const Product*>(p.product) + row * p.product_leading + column, value);
 #pragma unroll
       for (int i = 0; i < N; ++i) value[i] += bias[i];
     } else {
@@ -83,14 +83,14 @@ bool fits(const void* data, std::int64_t leading) {
   return !data || (aligned16(data) && leading % N == 0);
 }
 
-template <class T, int N>
+template <class T, class Product, int N>
 cudaError_t launch_finish(const GemmFinish& p, cudaStream_t stream) {
   const dim3 block(64, 4);
   const std::int64_t across = (p.columns + N * block.x - 1) / (N * block.x),
                      down = (p.rows + 15) / 16;  // four rows a thread
   const dim3 grid(static_cast<unsigned>(across),
                   static_cast<unsigned>(down < 65535 ? down : 65535));
-  finish<T, N><<<grid, block, 0, stream>>>(p);
+  finish<T, Product, N><<<grid, block, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -147,7 +147,10 @@ cudaError_t launch_gemm_finish(const GemmFinish& args, cudaStream_t stream) {
     const bool wide = args.columns % N == 0 && fits<N>(args.product, args.product_leading) &&
                       fits<N>(args.gate, args.gate_leading) &&
                       fits<N>(args.kept, args.kept_leading) && fits<N>(args.out, args.out_leading);
-    return wide ? launch_finish<T, N>(args, stream) : launch_finish<T, 1>(args, stream);
+    if (args.product_type == DType::f32)
+      return wide ? launch_finish<T, float, N>(args, stream)
+                  : launch_finish<T, float, 1>(args, stream);
+    return wide ? launch_finish<T, T, N>(args, stream) : launch_finish<T, T, 1>(args, stream);
   });
 }
 

@@ -24,12 +24,13 @@ struct PlainProduct {
 cudaError_t launch_plain_product(const PlainProduct& args, cudaStream_t stream);
 
 // v = product + bias; kept = v; out = activation(v), or v · activation'(gate). [rows, columns] of
-// one type; any of them may be the same memory.
+// one type but for the product; any of that type may be the same memory.
 struct GemmFinish {
   std::int64_t rows, columns;
   const void* product;  // null: zeros
   std::int64_t product_leading;
-  const void* bias;  // null: none
+  DType product_type;  // `type`, or f32
+  const void* bias;    // null: none
   DType bias_type;
   const void* gate;  // null: none
   std::int64_t gate_leading;

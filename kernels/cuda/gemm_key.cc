@@ -5,9 +5,11 @@
 namespace shoal::kernels {
 namespace {
 
-std::uint8_t alignment(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data) | 16u;
-  return static_cast<std::uint8_t>(address & (~address + 1));
+// Of every group's first element.
+std::uint8_t alignment(const GemmMatrix& matrix, std::int64_t groups, DType dtype) {
+  auto bits = reinterpret_cast<std::uintptr_t>(matrix.data) | 16u;
+  if (groups > 1) bits |= static_cast<std::uintptr_t>(matrix.stride) * size_of(dtype);
+  return static_cast<std::uint8_t>(bits & (~bits + 1));
 }
 
 const char* name(GemmFusion fusion) {
@@ -17,7 +19,7 @@ const char* name(GemmFusion fusion) {
 }
 
 bool fusable_bias(const GemmArgs& args) {
-  return args.bias && args.bias_dtype == args.output && alignment(args.bias) == 16;
+  return args.bias && args.bias_dtype == args.output && aligned_for_epilogue(args.bias);
 }
 
 }  // namespace
@@ -36,9 +38,9 @@ GemmKey gemm_key(const GemmArgs& args, GemmFusion fusion) {
     key.stride_b = args.b.stride;
     key.stride_c = args.c.stride;
   }
-  key.align_a = alignment(args.a.data);
-  key.align_b = alignment(args.b.data);
-  key.align_c = alignment(args.c.data);
+  key.align_a = alignment(args.a, args.groups, args.input);
+  key.align_b = alignment(args.b, args.groups, args.input);
+  key.align_c = alignment(args.c, args.groups, args.output);
   if (fuses_aux(fusion)) key.ldaux = args.aux.leading;
   key.input = args.input;
   key.output = args.output;
@@ -77,7 +79,7 @@ GemmFusion widest_fusion(const GemmArgs& args) {
   const bool keeps = args.aux.data && !args.aux_is_input;
   const bool gelu = args.activation == Activation::gelu_tanh && args.output != DType::f32;
   const bool bias_fits = !args.bias || fusable_bias(args);
-  const bool aux_fits = args.aux.leading % 8 == 0 && alignment(args.aux.data) == 16;
+  const bool aux_fits = args.aux.leading % 8 == 0 && aligned_for_epilogue(args.aux.data);
   if (args.aux_is_input)
     return gelu && !args.bias && aux_fits ? GemmFusion::dgelu : without_activation(args);
   if (!gelu || !bias_fits || (keeps && !aux_fits)) return without_activation(args);

@@ -26,11 +26,16 @@ inline bool fuses_bias(GemmFusion fusion) {
 inline bool fuses_aux(GemmFusion fusion) { return fusion >= GemmFusion::gelu_aux; }
 inline bool fuses_activation(GemmFusion fusion) { return fusion >= GemmFusion::gelu; }
 
+// What an epilogue's pointers must be.
+inline bool aligned_for_epilogue(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}
+
 struct GemmKey {
   std::int64_t m = 0, n = 0, k = 0, groups = 1;
   std::int64_t lda = 0, ldb = 0, ldc = 0, ldaux = 0;
   std::int64_t stride_a = 0, stride_b = 0, stride_c = 0;
-  // Bytes that every address (and step) is a multiple of, at most 16.
+  // Bytes that every group's first element lies at a multiple of, at most 16.
   std::uint8_t align_a = 16, align_b = 16, align_c = 16;
   DType input = DType::f32, output = DType::f32;
   GemmFusion fusion = GemmFusion::none;
@@ -48,7 +53,7 @@ struct GemmKeyHash {
 // The most that cuBLASLt may fuse of what `args` asks for: not where the dtypes are ones that its
 // epilogues lack (bias of c's dtype; GELU is trusted with 16-bit results only, f32 ones want more
 // digits than its tanh has), where aux is not in steps of eight elements, or where bias or aux is
-// not aligned to 16 bytes: an algorithm is chosen without asking that.
+// not aligned to 16 bytes: an algorithm is chosen without asking that (aligned_for_epilogue).
 GemmFusion widest_fusion(const GemmArgs& args);
 // Without the activation: what is left then goes through a pass of our own.
 GemmFusion without_activation(const GemmArgs& args);

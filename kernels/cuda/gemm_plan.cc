@@ -12,8 +12,9 @@ namespace shoal::kernels {
 namespace {
 
 constexpr int kProposals = 8;
-// What NVIDIA advises for Hopper; an algorithm takes from the pool what it asks for.
-constexpr std::uint64_t kMostWorkspace = std::uint64_t{32} << 20;
+// Twice what NVIDIA advises for Hopper, for the partial sums of weight gradients; an algorithm
+// takes from the pool what it asks for.
+constexpr std::uint64_t kMostWorkspace = std::uint64_t{64} << 20;
 
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {

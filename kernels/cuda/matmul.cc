@@ -44,7 +44,8 @@ GemmArgs CudaMatmul::gemm_args(const MatmulArgs& args, const MatmulShape& shape)
   out.bias = args.bias.data;
   out.bias_dtype = args.bias.dtype;
   out.activation = args.activation;
-  out.aux = {args.pre_activation.data, shape.n, 0};
+  out.aux_is_input = args.activation_input.defined();
+  out.aux = {out.aux_is_input ? args.activation_input.data : args.pre_activation.data, shape.n, 0};
   return out;
 }
 

@@ -23,7 +23,11 @@ void product(const MatmulArgs& args, const MatmulShape& shape) {
         const std::int64_t at = (g * m + i) * n + j;
         if (args.accumulate) sum += load(args.c, at);
         if (args.pre_activation.defined()) store(args.pre_activation, at, sum);
-        store(args.c, at, reference::activation(args.activation, sum));
+        store(args.c, at,
+              args.activation_input.defined()
+                  ? sum * reference::activation_derivative(args.activation,
+                                                           load(args.activation_input, at))
+                  : reference::activation(args.activation, sum));
       }
 }
 

@@ -97,6 +97,10 @@ TEST(GemmKeys, HoldAlignmentAndNoAddress) {
     texts.insert(to_string(other));
   }
   args = product(8, 8, 8);
+  args.groups = 2;
+  args.b.stride = 68;  // 136 bytes
+  EXPECT_EQ(gemm_key(args, GemmFusion::none).align_b, 8);
+  args = product(8, 8, 8);
   args.beta = 1;
   texts.insert(to_string(gemm_key(args, GemmFusion::none)));
   args.transpose_a = true;

@@ -1,5 +1,7 @@
 #include "shoal/kernels/matmul.h"
 
+#include <functional>
+
 #include "array.h"
 #include <gmock/gmock.h>
 
@@ -111,14 +113,14 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
     for (DType bias_dtype : {DType::f32, dtype})
       for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
         for (bool keep : {false, true})
-          for (std::int64_t k : {0, 31, 64}) {
+          for (const auto& [n, k] : {std::pair{45, 0}, {45, 31}, {45, 64}, {48, 0}, {48, 64}}) {
             const Array a = Array::random({3, 7, k}, dtype, 1),
-                        b = Array::random({45, k}, dtype, 2, 0.2f),
-                        bias = Array::random({45}, bias_dtype, 3);
+                        b = Array::random({n, k}, dtype, 2, 0.2f),
+                        bias = Array::random({n}, bias_dtype, 3);
             const auto run = [&](Kernels& kernels) {
               const At at(kernels);
-              std::pair<Array, Array> out{Array({3, 7, 45}, dtype),
-                                          keep ? Array({3, 7, 45}, dtype) : Array()};
+              std::pair<Array, Array> out{Array({3, 7, n}, dtype),
+                                          keep ? Array({3, 7, n}, dtype) : Array()};
               MatmulArgs args;
               args.a = a;
               args.b = b;
@@ -133,11 +135,48 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
             const auto ours = run(*ours_), expected = run(*reference_);
             const double tolerance = 3 * epsilon(dtype) + 16 * 0x1p-23;
             EXPECT_TRUE(close(ours.first, expected.first, tolerance, 0.5))
-                << to_string(dtype) << " k " << k << (keep ? " kept" : "");
+                << to_string(dtype) << " n " << n << " k " << k << (keep ? " kept" : "");
             if (keep) {
               EXPECT_TRUE(close(ours.second, expected.second, tolerance, 0.5));
             }
           }
+}
+
+// The gradient of a value before an activation; 48 columns suit fused kernels, 45 do not.
+TEST_F(MatmulTest, ThroughAnActivation) {
+  for (DType input : kInputs)
+    for (DType output : {input, DType::f32})
+      for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
+        for (const auto& [n, k] : {std::pair{45, 0}, {45, 31}, {45, 64}, {48, 64}}) {
+          const Array a = Array::random({3, 7, k}, input, 1),
+                      b = Array::random({n, k}, input, 2, 0.2f),
+                      before = Array::random({3, 7, n}, output, 3, 2);
+          const auto run = [&](Kernels& kernels) {
+            const At at(kernels);
+            Array c({3, 7, n}, output);
+            MatmulArgs args;
+            args.a = a;
+            args.b = b;
+            args.c = c;
+            args.transpose_b = true;
+            args.activation = kind;
+            args.activation_input = before;
+            kernels.matmul().matmul(args, {});
+            return c;
+          };
+          const Array ours = run(*ours_);
+          EXPECT_TRUE(close(ours, run(*reference_), 3 * epsilon(output) + 16 * 0x1p-23, 0.5))
+              << to_string(input) << " -> " << to_string(output) << " n " << n << " k " << k;
+          EXPECT_TRUE(run(*ours_).same_bytes(ours)) << "a second call differs";
+        }
+}
+
+// Sizes at which a library takes its usual kernels.
+TEST_F(MatmulTest, WholeTiles) {
+  for (DType input : kInputs)
+    for (int bits = 0; bits < 8; ++bits)
+      check({128, 256, 64}, input, (bits & 4) != 0 ? DType::f32 : input, (bits & 1) != 0,
+            (bits & 2) != 0, (bits & 4) != 0);
 }
 
 TEST_F(MatmulTest, SumRows) {
@@ -173,6 +212,29 @@ TEST_F(MatmulTest, CacheIsBounded) {
     ASSERT_NEAR(c.at(n - 1), a.at(0) * b.at(n - 1) + a.at(1) * b.at(2 * n - 1), 1e-5);
   }
   check({1, 1, 2}, DType::f32, DType::f32, false, false, false);
+}
+
+TEST_F(MatmulTest, WhatAnActivationInputExcludesIsRefused) {
+  const Array a({2, 3}, DType::f32), b({3, 4}, DType::f32), c({2, 4}, DType::f32),
+      before({2, 4}, DType::f32), bias({4}, DType::f32), short_one({4}, DType::f32);
+  const auto refused = [&](const std::function<void(MatmulArgs&)>& change) {
+    MatmulArgs args;
+    args.a = a;
+    args.b = b;
+    args.c = c;
+    args.activation = Activation::gelu_tanh;
+    args.activation_input = before;
+    change(args);
+    for (Kernels* kernels : {ours_.get(), reference_.get()}) {
+      const At at(*kernels);
+      EXPECT_THROW(kernels->matmul().matmul(args, {}), Error);
+    }
+  };
+  refused([&](MatmulArgs& args) { args.bias = bias; });
+  refused([&](MatmulArgs& args) { args.pre_activation = before; });
+  refused([&](MatmulArgs& args) { args.accumulate = true; });
+  refused([&](MatmulArgs& args) { args.activation_input = c; });
+  refused([&](MatmulArgs& args) { args.activation_input = short_one; });
 }
 
 TEST_F(MatmulTest, ErrorsNameTheShapes) {
