@@ -429,10 +429,12 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
 template <class F>
 cudaError_t with_types(DType type, DType weight_type, bool vectors, const F& f) {
   return with_training_type(type, [&](auto t) {
+    using T = decltype(t);  // named here: inside the next lambda GCC 12 takes it for another type
     return with_training_type(weight_type, [&](auto w) {
-      if constexpr (std::is_same_v<decltype(w), float> || std::is_same_v<decltype(w), decltype(t)>)
-        return vectors ? f(t, w, std::integral_constant<int, kVector>{})
-                       : f(t, w, std::integral_constant<int, 1>{});
+      using W = decltype(w);
+      if constexpr (std::is_same_v<W, float> || std::is_same_v<W, T>)
+        return vectors ? f(T{}, w, std::integral_constant<int, kVector>{})
+                       : f(T{}, w, std::integral_constant<int, 1>{});
       else
         return cudaErrorInvalidValue;
     });
