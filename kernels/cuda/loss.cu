@@ -42,6 +42,14 @@ struct Largest {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
+// To two units of the last place, and 0 where an f32 would be denormal: what __expf makes, without
+// its care for those. Differences from the largest logit go in, so that large ones lose nothing.
+__device__ __forceinline__ float exp_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
+
 // exp(x - largest) where everything may still be -inf.
 __device__ __forceinline__ float finite_or_zero(float largest) {
   return largest == -INFINITY ? 0.0f : largest;
@@ -53,16 +61,16 @@ struct Online {
 
   // x is -inf beyond `valid`.
   template <int N>
-  __device__ __forceinline__ void take(const float (&x)[N], std::int64_t valid, bool with_total) {
+  __device__ __forceinline__ void take(const float (&x)[N], int valid, bool with_total) {
     float top = x[0];
 #pragma unroll
     for (int j = 1; j < N; ++j) top = fmaxf(top, x[j]);
     top = fmaxf(largest, top);
     const float shift = finite_or_zero(top);
-    sum *= __expf(largest - shift);
+    sum *= exp_of(largest - shift);
     largest = top;
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum += __expf(x[j] - shift);
+    for (int j = 0; j < N; ++j) sum += exp_of(x[j] - shift);
     if (!with_total) return;
 #pragma unroll
     for (int j = 0; j < N; ++j) total += j < valid ? x[j] : 0.0f;
@@ -86,10 +94,21 @@ __device__ __forceinline__ void each_pack(const T* row, std::int64_t columns, co
   }
 }
 
+// How many of a pack's elements lie before `classes`: only a row's last packs have fewer than N.
+template <int N>
+__device__ __forceinline__ int valid_of(std::int64_t column, std::int64_t classes) {
+  const std::int64_t rest = classes - column;
+  return rest >= N ? N : rest < 0 ? 0 : static_cast<int>(rest);
+}
+
 template <class T, int N>
-__device__ __forceinline__ void widen(const Pack<T, N>& pack, std::int64_t valid, float (&x)[N]) {
+__device__ __forceinline__ void widen(const Pack<T, N>& pack, int valid, float (&x)[N]) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) x[j] = j < valid ? widened(pack.v[j]) : -INFINITY;
+  for (int j = 0; j < N; ++j) x[j] = widened(pack.v[j]);
+  if (valid == N) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+    if (j >= valid) x[j] = -INFINITY;
 }
 
 // The gradient of a row without a target.
@@ -136,13 +155,14 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   Online mine;
   each_pack<N>(logits, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
     if (keep) *reinterpret_cast<Pack<T, N>*>(kept + column) = pack;
+    const int valid = valid_of<N>(column, args.classes);
     float x[N];
-    widen(pack, args.classes - column, x);
-    mine.take(x, args.classes - column, smooth);
+    widen(pack, valid, x);
+    mine.take(x, valid, smooth);
   });
   const float largest = over_block(mine.largest, room[0], Largest{});
   const float sum =
-      over_block(mine.sum * __expf(mine.largest - finite_or_zero(largest)), room[1], Add{});
+      over_block(mine.sum * exp_of(mine.largest - finite_or_zero(largest)), room[1], Add{});
   // Not with 0: the total is infinite where a class is masked by -inf.
   const float total = smooth ? over_block(mine.total, room[2], Add{}) : 0.0f;
   const T* again = keep ? kept : logits;
@@ -167,18 +187,22 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   const float factor = args.scale / sum,
               offset = smooth ? static_cast<float>(smoothing / n) * args.scale : 0.0f;
   each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
+    const int valid = valid_of<N>(column, args.classes);
     float out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      out[j] =
-          column + j < args.classes ? __expf(widened(pack.v[j]) - largest) * factor - offset : 0.0f;
+    for (int j = 0; j < N; ++j) out[j] = exp_of(widened(pack.v[j]) - largest) * factor - offset;
+    if (valid < N) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (j >= valid) out[j] = 0;
+    }
     store(out, gradient + column);
   });
   // By the thread that wrote the others of its pack. Subtracted before rounding, so that it is
   // rounded once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
-        args.scale * (__expf(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
+        args.scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
 }
 
 __global__ void __launch_bounds__(1024)
