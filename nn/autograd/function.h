@@ -7,10 +7,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "shoal/kernels/matmul.h"
 #include "shoal/nn/autograd/parameter.h"
 
 namespace shoal::nn {
@@ -44,6 +46,13 @@ class SavedTensor {
   bool defined_ = false;
 };
 
+// The activation that an operation ends in, and its value before it: activation'(input) is a factor
+// of the gradient on its way back.
+struct ActivationGate {
+  kernels::Activation activation = kernels::Activation::none;
+  Tensor input;
+};
+
 // What backward may do besides returning gradients.
 class BackwardContext {
  public:
@@ -57,6 +66,11 @@ class BackwardContext {
   // the work does not run. `work` owns what it needs (tensors by value): the Function is gone by
   // then.
   void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work);
+
+  // For a product whose input `input` comes from an operation that ends in an activation and is
+  // read by nobody else: the product may multiply by the activation's derivative as it stores the
+  // input's gradient, and what it takes here it must so apply. Ask once.
+  std::optional<ActivationGate> take_gate(int input);
 
  private:
   Context& context_;
@@ -74,6 +88,9 @@ class Function {
   // are dropped after the call, as is the Function: it is called once. Nothing is recorded.
   virtual std::vector<Tensor> backward(BackwardContext& context,
                                        std::span<Tensor> output_gradients) = 0;
+  // Gives the activation at the end of the only output away (BackwardContext::take_gate): backward
+  // then receives the gradient of the value before it.
+  virtual std::optional<ActivationGate> give_gate() { return {}; }
 };
 
 // True when this handle is the storage's only one, so that a result may take its place.

@@ -20,6 +20,7 @@ struct Node {
   std::vector<Edge> inputs;
   std::vector<Parameter*> parameters;  // uses that have not ended
   std::vector<Tensor> gradients;       // one an output
+  std::vector<int> readers;            // the same: recorded inputs that are this output
 };
 
 struct DeferredWork {
@@ -95,6 +96,7 @@ Value Tape::leaf(Tensor tensor) {
   Node node;
   node.leaf = true;
   node.gradients.resize(1);
+  node.readers.resize(1);
   impl_->nodes.push_back(std::move(node));
   return {std::move(tensor), this, static_cast<int>(impl_->nodes.size()) - 1, 0};
 }
@@ -110,6 +112,9 @@ std::vector<Value> Tape::record(std::unique_ptr<Function> function, std::span<co
                 "{}: an input was recorded on another tape; one tape serves one microbatch",
                 function->name());
     node.inputs.push_back(input.tape ? Edge{input.node, input.slot} : Edge{});
+    if (!input.tape) continue;
+    Node& from = impl_->nodes[static_cast<std::size_t>(input.node)];
+    ++from.readers[static_cast<std::size_t>(input.slot)];
   }
   for (Parameter* parameter : parameters) {
     if (!parameter || !parameter->trainable()) continue;
@@ -118,6 +123,7 @@ std::vector<Value> Tape::record(std::unique_ptr<Function> function, std::span<co
   }
   node.function = std::move(function);
   node.gradients.resize(outputs.size());
+  node.readers.resize(outputs.size());
   impl_->nodes.push_back(std::move(node));
   std::vector<Value> values;
   const int index = static_cast<int>(impl_->nodes.size()) - 1;
@@ -173,6 +179,19 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
 void BackwardContext::weight_gradient(std::span<Parameter* const> parameters,
                                       std::function<void()> work) {
   tape_.weight_gradient(node_, parameters, std::move(work), deferred_);
+}
+
+std::optional<ActivationGate> BackwardContext::take_gate(int input) {
+  return tape_.take_gate(node_, input);
+}
+
+std::optional<ActivationGate> Tape::take_gate(int index, int input) {
+  const Node& node = impl_->nodes[static_cast<std::size_t>(index)];
+  const Edge edge = node.inputs.at(static_cast<std::size_t>(input));
+  if (edge.node < 0) return {};
+  const Node& from = impl_->nodes[static_cast<std::size_t>(edge.node)];
+  const bool alone = from.readers.size() == 1 && from.readers[0] == 1;
+  return alone && from.function ? from.function->give_gate() : std::nullopt;
 }
 
 void Tape::weight_gradient(int index, std::span<Parameter* const> parameters,

@@ -56,7 +56,7 @@ class LinearFunction final : public Function {
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
     Tensor dy = std::move(output_gradients[0]);
-    if (options_.activation != Activation::none) {
+    if (options_.activation != Activation::none && !gave_gate_) {
       const Tensor before = pre_activation_.get(name());
       const Tensor dbefore = may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
       context.run("activation.backward", {before, dy}, {dbefore}, [&] {
@@ -77,14 +77,25 @@ class LinearFunction final : public Function {
     }
     if (!needs_dx_) return {Tensor()};
     const Tensor dx = context.empty(x_shape_, dy.dtype());
+    const ActivationGate gate = backward_context.take_gate(0).value_or(ActivationGate{});
     kernels::MatmulArgs args;
     args.a = dy;
     args.b = weight_.value;
     args.transpose_b = !options_.transposed;
+    args.activation = gate.activation;
+    if (gate.input.defined()) args.activation_input = gate.input;
     args.c = dx.view();
-    context.run("linear.backward_input", {dy, weight_.value}, {dx},
+    context.run("linear.backward_input", {dy, weight_.value, gate.input}, {dx},
                 [&] { context.kernels().matmul().matmul(args, context.stream); });
     return {dx};
+  }
+
+  std::optional<ActivationGate> give_gate() override {
+    if (options_.activation == Activation::none) return {};
+    gave_gate_ = true;
+    const Tensor before = pre_activation_.get(name());
+    pre_activation_.reset();
+    return ActivationGate{options_.activation, before};
   }
 
  private:
@@ -94,6 +105,7 @@ class LinearFunction final : public Function {
   Shape x_shape_;
   SavedTensor x_, pre_activation_;
   bool needs_dx_;
+  bool gave_gate_ = false;
 };
 
 }  // namespace

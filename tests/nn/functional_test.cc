@@ -1,8 +1,11 @@
 // What operations mean, against plain double-precision versions; where their random numbers lie.
+#include <algorithm>
 #include <cmath>
 
 #include "nn/rig.h"
 #include <gmock/gmock.h>
+
+#include "shoal/nn/autograd/recording_dispatcher.h"
 
 namespace shoal::nn {
 namespace {
@@ -33,6 +36,83 @@ class Functional : public ::testing::Test {
     return dropout(context, Value{x}, site).tensor;
   }
 };
+
+// Gradients of x, two weights and two biases of proj(gelu(fc(x))) with `between` applied to the
+// hidden layer; and the operations that ran.
+struct MlpGradients {
+  std::vector<Tensor> gradients;
+  std::vector<std::string> operations;
+  bool ran(const std::string& name) const {
+    return std::find(operations.begin(), operations.end(), name) != operations.end();
+  }
+};
+MlpGradients mlp_gradients(DType dtype, kernels::Activation activation, bool transposed,
+                           const std::function<Value(Context&, const Value&)>& between) {
+  static const std::unique_ptr<MemoryResource> host = make_host_memory();
+  DirectDispatcher direct;
+  RecordingDispatcher recording(direct);
+  Rig rig(kernels::make_cpu_kernels(), &recording);
+  const auto weight = [&](std::int64_t in, std::int64_t out) {
+    return transposed ? Shape{out, in} : Shape{in, out};
+  };
+  const auto fc = rig.parameter("fc", weight(8, 32), 1, dtype),
+             fc_bias = rig.parameter("fc_bias", {32}, 2, dtype),
+             proj = rig.parameter("proj", weight(32, 8), 3, dtype),
+             proj_bias = rig.parameter("proj_bias", {8}, 4, dtype);
+  Tape tape;
+  rig.context.tape = &tape;
+  const Value x = tape.leaf(rig.tensor({3, 5, 8}, 5, dtype));
+  const Value hidden = linear(rig.context, x, *fc, fc_bias.get(), {transposed, activation});
+  const Value y = linear(rig.context, between(rig.context, hidden), *proj, proj_bias.get(),
+                         {transposed, kernels::Activation::none});
+  tape.backward(rig.context, y, rig.tensor({3, 5, 8}, 6, dtype));
+  MlpGradients out;
+  for (const Tensor& gradient :
+       {tape.gradient(x), fc->gradient, fc_bias->gradient, proj->gradient, proj_bias->gradient}) {
+    Tensor kept = Tensor::empty(gradient.shape(), gradient.dtype(), *host, MemoryTag::data);
+    std::memcpy(kept.view().data, gradient.const_view().data, gradient.bytes());
+    out.gradients.push_back(kept);
+  }
+  for (const RecordedOperation& operation : recording.operations())
+    out.operations.push_back(operation.name);
+  return out;
+}
+
+// The product of proj's backward applies gelu' where it alone reads the hidden layer.
+TEST_F(Functional, AnActivationGoesBackWithTheProductThatReadsIt) {
+  const auto nothing = [](Context&, const Value& x) { return x; };
+  const auto visit = [](Context& ctx, const Value& x) { return visited(ctx, x, [] {}); };
+  const auto twice = [](Context& ctx, const Value& x) { return add(ctx, x, x); };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const bool transposed : {false, true})
+      for (const auto activation :
+           {kernels::Activation::gelu_tanh, kernels::Activation::gelu_erf}) {
+        const MlpGradients fused = mlp_gradients(dtype, activation, transposed, nothing),
+                           apart = mlp_gradients(dtype, activation, transposed, visit);
+        EXPECT_FALSE(fused.ran("activation.backward"));
+        EXPECT_TRUE(apart.ran("activation.backward")) << "another operation reads it";
+        for (std::size_t i = 0; i < fused.gradients.size(); ++i)
+          EXPECT_TRUE(same_bits(fused.gradients[i], apart.gradients[i]))
+              << "gradient " << i << " " << to_string(dtype);
+      }
+  EXPECT_TRUE(mlp_gradients(DType::f32, kernels::Activation::gelu_tanh, false, twice)
+                  .ran("activation.backward"));
+  // A second reader whose gradient arrives too.
+  Rig own;
+  const auto weight = own.parameter("w", {8, 8}, 1), other = own.parameter("v", {8, 8}, 2);
+  const auto input_gradient = [&](bool in_between) {
+    Tape tape;
+    own.context.tape = &tape;
+    const Value x = tape.leaf(own.tensor({4, 8}, 3));
+    const Value hidden =
+        linear(own.context, x, *weight, nullptr, {false, kernels::Activation::gelu_tanh});
+    const Value read = in_between ? visited(own.context, hidden, [] {}) : hidden;
+    const Value y = add(own.context, hidden, linear(own.context, read, *other, nullptr, {}));
+    tape.backward(own.context, y, own.tensor({4, 8}, 4));
+    return own.copy(tape.gradient(x));
+  };
+  EXPECT_TRUE(same_bits(input_gradient(false), input_gradient(true)));
+}
 
 TEST_F(Functional, DropoutKeepsTheRateAndTheMean) {
   const Tensor x = ones({8, 128, 64});
