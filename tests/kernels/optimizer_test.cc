@@ -128,6 +128,93 @@ TEST(OptimizerState, SkipLeavesEverything) {
       "adamw: the step is 0; updates count from 1, so advance the StepState first");
 }
 
+// Tensors of many sizes at once, some with a copy and each with its own decay.
+TEST_P(Optimizer, AdamWOfManyTensors) {
+  const std::int64_t counts[] = {1000, 0, 1, 50001, 7, 8192, 3, 70000, 5};
+  const DType copies[] = {DType::bf16, DType::f32, DType::f16};
+  std::vector<Host> gradients;
+  for (const std::int64_t count : counts)
+    gradients.push_back(Host::random(Shape{count}, DType::f32, 4));
+  verify(
+      "adamw_many",
+      [&] {
+        Hosts all;
+        for (std::size_t i = 0; i < std::size(counts); ++i)
+          for (Host& buffer : adam_buffers(counts[i], copies[i % 3])) all.push_back(buffer);
+        return all;
+      },
+      [&](Kernels& k, Hosts& out) {
+        for (std::uint32_t step = 1; step <= 2; ++step) {
+          const State state = state_of(step);
+          std::vector<AdamWArgs> all;
+          for (std::size_t i = 0; i < std::size(counts); ++i) {
+            AdamWArgs args;
+            args.master = out[5 * i];
+            args.first_moment = out[5 * i + 1];
+            args.second_moment = out[5 * i + 2];
+            args.gradient = gradients[i];
+            if (i % 3 != 1) args.parameter = out[5 * i + 3];
+            args.weight_decay = 0.01 * static_cast<double>(i);
+            args.state = state.get();
+            all.push_back(args);
+          }
+          k.optimizer().adamw_many(all, {});
+        }
+      },
+      {1e-6, 1e-6});
+}
+
+TEST_P(Optimizer, SumOfSquaresOfManyTensors) {
+  std::vector<Host> xs;
+  for (const std::int64_t count : {1000, 0, 1, 50001, 7, 100003})
+    for (const DType dtype : kTrainingDTypes)
+      xs.push_back(Host::random(Shape{count}, dtype, 1, 1, 2));
+  for (const std::size_t first : {std::size_t{0}, xs.size() - 1, xs.size()})
+    verify(
+        "sum_of_squares_many", [&] { return Hosts{Host(Shape{1}, DType::f64)}; },
+        [&](Kernels& k, Hosts& out) {
+          std::vector<ConstView> views;
+          for (std::size_t i = first; i < xs.size(); ++i) views.push_back(xs[i]);
+          k.optimizer().sum_of_squares_many(views, out[0], {});
+        },
+        {1e-13, 0});
+}
+
+TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
+  const auto kernels = make_test_kernels();
+  struct Case {
+    double squares, max_norm, norm;
+    float scale;
+    bool skip;
+  };
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const Case& c : {Case{64, 0, 4, 0.5f, false}, Case{64, 8, 4, 0.5f, false},
+                        Case{64, 1, 4, 0.125f, false}, Case{0, 1, 0, 0.5f, false},
+                        Case{inf, 1, inf, 0, true}, Case{std::nan(""), 0, std::nan(""), 0, true}}) {
+    StepState initial;
+    initial.step = 6;
+    initial.skip = 1;  // of the step before
+    const Placed<StepState> state(initial);
+    const Host squares = Host::filled(Shape{1}, DType::f64, c.squares);
+    Host norm(Shape{1}, DType::f64);
+    kernels->optimizer().set_step(state.get(), 0.25f, 0.5f, kernels->stream());
+    BeginUpdateArgs args;
+    args.sum_of_squares = squares;
+    args.max_norm = c.max_norm;
+    args.norm = norm;
+    args.state = state.get();
+    kernels->optimizer().begin_update(args, {});
+    const StepState now = state.value();
+    EXPECT_EQ(now.skip, c.skip ? 1u : 0u) << c.squares;
+    EXPECT_EQ(now.learning_rate, 0.25f);
+    EXPECT_EQ(now.unscale, 0.5f);
+    if (c.skip) continue;
+    EXPECT_EQ(now.step, 7u);
+    EXPECT_NEAR(norm.at(0), c.norm, 1e-12);
+    EXPECT_NEAR(now.gradient_scale, c.scale, 1e-6);
+  }
+}
+
 TEST_P(Optimizer, SumOfSquares) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 7, 8192, 100003})

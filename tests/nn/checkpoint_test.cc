@@ -49,7 +49,8 @@ class Checkpoint : public ::testing::Test {
   Context& context = rig.context;
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Parameter*> parameters;
-  kernels::StepState state{.step = 7};
+  const testing::Reachable<kernels::StepState> reachable_state{{.step = 7}};
+  kernels::StepState& state = *reachable_state;
 
   void SetUp() override {
     for (int i = 0; i < kBlocks; ++i) {

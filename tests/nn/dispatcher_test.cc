@@ -63,7 +63,7 @@ class Refusing final : public Dispatcher {
 TEST(Dispatchers, NothingComputesBesideThem) {
   // With bodies that never run, no gradient may change, whatever state it was in.
   Refusing refusing;
-  Rig rig(kernels::make_cpu_kernels(), &refusing);
+  Rig rig(testing::make_test_kernels(0), &refusing);
   Model model(rig);
   // A norm whose two parameters disagree on whether they hold a sum has one to zero.
   model.gamma->accumulate();
@@ -80,7 +80,7 @@ TEST(Dispatchers, NothingComputesBesideThem) {
 TEST(RecordingDispatcher, KnowsEveryActivation) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
-  Rig rig(kernels::make_cpu_kernels(), &recorder);
+  Rig rig(testing::make_test_kernels(0), &recorder);
   Model model(rig);
   for (const auto& parameter : model.all()) recorder.keep_outside(parameter->gradient);
   const std::int64_t empty = rig.activations();
@@ -239,7 +239,7 @@ TEST(MemoryPlan, ReusesMemory) {
 TEST(MemoryPlan, PacksATrainingStep) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
-  Rig rig(kernels::make_cpu_kernels(), &recorder);
+  Rig rig(testing::make_test_kernels(0), &recorder);
   Model model(rig);
   for (const auto& parameter : model.all()) recorder.keep_outside(parameter->gradient);
   model.step();
@@ -255,7 +255,7 @@ TEST(MemoryPlan, PacksATrainingStep) {
 TEST(TimingDispatcher, CountsCallsByName) {
   DirectDispatcher direct;
   TimingDispatcher timer(direct);
-  Rig rig(kernels::make_cpu_kernels(), &timer);
+  Rig rig(testing::make_test_kernels(0), &timer);
   Model model(rig);
   model.step();
   model.step();

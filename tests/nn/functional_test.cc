@@ -17,7 +17,8 @@ class Functional : public ::testing::Test {
  protected:
   Rig rig;
   Context& context = rig.context;
-  kernels::StepState state{.step = 3};
+  const testing::Reachable<kernels::StepState> reachable_state{{.step = 3}};
+  kernels::StepState& state = *reachable_state;
   Functional() {
     context.random.state = &state;
     context.random.seed = 1234;

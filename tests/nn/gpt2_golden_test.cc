@@ -129,7 +129,8 @@ TEST_P(Gpt2Golden, TenStepsOfAdamW) {
                                      .weight_decay = how["weight_decay"]});
   const Tensor all_ids = i32("steps.input_ids"), all_labels = i32("steps.labels");
   const Tensor losses = file_->tensor("steps.loss"), norms = file_->tensor("steps.grad_norm");
-  kernels::StepState state;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   for (int k = 0; k < 10; ++k) {
     const Shape shape{all_ids.shape()[1], all_ids.shape()[2]};
     const double loss = step(all_ids.narrowed(0, k, 1).reshaped(shape),

@@ -11,7 +11,7 @@ using Values = std::vector<Value>;
 
 class Operations : public ::testing::TestWithParam<OperationCase> {};
 
-std::unique_ptr<kernels::Kernels> cpu() { return kernels::make_cpu_kernels(); }
+std::unique_ptr<kernels::Kernels> cpu() { return testing::make_test_kernels(0); }
 std::unique_ptr<kernels::Kernels> reference() { return kernels::make_reference_kernels(); }
 
 void check_differences(const OperationCase& test, std::unique_ptr<kernels::Kernels> table) {

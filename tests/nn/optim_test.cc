@@ -2,6 +2,7 @@
 #include <fstream>
 #include <limits>
 
+#include "support/device.h"
 #include "support/golden.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -47,8 +48,8 @@ TEST(Schedule, RefusesWhatItDoesNotKnow) {
 
 class Optimizers : public ::testing::Test {
  protected:
-  std::unique_ptr<MemoryResource> memory = make_host_memory();
-  std::unique_ptr<kernels::Kernels> cpu = kernels::make_cpu_kernels();
+  std::unique_ptr<MemoryResource> memory = testing::make_test_memory();
+  std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(0);
 
   Tensor tensor(ConstView source) {
     Tensor made = Tensor::empty({source.shape.count()}, DType::f32, *memory, MemoryTag::parameters);
@@ -61,10 +62,10 @@ class Optimizers : public ::testing::Test {
       return AdamWOptions{rule["betas"][0], rule["betas"][1], rule["epsilon"],
                           rule["weight_decay"]};
     };
-    if (rule["rule"] == "adamw") return make_adamw(*cpu, *memory, std::move(segments), adam());
+    if (rule["rule"] == "adamw") return make_adamw(*kernels, *memory, std::move(segments), adam());
     if (rule["rule"] == "lamb")
-      return make_lamb(*cpu, *memory, std::move(segments), {adam(), rule["max_trust_ratio"]});
-    return make_sgd(*cpu, *memory, std::move(segments),
+      return make_lamb(*kernels, *memory, std::move(segments), {adam(), rule["max_trust_ratio"]});
+    return make_sgd(*kernels, *memory, std::move(segments),
                     {rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
   }
 };
@@ -82,7 +83,8 @@ TEST_F(Optimizers, FollowTheGoldenTrajectories) {
       segments.push_back(segment);
     }
     const std::unique_ptr<Optimizer> optimizer = make(rule, segments);
-    kernels::StepState state;
+    const testing::Reachable<kernels::StepState> reachable_state;
+    kernels::StepState& state = *reachable_state;
     for (int step = 0; step < golden["steps"]; ++step) {
       for (const Segment& segment : segments) {
         const Tensor rows = file->tensor("gradient." + segment.name);
@@ -111,8 +113,9 @@ TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
     std::fill_n(segment.gradient.data<float>(), 3, 2.0f);
     segments.push_back(segment);
   }
-  const auto optimizer = make_sgd(*cpu, *memory, segments, {});
-  kernels::StepState state;
+  const auto optimizer = make_sgd(*kernels, *memory, segments, {});
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   // Norm of six twos, scaled by a half: sqrt(6). Clipped to 1, the update is 1 / sqrt(6).
   const StepOptions options{.learning_rate = 1, .gradient_scale = 0.5, .max_gradient_norm = 1};
   StepOutcome outcome = optimizer->step(state, options);
@@ -134,8 +137,9 @@ TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
                   .master = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::parameters),
                   .gradient = Tensor::zeros({1}, DType::f32, *memory, MemoryTag::gradients)};
   segment.gradient.data<float>()[0] = 3;
-  const auto optimizer = make_sgd(*cpu, *memory, {segment}, {});
-  kernels::StepState state;
+  const auto optimizer = make_sgd(*kernels, *memory, {segment}, {});
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   const StepOutcome outcome = optimizer->step(
       state, {.learning_rate = 1, .sum_over_shards = [](double sum) { return sum + 16; }});
   EXPECT_DOUBLE_EQ(outcome.gradient_norm, 5);
@@ -148,10 +152,11 @@ TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   std::fill_n(parameter.value.data<float>(), 4, 1.0f);
   std::fill_n(parameter.gradient.data<float>(), 4, 1.0f);
   std::vector<Parameter*> parameters{&parameter};
-  MasterWeights masters(parameters, DType::bf16, *cpu, *memory);
+  MasterWeights masters(parameters, DType::bf16, *kernels, *memory);
   EXPECT_EQ(parameter.value.dtype(), DType::bf16);
-  const auto optimizer = make_sgd(*cpu, *memory, masters.segments(), {});
-  kernels::StepState state;
+  const auto optimizer = make_sgd(*kernels, *memory, masters.segments(), {});
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   // bf16 has steps of 2^-8 below 1: sixteen updates of 2^-12 only show together.
   for (int step = 0; step < 16; ++step) optimizer->step(state, {.learning_rate = 0x1p-12});
   EXPECT_EQ(masters.masters()[0].tensor.const_data<float>()[0], 1 - 0x1p-8f);
@@ -166,12 +171,12 @@ TEST_F(Optimizers, StateIsNamedAndCounted) {
   Segment segment{.name = "w",
                   .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),
                   .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients)};
-  const auto adamw = make_adamw(*cpu, *memory, {segment}, {});
+  const auto adamw = make_adamw(*kernels, *memory, {segment}, {});
   ASSERT_EQ(adamw->state_tensors().size(), 2u);
   EXPECT_EQ(adamw->state_tensors()[1].name, "exp_avg_sq/w");
   EXPECT_EQ(adamw->state_bytes(), 40);
-  EXPECT_TRUE(make_sgd(*cpu, *memory, {segment}, {})->state_tensors().empty());
-  EXPECT_THROW(make_sgd(*cpu, *memory, {segment}, {.nesterov = true}), Error);
+  EXPECT_TRUE(make_sgd(*kernels, *memory, {segment}, {})->state_tensors().empty());
+  EXPECT_THROW(make_sgd(*kernels, *memory, {segment}, {.nesterov = true}), Error);
 }
 
 TEST(LossScaler, GrowsAfterTheWindowAndShrinksOnOverflow) {

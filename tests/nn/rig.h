@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/device.h"
 #include "support/golden.h"
 
 #include "shoal/nn/layers/layers.h"
@@ -30,6 +31,7 @@ inline Tensor filled(const Shape& shape, DType dtype, MemoryResource& memory, st
 }
 
 inline std::vector<float> floats(const Tensor& tensor) {
+  testing::synchronise();
   std::vector<float> all;
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     if (tensor.dtype() == DType::bf16)
@@ -43,6 +45,7 @@ inline std::vector<float> floats(const Tensor& tensor) {
 }
 
 inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
+  testing::synchronise();
   if (!a.defined() || !b.defined() || a.shape() != b.shape() || a.dtype() != b.dtype())
     return ::testing::AssertionFailure() << "not of one shape and dtype";
   if (a.bytes() == 0 || std::memcmp(a.const_view().data, b.const_view().data, a.bytes()) == 0)
@@ -57,13 +60,13 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
 // One rank's world. Only what forward and backward allocate counts as an activation: inputs made
 // here are data.
 struct Rig {
-  std::unique_ptr<MemoryResource> host = make_host_memory();
+  std::unique_ptr<MemoryResource> host = testing::make_test_memory();
   CountingMemory memory{*host};
   std::unique_ptr<kernels::Kernels> table;
   DirectDispatcher direct;
   Context context;
 
-  explicit Rig(std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels(),
+  explicit Rig(std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(0),
                Dispatcher* dispatcher = nullptr)
       : table(std::move(kernels)),
         context(*table, memory, dispatcher ? *dispatcher : static_cast<Dispatcher&>(direct)) {}

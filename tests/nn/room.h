@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
+
+#include "support/device.h"
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/context.h"
@@ -12,9 +15,8 @@ namespace shoal::nn {
 
 struct Room {
   explicit Room(bool reference = false)
-      : kernels(reference ? kernels::make_reference_kernels()
-                          : kernels::make_cpu_kernels({.threads = 2})),
-        host(make_host_memory()),
+      : kernels(reference ? kernels::make_reference_kernels() : testing::make_test_kernels()),
+        host(testing::make_test_memory()),
         memory(*host),
         context(*kernels, memory, dispatcher) {}
 
@@ -30,9 +32,17 @@ struct Room {
   }
   Tensor cast(const Tensor& tensor, DType dtype) {
     if (tensor.dtype() == dtype) return tensor;
+    const Tensor in = testing::on_cuda() ? reachable(tensor) : tensor;
     const Tensor out = context.empty(tensor.shape(), dtype);
-    kernels->elementwise().cast(tensor, out.view(), {});
+    kernels->elementwise().cast(in, out.view(), {});
+    testing::synchronise();  // the test reads it
     return out;
+  }
+  // A copy that the device reads: a file's tensors are mapped, not pinned.
+  Tensor reachable(const Tensor& tensor) {
+    const Tensor copy = context.empty(tensor.shape(), tensor.dtype());
+    if (tensor.bytes() > 0) std::memcpy(copy.view().data, tensor.const_view().data, tensor.bytes());
+    return copy;
   }
   // Deterministic values in [-scale, scale].
   Tensor random(const Shape& shape, std::uint32_t seed, float scale = 1, DType dtype = DType::f32) {

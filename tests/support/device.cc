@@ -1,5 +1,6 @@
 #include "support/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -13,7 +14,11 @@ namespace {
 struct DeviceRoom {
   std::unique_ptr<MemoryResource> memory = make_device_memory(Device::cuda(0));
   PoolMemory pool{*memory};
-  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels();
+  MemoryResource& mirrors = sanitizing() ? *memory : pool;
+  std::unique_ptr<kernels::Kernels> kernels =
+      kernels::make_cuda_kernels({.device = Device::cuda(0),
+                                  .memory = sanitizing() ? memory.get() : nullptr,
+                                  .cache_directory = {}});
 };
 
 DeviceRoom& room() {
@@ -83,6 +88,11 @@ bool on_cuda() {
   return cuda;
 }
 
+bool sanitizing() {
+  static const bool set = on_cuda() && std::getenv("SHOAL_TEST_SANITIZE") != nullptr;
+  return set;
+}
+
 std::unique_ptr<kernels::Kernels> make_test_kernels(int threads) {
   if (on_cuda()) return std::make_unique<ThreadsKernels>();
   return kernels::make_cpu_kernels({.threads = threads});
@@ -127,7 +137,8 @@ std::byte* Mirrored::device() const {
   if (newer_ == Newer::host) {
     const std::byte* from = host();
     const Stream stream = room().kernels->stream();
-    if (!device_) device_ = Buffer(room().pool, bytes_ + 1, MemoryTag::data, stream);
+    if (!device_)
+      device_ = Buffer(room().mirrors, std::max(bytes_, std::size_t{1}), MemoryTag::data, stream);
     DeviceBackend& backend = device_backend(DeviceType::cuda);
     backend.copy(device_.data(), from, bytes_, stream);
     backend.synchronize(stream);  // the host's copy may change or go

@@ -14,6 +14,9 @@
 namespace shoal::testing {
 
 bool on_cuda();
+// SHOAL_TEST_SANITIZE=1, for compute-sanitizer: allocations of exactly the bytes asked for, nothing
+// behind tensors, each kernel once and compared with nothing.
+bool sanitizing();
 
 // At the top of a test that says something about the CPU only.
 #define SHOAL_CPU_ONLY(why) \
@@ -29,6 +32,21 @@ std::unique_ptr<MemoryResource> make_test_memory();
 
 // Waits for what this thread's test kernels have queued, and throws what they report.
 void synchronise();
+
+// A value that both the test and the kernels read where it lies: in memory of make_test_memory().
+template <class T>
+class Reachable {
+ public:
+  explicit Reachable(const T& value = {})
+      : memory_(make_test_memory()), bytes_(*memory_, sizeof(T), MemoryTag::workspace) {
+    new (bytes_.data()) T(value);
+  }
+  T& operator*() const { return *static_cast<T*>(bytes_.data()); }
+
+ private:
+  std::unique_ptr<MemoryResource> memory_;
+  Buffer bytes_;
+};
 
 // Bytes of a kernel test with a mirror on the device: uploaded when the device is about to use
 // them, and brought back when the host is. The base is aligned to 256 bytes on both sides.

@@ -58,7 +58,8 @@ struct Model : nn::Room {
     return all;
   }
   nn::Gpt2 gpt2;
-  kernels::StepState state;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   nn::ChainInput input;
   nn::LossOutput out;
 };

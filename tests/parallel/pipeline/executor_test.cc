@@ -71,7 +71,8 @@ struct Model : nn::Room {
     }
   }
   nn::Gpt2 gpt2;
-  kernels::StepState state{.step = 3};
+  const testing::Reachable<kernels::StepState> reachable_state{{.step = 3}};
+  kernels::StepState& state = *reachable_state;
   std::vector<Microbatch> microbatches;
 };
 
@@ -309,7 +310,7 @@ class IdleStage : public Stage {
     std::fill_n(tensor.data<float>(), tensor.count(), value);
     return tensor;
   }
-  std::unique_ptr<MemoryResource> memory_ = make_host_memory();
+  std::unique_ptr<MemoryResource> memory_ = testing::make_test_memory();
   bool first_, last_;
 
  public:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/device.h"
 #include "support/ranks.h"
 #include <gtest/gtest.h>
 
@@ -53,14 +54,14 @@ struct Outcome {
 // Counts a rank's memory. Symmetric memory is counted here too, so it outlives the Groups, and
 // these the Rig, whose parameters lie in their memory.
 struct Books {
-  std::unique_ptr<MemoryResource> host = make_host_memory();
+  std::unique_ptr<MemoryResource> host = testing::make_test_memory();
   CountingMemory memory{*host};
 };
 
 struct Rig {
   explicit Rig(const nn::Gpt2Config& config = tiny(),
                std::shared_ptr<Books> counted = std::make_shared<Books>())
-      : kernels(kernels::make_cpu_kernels({.threads = 1})),
+      : kernels(testing::make_test_kernels(1)),
         books(std::move(counted)),
         memory(books->memory),
         context(*kernels, memory, dispatcher),
@@ -127,7 +128,8 @@ struct Rig {
   CountingMemory& memory;
   nn::DirectDispatcher dispatcher;
   nn::Context context;
-  kernels::StepState state;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   nn::Gpt2 gpt2;
 };
 

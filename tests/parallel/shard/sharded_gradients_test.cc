@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "support/device.h"
 #include "support/error_text.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
@@ -53,8 +54,8 @@ struct Rank {
     return all;
   }
   std::unique_ptr<collectives::Communicator> communicator;
-  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
-  std::unique_ptr<MemoryResource> host = make_host_memory();
+  std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(1);
+  std::unique_ptr<MemoryResource> host = testing::make_test_memory();
   std::vector<std::unique_ptr<nn::Parameter>> parameters;
   std::vector<nn::Parameter*> pointers;
   ShardLayout layout;

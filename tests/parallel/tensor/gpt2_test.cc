@@ -66,7 +66,8 @@ Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_
                const Settings& settings,
                const std::function<std::vector<float>(const nn::Parameter&)>& complete) {
   Training out;
-  kernels::StepState state;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
   rig.context.random.state = &state;
   rig.context.random.sample_first = first_sample;
   model.set_gradient_checkpointing(settings.checkpointing);

@@ -45,9 +45,7 @@ void on_group(const Layout& layout, const Body& body) {
   });
 }
 
-inline std::unique_ptr<kernels::Kernels> one_thread() {
-  return kernels::make_cpu_kernels({.threads = 1});
-}
+inline std::unique_ptr<kernels::Kernels> one_thread() { return testing::make_test_kernels(1); }
 
 // This rank's part of a whole activation, or of ids [B, T].
 inline Tensor local_part(nn::Rig& rig, const TensorParallel& group, const Tensor& whole) {

@@ -1,0 +1,398 @@
+// Each family of CUDA kernels at the sizes of a GPT-2 124M step, against this GPU's own copy
+// bandwidth and largest product, measured first. One JSON line a row.
+#include "shoal/kernels/kernels.h"
+
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+
+constexpr std::int64_t kBatch = 32, kLength = 1024, kTokens = kBatch * kLength, kHeads = 12,
+                       kWidth = 768, kVocabulary = 50257, kParameters = 124'439'808;
+
+class Bench {
+ public:
+  Bench(std::string only, const std::string& cache)
+      : only_(std::move(only)),
+        kernels_(make_cuda_kernels(
+            {.device = Device::cuda(0), .memory = nullptr, .cache_directory = cache})) {}
+
+  // Random normal values, or ids in [0, limit) for i32.
+  Tensor tensor(const Shape& shape, DType dtype = DType::bf16, std::int64_t limit = 0) {
+    Tensor made = Tensor::empty(shape, dtype, pool_, MemoryTag::data);
+    if (dtype == DType::i32) {
+      std::vector<std::int32_t> values(static_cast<std::size_t>(shape.count()));
+      std::uint64_t state = 7;
+      for (std::int32_t& value : values) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        value = static_cast<std::int32_t>(state >> 33) % static_cast<std::int32_t>(limit);
+      }
+      backend_.copy(made.view().data, values.data(), made.bytes(), stream());
+      backend_.synchronize(stream());
+      return made;
+    }
+    RandomSite site;
+    site.seed = ++seed_;
+    if (dtype == DType::f32) {
+      kernels_->elementwise().fill_normal(made.view(), 0, 1, site, 0, {});
+    } else {
+      const Tensor wide = Tensor::empty(shape, DType::f32, pool_, MemoryTag::data);
+      kernels_->elementwise().fill_normal(wide.view(), 0, 1, site, 0, {});
+      kernels_->elementwise().cast(wide.const_view(), made.view(), {});
+    }
+    return made;
+  }
+
+  // The median of `rounds`, each of so many calls that it takes milliseconds.
+  double seconds_of(const std::function<void()>& call, int rounds = 9) {
+    for (int i = 0; i < 3; ++i) call();
+    const double once = elapsed(call, 1);
+    const int calls = std::clamp(static_cast<int>(5e-3 / std::max(once, 1e-6)), 1, 500);
+    std::vector<double> all;
+    for (int i = 0; i < rounds; ++i) all.push_back(elapsed(call, calls) / calls);
+    std::nth_element(all.begin(), all.begin() + rounds / 2, all.end());
+    return all[static_cast<std::size_t>(rounds) / 2];
+  }
+
+  // `bytes`: each read and written once. `operations`: floating-point, where they are the bound.
+  void row(const std::string& operation, const std::string& shape, double bytes, double operations,
+           const std::function<void()>& call) {
+    if (!only_.empty() && operation.find(only_) == std::string::npos) return;
+    std::string problem;
+    double seconds = 0;
+    try {
+      seconds = seconds_of(call);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    print(operation, shape, bytes, operations, seconds, problem);
+  }
+
+  void measure_peaks() {
+    const Tensor a = tensor({std::int64_t{1} << 29}), b = tensor({std::int64_t{1} << 29});
+    const auto bytes = static_cast<double>(a.bytes());
+    const double copy =
+        seconds_of([&] { backend_.copy(b.view().data, a.const_view().data, a.bytes(), stream()); });
+    bandwidth_ = 2 * bytes / copy;
+    print("copy", "[1 GiB]", 2 * bytes, 0, copy, "");
+    constexpr std::int64_t kSize = 8192;
+    const Tensor x = tensor({kSize, kSize}), y = tensor({kSize, kSize}), z = tensor({kSize, kSize});
+    MatmulArgs args;
+    args.a = x.const_view();
+    args.b = y.const_view();
+    args.transpose_b = true;
+    args.c = z.view();
+    const double product = seconds_of([&] { kernels_->matmul().matmul(args, {}); });
+    peak_ = 2.0 * kSize * kSize * kSize / product;
+    print("matmul", "[8192, 8192, 8192]", 0, 2.0 * kSize * kSize * kSize, product, "");
+  }
+
+  Kernels& kernels() { return *kernels_; }
+  Stream stream() const { return kernels_->stream(); }
+
+ private:
+  double elapsed(const std::function<void()>& call, int calls) {
+    Event begin(Device::cuda(0), EventKind::timing), end(Device::cuda(0), EventKind::timing);
+    begin.record(stream());
+    for (int i = 0; i < calls; ++i) call();
+    end.record(stream());
+    end.synchronize();
+    return end.elapsed_ms_since(begin) * 1e-3;
+  }
+
+  void print(const std::string& operation, const std::string& shape, double bytes,
+             double operations, double seconds, const std::string& problem) const {
+    if (!problem.empty()) {
+      std::cout << fmt::format(R"({{"operation": "{}", "shape": "{}", "error": "{}"}})", operation,
+                               shape, problem)
+                << std::endl;
+      return;
+    }
+    std::cout << fmt::format(
+                     R"({{"operation": "{}", "shape": "{}", "dtype": "bf16", "us": {:.2f}, )"
+                     R"("gb_per_s": {:.0f}, "bandwidth_fraction": {:.3f}, "tflops": {:.1f}, )"
+                     R"("matmul_fraction": {:.3f}}})",
+                     operation, shape, seconds * 1e6, bytes / seconds * 1e-9,
+                     bandwidth_ > 0 ? bytes / seconds / bandwidth_ : 0,
+                     operations / seconds * 1e-12, peak_ > 0 ? operations / seconds / peak_ : 0)
+              << std::endl;
+  }
+
+  std::string only_;
+  std::unique_ptr<MemoryResource> memory_ = make_device_memory(Device::cuda(0));
+  PoolMemory pool_{*memory_};
+  std::unique_ptr<Kernels> kernels_;
+  DeviceBackend& backend_ = device_backend(DeviceType::cuda);
+  std::uint64_t seed_ = 0;
+  double bandwidth_ = 0, peak_ = 0;
+};
+
+void product(Bench& bench, const std::string& name, std::int64_t m, std::int64_t n, std::int64_t k,
+             bool transpose_a, bool transpose_b, bool epilogue, DType output = DType::bf16) {
+  const Tensor a = bench.tensor(transpose_a ? Shape{k, m} : Shape{m, k}),
+               b = bench.tensor(transpose_b ? Shape{n, k} : Shape{k, n}),
+               c = bench.tensor({m, n}, output), bias = bench.tensor({n}),
+               before = epilogue ? bench.tensor({m, n}, output) : Tensor();
+  MatmulArgs args;
+  args.a = a.const_view();
+  args.b = b.const_view();
+  args.c = c.view();
+  args.transpose_a = transpose_a;
+  args.transpose_b = transpose_b;
+  args.accumulate = output == DType::f32;
+  if (epilogue) {
+    args.bias = bias.const_view();
+    args.activation = Activation::gelu_tanh;
+    args.pre_activation = before.view();
+  }
+  const double bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes() * (epilogue ? 2 : 1));
+  bench.row(name, fmt::format("[{}, {}, {}]", m, n, k), bytes,
+            2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+            [&] { bench.kernels().matmul().matmul(args, {}); });
+}
+
+void products(Bench& bench) {
+  product(bench, "matmul_qkv", kTokens, 3 * kWidth, kWidth, false, true, false);
+  product(bench, "matmul_projection", kTokens, kWidth, kWidth, false, true, false);
+  product(bench, "matmul_bias_gelu", kTokens, 4 * kWidth, kWidth, false, true, true);
+  product(bench, "matmul_dx", kTokens, kWidth, 4 * kWidth, false, false, false);
+  product(bench, "matmul_dw", 4 * kWidth, kWidth, kTokens, true, false, false, DType::f32);
+  const Tensor x = bench.tensor({kTokens, 4 * kWidth}),
+               out = bench.tensor({4 * kWidth}, DType::f32);
+  bench.row("sum_rows", "[32768, 3072]", static_cast<double>(x.bytes()), 0,
+            [&] { bench.kernels().matmul().sum_rows(x.const_view(), out.view(), false, {}); });
+}
+
+void attention(Bench& bench) {
+  const Tensor qkv = bench.tensor({kTokens, 3 * kWidth}),
+               dqkv = bench.tensor({kTokens, 3 * kWidth}), out = bench.tensor({kTokens, kWidth}),
+               dout = bench.tensor({kTokens, kWidth}),
+               sums = bench.tensor({kBatch, kHeads, kLength}, DType::f32);
+  AttentionShape shape;
+  shape.batch = kBatch;
+  shape.heads = kHeads;
+  shape.query_length = shape.key_length = kLength;
+  shape.head_dim = kWidth / kHeads;
+  shape.dtype = DType::bf16;
+  shape.causal = true;
+  shape.scale = 0.125f;
+  const auto part = [](const Tensor& tensor, int which) {
+    return static_cast<char*>(tensor.view().data) + static_cast<std::ptrdiff_t>(which) * kWidth * 2;
+  };
+  const std::int64_t row = 3 * kWidth, sample = kLength * row;
+  const HeadsView q{part(qkv, 0), sample, row}, k{part(qkv, 1), sample, row},
+      v{part(qkv, 2), sample, row};
+  const MutableHeadsView o{out.view().data, kLength * kWidth, kWidth};
+  // Half of the scores: causal.
+  const double operations = 2.0 * kBatch * kHeads * kLength * kLength * 64;
+  const auto bytes = static_cast<double>(qkv.bytes() + out.bytes());
+  bench.row("attention", "[32, 12, 1024, 64]", bytes, operations,
+            [&] { bench.kernels().attention().attention(shape, q, k, v, o, sums.view(), {}); });
+  bench.row("attention_backward", "[32, 12, 1024, 64]",
+            2 * bytes + static_cast<double>(out.bytes()), 2.5 * operations, [&] {
+              bench.kernels().attention().attention_backward(
+                  shape, q, k, v, {o.data, o.batch_stride, o.row_stride}, sums.const_view(),
+                  {dout.view().data, kLength * kWidth, kWidth}, {part(dqkv, 0), sample, row},
+                  {part(dqkv, 1), sample, row}, {part(dqkv, 2), sample, row}, {});
+            });
+}
+
+void norms(Bench& bench) {
+  const Shape shape{kTokens, kWidth};
+  const Tensor x = bench.tensor(shape), residual = bench.tensor(shape), sum = bench.tensor(shape),
+               y = bench.tensor(shape), gamma = bench.tensor({kWidth}),
+               beta = bench.tensor({kWidth}), mean = bench.tensor({kTokens}, DType::f32),
+               rstd = bench.tensor({kTokens}, DType::f32),
+               dgamma = bench.tensor({kWidth}, DType::f32),
+               dbeta = bench.tensor({kWidth}, DType::f32);
+  const auto bytes = static_cast<double>(x.bytes());
+  NormKernels& norm = bench.kernels().norm();
+  LayerNormArgs args;
+  args.x = x.const_view();
+  args.gamma = gamma.const_view();
+  args.beta = beta.const_view();
+  args.y = y.view();
+  args.mean = mean.view();
+  args.rstd = rstd.view();
+  bench.row("layer_norm", "[32768, 768]", 2 * bytes, 0, [&] { norm.layer_norm(args, {}); });
+  LayerNormArgs fused = args;
+  fused.residual = residual.const_view();
+  fused.sum = sum.view();
+  bench.row("layer_norm_residual", "[32768, 768]", 4 * bytes, 0,
+            [&] { norm.layer_norm(fused, {}); });
+  fused.dropout.probability = 0.1f;
+  fused.dropout.rows_per_sample = kLength;
+  bench.row("layer_norm_dropout", "[32768, 768]", 4 * bytes, 0,
+            [&] { norm.layer_norm(fused, {}); });
+  LayerNormBackwardArgs back;
+  back.dy = y.const_view();
+  back.x = x.const_view();
+  back.gamma = gamma.const_view();
+  back.mean = mean.const_view();
+  back.rstd = rstd.const_view();
+  back.dx = sum.view();
+  back.dx_residual = residual.const_view();
+  bench.row("layer_norm_backward", "[32768, 768]", 4 * bytes, 0,
+            [&] { norm.layer_norm_backward(back, {}); });
+  bench.row("layer_norm_weight_gradient", "[32768, 768]", 2 * bytes, 0, [&] {
+    norm.layer_norm_weight_gradient(y.const_view(), x.const_view(), mean.const_view(),
+                                    rstd.const_view(), dgamma.view(), dbeta.view(), false, {});
+  });
+}
+
+void elementwise(Bench& bench) {
+  const Shape shape{kTokens, 4 * kWidth};
+  const Tensor x = bench.tensor(shape), y = bench.tensor(shape), z = bench.tensor(shape),
+               bias = bench.tensor({4 * kWidth}), wide = bench.tensor(shape, DType::f32);
+  const auto bytes = static_cast<double>(x.bytes());
+  ElementwiseKernels& table = bench.kernels().elementwise();
+  const std::string size = "[32768, 3072]";
+  bench.row("add", size, 3 * bytes, 0,
+            [&] { table.add(x.const_view(), y.const_view(), z.view(), {}); });
+  bench.row("add_bias", size, 2 * bytes, 0,
+            [&] { table.add_bias(x.const_view(), bias.const_view(), z.view(), {}); });
+  bench.row("gelu", size, 2 * bytes, 0,
+            [&] { table.activation(Activation::gelu_tanh, x.const_view(), z.view(), {}); });
+  bench.row("gelu_backward", size, 3 * bytes, 0, [&] {
+    table.activation_backward(Activation::gelu_tanh, x.const_view(), y.const_view(), z.view(), {});
+  });
+  bench.row("gelu_erf_backward", size, 3 * bytes, 0, [&] {
+    table.activation_backward(Activation::gelu_erf, x.const_view(), y.const_view(), z.view(), {});
+  });
+  DropoutArgs dropout;
+  dropout.probability = 0.1f;
+  dropout.rows_per_sample = kLength;
+  bench.row("dropout_add", size, 3 * bytes, 0,
+            [&] { table.dropout_add(dropout, x.const_view(), y.const_view(), z.view(), {}); });
+  bench.row("cast_to_f32", size, 3 * bytes, 0,
+            [&] { table.cast(x.const_view(), wide.view(), {}); });
+  bench.row("transpose", size, 2 * bytes, 0,
+            [&] { table.transpose(x.const_view(), z.reshaped({4 * kWidth, kTokens}).view(), {}); });
+}
+
+void embedding(Bench& bench) {
+  const Tensor ids = bench.tensor({kTokens}, DType::i32, kVocabulary),
+               table = bench.tensor({kVocabulary, kWidth}), out = bench.tensor({kTokens, kWidth}),
+               gradient = bench.tensor({kVocabulary, kWidth}, DType::f32),
+               positions = bench.tensor({kLength, kWidth}, DType::f32);
+  const auto bytes = static_cast<double>(out.bytes());
+  EmbeddingKernels& kernels = bench.kernels().embedding();
+  bench.row("embedding", "[32768, 768]", 2 * bytes, 0, [&] {
+    kernels.embedding(ids.const_view(), table.const_view(), out.view(), false, {});
+  });
+  // Rows of the f32 table are read and written: nearly each id names another.
+  bench.row("embedding_backward", "[32768, 768]", 5 * bytes, 0, [&] {
+    kernels.embedding_backward(ids.const_view(), out.const_view(), gradient.view(), {});
+  });
+  bench.row("position_backward", "[32, 1024, 768]", bytes, 0, [&] {
+    kernels.position_backward(out.reshaped({kBatch, kLength, kWidth}).const_view(),
+                              positions.view(), {});
+  });
+}
+
+void loss(Bench& bench) {
+  const Tensor x = bench.tensor({kTokens, kWidth}), weight = bench.tensor({kVocabulary, kWidth}),
+               targets = bench.tensor({kTokens}, DType::i32, kVocabulary),
+               sum = bench.tensor({1}, DType::f32), dx = bench.tensor({kTokens, kWidth}),
+               dweight = bench.tensor({kVocabulary, kWidth}, DType::f32);
+  LinearCrossEntropyArgs args;
+  args.x = x.const_view();
+  args.weight = weight.const_view();
+  args.targets = targets.const_view();
+  args.loss_sum = sum.view();
+  args.dx = dx.view();
+  args.dweight = dweight.view();
+  args.loss_scale = 1.0f / static_cast<float>(kTokens);
+  const double operations = 6.0 * kTokens * kWidth * static_cast<double>(kVocabulary);
+  bench.row("linear_cross_entropy", "[32768, 768] x [50257, 768]", 0, operations,
+            [&] { bench.kernels().loss().linear_cross_entropy(args, {}); });
+}
+
+// As many tensors, and of the sizes, that the model has.
+void optimizer(Bench& bench) {
+  std::vector<std::int64_t> counts{kVocabulary * kWidth, kLength * kWidth, kWidth, kWidth};
+  for (int layer = 0; layer < 12; ++layer)
+    for (const std::int64_t columns : {1, 1, 3 * 768, 3, 768, 1, 1, 1, 4 * 768, 4, 4 * 768, 1})
+      counts.push_back(columns * kWidth);
+  std::vector<Tensor> held;
+  std::vector<AdamWArgs> all;
+  std::vector<ConstView> gradients;
+  const Tensor state = bench.tensor({sizeof(StepState) / sizeof(float)}, DType::f32);
+  auto* step = static_cast<StepState*>(state.view().data);
+  std::int64_t total = 0;
+  for (const std::int64_t count : counts) {
+    AdamWArgs args;
+    const auto make = [&](DType dtype) {
+      return held.emplace_back(bench.tensor({count}, dtype)).view();
+    };
+    args.master = make(DType::f32);
+    args.first_moment = make(DType::f32);
+    args.second_moment = make(DType::f32);
+    bench.kernels().elementwise().fill(args.second_moment, 0.5f, {});
+    args.gradient = make(DType::f32);
+    args.parameter = make(DType::bf16);
+    args.weight_decay = 0.1;
+    args.state = step;
+    gradients.push_back(args.gradient);
+    all.push_back(args);
+    total += count;
+  }
+  if (total != kParameters) throw_error(ErrorCode::internal, "{} parameters", total);
+  const Tensor norm = bench.tensor({2}, DType::f32);
+  const View squares{norm.view().data, {1}, DType::f64, Device::cuda(0)};
+  OptimizerKernels& kernels = bench.kernels().optimizer();
+  device_backend(DeviceType::cuda).fill(step, 0, sizeof(StepState), bench.stream());
+  kernels.set_step(step, 1e-4f, 1, bench.stream());
+  BeginUpdateArgs begin;
+  begin.sum_of_squares = squares;
+  begin.norm = squares;
+  begin.state = step;
+  const double each = static_cast<double>(total);
+  bench.row("sum_of_squares_many", "[124439808]", 4 * each, 0,
+            [&] { kernels.sum_of_squares_many(gradients, squares, {}); });
+  // 16 bytes read, 12 written, and the copy's 2.
+  bench.row("adamw_many", "[124439808]", 30 * each, 0, [&] {
+    kernels.begin_update(begin, {});
+    kernels.adamw_many(all, {});
+  });
+}
+
+int run(const std::string& only, const std::string& cache) {
+  Bench bench(only, cache);
+  bench.measure_peaks();
+  for (const auto& family : {products, attention, norms, elementwise, embedding, loss, optimizer}) {
+    try {
+      family(bench);
+    } catch (const Error& error) {
+      std::cout << fmt::format(R"({{"operation": "", "error": "{}"}})", error.what()) << std::endl;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal::kernels
+
+int main(int argc, char** argv) {
+  CLI::App app("Times the CUDA kernels at the sizes of GPT-2 124M; one JSON line each");
+  std::string only, cache;
+  app.add_option("name", only, "only those whose name has this in it");
+  app.add_option("--cache", cache,
+                 "directory in which choices of algorithms are kept; else none is timed");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return shoal::kernels::run(only, cache);
+  } catch (const std::exception& error) {
+    std::cerr << "shoal_bench_gpu: " << error.what() << "\n";
+    return 1;
+  }
+}
