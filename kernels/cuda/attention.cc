@@ -159,7 +159,7 @@ class CudaAttention final : public AttentionKernels {
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::own) return false;
     if (const char* why = beyond_cudnn(s, t)) return declined(s, t, why);
-    if (!cudnn_) cudnn_.emplace();
+    if (!started()) return declined(s, t, missing_);
     const CudnnAttention::Plan& plan = cudnn_->plan(key_of(s, t));
     if (!CudnnAttention::refusal(plan).empty())
       return declined(s, t, CudnnAttention::refusal(plan));
@@ -175,6 +175,17 @@ class CudaAttention final : public AttentionKernels {
     p.delta = scratch.data();
     cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + delta, native);
     return true;
+  }
+
+  // False, and missing_ says why, where there is no cuDNN.
+  bool started() {
+    if (cudnn_ || !missing_.empty()) return cudnn_.has_value();
+    try {
+      cudnn_.emplace();
+    } catch (const Error& error) {
+      missing_ = error.what();
+    }
+    return cudnn_.has_value();
   }
 
   bool declined(const AttentionShape& s, const Tensors& t, const std::string& why) const {
@@ -206,11 +217,7 @@ class CudaAttention final : public AttentionKernels {
     if (drop) {
       auto* kept = reinterpret_cast<std::uint32_t*>(static_cast<char*>(scratch.data()) + delta);
       FlashDropout d;
-      d.seed = s.site.seed;
-      if (s.site.state) d.step = &s.site.state->step;
-      d.site = s.site.site;
-      d.sample_first = s.site.sample_first;
-      d.sample_stride = s.site.sample_stride;
+      d.site = s.site;
       d.threshold = dropout_threshold(s.dropout);
       d.max_positions = s.max_positions;
       d.head_offset = s.head_offset;
@@ -227,6 +234,7 @@ class CudaAttention final : public AttentionKernels {
   CudaRoom& room_;
   Choice choice_;
   std::optional<CudnnAttention> cudnn_;
+  std::string missing_;
 };
 
 }  // namespace

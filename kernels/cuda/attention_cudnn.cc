@@ -67,6 +67,9 @@ class Descriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
+// Before it, backward is wrong for lengths that are not multiples of 128.
+constexpr std::size_t kOldest = 91501;
+
 using Sizes = std::array<std::int64_t, 4>;  // [batch, heads, rows, columns]
 
 Sizes packed(const Sizes& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; }
@@ -473,6 +476,8 @@ const CudnnAttention::Plan& CudnnAttention::plan(const CudnnAttentionKey& key) {
   found = std::make_unique<Plan>();
   found->key = key;
   try {
+    if (const std::size_t version = cudnnGetVersion(); version < kOldest)
+      throw Refusal{fmt::format("cuDNN {} is older than {}", version, kOldest)};
     impl_->make(*found);
   } catch (const Refusal& refusal) {
     found->refusal = refusal.why;

@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "shoal/kernels/random.h"
+
 namespace shoal::kernels {
 
 enum class FlashType { f32, bf16, f16 };
@@ -35,9 +37,8 @@ struct FlashArgs {
 
 // How the bits of FlashArgs::kept come about; element (h, q, k) as random.h says.
 struct FlashDropout {
-  std::uint64_t seed = 0;
-  const std::uint32_t* step = nullptr;  // device memory; null: 0
-  std::uint32_t site = 0, sample_first = 0, sample_stride = 1, threshold = 0;
+  RandomSite site;  // its state, if any, in device memory
+  std::uint32_t threshold = 0;
   std::int64_t max_positions = 0, head_offset = 0;
 };
 

@@ -1,5 +1,8 @@
 #include "shoal/kernels/attention.h"
 
+#include <cstdlib>
+#include <thread>
+
 #include "array.h"
 #include <hwy/targets.h>
 
@@ -166,6 +169,40 @@ TEST_F(AttentionTest, SmallAndOddSizes) {
       check({.queries = 3, .keys = 40, .dtype = dtype, .causal = causal});   // with a cache
       check({.queries = 40, .keys = 33, .dtype = dtype, .causal = causal});  // some see nothing
     }
+}
+
+TEST_F(AttentionTest, SizesOfHeads) {
+  for (DType dtype : kDtypes)
+    for (std::int64_t dim : {64, 72, 128, 256}) {
+      check({.batch = 1, .queries = 150, .keys = 150, .head_dim = dim, .dtype = dtype});
+      check({.batch = 2, .heads = 1, .queries = 64, .keys = 128, .head_dim = dim, .dtype = dtype});
+    }
+}
+
+// A GPU has two implementations; the one that is not its first choice must do everything.
+TEST_F(AttentionTest, OwnKernelsOfAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  ::setenv("SHOAL_CUDA_ATTENTION", "own", 1);
+  std::thread([this] {  // which makes kernels of its own
+    try {
+      for (DType dtype : {DType::bf16, DType::f16})
+        for (bool causal : {false, true})
+          for (std::int64_t dim : {16, 64, 72, 128, 200, 256}) {
+            check({.queries = 150, .keys = 150, .head_dim = dim, .dtype = dtype, .causal = causal});
+            check({.queries = 64,
+                   .keys = 131,
+                   .head_dim = dim,
+                   .dtype = dtype,
+                   .causal = causal,
+                   .mask = true,
+                   .dropout = 0.2f});
+          }
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+  })
+      .join();
+  ::unsetenv("SHOAL_CUDA_ATTENTION");
 }
 
 TEST_F(AttentionTest, EmptySizes) {
