@@ -136,12 +136,15 @@ class Bench {
   double bandwidth_ = 0, peak_ = 0;
 };
 
+// What follows a product in the same pass.
+enum class Ends { nothing, bias_gelu, gelu_gradient };
+
 void product(Bench& bench, const std::string& name, std::int64_t m, std::int64_t n, std::int64_t k,
-             bool transpose_a, bool transpose_b, bool epilogue, DType output = DType::bf16) {
+             bool transpose_a, bool transpose_b, Ends ends, DType output = DType::bf16) {
   const Tensor a = bench.tensor(transpose_a ? Shape{k, m} : Shape{m, k}),
                b = bench.tensor(transpose_b ? Shape{n, k} : Shape{k, n}),
                c = bench.tensor({m, n}, output), bias = bench.tensor({n}),
-               before = epilogue ? bench.tensor({m, n}, output) : Tensor();
+               before = ends != Ends::nothing ? bench.tensor({m, n}, output) : Tensor();
   MatmulArgs args;
   args.a = a.const_view();
   args.b = b.const_view();
@@ -149,23 +152,26 @@ void product(Bench& bench, const std::string& name, std::int64_t m, std::int64_t
   args.transpose_a = transpose_a;
   args.transpose_b = transpose_b;
   args.accumulate = output == DType::f32;
-  if (epilogue) {
+  if (ends != Ends::nothing) args.activation = Activation::gelu_tanh;
+  if (ends == Ends::gelu_gradient) args.activation_input = before.const_view();
+  if (ends == Ends::bias_gelu) {
     args.bias = bias.const_view();
-    args.activation = Activation::gelu_tanh;
     args.pre_activation = before.view();
   }
-  const double bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes() * (epilogue ? 2 : 1));
+  const double bytes =
+      static_cast<double>(a.bytes() + b.bytes() + c.bytes() * (ends == Ends::nothing ? 1 : 2));
   bench.row(name, fmt::format("[{}, {}, {}]", m, n, k), bytes,
             2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
             [&] { bench.kernels().matmul().matmul(args, {}); });
 }
 
 void products(Bench& bench) {
-  product(bench, "matmul_qkv", kTokens, 3 * kWidth, kWidth, false, true, false);
-  product(bench, "matmul_projection", kTokens, kWidth, kWidth, false, true, false);
-  product(bench, "matmul_bias_gelu", kTokens, 4 * kWidth, kWidth, false, true, true);
-  product(bench, "matmul_dx", kTokens, kWidth, 4 * kWidth, false, false, false);
-  product(bench, "matmul_dw", 4 * kWidth, kWidth, kTokens, true, false, false, DType::f32);
+  product(bench, "matmul_qkv", kTokens, 3 * kWidth, kWidth, false, false, Ends::nothing);
+  product(bench, "matmul_projection", kTokens, kWidth, kWidth, false, false, Ends::nothing);
+  product(bench, "matmul_bias_gelu", kTokens, 4 * kWidth, kWidth, false, false, Ends::bias_gelu);
+  product(bench, "matmul_dgelu", kTokens, 4 * kWidth, kWidth, false, true, Ends::gelu_gradient);
+  product(bench, "matmul_dx", kTokens, kWidth, 4 * kWidth, false, true, Ends::nothing);
+  product(bench, "matmul_dw", kWidth, 4 * kWidth, kTokens, true, false, Ends::nothing, DType::f32);
   const Tensor x = bench.tensor({kTokens, 4 * kWidth}),
                out = bench.tensor({4 * kWidth}, DType::f32);
   bench.row("sum_rows", "[32768, 3072]", static_cast<double>(x.bytes()), 0,
