@@ -59,7 +59,10 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
-CudnnStrides strides(HeadsView view) { return {view.batch_stride, view.row_stride}; }
+// The batch stride of a single batch row may be anything; plans are told one that makes sense.
+CudnnStrides strides(const AttentionShape& s, HeadsView view, std::int64_t length) {
+  return {s.batch == 1 ? length * view.row_stride : view.batch_stride, view.row_stride};
+}
 
 CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t) {
   CudnnAttentionKey key;
@@ -72,9 +75,14 @@ CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t) {
   key.causal = s.causal;
   key.backward = t.backward;
   key.log_sum_exp = t.log_sum_exp != nullptr;
-  key.q = strides(t.q), key.k = strides(t.k), key.v = strides(t.v), key.out = strides(t.out);
-  key.dout = strides(t.dout), key.dq = strides(t.dq), key.dk = strides(t.dk);
-  key.dv = strides(t.dv);
+  const auto of_queries = [&](HeadsView view) { return strides(s, view, s.query_length); };
+  const auto of_keys = [&](HeadsView view) { return strides(s, view, s.key_length); };
+  key.q = of_queries(t.q), key.k = of_keys(t.k), key.v = of_keys(t.v);
+  key.out = of_queries(t.out);
+  if (t.backward) {
+    key.dout = of_queries(t.dout), key.dq = of_queries(t.dq);
+    key.dk = of_keys(t.dk), key.dv = of_keys(t.dv);
+  }
   return key;
 }
 

@@ -50,8 +50,8 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   struct Plan;
-  // Made at the first call with this key (tens of milliseconds), then looked up. Never null; where
-  // cuDNN refuses, refusal() says why.
+  // Made at the first call with this key (cuDNN compiles: about a second, and not while a stream is
+  // being captured), then looked up. Where cuDNN refuses, refusal() says why.
   const Plan& plan(const CudnnAttentionKey& key);
   static const std::string& refusal(const Plan& plan);  // empty: it can be run
   static std::size_t workspace_bytes(const Plan& plan);
