@@ -3,6 +3,7 @@
 #include "shoal/kernels/kernels.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -201,15 +202,30 @@ void attention(Bench& bench) {
   // Half of the scores: causal.
   const double operations = 2.0 * kBatch * kHeads * kLength * kLength * 64;
   const auto bytes = static_cast<double>(qkv.bytes() + out.bytes());
-  bench.row("attention", "[32, 12, 1024, 64]", bytes, operations,
-            [&] { bench.kernels().attention().attention(shape, q, k, v, o, sums.view(), {}); });
-  bench.row("attention_backward", "[32, 12, 1024, 64]",
-            2 * bytes + static_cast<double>(out.bytes()), 2.5 * operations, [&] {
-              bench.kernels().attention().attention_backward(
-                  shape, q, k, v, {o.data, o.batch_stride, o.row_stride}, sums.const_view(),
-                  {dout.view().data, kLength * kWidth, kWidth}, {part(dqkv, 0), sample, row},
-                  {part(dqkv, 1), sample, row}, {part(dqkv, 2), sample, row}, {});
-            });
+  const auto rows = [&](const std::string& note, AttentionKernels& kernels) {
+    bench.row("attention" + note, "[32, 12, 1024, 64]", bytes, operations,
+              [&] { kernels.attention(shape, q, k, v, o, sums.view(), bench.stream()); });
+    bench.row("attention_backward" + note, "[32, 12, 1024, 64]",
+              2 * bytes + static_cast<double>(out.bytes()), 2.5 * operations, [&] {
+                kernels.attention_backward(
+                    shape, q, k, v, {o.data, o.batch_stride, o.row_stride}, sums.const_view(),
+                    {dout.view().data, kLength * kWidth, kWidth}, {part(dqkv, 0), sample, row},
+                    {part(dqkv, 1), sample, row}, {part(dqkv, 2), sample, row}, bench.stream());
+              });
+  };
+  rows("", bench.kernels().attention());
+  // What the choices of its variables cost; each is read when a table is made.
+  const auto with = [&](const char* variable, const char* value, const std::string& note) {
+    ::setenv(variable, value, 1);
+    const auto kernels = make_cuda_kernels();
+    kernels->attention();
+    ::unsetenv(variable);
+    rows(note, kernels->attention());
+    device_backend(DeviceType::cuda).synchronize(bench.stream());
+  };
+  for (const char* mib : {"0", "32", "64", "256"})
+    with("SHOAL_CUDA_ATTENTION_WORKSPACE", mib, fmt::format(" ({} MiB)", mib));
+  with("SHOAL_CUDA_ATTENTION", "own", " (own)");
 }
 
 void norms(Bench& bench) {

@@ -2,6 +2,7 @@
 // elsewhere.
 #include "shoal/kernels/attention.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "shoal/kernels/attention_checks.h"
@@ -60,13 +61,14 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t) {
 }
 
 // The batch stride of a single batch row may be anything; plans are told one that makes sense.
-CudnnStrides strides(const AttentionShape& s, HeadsView view, std::int64_t length) {
-  return {s.batch == 1 ? length * view.row_stride : view.batch_stride, view.row_stride};
+CudnnStrides strides(std::int64_t batch, HeadsView view, std::int64_t length) {
+  return {batch == 1 ? length * view.row_stride : view.batch_stride, view.row_stride};
 }
 
-CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t) {
+// Of `batch` rows of the call.
+CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t, std::int64_t batch) {
   CudnnAttentionKey key;
-  key.batch = s.batch;
+  key.batch = batch;
   key.heads = s.heads;
   key.queries = s.query_length;
   key.keys = s.key_length;
@@ -75,8 +77,8 @@ CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t) {
   key.causal = s.causal;
   key.backward = t.backward;
   key.log_sum_exp = t.log_sum_exp != nullptr;
-  const auto of_queries = [&](HeadsView view) { return strides(s, view, s.query_length); };
-  const auto of_keys = [&](HeadsView view) { return strides(s, view, s.key_length); };
+  const auto of_queries = [&](HeadsView view) { return strides(batch, view, s.query_length); };
+  const auto of_keys = [&](HeadsView view) { return strides(batch, view, s.key_length); };
   key.q = of_queries(t.q), key.k = of_keys(t.k), key.v = of_keys(t.v);
   key.out = of_queries(t.out);
   if (t.backward) {
@@ -131,7 +133,12 @@ void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
 
 class CudaAttention final : public AttentionKernels {
  public:
-  explicit CudaAttention(CudaRoom& room) : room_(room), choice_(choice_of_user()) {}
+  explicit CudaAttention(CudaRoom& room)
+      : room_(room),
+        choice_(choice_of_user()),
+        workspace_(env::get_integer(env::kCudaAttentionWorkspace) * (std::int64_t{1} << 20)) {
+    SHOAL_CHECK(workspace_ >= 0, "{} is negative", env::kCudaAttentionWorkspace.name);
+  }
 
   void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                  MutableHeadsView out, View log_sum_exp, Stream stream) override {
@@ -168,21 +175,52 @@ class CudaAttention final : public AttentionKernels {
     if (choice_ == Choice::own) return false;
     if (const char* why = beyond_cudnn(s, t)) return declined(s, t, why);
     if (!started()) return declined(s, t, missing_);
-    const CudnnAttention::Plan& plan = cudnn_->plan(key_of(s, t));
-    if (!CudnnAttention::refusal(plan).empty())
-      return declined(s, t, CudnnAttention::refusal(plan));
+    const std::int64_t rows = t.backward ? piece(s) : s.batch;
+    // Whole first, so that a refusal comes before anything is queued.
+    for (const std::int64_t count : {rows, s.batch % rows}) {
+      if (count == 0) continue;
+      const std::string& why = CudnnAttention::refusal(cudnn_->plan(key_of(s, t, count)));
+      if (!why.empty()) return declined(s, t, why);
+    }
+    for (std::int64_t first = 0; first < s.batch; first += rows)
+      run_cudnn(s, t, first, std::min(rows, s.batch - first), stream, native);
+    return true;
+  }
+
+  // Batch rows [first, first + count).
+  void run_cudnn(const AttentionShape& s, const Tensors& t, std::int64_t first, std::int64_t count,
+                 Stream stream, cudaStream_t native) {
+    const CudnnAttention::Plan& plan = cudnn_->plan(key_of(s, t, count));
+    const auto at = [&](HeadsView view) {
+      const std::int64_t offset = first * view.batch_stride;
+      return const_cast<char*>(static_cast<const char*>(view.data)) +
+             offset * static_cast<std::int64_t>(size_of(s.dtype));
+    };
     CudnnAttentionPointers p;
-    p.q = t.q.data, p.k = t.k.data, p.v = t.v.data, p.out = const_cast<void*>(t.out.data);
-    p.log_sum_exp = t.log_sum_exp, p.dout = t.dout.data;
-    p.dq = const_cast<void*>(t.dq.data), p.dk = const_cast<void*>(t.dk.data);
-    p.dv = const_cast<void*>(t.dv.data);
+    p.q = at(t.q), p.k = at(t.k), p.v = at(t.v), p.out = at(t.out);
+    if (t.log_sum_exp) p.log_sum_exp = t.log_sum_exp + first * s.heads * s.query_length;
+    if (t.backward) p.dout = at(t.dout), p.dq = at(t.dq), p.dk = at(t.dk), p.dv = at(t.dv);
     // delta first: a multiple of 256 bytes keeps the workspace aligned.
-    const std::size_t delta = t.backward ? delta_bytes(s) : 0;
+    const std::size_t delta = t.backward ? delta_bytes(s, count) : 0;
     const std::size_t bytes = delta + CudnnAttention::workspace_bytes(plan);
     const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
     p.delta = scratch.data();
     cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + delta, native);
-    return true;
+  }
+
+  // Batch rows whose gradient cuDNN computes at once: it keeps [rows, heads, queries, keys] 16-bit
+  // gradients of scores, in order to be deterministic.
+  std::int64_t piece(const AttentionShape& s) const {
+    const auto whole_tiles = [](std::int64_t length) { return (length + 63) / 64 * 64; };
+    const std::int64_t row_bytes =
+        2 * s.heads * whole_tiles(s.query_length) * whole_tiles(s.key_length);
+    // Pieces of log_sum_exp must be aligned too.
+    if (workspace_ == 0 || s.heads * s.query_length % 4 != 0) return s.batch;
+    const std::int64_t most = std::clamp<std::int64_t>(workspace_ / row_bytes, 1, s.batch);
+    // A divisor needs one plan only.
+    for (std::int64_t rows = most; 2 * rows > most; --rows)
+      if (s.batch % rows == 0) return rows;
+    return most;
   }
 
   // False, and missing_ says why, where there is no cuDNN.
@@ -208,14 +246,14 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
-  static std::size_t delta_bytes(const AttentionShape& s) {
-    const auto rows = static_cast<std::size_t>(s.batch * s.heads * s.query_length);
+  static std::size_t delta_bytes(const AttentionShape& s, std::int64_t batch) {
+    const auto rows = static_cast<std::size_t>(batch * s.heads * s.query_length);
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
   void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
-    const std::size_t delta = t.backward ? delta_bytes(s) : 0;
+    const std::size_t delta = t.backward ? delta_bytes(s, s.batch) : 0;
     const bool drop = s.dropout > 0 && s.query_length > 0 && s.key_length > 0;
     if (drop) a.kept_words = static_cast<int>((s.key_length + 31) / 32);
     const std::size_t bits = static_cast<std::size_t>(s.batch * s.heads * s.query_length) *
@@ -241,6 +279,7 @@ class CudaAttention final : public AttentionKernels {
 
   CudaRoom& room_;
   Choice choice_;
+  std::int64_t workspace_;  // bytes; 0: as many as it takes
   std::optional<CudnnAttention> cudnn_;
   std::string missing_;
 };

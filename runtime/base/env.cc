@@ -14,10 +14,20 @@ extern char** environ;
 namespace shoal::env {
 namespace {
 
-constexpr std::array kVariables{kLog,          kThreads,     kDeadline,       kBackend,
-                                kStoreDir,     kStorePort,   kFabricProvider, kFabricInterfaces,
-                                kHostName,     kCollectives, kFlightDir,      kGoodput,
-                                kCudaAttention};
+constexpr std::array kVariables{kLog,
+                                kThreads,
+                                kDeadline,
+                                kBackend,
+                                kStoreDir,
+                                kStorePort,
+                                kFabricProvider,
+                                kFabricInterfaces,
+                                kHostName,
+                                kCollectives,
+                                kFlightDir,
+                                kGoodput,
+                                kCudaAttention,
+                                kCudaAttentionWorkspace};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,

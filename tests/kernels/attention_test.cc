@@ -1,6 +1,7 @@
 #include "shoal/kernels/attention.h"
 
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 #include "array.h"
@@ -140,6 +141,20 @@ class AttentionTest : public ::testing::Test {
         << "a second call differs";
   }
 
+  // Kernels that `test` makes read the variable so; a thread makes its own.
+  static void with_variable(const char* name, const char* value,
+                            const std::function<void()>& test) {
+    ::setenv(name, value, 1);
+    std::thread([&] {
+      try {
+        test();
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << e.what();
+      }
+    }).join();
+    ::unsetenv(name);
+  }
+
   static ::testing::AssertionResult close_or_poisoned(const Array& actual, const Array& expected,
                                                       double tolerance) {
     for (std::int64_t i = 0; i < expected.count(); ++i) {
@@ -182,27 +197,34 @@ TEST_F(AttentionTest, SizesOfHeads) {
 // A GPU has two implementations; the one that is not its first choice must do everything.
 TEST_F(AttentionTest, OwnKernelsOfAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
-  ::setenv("SHOAL_CUDA_ATTENTION", "own", 1);
-  std::thread([this] {  // which makes kernels of its own
-    try {
-      for (DType dtype : {DType::bf16, DType::f16})
-        for (bool causal : {false, true})
-          for (std::int64_t dim : {16, 64, 72, 128, 200, 256}) {
-            check({.queries = 150, .keys = 150, .head_dim = dim, .dtype = dtype, .causal = causal});
-            check({.queries = 64,
-                   .keys = 131,
-                   .head_dim = dim,
-                   .dtype = dtype,
-                   .causal = causal,
-                   .mask = true,
-                   .dropout = 0.2f});
-          }
-    } catch (const std::exception& e) {
-      ADD_FAILURE() << e.what();
-    }
-  })
-      .join();
-  ::unsetenv("SHOAL_CUDA_ATTENTION");
+  with_variable("SHOAL_CUDA_ATTENTION", "own", [this] {
+    for (DType dtype : {DType::bf16, DType::f16})
+      for (bool causal : {false, true})
+        for (std::int64_t dim : {16, 64, 72, 128, 200, 256}) {
+          check({.queries = 150, .keys = 150, .head_dim = dim, .dtype = dtype, .causal = causal});
+          check({.queries = 64,
+                 .keys = 131,
+                 .head_dim = dim,
+                 .dtype = dtype,
+                 .causal = causal,
+                 .mask = true,
+                 .dropout = 0.2f});
+        }
+  });
+}
+
+// Of 7 samples 3, 3 and 1; of 8 samples 2 at a time.
+TEST_F(AttentionTest, GradientInPiecesOnAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
+    for (std::int64_t batch : {7, 8})
+      check({.batch = batch,
+             .heads = 4,
+             .queries = 180,
+             .keys = 180,
+             .head_dim = 32,
+             .dtype = DType::bf16});
+  });
 }
 
 TEST_F(AttentionTest, EmptySizes) {
