@@ -190,12 +190,45 @@ class CudaBackend final : public DeviceBackend {
     if (is_pageable(source) || is_pageable(destination)) ++blocking_copies_;
     check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)),
           "cudaMemcpyAsync", stream.device);
+    settle(stream);
   }
   void fill(void* destination, int byte, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
     const CurrentDevice current(stream.device);
     check(cudaMemsetAsync(destination, byte, bytes, native(stream)), "cudaMemsetAsync",
           stream.device);
+    settle(stream);
+  }
+
+  // Relaxed: a library that asks the driver for something meanwhile does no harm.
+  void begin_capture(Stream stream) override {
+    const CurrentDevice current(stream.device);
+    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed),
+          "cudaStreamBeginCapture", stream.device);
+  }
+  void* end_capture(Stream stream) override {
+    const CurrentDevice current(stream.device);
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(native(stream), &graph), "cudaStreamEndCapture", stream.device);
+    cudaGraphExec_t made = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    check(status, "cudaGraphInstantiate", stream.device);
+    return made;
+  }
+  void abandon_capture(Stream stream) noexcept override {
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(native(stream), &graph) == cudaSuccess && graph)
+      (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+  }
+  void launch_graph(void* graph, Stream stream) override {
+    const CurrentDevice current(stream.device);
+    check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)), "cudaGraphLaunch",
+          stream.device);
+  }
+  void destroy_graph(void* graph) noexcept override {
+    (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
   }
 
   void* allocate(Device device, std::size_t bytes, Stream stream) override {
@@ -254,6 +287,10 @@ class CudaBackend final : public DeviceBackend {
                   fmt::format("{} bytes were asked of {} while a step is being captured", bytes,
                               to_string(device)),
                   "run the step once before it is captured, so that its pool holds them");
+  }
+
+  void settle(Stream stream) {
+    if (!stream.handle) synchronize(stream);
   }
 
   void synchronize_device(Device device) {

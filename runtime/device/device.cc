@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
 
 namespace shoal {
@@ -15,6 +16,17 @@ DeviceBackend& device_backend(DeviceType type) {
   static const std::unique_ptr<DeviceBackend> cuda = make_cuda_device_backend();
   return type == DeviceType::cpu ? *host : *cuda;
 }
+
+namespace {
+[[noreturn]] void refuse_graphs() {
+  throw Error(ErrorCode::unavailable, "this kind of device has no graphs of a stream's work",
+              "run the step without step_capture");
+}
+}  // namespace
+
+void DeviceBackend::begin_capture(Stream) { refuse_graphs(); }
+void* DeviceBackend::end_capture(Stream) { refuse_graphs(); }
+void DeviceBackend::launch_graph(void*, Stream) { refuse_graphs(); }
 
 OwnedStream::OwnedStream(Device device, StreamPriority priority)
     : stream_{device, device_backend(device.type).create_stream(device, priority)} {}

@@ -28,6 +28,7 @@ struct Device {
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
 // A view of a stream: device and native handle (null: the host's, or CUDA's default stream).
+// On CUDA's default stream copies and fills are done on return: no other stream waits for it.
 // Does not own; copy freely. Operations are methods of the device's DeviceBackend.
 struct Stream {
   Device device;
@@ -75,6 +76,16 @@ class DeviceBackend {
   // Any direction between host and this kind of device. Host: done on return.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
+
+  // A stream's work as a graph: what is queued between begin_capture() and end_capture() is not run
+  // but noted, with its addresses and host values as they are, and launch_graph() runs all of it.
+  // Meanwhile nothing may wait for the stream. unavailable where a kind of device has no graphs;
+  // end_capture() throws internal where something was queued that cannot be noted.
+  virtual void begin_capture(Stream stream);
+  virtual void* end_capture(Stream stream);
+  virtual void abandon_capture(Stream) noexcept {}  // after a failure: what was noted is lost
+  virtual void launch_graph(void* graph, Stream stream);
+  virtual void destroy_graph(void*) noexcept {}
 
   // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. A
   // stream without handle says nothing of who uses the memory: then any stream may at once, and
