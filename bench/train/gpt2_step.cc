@@ -76,7 +76,7 @@ class Training {
       const nn::LossOutput out =
           model_.forward(context_, ids_, targets_, {.loss_scale = 1 / tokens});
       context_.tape = nullptr;
-      loss = out.loss_sum / tokens;
+      loss = static_cast<float>(context_.read(out.loss_sum)) / tokens;
       forward_ = now();
       tape.backward(context_, out.loss);
       backward_ = now();

@@ -100,7 +100,7 @@ int train(std::int64_t steps, const std::string& out) {
 
     const nn::StepOutcome outcome = optimizer->step(
         state, {.learning_rate = schedule.learning_rate(step), .max_gradient_norm = 1.0});
-    double loss = static_cast<double>(output.loss_sum) / (kGlobalBatch * kLength);
+    double loss = context.read(output.loss_sum) / (kGlobalBatch * kLength);
     communicator->all_reduce(&loss, &loss, 1, DType::f64, collectives::ReduceOp::sum)->wait();
     if (world.rank == 0 && (step % 10 == 0 || step + 1 == steps))
       std::printf("step %3ld  loss %.4f  gradient norm %.3f\n", static_cast<long>(step), loss,

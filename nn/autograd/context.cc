@@ -2,10 +2,26 @@
 
 #include <algorithm>
 
+#include "shoal/runtime/base/error.h"
+
 namespace shoal::nn {
 
 Tensor Context::empty(const Shape& shape, DType dtype, MemoryTag tag) const {
   return Tensor::empty(shape, dtype, memory_, tag, stream);
+}
+
+Tensor Context::upload(const void* values, const Shape& shape, DType dtype, MemoryTag tag) const {
+  Tensor tensor = empty(shape, dtype, tag);
+  if (tensor.bytes() > 0)
+    device_backend(stream.device.type).copy(tensor.view().data, values, tensor.bytes(), stream);
+  return tensor;
+}
+
+Tensor Context::to_device(const Tensor& tensor) const {
+  if (!tensor.defined() || tensor.device() == kernels_.device()) return tensor;
+  SHOAL_CHECK(tensor.device().is_cpu(), "a tensor on {} is given to kernels of {}",
+              to_string(tensor.device()), to_string(kernels_.device()));
+  return upload(tensor.const_view().data, tensor.shape(), tensor.dtype());
 }
 
 void Context::run(std::string_view name, std::initializer_list<Tensor> inputs,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
 
@@ -30,14 +31,14 @@ struct ActivationCoordinates {
 class Context {
  public:
   Context(kernels::Kernels& kernels, MemoryResource& memory, Dispatcher& dispatcher)
-      : kernels_(kernels), memory_(memory), dispatcher_(dispatcher) {}
+      : stream(kernels.stream()), kernels_(kernels), memory_(memory), dispatcher_(dispatcher) {}
 
   kernels::Kernels& kernels() const { return kernels_; }
   MemoryResource& memory() const { return memory_; }
   Dispatcher& dispatcher() const { return dispatcher_; }
 
   Mode mode = Mode::train;
-  Stream stream{};
+  Stream stream;         // the kernels' own, unless somebody sets another
   Tape* tape = nullptr;  // null: no gradients
   RandomCoordinates random;
   ActivationCoordinates activation;
@@ -45,6 +46,13 @@ class Context {
   bool training() const { return mode == Mode::train; }
   // An activation, uninitialised.
   Tensor empty(const Shape& shape, DType dtype, MemoryTag tag = MemoryTag::activations) const;
+  // Host values in memory of the kernels' device, queued on `stream`; they may go when it returns.
+  Tensor upload(const void* values, const Shape& shape, DType dtype,
+                MemoryTag tag = MemoryTag::data) const;
+  // `tensor` itself where kernels can read it; a host tensor of a device's kernels: a copy there.
+  Tensor to_device(const Tensor& tensor) const;
+  // The one number of a tensor (f32, f64 or i32). On a device it waits for what is queued.
+  double read(const Tensor& scalar) const { return read_scalar(scalar, stream); }
   // Through the dispatcher. Undefined tensors are allowed in both lists.
   void run(std::string_view name, std::initializer_list<Tensor> inputs,
            std::initializer_list<Tensor> outputs, const std::function<void()>& body) const;

@@ -76,7 +76,8 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
   shape.causal = options.causal;
   shape.scale =
       options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  if (options.key_mask.defined()) shape.key_mask = options.key_mask;
+  const Tensor key_mask = context.to_device(options.key_mask);
+  if (key_mask.defined()) shape.key_mask = key_mask;
   if (drops(context, options.dropout)) {
     shape.dropout = options.dropout.probability;
     shape.site = context.next_site(options.dropout.path_hash);
@@ -87,7 +88,7 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
   const Tensor out = context.empty(in.with(2, in[2] / 3), qkv.tensor.dtype());
   Tensor log_sum_exp;
   if (records) log_sum_exp = context.empty({in[0], options.heads, in[1]}, DType::f32);
-  context.run("attention", {qkv.tensor, options.key_mask}, {out, log_sum_exp}, [&] {
+  context.run("attention", {qkv.tensor, key_mask}, {out, log_sum_exp}, [&] {
     const Tensor& x = qkv.tensor;
     context.kernels().attention().attention(
         shape, heads(x, part(x, 0)), heads(x, part(x, 1)), heads(x, part(x, 2)),
@@ -96,9 +97,9 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
   if (!records) return Value{out};
   Tape& tape = *context.tape;
   shape.key_mask = {};
-  return tape.record(std::make_unique<AttentionFunction>(tape, shape, qkv.tensor, out, log_sum_exp,
-                                                         options.key_mask),
-                     {&qkv, 1}, {}, {out})[0];
+  return tape.record(
+      std::make_unique<AttentionFunction>(tape, shape, qkv.tensor, out, log_sum_exp, key_mask),
+      {&qkv, 1}, {}, {out})[0];
 }
 
 }  // namespace shoal::nn

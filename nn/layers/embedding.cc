@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "shoal/kernels/checks.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 
@@ -71,9 +72,13 @@ Shape with_channels(const Shape& shape, std::int64_t channels) {
 
 }  // namespace
 
-Value embedding(Context& context, const Tensor& ids, Parameter& table) {
-  SHOAL_CHECK(ids.dtype() == DType::i32, "{}: ids are {}, not i32", table.name(),
-              to_string(ids.dtype()));
+Value embedding(Context& context, const Tensor& given, Parameter& table) {
+  SHOAL_CHECK(given.dtype() == DType::i32, "{}: ids are {}, not i32", table.name(),
+              to_string(given.dtype()));
+  // Kernels of a device could only complain later.
+  if (given.device() != context.kernels().device())
+    kernels::check::ids("embedding", given, table.shape()[0]);
+  const Tensor ids = context.to_device(given);
   Parameter* const parameters[] = {&table};
   const bool records = context.records({}, parameters);
   const Tensor y = context.empty(with_channels(ids.shape(), table.shape()[1]), table.value.dtype());
@@ -106,6 +111,12 @@ Value add_positions(Context& context, Value x, Parameter& table, std::int64_t fi
   }
   context.run("add_positions", {y, table.value}, {y}, [&] {
     auto& elementwise = context.kernels().elementwise();
+    if (!context.kernels().device().is_cpu()) {  // one launch: each sample is a row
+      const std::int64_t row = shape[1] * shape[2];
+      elementwise.add_bias(y.reshaped({shape[0], row}), rows.reshaped({row}),
+                           y.reshaped({shape[0], row}).view(), context.stream);
+      return;
+    }
     for (std::int64_t b = 0; b < shape[0]; ++b) {
       const Tensor sample = y.narrowed(0, b, 1).reshaped({shape[1], shape[2]});
       elementwise.add(sample, rows, sample.view(), context.stream);

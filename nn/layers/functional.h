@@ -47,7 +47,7 @@ ResidualNorm residual_layer_norm(Context& context, const Value& residual, const 
                                  const DropoutSite& site, Parameter& gamma, Parameter& beta,
                                  float epsilon);
 
-// table[ids]; ids i32 [..] -> [.., C].
+// table[ids]; ids i32 [..] -> [.., C]. In host memory they are checked before anything is queued.
 Value embedding(Context& context, const Tensor& ids, Parameter& table);
 // x + table[first_position + t] for x [B, T, C]; in place where nobody else holds x.
 Value add_positions(Context& context, Value x, Parameter& table, std::int64_t first_position);
@@ -68,11 +68,11 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
 // pass as the loss, slice by slice, so that logits never exist whole: dW is added to
 // weight.gradient at once (gradient memory must exist; a tape dropped unwalked leaves it there),
 // and the loss is linear in nothing else: backward accepts d(loss) = 1 only; scale with
-// `loss_scale`.
+// `loss_scale`. Targets may lie in host memory or where the kernels are.
 struct LossResult {
   Value loss;                // [1] f32: loss_scale × sum over valid targets
-  float loss_sum = 0;        // unscaled, host
-  std::int64_t targets = 0;  // valid ones
+  Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
+  std::int64_t targets = 0;  // valid ones; -1 (not known) where they lie on a device
 };
 struct LossOptions {
   float loss_scale = 1;

@@ -45,8 +45,8 @@ class AttentionLike : public Module {
 
 struct LossOutput {
   Value loss;                // [1] f32: sum over valid targets × loss_scale
-  float loss_sum = 0;        // unscaled, host
-  std::int64_t targets = 0;  // valid ones
+  Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
+  std::int64_t targets = 0;  // valid ones; -1 (not known) where they lie on a device
 };
 class HeadLoss : public Module {
  public:

@@ -109,29 +109,29 @@ Value CausalSelfAttention::attend_to_cache(Context& context, const Value& qkv,
   shape.head_dim = channels / config_.heads;
   shape.dtype = qkv.tensor.dtype();
   shape.causal = true;
-  if (input.key_mask.defined()) shape.key_mask = input.key_mask;
+  const Tensor key_mask = context.to_device(input.key_mask);
+  if (key_mask.defined()) shape.key_mask = key_mask;
   shape.scale =
       config_.scale != 0 ? config_.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   const Tensor out = context.empty({batch, fresh, channels}, shape.dtype);
-  context.run(
-      "attention.cached", {qkv.tensor, cache.entries, input.key_mask}, {out, cache.entries}, [&] {
-        auto& elementwise = context.kernels().elementwise();
-        for (std::int64_t b = 0; b < batch; ++b)
-          for (std::int64_t t = 0; t < fresh; ++t) {
-            const Tensor row =
-                qkv.tensor.narrowed(0, b, 1).narrowed(1, t, 1).narrowed(2, channels, 2 * channels);
-            const Tensor slot = cache.entries.narrowed(0, b, 1).narrowed(1, cache.length + t, 1);
-            elementwise.cast(row, slot.view(), context.stream);
-          }
-        const auto at = [](const Tensor& tensor, std::int64_t column) -> kernels::HeadsView {
-          return {static_cast<const std::byte*>(tensor.const_view().data) +
-                      static_cast<std::size_t>(column) * size_of(tensor.dtype()),
-                  tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
-        };
-        context.kernels().attention().attention(
-            shape, at(qkv.tensor, 0), at(cache.entries, 0), at(cache.entries, channels),
-            {out.view().data, fresh * channels, channels}, View(), context.stream);
-      });
+  context.run("attention.cached", {qkv.tensor, cache.entries, key_mask}, {out, cache.entries}, [&] {
+    auto& elementwise = context.kernels().elementwise();
+    for (std::int64_t b = 0; b < batch; ++b)
+      for (std::int64_t t = 0; t < fresh; ++t) {
+        const Tensor row =
+            qkv.tensor.narrowed(0, b, 1).narrowed(1, t, 1).narrowed(2, channels, 2 * channels);
+        const Tensor slot = cache.entries.narrowed(0, b, 1).narrowed(1, cache.length + t, 1);
+        elementwise.cast(row, slot.view(), context.stream);
+      }
+    const auto at = [](const Tensor& tensor, std::int64_t column) -> kernels::HeadsView {
+      return {static_cast<const std::byte*>(tensor.const_view().data) +
+                  static_cast<std::size_t>(column) * size_of(tensor.dtype()),
+              tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
+    };
+    context.kernels().attention().attention(
+        shape, at(qkv.tensor, 0), at(cache.entries, 0), at(cache.entries, channels),
+        {out.view().data, fresh * channels, channels}, View(), context.stream);
+  });
   cache.length = length;
   return Value{out};
 }

@@ -13,7 +13,7 @@ class LinearCrossEntropyFunction final : public Function {
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     const Tensor& dloss = output_gradients[0];
-    if (dloss.device().is_cpu()) {
+    if (backward_context.context().kernels().device().is_cpu()) {
       const float seed = *dloss.const_data<float>();
       SHOAL_CHECK(
           seed == 1,
@@ -34,27 +34,35 @@ class LinearCrossEntropyFunction final : public Function {
   SavedTensor dx_;
 };
 
-std::int64_t count_targets(const Tensor& targets) {
+// Those that are valid.
+std::int64_t count_targets(const Tensor& targets, std::int64_t vocabulary) {
+  if (!targets.device().is_cpu()) return -1;
   std::int64_t valid = 0;
   if (targets.count() == 0) return 0;
   const std::int32_t* data = targets.const_data<std::int32_t>();
-  for (std::int64_t i = 0; i < targets.count(); ++i) valid += data[i] >= 0;
+  for (std::int64_t i = 0; i < targets.count(); ++i) {
+    // Here, because kernels of a device could only complain later.
+    SHOAL_CHECK(data[i] < vocabulary,
+                "cross entropy: target {} of row {} is outside the vocabulary of {}", data[i], i,
+                vocabulary);
+    valid += data[i] >= 0;
+  }
   return valid;
 }
 
 }  // namespace
 
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
-                                const Tensor& targets, const LossOptions& options) {
-  SHOAL_CHECK(targets.dtype() == DType::i32 && targets.count() == hidden.tensor.shape().rows(),
-              "{}: targets {} {} for hidden states {}", weight.name(), to_string(targets.dtype()),
-              to_string(targets.shape()), to_string(hidden.tensor.shape()));
-  SHOAL_CHECK(targets.device().is_cpu(), "targets must lie in host memory, not on {}",
-              to_string(targets.device()));
+                                const Tensor& given, const LossOptions& options) {
+  SHOAL_CHECK(given.dtype() == DType::i32 && given.count() == hidden.tensor.shape().rows(),
+              "{}: targets {} {} for hidden states {}", weight.name(), to_string(given.dtype()),
+              to_string(given.shape()), to_string(hidden.tensor.shape()));
   Parameter* const parameters[] = {&weight};
   const bool records = context.records({&hidden, 1}, parameters);
   LossResult result;
-  result.targets = count_targets(targets);
+  result.targets = count_targets(given, weight.shape()[0]);
+  const Tensor targets = context.to_device(given);
+  result.loss_sum = context.empty({1}, DType::f32);
   const Tensor loss = context.empty({1}, DType::f32);
   Tensor dx, dweight;
   kernels::LinearCrossEntropyArgs args;
@@ -63,7 +71,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
   args.targets = targets;
   args.label_smoothing = options.label_smoothing;
   args.loss_scale = options.loss_scale;
-  args.loss_sum = loss.view();
+  args.loss_sum = result.loss_sum.view();
   if (records && hidden.needs_gradient()) {
     dx = context.empty(hidden.tensor.shape(), hidden.tensor.dtype());
     args.dx = dx.view();
@@ -73,12 +81,13 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
     dweight = weight.gradient;
     args.dweight = dweight.view();
   }
-  context.run("linear_cross_entropy", {hidden.tensor, weight.value, targets}, {loss, dx, dweight},
+  context.run("linear_cross_entropy", {hidden.tensor, weight.value, targets},
+              {result.loss_sum, dx, dweight},
               [&] { context.kernels().loss().linear_cross_entropy(args, context.stream); });
-  // Host kernels have finished when they return.
-  float* sum = loss.data<float>();
-  result.loss_sum = *sum;
-  *sum *= options.loss_scale;
+  context.run("scale_loss", {result.loss_sum}, {loss}, [&] {
+    context.kernels().elementwise().scale(result.loss_sum, options.loss_scale, loss.view(),
+                                          context.stream);
+  });
   if (!records) {
     result.loss = Value{loss};
     return result;

@@ -19,7 +19,7 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
       total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
   Tensor block;
   if (compute != DType::f32)
-    block = Tensor::empty({total}, DType::f32, memory, MemoryTag::optimizer);
+    block = Tensor::empty({total}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
   std::int64_t offset = 0;
   for (Parameter* parameter : parameters) {
     if (fill && !parameter->value.defined()) fill(*parameter);
@@ -27,7 +27,8 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
                 "{} must hold f32 numbers before masters are made of them", parameter->name());
     Tensor master = parameter->value;
     if (compute != DType::f32) {
-      Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters);
+      Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters,
+                                   kernels.stream());
       kernels.elementwise().cast(master, value.view(), {});
       if (parameter->trainable()) {
         const Tensor slot =

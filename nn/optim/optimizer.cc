@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -62,6 +62,13 @@ class AdamW final : public Optimizer {
               Stream stream) override {
     kernels().optimizer().adamw(adamw_args(segment, state, options_, step), stream);
   }
+  void update_all(const kernels::StepState& step, Stream stream) override {
+    std::vector<kernels::AdamWArgs> all;
+    all.reserve(segments().size());
+    for (std::size_t i = 0; i < segments().size(); ++i)
+      all.push_back(adamw_args(segments()[i], state_of(i), options_, step));
+    kernels().optimizer().adamw_many(all, stream);
+  }
   AdamWOptions options_;
 };
 
@@ -106,7 +113,7 @@ class Lamb final : public Optimizer {
     std::int64_t largest = 0;
     for (const Segment& segment : this->segments())
       largest = std::max(largest, segment.master.count());
-    scratch_ = Tensor::empty({largest}, DType::f32, memory, MemoryTag::optimizer);
+    scratch_ = Tensor::empty({largest}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
   }
   std::string_view kind() const override { return "lamb"; }
 
@@ -137,7 +144,8 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
     total += aligned(segment.master.count());
   }
   for (std::size_t state = 0; state < state_names_.size(); ++state) {
-    const Tensor block = Tensor::zeros({total}, DType::f32, memory, MemoryTag::optimizer);
+    const Tensor block =
+        Tensor::zeros({total}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const Tensor& master = segments_[i].master;
@@ -145,38 +153,69 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
       offset += aligned(master.count());
     }
   }
-  norm_ = Tensor::zeros({1}, DType::f64, memory, MemoryTag::workspace);
+  const Tensor numbers =
+      Tensor::zeros({3}, DType::f64, memory, MemoryTag::workspace, kernels.stream());
+  sum_ = numbers.narrowed(0, 0, 1);
+  norm_ = numbers.narrowed(0, 1, 1);
+  zero_ = numbers.narrowed(0, 2, 1);
+}
+
+Stream Optimizer::queue(Stream stream) const {
+  return stream.device.is_cpu() ? kernels_.stream() : stream;
 }
 
 StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
-  double sum = 0;
-  for (std::size_t i = 0; i < segments_.size(); ++i)
-    if (segments_[i].in_norm) sum += sum_of_squares(i, stream);
-  if (options.sum_over_shards) sum = options.sum_over_shards(sum);
-  StepOutcome outcome;
-  outcome.gradient_norm = std::sqrt(sum) * options.gradient_scale;
-  outcome.skipped = !std::isfinite(outcome.gradient_norm);
-  state.skip = outcome.skipped ? 1 : 0;
-  if (outcome.skipped) return outcome;
-
-  double scale = options.gradient_scale;
-  if (options.max_gradient_norm > 0)
-    scale *= std::min(1.0, options.max_gradient_norm / (outcome.gradient_norm + 1e-6));
-  begin(state, options.learning_rate, scale);
-  for (std::size_t i = 0; i < segments_.size(); ++i) update_segment(i, state, stream);
-  return outcome;
+  set_step(state, options, stream);
+  queue_step(state, options, stream);
+  return outcome(stream);
 }
 
-void Optimizer::begin(kernels::StepState& state, double learning_rate, double scale) const {
-  state.skip = 0;
-  state.gradient_scale = static_cast<float>(scale);
-  state.learning_rate = static_cast<float>(learning_rate);
-  ++state.step;
+void Optimizer::set_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
+  kernels_.optimizer().set_step(&state, static_cast<float>(options.learning_rate),
+                                static_cast<float>(options.gradient_scale), queue(stream));
+}
+
+void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
+  stream = queue(stream);
+  std::vector<ConstView> gradients;
+  gradients.reserve(segments_.size());
+  for (const Segment& segment : segments_)
+    if (segment.in_norm) gradients.push_back(segment.gradient.const_view());
+  kernels_.optimizer().sum_of_squares_many(gradients, sum_.view(), stream);
+  if (options.sum_over_shards)
+    write_scalar(options.sum_over_shards(read_scalar(sum_, stream)), sum_, stream);
+  kernels_.optimizer().begin_update({.sum_of_squares = sum_,
+                                     .max_norm = options.max_gradient_norm,
+                                     .norm = norm_.view(),
+                                     .state = &state},
+                                    stream);
+  // A device's kernels see for themselves that nothing is to be done.
+  if (kernels_.device().is_cpu() && state.skip != 0) return;
+  update_all(state, stream);
+}
+
+StepOutcome Optimizer::outcome(Stream stream) const {
+  const double norm = read_scalar(norm_, queue(stream));
+  return {.gradient_norm = norm, .skipped = !std::isfinite(norm)};
+}
+
+void Optimizer::begin(kernels::StepState& state, double learning_rate, double scale,
+                      Stream stream) {
+  stream = queue(stream);
+  kernels_.optimizer().set_step(&state, static_cast<float>(learning_rate),
+                                static_cast<float>(scale), stream);
+  kernels_.optimizer().begin_update(
+      {.sum_of_squares = zero_, .norm = norm_.view(), .state = &state}, stream);
 }
 
 double Optimizer::sum_of_squares(std::size_t segment, Stream stream) {
-  kernels_.optimizer().sum_of_squares(segments_[segment].gradient, norm_.view(), false, stream);
-  return *norm_.const_data<double>();
+  stream = queue(stream);
+  kernels_.optimizer().sum_of_squares(segments_[segment].gradient, sum_.view(), false, stream);
+  return read_scalar(sum_, stream);
+}
+
+void Optimizer::update_all(const kernels::StepState& step, Stream stream) {
+  for (std::size_t i = 0; i < segments_.size(); ++i) update_segment(i, step, stream);
 }
 
 std::vector<NamedTensor> Optimizer::state_tensors() const {

@@ -38,6 +38,7 @@ struct StepOptions {
   double gradient_scale = 1;     // gradients are first multiplied with this (1 / loss scale)
   double max_gradient_norm = 0;  // 0: no clipping
   // Turns this rank's sum of squares into that of all ranks whose segments differ; default: itself.
+  // On a device the step then waits for the sum.
   std::function<double(double)> sum_over_shards = {};
 };
 
@@ -45,6 +46,8 @@ struct StepOutcome {
   double gradient_norm = 0;  // global, unscaled, before clipping
   bool skipped = false;      // the norm was inf or NaN: nothing was changed
 };
+
+// `state` lies where the kernels are (autograd/device_values.h): only they look at it.
 
 class Optimizer {
  public:
@@ -56,13 +59,22 @@ class Optimizer {
 
   // Norm, clipping (as torch.nn.utils.clip_grad_norm_: factor max / (norm + 1e-6), at most 1) and
   // the update, in one pass over each segment after the norm. Advances state.step unless skipped.
+  // On a device it waits for the outcome.
   StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
+
+  // step() in three, for who waits for nothing: what differs from step to step; the work, which may
+  // be captured and replayed (max_gradient_norm and sum_over_shards of the options count); what
+  // came of the last one, which waits for it.
+  void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
+  void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
+  StepOutcome outcome(Stream stream = {}) const;
 
   // The same piece by piece, for who gets gradients one after the other and clips nothing: begin()
   // advances `state`, then each segment is updated once, in any order. Same bits as step() with the
   // norm finite; nothing is skipped here.
-  void begin(kernels::StepState& state, double learning_rate, double scale) const;
-  double sum_of_squares(std::size_t segment, Stream stream = {});  // of its gradient, not scaled
+  void begin(kernels::StepState& state, double learning_rate, double scale, Stream stream = {});
+  // Of its gradient, not scaled; waits for it.
+  double sum_of_squares(std::size_t segment, Stream stream = {});
   void update_segment(std::size_t segment, const kernels::StepState& state, Stream stream = {}) {
     update(segments_[segment], states_[segment], state, stream);
   }
@@ -80,6 +92,9 @@ class Optimizer {
             std::vector<std::string> state_names);
   virtual void update(const Segment& segment, std::span<const Tensor> state,
                       const kernels::StepState& step, Stream stream) = 0;
+  // Of all segments.
+  virtual void update_all(const kernels::StepState& step, Stream stream);
+  std::span<const Tensor> state_of(std::size_t segment) const { return states_[segment]; }
   kernels::Kernels& kernels() const { return kernels_; }
 
  private:
@@ -87,7 +102,8 @@ class Optimizer {
   std::vector<Segment> segments_;
   std::vector<std::string> state_names_;
   std::vector<std::vector<Tensor>> states_;  // [segment][state]
-  Tensor norm_;                              // [1] f64
+  Stream queue(Stream stream) const;         // the kernels' own for one that is not given
+  Tensor sum_, norm_, zero_;                 // [1] f64: sum of squares, its root unscaled, 0
 };
 
 struct AdamWOptions {  // torch.optim.AdamW's defaults but for the decay, which is Hugging Face's

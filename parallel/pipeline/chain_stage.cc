@@ -52,7 +52,14 @@ ChainStage::ChainStage(nn::Context& context, nn::Chain& chain, UnitRange units,
 void ChainStage::begin(std::span<const Microbatch> microbatches) {
   microbatches_ = microbatches;
   records_.clear();
-  loss_ = {};
+  losses_.clear();
+  targets_ = 0;
+}
+
+StageLoss ChainStage::loss() const {
+  StageLoss loss{.targets = targets_};
+  for (const Tensor& sum : losses_) loss.sum += context_.read(sum);
+  return loss;
 }
 
 const Microbatch& ChainStage::microbatch(int index) const {
@@ -109,8 +116,8 @@ Tensor ChainStage::forward(int index, Tensor input) {
     const nn::LossOutput out =
         nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
                          options_.checkpoint_group, options_.observer);
-    loss_.sum += static_cast<double>(out.loss_sum);
-    loss_.targets += out.targets;
+    losses_.push_back(out.loss_sum);
+    targets_ += out.targets;
     record.output = out.loss;  // one element; backward starts from it
   } else {
     nn::Value value = std::move(stream).collapse(context_);

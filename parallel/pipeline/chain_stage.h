@@ -48,7 +48,7 @@ class ChainStage final : public Stage {
   // Before each run of the executor. What earlier microbatches left is dropped. `microbatches`
   // stays valid until the run has ended.
   void begin(std::span<const Microbatch> microbatches);
-  const StageLoss& loss() const { return loss_; }
+  StageLoss loss() const;  // on a device it waits for the numbers
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
   Message input(int microbatch) const override { return message(microbatch); }
@@ -75,7 +75,8 @@ class ChainStage final : public Stage {
   ChainStageOptions options_;
   std::span<const Microbatch> microbatches_;
   std::map<int, Record> records_;
-  StageLoss loss_;
+  std::vector<Tensor> losses_;  // [1] f32, of each microbatch of the head
+  std::int64_t targets_ = 0;
 };
 
 }  // namespace shoal::parallel

@@ -25,7 +25,7 @@ class VocabularyLossFunction final : public nn::Function {
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     const Tensor& dloss = output_gradients[0];
-    if (dloss.device().is_cpu()) {
+    if (backward_context.context().kernels().device().is_cpu()) {
       const float seed = *dloss.const_data<float>();
       SHOAL_CHECK(seed == 1,
                   "vocabulary_cross_entropy: backward started with {}; it accepts 1, because the "
@@ -106,15 +106,13 @@ void LossPass::take(const Tensor& x, const Tensor& targets) {
   count_ = static_cast<std::int64_t>(valid.size());
   if (count_ == rows) {
     x_ = x.reshaped({rows, channels()});
-    targets_ = targets.reshaped({rows});
+    targets_ = context_.to_device(targets.reshaped({rows}));
     return;
   }
   if (count_ == 0) return;
   row_ = std::move(valid);
-  const Tensor places = context_.empty({count_}, DType::i32);
-  std::copy(row_.begin(), row_.end(), places.data<std::int32_t>());
-  targets_ = context_.empty({count_}, DType::i32);
-  std::copy(target.begin(), target.end(), targets_.data<std::int32_t>());
+  const Tensor places = context_.upload(row_.data(), {count_}, DType::i32);
+  targets_ = context_.upload(target.data(), {count_}, DType::i32);
   x_ = context_.empty({count_, channels()}, x.dtype());
   context_.run("vocabulary_loss.rows", {x, places}, {x_}, [&] {
     context_.kernels().embedding().embedding(places, x.reshaped({rows, channels()}), x_.view(),
@@ -171,8 +169,9 @@ Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   if (gradient.defined()) args.dlogits = gradient.view();
   context_.run("vocabulary_loss.losses", {slice.logits, all, targets_}, {loss, gradient},
                [&] { context_.kernels().loss().shard_cross_entropy(args, context_.stream); });
-  const float* losses = loss.const_data<float>();
-  for (std::int64_t i = 0; i < slice.count; ++i) loss_sum_ += static_cast<double>(losses[i]);
+  std::vector<float> losses(static_cast<std::size_t>(slice.count));
+  nn::copy_to_host(losses.data(), loss, context_.stream);
+  for (const float one : losses) loss_sum_ += static_cast<double>(one);
   return gradient;
 }
 
@@ -314,10 +313,11 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   const Tensor dx = pass.dx(context);
 
   nn::LossOutput result;
-  result.loss_sum = static_cast<float>(pass.loss_sum());
+  const auto sum = static_cast<float>(pass.loss_sum());
+  result.loss_sum = context.upload(&sum, {1}, DType::f32);
   result.targets = pass.targets();
-  const Tensor loss = context.empty({1}, DType::f32);
-  *loss.data<float>() = result.loss_sum * options.loss_scale;
+  const float scaled = sum * options.loss_scale;
+  const Tensor loss = context.upload(&scaled, {1}, DType::f32);
   if (!records) {
     result.loss = Value{loss};
     return result;

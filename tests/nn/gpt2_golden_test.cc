@@ -58,7 +58,7 @@ class Gpt2Golden : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(out.targets, valid);
     tape.backward(room_.context, out.loss, {}, {deferred});
     tape.run_deferred();
-    return static_cast<double>(out.loss_sum) / static_cast<double>(valid);
+    return room_.context.read(out.loss_sum) / static_cast<double>(valid);
   }
 
   Room room_;

@@ -67,7 +67,7 @@ struct Model : Room {
     context.tape = &tape;
     const LossOutput out = gpt2.forward(context, ids, targets);
     context.tape = nullptr;
-    loss += out.loss_sum;
+    loss += static_cast<float>(context.read(out.loss_sum));
     tape.backward(context, out.loss, {}, options);
     tape.run_deferred();
   }
@@ -198,7 +198,7 @@ TEST(Gpt2, RunsUnitByUnitWithTheSameBits) {
           context, forward_units(context, model.gpt2, cut, 4, {received, {}, {}}, input, group),
           input);
       context.tape = nullptr;
-      model.loss = out.loss_sum;
+      model.loss = static_cast<float>(model.context.read(out.loss_sum));
       second.backward(context, out.loss);
       first.backward(context, sent, second.gradient(received));
       const Outcome pieces = model.outcome();
@@ -257,7 +257,7 @@ TEST(Gpt2, TellsAnObserverOfItsUnits) {
     context.tape = &tape;
     const LossOutput out = forward_all();
     context.tape = nullptr;
-    model.loss = out.loss_sum;
+    model.loss = static_cast<float>(model.context.read(out.loss_sum));
     tape.backward(context, out.loss);
     EXPECT_EQ(log.text, wanted[group]) << "groups of " << group;
     EXPECT_EQ(log.inside, -1);

@@ -115,7 +115,7 @@ double DataParallelEngine::forward_backward(const StepWork& work) {
       const TraceSpan span(parts_.trainer.tracer, "step", "forward", static_cast<std::int64_t>(i));
       output = task_.loss(context_, batch, work.loss);
     }
-    loss_sum += static_cast<double>(output.loss_sum);
+    loss_sum += context_.read(output.loss_sum);
     if (i == 0) settle();  // what this forward did not read
     if (i + 1 == work.batches.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
@@ -184,7 +184,7 @@ LossSums DataParallelEngine::evaluate(std::span<const Batch> batches) {
   for (const Batch& batch : batches) {
     context_.begin_forward();
     const nn::LossOutput output = task_.loss(context_, batch, {});
-    sums.loss += static_cast<double>(output.loss_sum);
+    sums.loss += context_.read(output.loss_sum);
     sums.targets += static_cast<double>(output.targets);
   }
   context_.mode = nn::Mode::train;

@@ -69,22 +69,26 @@ std::vector<std::int32_t> generate(Context& context, Gpt2& model,
   kernels::RandomSite site;
   site.seed = options.seed;
   site.site = hash_name("generate");
-  Tensor ids = context.empty({1, length}, DType::i32);
-  std::copy(prompt.begin(), prompt.end(), ids.data<std::int32_t>());
+  for (std::size_t i = 0; i < prompt.size(); ++i)
+    SHOAL_CHECK(prompt[i] >= 0 && prompt[i] < model.config().vocab_size,
+                "embedding: id {} at position {} of {} is outside [0, {})", prompt[i], i,
+                prompt.size(), model.config().vocab_size);
+  Tensor ids = context.upload(prompt.data(), {1, length}, DType::i32);
+  std::vector<float> values(static_cast<std::size_t>(model.config().vocab_size));
   const Tensor wide = context.empty({1, model.config().vocab_size}, DType::f32);
   while (static_cast<std::int64_t>(tokens.size()) < options.max_new_tokens) {
     const Tensor logits = model.decode(context, ids, cache);
     context.kernels().elementwise().cast(logits, wide.view(), context.stream);
+    copy_to_host(values.data(), wide, context.stream);
     const double uniform = kernels::uniform(kernels::random_bits(site, sample, tokens.size()));
     const std::int32_t token =
-        pick_token(wide.const_data<float>(), model.config().vocab_size, options, uniform);
+        pick_token(values.data(), model.config().vocab_size, options, uniform);
     tokens.push_back(token);
     if (on_token && !on_token(token)) break;
     if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) !=
         options.stop_tokens.end())
       break;
-    ids = context.empty({1, 1}, DType::i32);
-    *ids.data<std::int32_t>() = token;
+    ids = context.upload(&token, {1, 1}, DType::i32);
   }
   return tokens;
 }

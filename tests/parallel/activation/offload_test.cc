@@ -46,7 +46,7 @@ struct Model : nn::Room {
     out = gpt2.forward_head(
         context, nn::forward_units(context, gpt2, 0, gpt2.units() - 1, {}, input, 1), input);
     context.tape = nullptr;
-    return out.loss_sum;
+    return static_cast<float>(context.read(out.loss_sum));
   }
   std::vector<float> gradients() {
     std::vector<float> all;

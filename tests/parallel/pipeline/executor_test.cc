@@ -88,7 +88,7 @@ const Result& one_rank() {
           model.gpt2.forward(model.context, batch.input.ids, batch.input.targets, batch.input.loss);
       model.context.tape = nullptr;
       tape.backward(model.context, out.loss);
-      made.loss += static_cast<double>(out.loss_sum);
+      made.loss += model.context.read(out.loss_sum);
       made.targets += out.targets;
     }
     model.collect(made);
@@ -207,7 +207,7 @@ TEST(Pipeline, EvaluatesWithForwardsOnly) {
   plain.context.mode = nn::Mode::evaluate;
   double want = 0;
   for (const Microbatch& batch : plain.microbatches)
-    want += static_cast<double>(
+    want += plain.context.read(
         plain.gpt2.forward(plain.context, batch.input.ids, batch.input.targets).loss_sum);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto pp = collectives::make_communicator(world, store);

@@ -83,7 +83,7 @@ Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_
                                               {.label_smoothing = 0.1f}, data.key_mask);
     rig.context.tape = nullptr;
     tape.backward(rig.context, loss.loss);
-    out.losses.push_back(loss.loss_sum);
+    out.losses.push_back(static_cast<float>(rig.context.read(loss.loss_sum)));
     for (nn::Parameter* parameter : parameters) {
       EXPECT_EQ(parameter->uses(), 0) << parameter->name();
       std::vector<float> gradient = complete(*parameter);

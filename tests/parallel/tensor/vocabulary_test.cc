@@ -101,7 +101,7 @@ void compare_heads(const TensorParallel& group, const HeadCase& test) {
   const nn::LossOptions options{.loss_scale = 8, .label_smoothing = test.smoothing};
 
   struct Run {
-    float loss_sum;
+    double loss_sum;
     std::int64_t targets;
     Tensor dx;
   };
@@ -110,15 +110,16 @@ void compare_heads(const TensorParallel& group, const HeadCase& test) {
     rig.context.tape = &tape;
     const Value input = tape.leaf(hidden);
     const nn::LossOutput out = head.forward(rig.context, input, own, options);
-    EXPECT_FLOAT_EQ(*out.loss.tensor.const_data<float>(), 8 * out.loss_sum);
+    const double sum = rig.context.read(out.loss_sum);
+    EXPECT_DOUBLE_EQ(rig.context.read(out.loss.tensor), 8 * sum);
     tape.backward(rig.context, out.loss);
     rig.context.tape = nullptr;
     // Without a tape the same loss, and no gradient is touched.
     const std::vector<float> before = nn::floats(head.weight()->gradient);
     const nn::LossOutput again = head.forward(rig.context, Value{hidden}, own, options);
-    EXPECT_EQ(again.loss_sum, out.loss_sum);
+    EXPECT_EQ(rig.context.read(again.loss_sum), sum);
     EXPECT_EQ(nn::floats(head.weight()->gradient), before);
-    return Run{out.loss_sum, out.targets, tape.gradient(input)};
+    return Run{sum, out.targets, tape.gradient(input)};
   };
   for (int forward = 0; forward < test.forwards; ++forward) {
     const Run expected = run(whole, x, targets);
