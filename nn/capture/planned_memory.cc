@@ -1,0 +1,195 @@
+#include "shoal/nn/capture/planned_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/nn/autograd/recording_dispatcher.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+// Of MemoryResource: 64 bytes on the host, 256 on a device.
+std::int64_t alignment_of(Device device) { return device.is_cpu() ? 64 : 256; }
+
+}  // namespace
+
+bool PlannedMemory::Arena::holds(const void* pointer) const {
+  const auto* const begin = static_cast<const std::byte*>(buffer.data());
+  const auto* const at = static_cast<const std::byte*>(pointer);
+  return at >= begin && at < begin + buffer.size();
+}
+
+PlannedMemory::PlannedMemory(PoolMemory& pool, MemoryResource& source)
+    : pool_(pool), source_(source) {}
+
+PlannedMemory::~PlannedMemory() = default;
+
+void PlannedMemory::begin_recording() {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ == Mode::pass, "a step's memory is recorded inside another");
+  mode_ = Mode::record;
+  computing_ = std::this_thread::get_id();
+  recorded_ = {};
+  block_of_.clear();
+}
+
+MemorySequence PlannedMemory::end_recording() {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ == Mode::record, "no step's memory is being recorded");
+  mode_ = Mode::pass;
+  MemorySequence sequence = std::exchange(recorded_, {});
+  sequence.outliving = static_cast<int>(block_of_.size());
+  sequence.pool_bytes = static_cast<std::int64_t>(pool_.bytes_held());
+
+  std::vector<StorageLifetime> lives;
+  for (std::size_t i = 0; i < sequence.calls.size(); ++i) {
+    const MemorySequence::Call& call = sequence.calls[i];
+    if (call.bytes > 0)
+      lives.push_back({.bytes = static_cast<std::int64_t>(call.bytes),
+                       .first = static_cast<int>(i),
+                       .last = static_cast<int>(sequence.calls.size()),
+                       .produced = true});
+    else
+      lives[static_cast<std::size_t>(call.block)].last = static_cast<int>(i);
+  }
+  for (const auto& [pointer, block] : block_of_)
+    lives[static_cast<std::size_t>(block)].produced = false;
+  block_of_.clear();
+  MemoryPlan plan = plan_memory(lives, alignment_of(device()));
+  sequence.offsets = std::move(plan.offsets);
+  sequence.arena_bytes = plan.arena_bytes;
+  sequence.live_bytes = plan.live_bytes;
+  return sequence;
+}
+
+void PlannedMemory::prepare(const MemorySequence& sequence, Stream stream) {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ == Mode::pass, "an arena is prepared within a step");
+  // Blocks that a deviating step left behind keep their arena.
+  std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
+    return arena->live == 0 && arena != arenas_.back();
+  });
+  pool_.trim();
+  if (fits(sequence)) return;
+  const auto wanted = static_cast<std::size_t>(sequence.arena_bytes);
+  if (!arenas_.empty() && arenas_.back()->live == 0) arenas_.pop_back();
+  auto arena = std::make_unique<Arena>();
+  arena->buffer = Buffer(source_, wanted, MemoryTag::activations, stream);
+  arenas_.push_back(std::move(arena));
+}
+
+bool PlannedMemory::fits(const MemorySequence& sequence) const {
+  return !arenas_.empty() && arenas_.back()->live == 0 &&
+         static_cast<std::int64_t>(arenas_.back()->buffer.size()) >= sequence.arena_bytes;
+}
+
+bool PlannedMemory::is_prepared_for(const MemorySequence& sequence) const {
+  const std::scoped_lock lock(mutex_);
+  return fits(sequence);
+}
+
+void PlannedMemory::begin_serving(const MemorySequence& sequence, bool strict) {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ == Mode::pass, "a step's memory is served inside another");
+  SHOAL_CHECK(fits(sequence), "a step is served without an arena of its size; prepare() it");
+  mode_ = Mode::serve;
+  computing_ = std::this_thread::get_id();
+  served_ = &sequence;
+  cursor_ = 0;
+  strict_ = strict;
+  deviation_.clear();
+  block_of_.clear();
+}
+
+std::string PlannedMemory::end_serving() {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ == Mode::serve, "no step's memory is being served");
+  mode_ = Mode::pass;
+  block_of_.clear();
+  if (deviation_.empty() && cursor_ != served_->calls.size())
+    deviate(fmt::format("it ended after {} of {} calls", cursor_, served_->calls.size()));
+  return std::exchange(deviation_, {});
+}
+
+void PlannedMemory::deviate(std::string what) {
+  if (deviation_.empty()) deviation_ = std::move(what);
+}
+
+void* PlannedMemory::serve(std::size_t bytes, MemoryTag tag, Stream stream) {
+  if (deviation_.empty()) {
+    const auto& calls = served_->calls;
+    if (cursor_ >= calls.size())
+      deviate(fmt::format("{} bytes of {} after the last of {} calls", bytes, to_string(tag),
+                          calls.size()));
+    else if (calls[cursor_].bytes != bytes)
+      deviate(fmt::format("call {} was {}, now it is for {} bytes of {}", cursor_,
+                          calls[cursor_].bytes == 0
+                              ? std::string("a deallocation")
+                              : fmt::format("for {} bytes", calls[cursor_].bytes),
+                          bytes, to_string(tag)));
+  }
+  if (!deviation_.empty()) {
+    if (strict_) throw_error(ErrorCode::internal, "the step's memory differs: {}", deviation_);
+    return pool_.allocate(bytes, tag, stream);
+  }
+  const int block = served_->calls[cursor_++].block;
+  const std::int64_t offset = served_->offsets[static_cast<std::size_t>(block)];
+  if (offset < 0) {
+    void* const pointer = pool_.allocate(bytes, tag, stream);
+    block_of_.emplace(pointer, block);
+    return pointer;
+  }
+  Arena& arena = *arenas_.back();
+  void* const pointer = static_cast<std::byte*>(arena.buffer.data()) + offset;
+  block_of_.insert_or_assign(pointer, block);
+  ++arena.live;
+  return pointer;
+}
+
+void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+  const std::scoped_lock lock(mutex_);
+  if (mode_ == Mode::pass || std::this_thread::get_id() != computing_)
+    return pool_.allocate(bytes, tag, stream);
+  if (mode_ == Mode::serve) return serve(bytes, tag, stream);
+  void* const pointer = pool_.allocate(bytes, tag, stream);
+  const int block = static_cast<int>(recorded_.offsets.size());
+  recorded_.offsets.push_back(-1);
+  recorded_.calls.push_back({block, bytes});
+  block_of_.insert_or_assign(pointer, block);
+  return pointer;
+}
+
+void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                               Stream stream) noexcept {
+  const std::scoped_lock lock(mutex_);
+  // Whichever thread lets go: what the step took ends there.
+  if (const auto found = block_of_.find(pointer); found != block_of_.end()) {
+    const int block = found->second;
+    block_of_.erase(found);
+    if (mode_ == Mode::record) {
+      recorded_.calls.push_back({block, 0});
+    } else if (deviation_.empty()) {
+      const auto& calls = served_->calls;
+      if (cursor_ < calls.size() && calls[cursor_].bytes == 0 && calls[cursor_].block == block)
+        ++cursor_;
+      else
+        deviate(fmt::format("a block of {} bytes is given back at call {}", bytes, cursor_));
+    }
+  }
+  for (const auto& arena : arenas_)
+    if (arena->holds(pointer)) {
+      --arena->live;
+      return;
+    }
+  pool_.deallocate(pointer, bytes, tag, stream);
+}
+
+std::int64_t PlannedMemory::arena_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  std::int64_t bytes = 0;
+  for (const auto& arena : arenas_) bytes += static_cast<std::int64_t>(arena->buffer.size());
+  return bytes;
+}
+
+}  // namespace shoal::nn

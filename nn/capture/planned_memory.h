@@ -1,0 +1,88 @@
+// A step's memory as a static plan: one step is recorded, its allocations are packed by their
+// lifetimes into one arena (autograd/recording_dispatcher.h), and later steps that ask for the same
+// sizes in the same order get the same addresses, as a captured step needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "shoal/runtime/memory/memory_resource.h"
+
+namespace shoal::nn {
+
+// What a step asked for, in its order, and where that lies.
+struct MemorySequence {
+  struct Call {
+    int block = 0;
+    std::size_t bytes = 0;  // 0: the block is given back
+  };
+  std::vector<Call> calls;
+  std::vector<std::int64_t> offsets;  // by block; -1: it outlived the step, no arena can hold it
+  std::int64_t arena_bytes = 0;
+  std::int64_t live_bytes = 0;  // the most that was alive at once: no plan is below it
+  std::int64_t pool_bytes = 0;  // what the pool kept for such steps
+  int outliving = 0;            // blocks
+};
+
+// Between begin_*() and end_*(), which the computing thread calls, it is that thread's step that is
+// recorded or served; everything else, and every other thread, gets `pool`'s memory.
+class PlannedMemory final : public MemoryResource {
+ public:
+  // The arena comes from `source`, which is what `pool` is over: rounding up would cost a fifth.
+  PlannedMemory(PoolMemory& pool, MemoryResource& source);
+  ~PlannedMemory() override;
+
+  void begin_recording();
+  MemorySequence end_recording();
+
+  // Makes room for the largest of the sequences served; what the pool keeps unused is given back
+  // first. Where the arena had to become another, addresses that were served before are void; what
+  // used them must have been waited for.
+  void prepare(const MemorySequence& sequence, Stream stream);
+  bool is_prepared_for(const MemorySequence& sequence) const;
+  // `sequence` was prepared and stays until end_serving(). strict: what deviates throws internal;
+  // else the rest of the step gets the pool's memory.
+  void begin_serving(const MemorySequence& sequence, bool strict);
+  // Empty: the step was the recorded one. Else what differed, for a log.
+  std::string end_serving();
+
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
+  Device device() const override { return pool_.device(); }
+  std::string name() const override { return "planned over " + pool_.name(); }
+
+  std::int64_t arena_bytes() const;
+
+ private:
+  enum class Mode { pass, record, serve };
+  struct Arena {
+    Buffer buffer;
+    int live = 0;  // blocks handed out
+    bool holds(const void* pointer) const;
+  };
+  bool fits(const MemorySequence& sequence) const;
+  void* serve(std::size_t bytes, MemoryTag tag, Stream stream);
+  void deviate(std::string what);
+
+  PoolMemory& pool_;
+  MemoryResource& source_;
+  mutable std::mutex mutex_;
+  Mode mode_ = Mode::pass;
+  std::thread::id computing_;
+  MemorySequence recorded_;
+  std::unordered_map<const void*, int> block_of_;  // of this step's live blocks
+  const MemorySequence* served_ = nullptr;
+  std::size_t cursor_ = 0;
+  bool strict_ = false;
+  std::string deviation_;
+  std::vector<std::unique_ptr<Arena>> arenas_;  // the last one is served; others empty first
+};
+
+}  // namespace shoal::nn

@@ -1,0 +1,43 @@
+// Tensors on a device that are filled from the host before each step: their addresses stay, as a
+// captured step needs, and the host goes on while the copies are on their way.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/runtime/tensor/tensor.h"
+
+namespace shoal::nn {
+
+class StagedInputs {
+ public:
+  // `memory` is of the kernels' device; both outlive it. With kernels of the host it is an
+  // ordinary copy.
+  StagedInputs(kernels::Kernels& kernels, MemoryResource& memory);
+  ~StagedInputs();  // waits for its copies
+  StagedInputs(const StagedInputs&) = delete;
+  StagedInputs& operator=(const StagedInputs&) = delete;
+
+  // Copies of host tensors (undefined ones stay undefined), queued on the kernels' stream. As long
+  // as dtypes and shapes are those of the call before, they have the same memory. The host tensors
+  // may go when it returns. Waits only for the copies of the call before the last.
+  const std::vector<Tensor>& fill(const std::vector<Tensor>& host);
+
+ private:
+  struct Staging {
+    Buffer bytes;
+    std::optional<Event> copied;
+  };
+  bool same_as_before(const std::vector<Tensor>& host) const;
+
+  MemoryResource& memory_;
+  Stream stream_;
+  std::unique_ptr<MemoryResource> pinned_;
+  Staging staging_[2];
+  int next_ = 0;
+  std::vector<Tensor> device_;
+};
+
+}  // namespace shoal::nn

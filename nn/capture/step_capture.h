@@ -1,0 +1,93 @@
+// Step capture: after some steps of the same kind the whole step, with its memory planned once and
+// for all, is noted as a graph and replayed by one call (on a device), or served from the plan (on
+// the host). The idea of CUDA graphs and of static memory planning in training compilers; the
+// numbers are those of the step run call by call.
+//
+//   PlannedMemory memory(pool, source);  // below what kernels and Context allocate from
+//   StepCapture capture(kernels, memory, {.say = log});
+//   capture.run(key, [&] { forward, backward, update; });
+//
+// What is replayed are kernels with the addresses and host numbers they were given: inputs must be
+// copied into tensors that stay, numbers that change must lie on the device
+// (OptimizerKernels::set_step), and whatever else the step depends on must be in the key. The
+// step's host code does not run then, and tensors made in it are void after it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/capture/planned_memory.h"
+
+namespace shoal::nn {
+
+struct StepCaptureOptions {
+  int warmup = 3;      // steps of a key before it is captured, the last of them recorded
+  int most_kept = 4;   // keys; the one that was not used for longest goes first
+  bool graphs = true;  // false: the memory plan alone, as on devices without graphs
+  std::function<void(const std::string&)> say = {};  // each capture, and each step that differs
+  DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
+};
+
+class StepCapture {
+ public:
+  // `memory` is what the step's tensors and the kernels' scratch come from. Both outlive it. Graphs
+  // are made where the kernels are on a device, or options.backend says so.
+  StepCapture(kernels::Kernels& kernels, PlannedMemory& memory, StepCaptureOptions options);
+  ~StepCapture();  // waits for what is queued
+  StepCapture(const StepCapture&) = delete;
+  StepCapture& operator=(const StepCapture&) = delete;
+
+  // Runs `step`, or replays what it did for this key. A step that fails while it is captured is run
+  // once more, call by call; its key is not captured then, and `say` is told why.
+  void run(std::string_view key, const std::function<void()>& step);
+
+  struct Statistics {
+    std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
+    std::int64_t arena_bytes = 0;  // of all plans
+    // Of the last key that was planned: the least any plan could take, and what a pool kept.
+    std::int64_t live_bytes = 0, pool_bytes = 0;
+    std::int64_t allocations = 0;  // a step
+    // On the stream: the recorded step, and the second one after it. 0: not known yet.
+    double before_ms = 0, after_ms = 0;
+  };
+  Statistics statistics();  // waits where times are to be read
+  // One line for a log: "step capture: ..."; empty before anything was captured.
+  std::string describe();
+
+ private:
+  struct Entry {
+    std::string key;
+    int seen = 0;
+    bool refused = false;  // cannot be captured, or its plan has no room
+    std::optional<MemorySequence> sequence = {};
+    void* graph = nullptr;
+  };
+  Entry& entry_of(std::string_view key);
+  void drop_graph(Entry& entry) noexcept;
+  void refuse(Entry& entry, const std::string& why);
+  void record(Entry& entry, const std::function<void()>& step);
+  bool plan(Entry& entry);
+  bool serve(Entry& entry, const std::function<void()>& step);
+  void capture(Entry& entry, const std::function<void()>& step);
+  void timed(std::optional<std::pair<Event, Event>>& events, const std::function<void()>& work);
+  void say(const std::string& line) const;
+
+  PlannedMemory& memory_;
+  StepCaptureOptions options_;
+  DeviceBackend& backend_;
+  Stream stream_;
+  bool graphs_;
+  std::list<Entry> entries_;  // the most recently used first
+  Statistics statistics_;
+  int planned_steps_ = 0;
+  std::optional<std::pair<Event, Event>> before_, after_;
+};
+
+}  // namespace shoal::nn

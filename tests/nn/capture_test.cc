@@ -1,0 +1,404 @@
+// Step capture: the memory plan serves what was recorded, graphs replay what was captured, and
+// whatever differs falls back with a reason.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <random>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/nn/capture/staged_inputs.h"
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/device.h"
+
+namespace shoal::nn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Memory {
+  std::unique_ptr<MemoryResource> host = make_host_memory();
+  CountingMemory source{*host};
+  PoolMemory pool{source};
+  PlannedMemory planned{pool, source};
+};
+
+// The host, but what is queued while a stream is captured is noted and run at launch.
+class NotingBackend final : public DeviceBackend {
+ public:
+  void queue(std::function<void()> work) {
+    if (capturing_)
+      noted_.push_back(std::move(work));
+    else
+      work();
+  }
+  void begin_capture(Stream) override {
+    if (refuses) throw Error(ErrorCode::internal, "this stream cannot be captured");
+    capturing_ = true;
+    noted_.clear();
+  }
+  void* end_capture(Stream) override {
+    capturing_ = false;
+    graphs_.emplace_back(noted_);
+    return &graphs_.back();
+  }
+  void abandon_capture(Stream) noexcept override { capturing_ = false; }
+  void launch_graph(void* graph, Stream) override {
+    for (const auto& work : *static_cast<std::vector<std::function<void()>>*>(graph)) work();
+    ++launched;
+  }
+  void destroy_graph(void*) noexcept override { ++destroyed; }
+  void synchronize(Stream) override { EXPECT_FALSE(capturing_) << "waits for what is noted"; }
+
+  int count() const override { return 1; }
+  std::string describe(Device) const override { return "noting"; }
+  void check_available(Device) const override {}
+  void* create_stream(Device, StreamPriority) override { return nullptr; }
+  void destroy_stream(Stream) noexcept override {}
+  void* create_event(Device, EventKind) override { return nullptr; }
+  void destroy_event(Device, void*) noexcept override {}
+  void record(void*, Stream) override {}
+  bool query(Device, void*) override { return true; }
+  void wait(Stream, void*) override {}
+  void synchronize(Device, void*) override {}
+  double elapsed_ms(Device, void*, void*) override { return 0; }
+  void copy(void*, const void*, std::size_t, Stream) override {}
+  void fill(void*, int, std::size_t, Stream) override {}
+  void* allocate(Device, std::size_t, Stream) override { return nullptr; }
+  void deallocate(Device, void*, Stream) noexcept override {}
+  void* allocate_pinned(std::size_t) override { return nullptr; }
+  void deallocate_pinned(void*) noexcept override {}
+
+  bool refuses = false;
+  int launched = 0, destroyed = 0;
+
+ private:
+  bool capturing_ = false;
+  std::vector<std::function<void()>> noted_;
+  std::list<std::vector<std::function<void()>>> graphs_;
+};
+
+// Allocates and frees as told by `seed`; every block is filled while it lives and checked when it
+// goes, so that blocks that overlap are found out.
+void random_step(MemoryResource& memory, std::uint32_t seed, int calls) {
+  std::mt19937 random(seed);
+  struct Block {
+    Buffer buffer;
+    unsigned char mark = 0;
+  };
+  std::vector<Block> live;
+  for (int i = 0; i < calls; ++i) {
+    if (!live.empty() && random() % 5 < 2) {
+      const std::size_t at = random() % live.size();
+      const auto* const bytes = static_cast<const unsigned char*>(live[at].buffer.data());
+      for (std::size_t k = 0; k < live[at].buffer.size(); ++k) ASSERT_EQ(bytes[k], live[at].mark);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+      continue;
+    }
+    Block block{Buffer(memory, 1 + random() % 3000, MemoryTag::activations),
+                static_cast<unsigned char>(random() % 256)};
+    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(block.buffer.data()) % 64, 0u);
+    std::memset(block.buffer.data(), block.mark, block.buffer.size());
+    live.push_back(std::move(block));
+  }
+  for (const Block& block : live) {
+    const auto* const bytes = static_cast<const unsigned char*>(block.buffer.data());
+    for (std::size_t k = 0; k < block.buffer.size(); ++k) ASSERT_EQ(bytes[k], block.mark);
+  }
+}
+
+TEST(PlannedMemory, ServesTheRecordedStepFromOneArena) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    Memory memory;
+    memory.planned.begin_recording();
+    random_step(memory.planned, seed, 200);
+    const MemorySequence sequence = memory.planned.end_recording();
+    EXPECT_EQ(sequence.outliving, 0);
+    EXPECT_GE(sequence.arena_bytes, sequence.live_bytes);
+    EXPECT_LE(sequence.live_bytes, sequence.pool_bytes);
+    memory.planned.prepare(sequence, {});
+    EXPECT_EQ(memory.source.total().current, sequence.arena_bytes)
+        << "what the pool kept is given back";
+    const std::int64_t allocations = memory.source.allocations();
+    for (int step = 0; step < 3; ++step) {
+      memory.planned.begin_serving(sequence, true);
+      random_step(memory.planned, seed, 200);
+      EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
+    }
+    EXPECT_EQ(memory.source.allocations(), allocations);
+  }
+}
+
+TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
+  Memory memory;
+  memory.planned.begin_recording();
+  random_step(memory.planned, 1, 60);
+  const MemorySequence sequence = memory.planned.end_recording();
+  memory.planned.prepare(sequence, {});
+  for (const int calls : {59, 61, 200}) {
+    memory.planned.begin_serving(sequence, false);
+    random_step(memory.planned, 1, calls);
+    EXPECT_THAT(memory.planned.end_serving(), Not(IsEmpty())) << calls;
+  }
+  memory.planned.begin_serving(sequence, false);
+  random_step(memory.planned, 2, 60);
+  EXPECT_THAT(memory.planned.end_serving(), HasSubstr("call"));
+  memory.planned.begin_serving(sequence, true);
+  EXPECT_THROW(Buffer(memory.planned, 100000, MemoryTag::activations), Error);
+  EXPECT_THAT(memory.planned.end_serving(), HasSubstr("100000 bytes"));
+  // And the recorded one is served again.
+  memory.planned.begin_serving(sequence, true);
+  random_step(memory.planned, 1, 60);
+  EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
+}
+
+TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
+  Memory memory;
+  Buffer before(memory.planned, 64, MemoryTag::data), kept;
+  const auto step = [&] {
+    before.reset();  // of an earlier step: no part of this one
+    const Buffer activation(memory.planned, 1000, MemoryTag::activations);
+    Buffer next(memory.planned, 500, MemoryTag::activations);
+    std::memset(next.data(), 7, next.size());
+    kept = std::move(next);
+  };
+  memory.planned.begin_recording();
+  step();
+  const MemorySequence sequence = memory.planned.end_recording();
+  EXPECT_EQ(sequence.outliving, 1);
+  EXPECT_EQ(sequence.arena_bytes, 1024);
+  EXPECT_THAT(sequence.offsets, ElementsAre(0, -1));
+  memory.planned.prepare(sequence, {});
+  for (int i = 0; i < 2; ++i) {
+    memory.planned.begin_serving(sequence, true);
+    step();
+    EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
+    EXPECT_EQ(static_cast<const unsigned char*>(kept.data())[499], 7);
+  }
+}
+
+TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
+  Memory memory;
+  Buffer kept;
+  const auto step = [&](bool keeps) {
+    Buffer block(memory.planned, 1000, MemoryTag::activations);
+    std::memset(block.data(), keeps ? 1 : 2, block.size());
+    if (keeps) kept = std::move(block);
+  };
+  memory.planned.begin_recording();
+  step(false);
+  const MemorySequence sequence = memory.planned.end_recording();
+  memory.planned.prepare(sequence, {});
+  memory.planned.begin_serving(sequence, false);
+  step(true);
+  EXPECT_THAT(memory.planned.end_serving(), HasSubstr("ended after 1 of 2"));
+  EXPECT_FALSE(memory.planned.is_prepared_for(sequence));
+  memory.planned.prepare(sequence, {});
+  memory.planned.begin_serving(sequence, true);
+  step(false);
+  EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
+  EXPECT_EQ(static_cast<const unsigned char*>(kept.data())[999], 1);
+  kept.reset();
+}
+
+// y += x * factor, in a block of its own on the way; the factor is a host number of the step.
+struct Toy {
+  Memory memory;
+  NotingBackend backend;
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
+  std::vector<std::string> said;
+  StepCapture capture{*kernels,
+                      memory.planned,
+                      {.warmup = 3,
+                       .most_kept = 2,
+                       .say = [this](const std::string& line) { said.push_back(line); },
+                       .backend = &backend}};
+  double x = 1, y = 0;
+
+  void step(double factor, std::size_t bytes = 256, bool with_key = true) {
+    capture.run(with_key ? fmt::format("{} {}", factor, bytes) : std::string("one"), [=, this] {
+      const Buffer block(memory.planned, bytes, MemoryTag::activations);
+      auto* const product = static_cast<double*>(block.data());
+      backend.queue([=, this] { *product = x * factor; });
+      backend.queue([=, this] { y += *product; });
+    });
+  }
+};
+
+TEST(StepCapture, ReplaysAfterItsWarmup) {
+  Toy toy;
+  double want = 0;
+  for (int i = 1; i <= 10; ++i) {
+    toy.x = i;
+    toy.step(2);
+    want += 2 * i;
+    EXPECT_EQ(toy.y, want) << i;
+  }
+  EXPECT_EQ(toy.backend.launched, 7) << "three steps are run call by call";
+  const StepCapture::Statistics statistics = toy.capture.statistics();
+  EXPECT_EQ(statistics.direct, 3);
+  EXPECT_EQ(statistics.captured, 1);
+  EXPECT_EQ(statistics.replayed, 7);
+  EXPECT_EQ(statistics.arena_bytes, 256);
+  EXPECT_THAT(toy.said, ElementsAre(HasSubstr("a graph with 1 allocations")));
+}
+
+TEST(StepCapture, EachKeyHasItsGraphAndTheOldestGoes) {
+  Toy toy;
+  double want = 0;
+  for (int round = 0; round < 5; ++round)
+    for (const double factor : {2.0, 3.0}) {
+      toy.step(factor);
+      want += factor;
+      EXPECT_EQ(toy.y, want);
+    }
+  EXPECT_EQ(toy.capture.statistics().captured, 2);
+  for (int i = 0; i < 4; ++i) toy.step(5);  // the third of two
+  EXPECT_EQ(toy.y, want + 20);
+  EXPECT_EQ(toy.backend.destroyed, 1);
+  toy.step(2);  // was forgotten: counts from the start
+  EXPECT_EQ(toy.capture.statistics().captured, 3);
+}
+
+TEST(StepCapture, ALargerArenaVoidsWhatWasCaptured) {
+  Toy toy;
+  for (int i = 0; i < 5; ++i) toy.step(2, 256);
+  for (int i = 0; i < 5; ++i) toy.step(2, 4096);
+  EXPECT_EQ(toy.backend.destroyed, 1);
+  for (int i = 0; i < 2; ++i) toy.step(2, 256);
+  EXPECT_EQ(toy.y, 24);
+  EXPECT_EQ(toy.capture.statistics().captured, 3) << "captured again, without another warmup";
+}
+
+TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
+  Toy toy;
+  toy.backend.refuses = true;
+  for (int i = 0; i < 6; ++i) toy.step(2);
+  EXPECT_EQ(toy.y, 12);
+  EXPECT_EQ(toy.capture.statistics().direct, 6);
+  EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
+  // Nor can a step whose memory is another each time.
+  Toy other;
+  for (int i = 0; i < 6; ++i) other.step(2, static_cast<std::size_t>(256 * (i + 1)), false);
+  EXPECT_EQ(other.y, 12);
+  EXPECT_EQ(other.backend.launched, 0);
+  EXPECT_THAT(other.said, ElementsAre(HasSubstr("the step's memory differs")));
+}
+
+TEST(StepCapture, WithoutGraphsAStepThatDiffersIsPlannedAgain) {
+  Memory memory;
+  const auto kernels = kernels::make_cpu_kernels({.threads = 1});
+  std::vector<std::string> said;
+  StepCapture capture(*kernels, memory.planned,
+                      {.warmup = 1, .say = [&](const std::string& line) { said.push_back(line); }});
+  for (const std::uint32_t seed : {1u, 1u, 1u, 2u, 2u, 2u})
+    capture.run("step", [&] { random_step(memory.planned, seed, 50); });
+  const StepCapture::Statistics statistics = capture.statistics();
+  EXPECT_EQ(statistics.direct, 2) << "recorded twice";
+  EXPECT_EQ(statistics.served, 4);
+  EXPECT_EQ(statistics.deviated, 1);
+  EXPECT_THAT(said, ElementsAre(HasSubstr("a plan with"), HasSubstr("differs from its plan")))
+      << "the second plan has room in the first one's arena";
+}
+
+TEST(StagedInputs, KeepTheirMemoryWhileShapesHold) {
+  const auto host = make_host_memory();
+  const auto kernels = kernels::make_cpu_kernels({.threads = 1});
+  StagedInputs staged(*kernels, *host);
+  const auto filled_with = [&](std::int64_t length, std::int32_t value) {
+    const Tensor tensor = Tensor::empty({2, length}, DType::i32, *host, MemoryTag::data);
+    std::fill_n(tensor.data<std::int32_t>(), tensor.count(), value);
+    return tensor;
+  };
+  const void* first = nullptr;
+  for (int call = 0; call < 5; ++call) {
+    const std::vector<Tensor>& here =
+        staged.fill({filled_with(100, call), Tensor(), filled_with(3, -call)});
+    ASSERT_EQ(here.size(), 3u);
+    EXPECT_FALSE(here[1].defined());
+    EXPECT_EQ(here[0].const_data<std::int32_t>()[199], call);
+    EXPECT_EQ(here[2].const_data<std::int32_t>()[5], -call);
+    if (call == 0) first = here[0].const_view().data;
+    EXPECT_EQ(here[0].const_view().data, first);
+  }
+  EXPECT_EQ(staged.fill({filled_with(5, 9)})[0].const_data<std::int32_t>()[9], 9);
+}
+
+struct Trained {
+  std::vector<double> losses;
+  StepCapture::Statistics statistics;
+};
+
+Trained train(bool planned, bool checkpointing) {
+  Memory memory;
+  CountingMemory counted(memory.planned);
+  const auto kernels = kernels::make_cpu_kernels({.threads = 2, .memory = &counted});
+  DirectDispatcher dispatcher;
+  Context context(*kernels, counted, dispatcher);
+  StepStateMemory state(*kernels, counted);
+  context.random.state = state.pointer();
+  Gpt2Config config;
+  config.vocab_size = 61;
+  config.n_positions = config.n_embd = 32;
+  config.n_layer = 3;
+  config.n_head = 4;
+  config.bos_token_id = config.eos_token_id = 0;
+  Gpt2 model(config);
+  model.set_gradient_checkpointing(checkpointing);
+  model.materialize(context, DType::f32);
+  MasterWeights weights(model.parameters(), DType::bf16, *kernels, counted);
+  allocate_gradients(context, model.parameters());
+  const auto optimizer = make_adamw(*kernels, counted, weights.segments(), {});
+  std::vector<std::int32_t> all;
+  for (int i = 0; i < 4 * 32; ++i) all.push_back(i * 7 % 61);
+  const Tensor ids = context.upload(all.data(), {4, 32}, DType::i32);
+  const Tensor loss = context.empty({1}, DType::f32, MemoryTag::data);
+  StepCapture capture(*kernels, memory.planned, {.warmup = 2});
+  Trained trained;
+  for (int step = 0; step < 6; ++step) {
+    const StepOptions options{.learning_rate = 1e-2 / (step + 1), .max_gradient_norm = 1};
+    optimizer->set_step(*state, options);
+    const auto work = [&] {
+      for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
+      Tape tape;
+      context.tape = &tape;
+      const LossOutput out = model.forward(context, ids, ids, {.loss_scale = 1.0f / 128});
+      context.tape = nullptr;
+      kernels->elementwise().cast(out.loss_sum, loss.view(), context.stream);
+      tape.backward(context, out.loss);
+      optimizer->queue_step(*state, options);
+    };
+    if (planned)
+      capture.run("step", work);
+    else
+      work();
+    trained.losses.push_back(context.read(loss));
+  }
+  trained.statistics = capture.statistics();
+  return trained;
+}
+
+TEST(StepCapture, APlannedStepOfAModelHasTheSameLosses) {
+  for (const bool checkpointing : {false, true}) {
+    const Trained plain = train(false, checkpointing), planned = train(true, checkpointing);
+    EXPECT_EQ(planned.losses, plain.losses);
+    EXPECT_LT(plain.losses.back(), plain.losses.front());
+    EXPECT_EQ(planned.statistics.served, 4);
+    EXPECT_EQ(planned.statistics.deviated, 0);
+    // Greedy by size is near what must be alive; a pool's lists are by size and not near it.
+    EXPECT_LE(planned.statistics.arena_bytes, planned.statistics.live_bytes * 11 / 10);
+    EXPECT_LT(planned.statistics.arena_bytes, planned.statistics.pool_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::nn
