@@ -1,0 +1,393 @@
+// One program, one training run of GPT-2 on random tokens: tokens a second, memory by tag, and with
+// --profile what each operation takes on the device (README.md).
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/files.h"
+
+namespace shoal::bench {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Arguments {
+  std::string model = "gpt2", dtype = "bf16", device = "cuda", json, algorithm_cache;
+  std::int64_t layers = 0, heads = 0, channels = 0, vocabulary = 0;  // 0: the model's
+  std::int64_t batch = 8, length = 1024, accumulation = 1;
+  int steps = 20, warmup = 5, threads = 0;
+  double dropout = 0, memory_cap = 0;  // GB
+  std::string capture = "off";
+  bool checkpoint_layers = false, check = false, profile = false;
+};
+
+// Refuses what would take more than `limit` bytes from upstream.
+class LimitedMemory final : public MemoryResource {
+ public:
+  LimitedMemory(MemoryResource& upstream, std::size_t limit) : upstream_(upstream), limit_(limit) {}
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    if (limit_ > 0 && held_ + bytes > limit_)
+      throw_error(ErrorCode::out_of_memory,
+                  "{} bytes of {} beside {} held would pass --memory-cap ({} bytes)", bytes,
+                  to_string(tag), held_, limit_);
+    void* const pointer = upstream_.allocate(bytes, tag, stream);
+    peak_ = std::max(peak_, held_ += bytes);
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    upstream_.deallocate(pointer, bytes, tag, stream);
+    held_ -= bytes;
+  }
+  Device device() const override { return upstream_.device(); }
+  std::string name() const override { return upstream_.name() + ", limited"; }
+  std::size_t peak() const { return peak_; }
+
+ private:
+  MemoryResource& upstream_;
+  std::size_t limit_, held_ = 0, peak_ = 0;
+};
+
+// What each operation takes on the stream, by events around it.
+class EventDispatcher final : public nn::Dispatcher {
+ public:
+  explicit EventDispatcher(Stream stream) : stream_(stream) {}
+  bool on = false;
+  void run(const nn::Operation& operation, const std::function<void()>& body) override {
+    if (!on) return body();
+    Entry entry{std::string(operation.name), Event(stream_.device, EventKind::timing),
+                Event(stream_.device, EventKind::timing)};
+    entry.start.record(stream_);
+    body();
+    entry.stop.record(stream_);
+    entries_.push_back(std::move(entry));
+  }
+  // Milliseconds a step, dearest first; forgets them.
+  ordered_json take(int steps) {
+    std::map<std::string, std::pair<double, int>> sums;
+    for (const Entry& entry : entries_) {
+      entry.stop.synchronize();
+      auto& [ms, calls] = sums[entry.name];
+      ms += entry.stop.elapsed_ms_since(entry.start) / steps;
+      ++calls;
+    }
+    entries_.clear();
+    std::vector<std::pair<double, std::string>> order;
+    for (const auto& [name, sum] : sums) order.emplace_back(sum.first, name);
+    std::sort(order.rbegin(), order.rend());
+    ordered_json out;
+    for (const auto& [ms, name] : order)
+      out[name] = {{"ms", ms}, {"calls", sums[name].second / steps}};
+    return out;
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    Event start, stop;
+  };
+  Stream stream_;
+  std::vector<Entry> entries_;
+};
+
+nn::Gpt2Config config_of(const Arguments& a) {
+  nn::Gpt2Config config = nn::Gpt2Config::preset(a.model);
+  if (a.layers > 0) config.n_layer = a.layers;
+  if (a.heads > 0) config.n_head = a.heads;
+  if (a.channels > 0) config.n_embd = a.channels;
+  if (a.vocabulary > 0) config.vocab_size = a.vocabulary;
+  config.n_positions = std::max(config.n_positions, a.length);
+  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = a.dropout;
+  config.check();
+  return config;
+}
+
+// Forward and backward: 6 a parameter and token, and attention's 12 L C T (half of it is masked
+// away, and counted all the same, as everybody does).
+double flops_per_token(const nn::Gpt2Config& config, std::int64_t length) {
+  return 6.0 * static_cast<double>(config.parameter_count()) +
+         12.0 * static_cast<double>(config.n_layer * config.n_embd * length);
+}
+
+class Training {
+ public:
+  Training(const nn::Gpt2Config& config, const Arguments& arguments, kernels::Kernels& kernels,
+           MemoryResource& memory, nn::StepCapture* capture)
+      : capture_(capture),
+        dispatcher_(kernels.stream()),
+        context_(kernels, memory, dispatcher_),
+        state_(kernels, memory),
+        model_(config),
+        accumulation_(arguments.accumulation) {
+    context_.random.state = state_.pointer();
+    model_.set_gradient_checkpointing(arguments.checkpoint_layers);
+    const auto parameters = model_.parameters();
+    masters_.emplace(
+        parameters, parse_dtype(arguments.dtype), kernels, memory,
+        [this](nn::Parameter& parameter) { nn::materialize(context_, {&parameter}, DType::f32); });
+    nn::allocate_gradients(context_, parameters);
+    optimizer_ = nn::make_adamw(kernels, memory, masters_->segments(), {.weight_decay = 0.1});
+    const Shape shape{arguments.batch, arguments.length};
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(shape.count() + 1));
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int32_t>(kernels::random_bits({.seed = 1, .site = 7}, 0, i) %
+                                         static_cast<std::uint64_t>(config.vocab_size));
+    ids_ = context_.upload(ids.data(), shape, DType::i32);
+    targets_ = context_.upload(ids.data() + 1, shape, DType::i32);
+    losses_ = context_.empty({accumulation_}, DType::f32, MemoryTag::data);
+  }
+
+  Stream stream() const { return context_.stream; }
+  EventDispatcher& dispatcher() { return dispatcher_; }
+  std::int64_t tokens() const { return ids_.count() * accumulation_; }
+
+  // Queues a step; waits for nothing.
+  void step() {
+    optimizer_->set_step(*state_, options_);
+    if (capture_ != nullptr && !dispatcher_.on)
+      capture_->run("step", [this] { work(); });
+    else
+      work();
+  }
+  // Of the last step, a token; waits for it.
+  double loss() const {
+    std::vector<float> sums(static_cast<std::size_t>(accumulation_));
+    nn::copy_to_host(sums.data(), losses_, context_.stream);
+    double total = 0;
+    for (const float sum : sums) total += static_cast<double>(sum);
+    return total / static_cast<double>(tokens());
+  }
+  nn::StepOutcome outcome() const { return optimizer_->outcome(); }
+
+ private:
+  const nn::StepOptions options_{.learning_rate = 3e-4, .max_gradient_norm = 1};
+
+  // What may be captured.
+  void work() {
+    for (nn::Parameter* parameter : model_.parameters()) parameter->clear_gradient();
+    const float scale = 1 / static_cast<float>(tokens());
+    for (std::int64_t i = 0; i < accumulation_; ++i) {
+      nn::Tape tape;
+      context_.tape = &tape;
+      const nn::LossOutput out = model_.forward(context_, ids_, targets_, {.loss_scale = scale});
+      context_.tape = nullptr;
+      context_.kernels().elementwise().cast(out.loss_sum, losses_.narrowed(0, i, 1).view(),
+                                            context_.stream);
+      tape.backward(context_, out.loss);
+    }
+    context_.run("optimizer", {}, {}, [&] { optimizer_->queue_step(*state_, options_); });
+  }
+
+  nn::StepCapture* capture_;  // null: call by call
+  EventDispatcher dispatcher_;
+  nn::Context context_;
+  nn::StepStateMemory state_;
+  nn::Gpt2 model_;
+  std::int64_t accumulation_;
+  std::optional<nn::MasterWeights> masters_;
+  std::unique_ptr<nn::Optimizer> optimizer_;
+  Tensor ids_, targets_, losses_;
+};
+
+ordered_json memory_of(const CountingMemory& memory, const LimitedMemory& limited) {
+  ordered_json out;
+  for (std::size_t i = 0; i < kMemoryTags; ++i) {
+    const auto tag = static_cast<MemoryTag>(i);
+    if (const MemoryUsage usage = memory.usage(tag); usage.peak > 0)
+      out[std::string(to_string(tag))] = {{"bytes", usage.current}, {"peak", usage.peak}};
+  }
+  out["all"] = {{"bytes", memory.total().current}, {"peak", memory.total().peak}};
+  out["held_peak"] = limited.peak();
+  return out;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+struct Timing {
+  std::vector<double> ms;                     // of each step, on the stream
+  double wall_seconds = 0, host_seconds = 0;  // of all; until they were queued
+};
+
+Timing measure(Training& training, int steps) {
+  const Stream stream = training.stream();
+  DeviceBackend& backend = device_backend(stream.device.type);
+  std::vector<Event> marks;
+  for (int i = 0; i <= steps; ++i) marks.emplace_back(stream.device, EventKind::timing);
+  backend.synchronize(stream);
+  const auto began = Clock::now();
+  Timing timing;
+  for (int i = 0; i < steps; ++i) {
+    marks[static_cast<std::size_t>(i)].record(stream);
+    training.step();
+  }
+  marks.back().record(stream);
+  timing.host_seconds = seconds_since(began);
+  backend.synchronize(stream);
+  timing.wall_seconds = seconds_since(began);
+  for (std::size_t i = 1; i < marks.size(); ++i)
+    timing.ms.push_back(marks[i].elapsed_ms_since(marks[i - 1]));
+  return timing;
+}
+
+void print(const ordered_json& report) {
+  const double gib = 0x1p30;
+  std::printf("%s on %s\n", report["model"].get<std::string>().c_str(),
+              report["kernels"].get<std::string>().c_str());
+  std::printf(
+      "batch %ld x %ld, %s: %.0f tokens/s, %.3f ms a step (median of %d), %.1f TFLOP/s, "
+      "host %.3f ms a step\n",
+      report["batch"].get<long>(), report["length"].get<long>(),
+      report["dtype"].get<std::string>().c_str(), report["tokens_per_second"].get<double>(),
+      report["step_ms"].get<double>(), report["steps"].get<int>(), report["tflops"].get<double>(),
+      report["host_ms"].get<double>());
+  std::printf("loss %.4f -> %.4f, gradient norm %.3f\n", report["first_loss"].get<double>(),
+              report["loss"].get<double>(), report["gradient_norm"].get<double>());
+  for (const auto& [name, usage] : report["memory"].items())
+    if (usage.is_object())
+      std::printf("  %-14s %8.3f GiB, peak %8.3f\n", name.c_str(),
+                  usage["bytes"].get<double>() / gib, usage["peak"].get<double>() / gib);
+  std::printf("  held from the device at most %.3f GiB\n",
+              report["memory"]["held_peak"].get<double>() / gib);
+  if (report.contains("profile"))
+    for (const auto& [name, row] : report["profile"].items())
+      std::printf("  %-32s %9.3f ms in %d calls\n", name.c_str(), row["ms"].get<double>(),
+                  row["calls"].get<int>());
+}
+
+int run(const Arguments& a) {
+  const nn::Gpt2Config config = config_of(a);
+  const Device device = a.device == "cpu" ? Device::cpu() : Device::cuda(0);
+  const auto raw = make_device_memory(device);
+  LimitedMemory limited(*raw, static_cast<std::size_t>(a.memory_cap * 1e9));
+  PoolMemory pool(limited);
+  nn::PlannedMemory planned(pool, limited);
+  CountingMemory memory(planned);
+  const auto kernels =
+      device.is_cpu()
+          ? kernels::make_cpu_kernels({.threads = a.threads, .memory = &memory})
+          : kernels::make_cuda_kernels(
+                {.device = device, .memory = &memory, .cache_directory = a.algorithm_cache});
+  std::optional<nn::StepCapture> capture;
+  if (a.capture == "on")
+    capture.emplace(*kernels, planned,
+                    nn::StepCaptureOptions{
+                        .warmup = std::max(1, std::min(3, a.warmup - 2)),
+                        .say = [](const std::string& line) { std::printf("%s\n", line.c_str()); }});
+  Training training(config, a, *kernels, memory, capture ? &*capture : nullptr);
+  training.step();
+  const double first_loss = training.loss();
+  for (int i = 1; i < a.warmup; ++i) training.step();
+  const Timing timing = measure(training, a.steps);
+  const double ms = median(timing.ms), loss = training.loss();
+  const double tokens_per_second = static_cast<double>(training.tokens()) / ms * 1e3;
+
+  ordered_json report{{"model", a.model},
+                      {"layers", config.n_layer},
+                      {"channels", config.n_embd},
+                      {"parameters", config.parameter_count()},
+                      {"kernels", kernels->describe()},
+                      {"dtype", a.dtype},
+                      {"batch", a.batch},
+                      {"length", a.length},
+                      {"accumulation", a.accumulation},
+                      {"dropout", a.dropout},
+                      {"checkpoint_layers", a.checkpoint_layers},
+                      {"steps", a.steps},
+                      {"step_ms", ms},
+                      {"wall_ms", timing.wall_seconds * 1e3 / a.steps},
+                      {"host_ms", timing.host_seconds * 1e3 / a.steps},
+                      {"tokens_per_second", tokens_per_second},
+                      {"tflops", tokens_per_second * flops_per_token(config, a.length) * 1e-12},
+                      {"first_loss", first_loss},
+                      {"loss", loss},
+                      {"gradient_norm", training.outcome().gradient_norm},
+                      {"memory", memory_of(memory, limited)}};
+  if (capture) {
+    const nn::StepCapture::Statistics s = capture->statistics();
+    report["capture"] = {{"replayed", s.replayed},       {"served", s.served},
+                         {"arena_bytes", s.arena_bytes}, {"live_bytes", s.live_bytes},
+                         {"pool_bytes", s.pool_bytes},   {"allocations", s.allocations},
+                         {"before_ms", s.before_ms},     {"after_ms", s.after_ms}};
+    if (s.replayed + s.served == 0) throw_error(ErrorCode::internal, "no step was captured");
+  }
+  if (a.profile) {
+    constexpr int kProfiled = 3;
+    training.dispatcher().on = true;
+    for (int i = 0; i < kProfiled; ++i) training.step();
+    report["profile"] = training.dispatcher().take(kProfiled);
+    training.dispatcher().on = false;
+  }
+  print(report);
+  if (!a.json.empty()) write_file_atomically(a.json, report.dump(2) + "\n");
+  if (a.check && !(loss < first_loss)) {
+    std::fprintf(stderr, "gpt2_gpu_step: the loss did not fall: %.4f, then %.4f\n", first_loss,
+                 loss);
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace shoal::bench
+
+int main(int argc, char** argv) {
+  shoal::restart_with_short_spins(argv);  // as `shoal train` does
+  shoal::bench::Arguments a;
+  CLI::App app("Training steps of GPT-2 on random tokens: tokens a second and memory");
+  app.add_option("--model", a.model, "gpt2, gpt2-medium, gpt2-large, gpt2-xl")
+      ->capture_default_str();
+  app.add_option("--layers", a.layers, "instead of the model's");
+  app.add_option("--heads", a.heads, "instead of the model's");
+  app.add_option("--channels", a.channels, "instead of the model's");
+  app.add_option("--vocabulary", a.vocabulary, "instead of the model's");
+  app.add_option("--batch", a.batch, "sequences a microbatch")->capture_default_str();
+  app.add_option("--length", a.length, "tokens a sequence")->capture_default_str();
+  app.add_option("--accumulation", a.accumulation, "microbatches a step")->capture_default_str();
+  app.add_option("--steps", a.steps, "measured")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--warmup", a.warmup, "steps before, at least one")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dtype", a.dtype, "f32, bf16, f16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  app.add_option("--dropout", a.dropout)->capture_default_str();
+  app.add_option("--capture", a.capture, "step capture: a graph, or on the CPU a memory plan")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
+  app.add_flag("--checkpoint-layers", a.checkpoint_layers,
+               "keep each block's input only and run it again");
+  app.add_option("--memory-cap", a.memory_cap, "GB (1e9 bytes) that may be taken; 0: no cap");
+  app.add_option("--device", a.device)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--threads", a.threads, "of the CPU's kernels; 0: available cores");
+  app.add_option("--algorithm-cache", a.algorithm_cache,
+                 "directory in which the GPU's choices of algorithms are kept");
+  app.add_option("--json", a.json, "a file for the report");
+  app.add_flag("--check", a.check, "fail unless the loss fell");
+  app.add_flag("--profile", a.profile, "afterwards, time each operation on the device");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return shoal::bench::run(a);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpt2_gpu_step: %s\n", error.what());
+    return 1;
+  }
+}
