@@ -116,7 +116,14 @@ AssignParameter assign_values(Context& context) {
   return [&context](Parameter& parameter, const ConstView& values) {
     SHOAL_CHECK(parameter.value.defined(), "{} has no memory; materialize the model first",
                 parameter.name());
-    context.kernels().elementwise().cast(values, parameter.value.view(), context.stream);
+    const Device device = context.kernels().device();
+    if (device.is_cpu() || values.device == device || values.shape.count() == 0)
+      return context.kernels().elementwise().cast(values, parameter.value.view(), context.stream);
+    // Files lie in host memory that kernels of a device do not read.
+    const Tensor there = context.empty(values.shape, values.dtype, MemoryTag::workspace);
+    device_backend(device.type).copy(there.view().data, values.data, there.bytes(), context.stream);
+    context.kernels().elementwise().cast(there.const_view(), parameter.value.view(),
+                                         context.stream);
   };
 }
 
