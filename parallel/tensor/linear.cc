@@ -41,15 +41,17 @@ void bias_gradient(Context& context, Parameter* bias, const Tensor& dy) {
   });
 }
 
-// dx [.., in] = dy·Wᵀ
+// dx [.., in] = dy·Wᵀ, through the gate if there is one
 void input_gradient(Context& context, const Parameter& weight, bool transposed, const Tensor& dy,
-                    const Tensor& dx) {
+                    const Tensor& dx, const nn::ActivationGate& gate = {}) {
   kernels::MatmulArgs args;
   args.a = dy;
   args.b = weight.value;
   args.transpose_b = !transposed;
+  args.activation = gate.activation;
+  if (gate.input.defined()) args.activation_input = gate.input;
   args.c = dx.view();
-  context.run("linear.backward_input", {dy, weight.value}, {dx},
+  context.run("linear.backward_input", {dy, weight.value, gate.input}, {dx},
               [&] { context.kernels().matmul().matmul(args, context.stream); });
 }
 
@@ -97,9 +99,17 @@ class ColumnLinearFunction final : public nn::Function {
     return {Tensor()};
   }
 
+  std::optional<nn::ActivationGate> give_gate() override {
+    if (options_.activation == Activation::none) return {};
+    gave_gate_ = true;
+    const Tensor before = before_.get(name());
+    before_.reset();
+    return nn::ActivationGate{options_.activation, before};
+  }
+
  private:
   Tensor through_activation(Context& context, Tensor dy) {
-    if (options_.activation == Activation::none) return dy;
+    if (options_.activation == Activation::none || gave_gate_) return dy;
     const Tensor before = before_.get(name());
     before_.reset();
     const Tensor dbefore = nn::may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
@@ -130,6 +140,7 @@ class ColumnLinearFunction final : public nn::Function {
   LinearOptions options_;
   nn::SavedTensor x_, before_;
   bool needs_dx_;
+  bool gave_gate_ = false;
 };
 
 class RowLinearFunction final : public nn::Function {
@@ -157,7 +168,8 @@ class RowLinearFunction final : public nn::Function {
     if (needs_dx_) {
       const std::int64_t in = weight_.shape()[transposed_ ? 1 : 0];
       dx = context.empty(dy.shape().with(-1, in), dy.dtype());
-      input_gradient(context, weight_, transposed_, dy, dx);
+      const auto gate = backward_context.take_gate(0).value_or(nn::ActivationGate{});
+      input_gradient(context, weight_, transposed_, dy, dx, gate);
     }
     Tensor x;
     if (x_.defined()) x = x_.get(name());
