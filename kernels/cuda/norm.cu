@@ -130,31 +130,43 @@ __device__ __forceinline__ const T* row_of(const void* data, std::int64_t offset
   return static_cast<const T*>(data) + offset;
 }
 
+// A row's place among the random numbers.
+struct RandomRow {
+  PhiloxKey key;
+  std::uint32_t sample;
+  std::uint64_t first;
+
+  __device__ RandomRow(const RowDropout& dropout, std::int64_t row)
+      : key(dropout.site), sample(dropout.sample(row)), first(dropout.first_element(row)) {}
+};
+
 // sum = residual + dropout(x), rounded to T: what is normalised is what backward reads.
-template <class T, int N>
+template <bool drops, class T, int N>
 __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pack<T, N>& residual,
-                                                   const RowDropout& dropout, const PhiloxKey& key,
-                                                   std::uint32_t sample, std::uint64_t element) {
-  std::uint32_t bits[N] = {};
-  if (dropout.threshold > 0) {
+                                                   const RowDropout& dropout,
+                                                   const RandomRow& random, int column) {
+  [[maybe_unused]] std::uint32_t bits[N];
+  if constexpr (drops) {
+    const std::uint64_t element = random.first + static_cast<std::uint64_t>(column);
     if constexpr (N == 1)
-      bits[0] = philox_bits_at(key, sample, element);
+      bits[0] = philox_bits_at(random.key, random.sample, element);
     else
-      philox_bits(key, sample, element, bits);
+      philox_bits(random.key, random.sample, element, bits);
   }
   Pack<T, N> sum;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float value = widened(x.v[j]);
-    const float kept =
-        dropout.threshold > 0 ? dropped(value, bits[j], dropout.threshold, dropout.scale) : value;
-    sum.v[j] = narrowed<T>(__fadd_rn(widened(residual.v[j]), kept));
+    float value = widened(x.v[j]);
+    if constexpr (drops) value = dropped(value, bits[j], dropout.threshold, dropout.scale);
+    sum.v[j] = narrowed<T>(__fadd_rn(widened(residual.v[j]), value));
   }
   return sum;
 }
 
-template <class T, class W, int N, bool fused>
-__global__ void __launch_bounds__(kThreads, fused ? 2 : kResident<T>)
+enum class Input { x, sum, dropped_sum };  // what is normalised
+
+template <class T, class W, int N, Input input>
+__global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kResident<T>)
     layer_norm_kernel(const __grid_constant__ LayerNormLaunch args, const Rows rows) {
   __shared__ float room[2][kWarps];
   const Place<N> at(rows);
@@ -162,19 +174,18 @@ __global__ void __launch_bounds__(kThreads, fused ? 2 : kResident<T>)
   const T* x = row_of<T>(args.x, start);
   Pack<T, N> held[kHeld<N>];
   at.hold(x, held);
-  if constexpr (fused) {
+  if constexpr (input != Input::x) {
     const T* residual = row_of<T>(args.residual, start);
     T* sum = row_of<T>(args.sum, start);
     Pack<T, N> skipped[kHeld<N>];
     at.hold(residual, skipped);
-    const PhiloxKey key(args.dropout.site);
-    const std::uint32_t sample = args.dropout.sample(at.row);
-    const std::uint64_t element = args.dropout.first_element(at.row);
+    const RandomRow random(args.dropout, at.row);
     at.each([&](int k, int column) {
       const Pack<T, N> one =
-          residual_sum(k >= 0 ? held[k] : load_pack<N>(x + column),
-                       k >= 0 ? skipped[k] : load_pack<N>(residual + column), args.dropout, key,
-                       sample, element + static_cast<std::uint64_t>(column));
+          residual_sum < input ==
+          Input::dropped_sum > (k >= 0 ? held[k] : load_pack<N>(x + column),
+                                k >= 0 ? skipped[k] : load_pack<N>(residual + column), args.dropout,
+                                random, column);
       store_pack(one, sum + column);
       if (k >= 0) held[k] = one;
     });
@@ -450,10 +461,13 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
   return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
     using T = decltype(t);
     using W = decltype(w);
-    if (args.residual)
-      layer_norm_kernel<T, W, n(), true><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+    if (!args.residual)
+      layer_norm_kernel<T, W, n(), Input::x><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+    else if (args.dropout.threshold == 0)
+      layer_norm_kernel<T, W, n(), Input::sum><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
     else
-      layer_norm_kernel<T, W, n(), false><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+      layer_norm_kernel<T, W, n(), Input::dropped_sum>
+          <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
     return cudaGetLastError();
   });
 }
@@ -470,8 +484,9 @@ cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cuda
 }
 
 std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns) {
-  // About a wave of blocks; at least four rows a warp, or partial sums are traffic of their own.
-  constexpr std::int64_t kBlocks = 512, kLeastRows = 4 * kWarps, kTile = 32 * kVector;
+  // A wave of blocks, two on each of an H100's multiprocessors; at least four rows a warp, or
+  // partial sums are traffic of their own.
+  constexpr std::int64_t kBlocks = 264, kLeastRows = 4 * kWarps, kTile = 32 * kVector;
   const std::int64_t tiles = (columns + kTile - 1) / kTile,
                      most = (rows + kLeastRows - 1) / kLeastRows,
                      wanted = kBlocks / tiles < 1 ? 1 : kBlocks / tiles;
