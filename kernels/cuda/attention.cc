@@ -54,7 +54,9 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t) {
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
   if (s.key_length == 0) return "there are no keys";
   if (s.causal && s.query_length > s.key_length) return "some queries see no key";
-  if (s.query_length == 1 && s.key_length == 1) return "there is one query and one key";
+  // Its kernels for decoding met illegal addresses (9.19, one query against a cache).
+  if (s.query_length == 1 || (s.query_length != s.key_length && s.query_length < 64))
+    return "there are few queries";
   if (s.head_dim % 8 != 0 || s.head_dim > kFlashMaxHeadDim) return "of the size of a head";
   if (!vectors(s, t) || !aligned(t.log_sum_exp)) return "tensors are not aligned to 16 bytes";
   return nullptr;
@@ -76,7 +78,6 @@ CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t, std::int64_t
   key.dtype = s.dtype;
   key.causal = s.causal;
   key.backward = t.backward;
-  key.log_sum_exp = t.log_sum_exp != nullptr;
   const auto of_queries = [&](HeadsView view) { return strides(batch, view, s.query_length); };
   const auto of_keys = [&](HeadsView view) { return strides(batch, view, s.key_length); };
   key.q = of_queries(t.q), key.k = of_keys(t.k), key.v = of_keys(t.v);
@@ -156,10 +157,10 @@ class CudaAttention final : public AttentionKernels {
                           HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
                           MutableHeadsView dk, MutableHeadsView dv, Stream stream) override {
     check_for_cuda(shape, log_sum_exp);
-    SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
-                "attention_backward: no log_sum_exp");
     const cudaStream_t native = room_.begin(stream);
     if (shape.batch * shape.heads * shape.head_dim == 0) return;
+    SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
+                "attention_backward: no log_sum_exp");
     Tensors t;
     t.q = q, t.k = k, t.v = v, t.out = out, t.dout = dout;
     t.dq = view_of(dq), t.dk = view_of(dk), t.dv = view_of(dv);
@@ -200,12 +201,16 @@ class CudaAttention final : public AttentionKernels {
     p.q = at(t.q), p.k = at(t.k), p.v = at(t.v), p.out = at(t.out);
     if (t.log_sum_exp) p.log_sum_exp = t.log_sum_exp + first * s.heads * s.query_length;
     if (t.backward) p.dout = at(t.dout), p.dq = at(t.dq), p.dk = at(t.dk), p.dv = at(t.dv);
-    // delta first: a multiple of 256 bytes keeps the workspace aligned.
-    const std::size_t delta = t.backward ? delta_bytes(s, count) : 0;
-    const std::size_t bytes = delta + CudnnAttention::workspace_bytes(plan);
+    // delta, or a log_sum_exp that nobody wants; a multiple of 256 bytes keeps the workspace
+    // aligned.
+    const std::size_t sums = t.backward || !t.log_sum_exp ? sums_bytes(s, count) : 0;
+    const std::size_t bytes = sums + CudnnAttention::workspace_bytes(plan);
     const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
-    p.delta = scratch.data();
-    cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + delta, native);
+    if (t.backward)
+      p.delta = scratch.data();
+    else if (!t.log_sum_exp)
+      p.log_sum_exp = scratch.data();
+    cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + sums, native);
   }
 
   // Batch rows whose gradient cuDNN computes at once: it keeps [rows, heads, queries, keys] 16-bit
@@ -246,14 +251,14 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
-  static std::size_t delta_bytes(const AttentionShape& s, std::int64_t batch) {
+  static std::size_t sums_bytes(const AttentionShape& s, std::int64_t batch) {
     const auto rows = static_cast<std::size_t>(batch * s.heads * s.query_length);
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
   void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
-    const std::size_t delta = t.backward ? delta_bytes(s, s.batch) : 0;
+    const std::size_t delta = t.backward ? sums_bytes(s, s.batch) : 0;
     const bool drop = s.dropout > 0 && s.query_length > 0 && s.key_length > 0;
     if (drop) a.kept_words = static_cast<int>((s.key_length + 31) / 32);
     const std::size_t bits = static_cast<std::size_t>(s.batch * s.heads * s.query_length) *

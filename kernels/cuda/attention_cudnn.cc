@@ -300,12 +300,9 @@ Descriptor AttentionGraph::forward(cudnnHandle_t handle) {
   const Node e =
       graph_.pointwise(CUDNN_POINTWISE_EXP, graph_.pointwise(CUDNN_POINTWISE_SUB, s, largest));
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, e, sum);
-  if (key_.log_sum_exp) {
-    const Node log = graph_.pointwise(CUDNN_POINTWISE_LOG, sum),
-               stats =
-                   graph_.tensor(kLogSumExp, CUDNN_DATA_FLOAT, per_query(), packed(per_query()));
-    graph_.pointwise(CUDNN_POINTWISE_ADD, largest, &log, nullptr, stats);
-  }
+  const Node log = graph_.pointwise(CUDNN_POINTWISE_LOG, sum),
+             stats = graph_.tensor(kLogSumExp, CUDNN_DATA_FLOAT, per_query(), packed(per_query()));
+  graph_.pointwise(CUDNN_POINTWISE_ADD, largest, &log, nullptr, stats);
   const Node p = graph_.temporary(scores(), type_);
   graph_.pointwise(CUDNN_POINTWISE_DIV, e, &sum, nullptr, p);
   graph_.matmul(p, v, out);
@@ -506,7 +503,7 @@ void CudnnAttention::run(const Plan& plan, const CudnnAttentionPointers& p, floa
   auto queries = static_cast<std::int32_t>(plan.key.queries),
        keys = static_cast<std::int32_t>(plan.key.keys);
   pass(kQ, p.q), pass(kK, p.k), pass(kV, p.v), pass(kOut, p.out), pass(kScale, &scale);
-  if (plan.key.backward || plan.key.log_sum_exp) pass(kLogSumExp, p.log_sum_exp);
+  pass(kLogSumExp, p.log_sum_exp);
   if (plan.key.causal) pass(kMinusInfinity, &minus_infinity);
   if (plan.key.causal && queries != keys) pass(kQueries, &queries), pass(kKeys, &keys);
   if (plan.key.backward) {

@@ -25,13 +25,12 @@ struct CudnnAttentionKey {
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   DType dtype = DType::bf16;
   bool causal = false, backward = false;
-  bool log_sum_exp = true;  // forward: keep it
   CudnnStrides q, k, v, out, dout, dq, dk, dv;
   friend auto operator<=>(const CudnnAttentionKey&, const CudnnAttentionKey&) = default;
 };
 
 // Pointers of one call, on the device, 16-byte aligned. log_sum_exp and delta [B, heads, queries]
-// f32; delta is scratch. Forward uses q, k, v, out and log_sum_exp (may be null).
+// f32; delta is scratch. Forward uses q, k, v, out and log_sum_exp.
 struct CudnnAttentionPointers {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *out = nullptr, *log_sum_exp = nullptr;

@@ -227,6 +227,39 @@ TEST_F(AttentionTest, GradientInPiecesOnAGpu) {
   });
 }
 
+// As in generation: nobody wants the sums, and a few queries meet a cache with room for more keys.
+TEST_F(AttentionTest, InferenceKeepsNoSums) {
+  const std::int64_t heads = 2, dim = 8, width = heads * dim, capacity = 70, batch = 2;
+  const auto kernels = make_test_kernels();
+  for (DType dtype : kDtypes)
+    for (const auto& [queries, keys] :
+         {std::pair<std::int64_t, std::int64_t>{12, 12}, {1, 6}, {1, 1}, {4, 11}, {65, 70}}) {
+      const Array q = Array::random({batch, queries, width}, dtype, 1),
+                  k = Array::random({batch, capacity, width}, dtype, 2),
+                  v = Array::random({batch, capacity, width}, dtype, 3);
+      const Array kept({batch, queries, width}, dtype), alone({batch, queries, width}, dtype),
+          sums({batch, heads, queries}, DType::f32);
+      AttentionShape shape;
+      shape.batch = batch;
+      shape.heads = heads;
+      shape.query_length = queries;
+      shape.key_length = keys;
+      shape.head_dim = dim;
+      shape.dtype = dtype;
+      shape.causal = true;
+      const auto run = [&](const Array& out, View log_sum_exp) {
+        kernels->attention().attention(shape, {q.data(), queries * width, width},
+                                       {k.data(), capacity * width, width},
+                                       {v.data(), capacity * width, width},
+                                       {out.data(), queries * width, width}, log_sum_exp, {});
+      };
+      run(kept, sums);
+      run(alone, {});
+      EXPECT_TRUE(alone.same_bytes(kept)) << queries << " queries of " << to_string(dtype);
+      for (std::int64_t i = 0; i < kept.count(); ++i) ASSERT_FALSE(std::isnan(kept.at(i)));
+    }
+}
+
 TEST_F(AttentionTest, EmptySizes) {
   check({.batch = 0});
   check({.queries = 0, .keys = 5, .causal = false});
