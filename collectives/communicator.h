@@ -61,6 +61,10 @@ class Communicator {
   virtual MemoryResource& memory_resource() = 0;
   virtual std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes);
   virtual CommunicatorStatistics statistics() const = 0;
+  // The same ranks for values in host memory, as losses and norms that were read are: itself,
+  // unless its buffers are on a device (options.stream). No order between its calls and this one's.
+  // The first call is collective.
+  virtual Communicator& host() { return *this; }
 
   virtual WorkPtr all_reduce(const void* send, void* recv, std::int64_t count, DType dtype,
                              Reduction op, Stream stream = {}) = 0;
@@ -133,6 +137,9 @@ struct CommunicatorOptions {
   std::string transport;
   // Decision 6: the same result to the bit whatever the algorithm, slicing or ranks per host.
   bool fixed_order = false;
+  // Buffers are in the memory of its device, and a call that passes no stream is ordered on it
+  // (Kernels::stream()). The host's: host memory, and calls are done when their Work is.
+  Stream stream{};
   double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
   // Where a failure is written down for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if it is set.
   std::string flight_directory;

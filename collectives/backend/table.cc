@@ -99,6 +99,11 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
       throw Error(ErrorCode::invalid_argument, "NCCL sums in an order of its own, not a fixed one",
                   "use the native backend, or leave fixed_order out");
     if (backend.name != "native") refuse_native_options(backend.name, options);
+    if (backend.name != "nccl" && !options.stream.device.is_cpu())
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("the {} backend does not move the memory of {} yet", backend.name,
+                              shoal::to_string(options.stream.device)),
+                  "use the nccl backend");
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
     if (world.size == 1 && !on_device) {

@@ -167,6 +167,7 @@ class NcclCommunicator final : public CallCommunicator {
 
   double deadline_seconds() const override { return comm_->deadline_seconds(); }
   DeviceType device_type() const override { return DeviceType::cuda; }
+  Stream default_stream() const override { return options_.stream; }
 
   // Colors and keys are host values: they go through the store.
   std::vector<Place> exchange_places(Place own) override {
@@ -231,6 +232,9 @@ class NcclCommunicator final : public CallCommunicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options) {
+  const Device device =
+      options.stream.device.is_cpu() ? Device::cuda(world.local_rank) : options.stream.device;
+  device_backend(DeviceType::cuda).check_available(device);
   const int devices = device_backend(DeviceType::cuda).count();
   if (devices < world.local_size)
     throw Error(ErrorCode::unavailable,
@@ -239,7 +243,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& 
                 "start one rank a device, or use --backend native");
   const auto generation = store.add(fmt::format("shoal/nccl/generation/{}", world.rank), 1);
   return std::make_unique<NcclCommunicator>(
-      std::make_shared<NcclComm>(world.rank, world.size, Device::cuda(world.local_rank), store,
+      std::make_shared<NcclComm>(world.rank, world.size, device, store,
                                  fmt::format("shoal/nccl/{}", generation),
                                  options.deadline_seconds),
       options);
