@@ -61,6 +61,8 @@ class Communicator {
   virtual MemoryResource& memory_resource() = 0;
   virtual std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes);
   virtual CommunicatorStatistics statistics() const = 0;
+  // Where its buffers are, and what a call that passes no stream is ordered on (options.stream).
+  virtual Stream stream() const { return {}; }
   // The same ranks for values in host memory, as losses and norms that were read are: itself,
   // unless its buffers are on a device (options.stream). No order between its calls and this one's.
   // The first call is collective.

@@ -168,7 +168,7 @@ WorkPtr CallCommunicator::recv(void* data, std::int64_t count, DType dtype, int 
 }
 
 WorkPtr CallCommunicator::take(Call&& call) {
-  if (call.stream.device.is_cpu()) call.stream = default_stream();
+  if (call.stream.device.is_cpu()) call.stream = stream();
   try {
     check_call(call, rank(), size(), device_type());
   } catch (const Error&) {

@@ -51,8 +51,6 @@ class CallCommunicator : public Communicator {
   virtual WorkPtr submit_group(std::vector<Call> calls);
   virtual double deadline_seconds() const = 0;
   virtual DeviceType device_type() const { return DeviceType::cpu; }
-  // What a call that passes none is ordered on.
-  virtual Stream default_stream() const { return {}; }
 
   // Blocking and collective: every rank's color and key, in rank order.
   struct Place {

@@ -9,6 +9,7 @@
 
 #include "shoal/collectives/algorithm/choice.h"
 #include "shoal/collectives/backend/backends.h"
+#include "shoal/collectives/backend/device/device_communicator.h"
 #include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/env.h"
@@ -99,11 +100,13 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
       throw Error(ErrorCode::invalid_argument, "NCCL sums in an order of its own, not a fixed one",
                   "use the native backend, or leave fixed_order out");
     if (backend.name != "native") refuse_native_options(backend.name, options);
-    if (backend.name != "nccl" && !options.stream.device.is_cpu())
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("the {} backend does not move the memory of {} yet", backend.name,
-                              shoal::to_string(options.stream.device)),
-                  "use the nccl backend");
+    if (backend.name != "nccl" && !options.stream.device.is_cpu()) {
+      device_backend(options.stream.device.type).check_available(options.stream.device);
+      CommunicatorOptions of_host = options;
+      of_host.stream = {};
+      of_host.counted_by = nullptr;  // which counts the device's memory
+      return make_device_communicator(make_communicator(world, store, of_host), world, settled);
+    }
     // One rank with a GPU of its own keeps its data there.
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
     if (world.size == 1 && !on_device) {

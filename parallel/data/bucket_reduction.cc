@@ -8,12 +8,13 @@ class AllReduction final : public BucketReduction {
   explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {}
   int ranks() const override { return communicator_.size(); }
   MemoryResource& memory() override { return communicator_.memory_resource(); }
+  Stream stream() const override { return communicator_.stream(); }
   collectives::WorkPtr start(float* data, std::int64_t count) override {
     return communicator_.all_reduce(data, data, count, DType::f32, collectives::ReduceOp::sum);
   }
   void agree(std::span<std::int32_t> numbers) override {
     const auto count = static_cast<std::int64_t>(numbers.size());
-    communicator_.broadcast(numbers.data(), count, DType::i32, 0)->wait();
+    communicator_.host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
   }
   void abort(std::string_view reason) override { communicator_.abort(reason); }
 

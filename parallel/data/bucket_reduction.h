@@ -18,6 +18,8 @@ class BucketReduction {
   virtual int ranks() const = 0;           // whose gradients are summed; 1: start() is not called
   virtual int parts() const { return 1; }  // that a bucket's length must divide into
   virtual MemoryResource& memory() = 0;    // for what start() reduces
+  // What writes of that memory are ordered on before start() reads it.
+  virtual Stream stream() const { return {}; }
   // Sums f32 data[0 .. count) in place. Does not block; the memory belongs to the Work until it is
   // done. Works may be tested and waited for in the order of the calls only.
   virtual collectives::WorkPtr start(float* data, std::int64_t count) = 0;

@@ -1,7 +1,6 @@
 #include "shoal/parallel/data/reducer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "shoal/runtime/base/error.h"
@@ -158,7 +157,9 @@ void Reducer::mark_ready(int index) {
   if (!parameter.has_gradient()) {
     // No backward of this step wrote it: what lies there is the step before's.
     const Tensor& gradient = parameter.gradient;
-    if (gradient.count() > 0) std::memset(gradient.view().data, 0, gradient.bytes());
+    if (gradient.count() > 0)
+      device_backend(gradient.device().type)
+          .fill(gradient.view().data, 0, gradient.bytes(), reduction_->stream());
     parameter.accumulate();
   }
   if (options_.on_complete) options_.on_complete(parameter);

@@ -90,7 +90,7 @@ double get(const std::byte* from, DType dtype) {
   });
 }
 
-// `count` elements between two guards.
+// `count` elements between two guards. Of device memory the test writes and reads a mirror.
 class Elements {
  public:
   Elements(Communicator& communicator, const Case& c, std::int64_t count)
@@ -98,13 +98,21 @@ class Elements {
         element_(static_cast<std::int64_t>(size_of(c.dtype))),
         begin_(kGuardBytes + c.misalignment),
         end_(begin_ + count * element_),
-        host_(make_host_memory()) {
+        device_(communicator.memory_resource().device()),
+        plain_(make_device_memory(device_)) {
     const bool symmetric = c.memory == Memory::symmetric ||
                            (c.memory == Memory::mixed && communicator.rank() % 2 == 0);
     const auto bytes = static_cast<std::size_t>(end_ + kGuardBytes);
     buffer_ =
-        Buffer(symmetric ? communicator.memory_resource() : *host_, bytes, MemoryTag::workspace);
-    std::memset(buffer_.data(), kGuard, bytes);
+        Buffer(symmetric ? communicator.memory_resource() : *plain_, bytes, MemoryTag::workspace);
+    if (!device_.is_cpu()) mirror_.resize(bytes);
+    std::memset(this->bytes(), kGuard, bytes);
+  }
+  void upload() { copy(buffer_.data(), mirror_.data()); }
+  void download() { copy(mirror_.data(), buffer_.data()); }
+  // Where the communicator finds element `index`.
+  std::byte* place(std::int64_t index) const {
+    return static_cast<std::byte*>(buffer_.data()) + begin_ + index * element_;
   }
   std::byte* at(std::int64_t index) const { return bytes() + begin_ + index * element_; }
   template <typename F>
@@ -137,10 +145,20 @@ class Elements {
  private:
   static constexpr std::uint8_t kGuard = 0xA5;
   static constexpr std::int64_t kGuardBytes = 64;
-  std::byte* bytes() const { return static_cast<std::byte*>(buffer_.data()); }
+  std::byte* bytes() const {
+    return device_.is_cpu() ? static_cast<std::byte*>(buffer_.data())
+                            : const_cast<std::byte*>(mirror_.data());
+  }
+  void copy(void* to, const void* from) const {
+    if (device_.is_cpu()) return;
+    device_backend(device_.type).copy(to, from, mirror_.size(), {device_, nullptr});
+    device_backend(device_.type).synchronize({device_, nullptr});
+  }
   DType dtype_;
   std::int64_t element_, begin_, end_;
-  std::unique_ptr<MemoryResource> host_;
+  Device device_;
+  std::unique_ptr<MemoryResource> plain_;
+  std::vector<std::byte> mirror_;
   Buffer buffer_;
 };
 
@@ -313,7 +331,7 @@ WorkPtr call(Communicator& communicator, const Case& c, const void* send, void* 
 // 1 where the ranks' results differ.
 std::int64_t differing(Communicator& communicator, std::int64_t fingerprint) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(&fingerprint, all.data(), 1, DType::i64)->wait();
+  communicator.host().all_gather(&fingerprint, all.data(), 1, DType::i64)->wait();
   return std::ranges::count(all, fingerprint) == communicator.size() ? 0 : 1;
 }
 
@@ -355,7 +373,11 @@ std::int64_t wrong_in(Communicator& communicator, const Case& c) {
   Elements& to = in_place && inside_send ? send : recv;
   const auto own = [&](std::int64_t i) { return input(rank, i, c.op); };
   from.fill(send_at, m.send, own);
-  call(communicator, c, from.at(send_at), to.at(recv_at))->wait();
+  send.upload();
+  recv.upload();
+  call(communicator, c, from.place(send_at), to.place(recv_at))->wait();
+  send.download();
+  recv.download();
 
   std::int64_t bad = send.damaged_guards() + recv.damaged_guards();
   for (const Part& part : m.results)

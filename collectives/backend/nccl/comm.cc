@@ -35,6 +35,20 @@ ncclUniqueId agree_on_id(int rank, Store& store, const std::string& prefix, Dead
 
 }  // namespace
 
+void check_nccl_version() {
+  constexpr int kNeeded = NCCL_VERSION(2, 19, 0);  // ncclMemAlloc, ncclCommRegister
+  const auto text = [](int version) {
+    return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  };
+  int loaded = 0;
+  const ncclResult_t result = ncclGetVersion(&loaded);
+  if (result == ncclSuccess && loaded >= kNeeded) return;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("the NCCL that was loaded is {}; this build of Shoal needs {} or later",
+                          text(loaded), text(kNeeded)),
+              "see which libnccl.so.2 LD_LIBRARY_PATH names, or use the native backend");
+}
+
 CurrentCudaDevice::CurrentCudaDevice(Device device) {
   cudaError_t status = cudaGetDevice(&previous_);
   if (status == cudaSuccess) status = cudaSetDevice(device.index);
@@ -94,6 +108,10 @@ void NcclComm::run(const char* what, const std::function<ncclResult_t(ncclComm_t
 void NcclComm::settle(const char* what, ncclResult_t result) {
   const Deadline deadline = Deadline::in_seconds(deadline_seconds_);
   while (result == ncclInProgress && !deadline.passed()) {
+    if (const auto text = abort_seen()) {
+      fail_locked(Error(ErrorCode::aborted, *text).at_rank(rank_).in_operation(what));
+      throw Error(*failure_);
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result);
     if (asked != ncclSuccess) result = asked;
@@ -138,19 +156,29 @@ void NcclComm::check(const std::string& operation) {
     fail_locked(error);
     throw Error(*failure_);
   }
-  const auto now = Clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kLookEvery;
-  if (const auto text = store_.try_get(prefix_ + "/abort")) {
-    Error error(ErrorCode::aborted, *text);
-    error.at_rank(rank_).in_operation(operation);
-    fail_locked(error);
+  if (const auto text = abort_seen()) {
+    fail_locked(Error(ErrorCode::aborted, *text).at_rank(rank_).in_operation(operation));
     throw Error(*failure_);
   }
 }
 
+std::optional<std::string> NcclComm::abort_seen() {
+  {
+    const std::lock_guard lock(aborting_mutex_);
+    if (aborting_) return aborting_;
+  }
+  const auto now = Clock::now();
+  if (now < next_look_) return std::nullopt;
+  next_look_ = now + kLookEvery;
+  return store_.try_get(prefix_ + "/abort");
+}
+
 void NcclComm::abort(std::string_view reason) {
   const std::string text = fmt::format("rank {} aborted: {}", rank_, reason);
+  {
+    const std::lock_guard lock(aborting_mutex_);
+    if (!aborting_) aborting_ = text;
+  }
   store_.compare_set(prefix_ + "/abort", std::nullopt, text);
   const std::lock_guard lock(mutex_);
   fail_locked(Error(ErrorCode::aborted, text).at_rank(rank_));

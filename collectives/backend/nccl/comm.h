@@ -19,6 +19,9 @@
 
 namespace shoal::collectives {
 
+// Throws unavailable where the NCCL that was loaded is older than what is used here.
+void check_nccl_version();
+
 // The calling thread's current device, put back at the end.
 class CurrentCudaDevice {
  public:
@@ -59,14 +62,18 @@ class NcclComm {
   void abort(std::string_view reason);
 
  private:
-  void settle(const char* what, ncclResult_t result);  // with mutex_ held
+  // With mutex_ held. Polls while NCCL is not done; ends early where somebody aborts.
+  void settle(const char* what, ncclResult_t result);
   void fail_locked(const Error& error);
+  std::optional<std::string> abort_seen();  // here or, looked for every 250 ms, on another rank
 
   const int rank_, size_;
   const Device device_;
   Store& store_;
   const std::string prefix_;
   const double deadline_seconds_;
+  std::mutex aborting_mutex_;
+  std::optional<std::string> aborting_;  // abort() was called here, and may be waiting for mutex_
   std::mutex mutex_;
   ncclComm_t handle_ = nullptr;  // null once aborted
   std::optional<Error> failure_;

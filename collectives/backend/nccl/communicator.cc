@@ -115,6 +115,7 @@ class NcclCommunicator final : public CallCommunicator {
   int size() const override { return comm_->size(); }
   std::string backend() const override { return "nccl"; }
   MemoryResource& memory_resource() override { return memory_; }
+  Stream stream() const override { return options_.stream; }
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) override {
     return std::make_unique<NcclRegistration>(comm_, data, bytes);
   }
@@ -122,6 +123,21 @@ class NcclCommunicator final : public CallCommunicator {
     CommunicatorStatistics statistics = statistics_;
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
+  }
+  // Over shared memory and libfabric, formed when it is first asked for.
+  Communicator& host() override {
+    if (host_) return *host_;
+    World world;
+    world.rank = rank();
+    world.size = size();
+    prefixed_ =
+        make_prefix_store(comm_->prefix() + "/host", {std::shared_ptr<Store>{}, &comm_->store()});
+    CommunicatorOptions options;
+    options.deadline_seconds = deadline_seconds();
+    options.flight_directory = options_.flight_directory;
+    host_ = size() == 1 ? make_single_communicator("native", options)
+                        : make_native_communicator(world, *prefixed_, options);
+    return *host_;
   }
   void abort(std::string_view reason) override { comm_->abort(reason); }
 
@@ -167,7 +183,6 @@ class NcclCommunicator final : public CallCommunicator {
 
   double deadline_seconds() const override { return comm_->deadline_seconds(); }
   DeviceType device_type() const override { return DeviceType::cuda; }
-  Stream default_stream() const override { return options_.stream; }
 
   // Colors and keys are host values: they go through the store.
   std::vector<Place> exchange_places(Place own) override {
@@ -226,6 +241,8 @@ class NcclCommunicator final : public CallCommunicator {
   Buffer word_;
   CommunicatorStatistics statistics_;
   std::int64_t exchanges_ = 0;
+  std::shared_ptr<Store> prefixed_;  // outlives host_
+  std::unique_ptr<Communicator> host_;
 };
 
 }  // namespace
@@ -235,6 +252,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& 
   const Device device =
       options.stream.device.is_cpu() ? Device::cuda(world.local_rank) : options.stream.device;
   device_backend(DeviceType::cuda).check_available(device);
+  check_nccl_version();
   const int devices = device_backend(DeviceType::cuda).count();
   if (devices < world.local_size)
     throw Error(ErrorCode::unavailable,

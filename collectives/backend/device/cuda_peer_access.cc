@@ -1,0 +1,95 @@
+// Memory between processes by CUDA IPC.
+#include <cstring>
+
+#include <cuda_runtime_api.h>
+
+#include "shoal/collectives/backend/device/peer_memory.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+void check(cudaError_t status, const char* call, Device device) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw_error(
+      status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::unavailable,
+      "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
+      cudaGetErrorName(status));
+}
+
+// The calling thread's current device, put back at the end.
+class Current {
+ public:
+  explicit Current(Device device) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice", device);
+    check(cudaSetDevice(device.index), "cudaSetDevice", device);
+  }
+  ~Current() { (void)cudaSetDevice(previous_); }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+class CudaPeerAccess final : public PeerAccess {
+ public:
+  explicit CudaPeerAccess(Device device) : device_(device) {}
+  std::string name() const override { return "CUDA IPC"; }
+
+  // cudaMalloc's own: what comes from a stream-ordered pool has no such handle.
+  void* allocate(std::size_t bytes) override {
+    const Current current(device_);
+    void* base = nullptr;
+    check(cudaMalloc(&base, bytes), "cudaMalloc", device_);
+    return base;
+  }
+  void deallocate(void* base) noexcept override { (void)cudaFree(base); }
+
+  Handle export_memory(void* base) override {
+    static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(Handle));
+    const Current current(device_);
+    cudaIpcMemHandle_t native;
+    check(cudaIpcGetMemHandle(&native, base), "cudaIpcGetMemHandle", device_);
+    Handle handle;
+    std::memcpy(handle.data(), &native, sizeof native);
+    return handle;
+  }
+  void* open(const Handle& handle) override {
+    const Current current(device_);
+    cudaIpcMemHandle_t native;
+    std::memcpy(&native, handle.data(), sizeof native);
+    void* opened = nullptr;
+    check(cudaIpcOpenMemHandle(&opened, native, cudaIpcMemLazyEnablePeerAccess),
+          "cudaIpcOpenMemHandle", device_);
+    return opened;
+  }
+  void close(void* opened) noexcept override {
+    try {
+      const Current current(device_);
+      (void)cudaIpcCloseMemHandle(opened);
+    } catch (const Error&) {  // the device is lost, and what was mapped with it
+    }
+  }
+  void reach(Device peer) override {
+    if (peer == device_) return;
+    const Current current(device_);
+    const cudaError_t status = cudaDeviceEnablePeerAccess(peer.index, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
+      (void)cudaGetLastError();
+    else
+      check(status, "cudaDeviceEnablePeerAccess", device_);
+  }
+
+ private:
+  Device device_;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device) {
+  return std::make_unique<CudaPeerAccess>(device);
+}
+
+}  // namespace shoal::collectives

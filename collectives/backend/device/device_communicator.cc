@@ -1,0 +1,135 @@
+#include "shoal/collectives/backend/device/device_communicator.h"
+
+#include <array>
+
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+class DeviceWork final : public Work {
+ public:
+  DeviceWork(std::shared_ptr<DeviceEngine> engine, std::shared_ptr<DeviceOperation> operation)
+      : engine_(std::move(engine)), operation_(std::move(operation)) {}
+  bool test() override { return DeviceEngine::test(*operation_); }
+  void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
+  double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
+
+ private:
+  std::shared_ptr<DeviceEngine> engine_;
+  std::shared_ptr<DeviceOperation> operation_;
+};
+
+// What a rank that is alone has queued on the call's stream.
+class QueuedWork final : public Work {
+ public:
+  QueuedWork(Stream stream, double deadline_seconds)
+      : done_(stream.device), deadline_seconds_(deadline_seconds) {
+    done_.record(stream);
+  }
+  bool test() override { return done_.query(); }
+  void wait(Deadline deadline) override {
+    for (Backoff backoff; !test(); backoff.take())
+      if (deadline.passed())
+        throw Error(ErrorCode::timeout, "the device did not finish what it was given in time",
+                    "see what else runs on it, or raise SHOAL_DEADLINE_S");
+  }
+  double default_deadline_seconds() const override { return deadline_seconds_; }
+  void block_stream(Stream stream) override {
+    if (stream.device.is_cpu())
+      Work::wait();
+    else
+      done_.block_stream(stream);
+  }
+
+ private:
+  Event done_;
+  double deadline_seconds_;
+};
+
+DeviceEngine::Setup setup_of(const DeviceCommunicator::Options& options) {
+  return {.device = options.stream.device,
+          .host = options.host,
+          .fixed_order = options.fixed_order,
+          .deadline_seconds = options.deadline_seconds,
+          .counted_by = options.counted_by,
+          .slice_bytes = options.slice_bytes};
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(std::unique_ptr<Communicator> host, Options options)
+    : options_(std::move(options)),
+      host_(std::move(host)),
+      engine_(std::make_shared<DeviceEngine>(host_->split(0, host_->rank()), setup_of(options_))),
+      reductions_(options_.stream.device, options_.fixed_order) {}
+
+CommunicatorStatistics DeviceCommunicator::statistics() const {
+  CommunicatorStatistics statistics = engine_->statistics();
+  if (statistics.transport.empty()) statistics.transport = host_->statistics().transport;
+  statistics.operations += alone_operations_;
+  return statistics;
+}
+
+void DeviceCommunicator::abort(std::string_view reason) {
+  engine_->abort(reason);
+  host_->abort(reason);
+}
+
+WorkPtr DeviceCommunicator::submit(Call&& call) {
+  if (size() == 1) return alone(call);
+  auto operation = engine_->submit(std::move(call));
+  return std::make_unique<DeviceWork>(engine_, std::move(operation));
+}
+
+WorkPtr DeviceCommunicator::alone(const Call& call) {
+  host_->barrier()->wait();  // throws what it was aborted with
+  if (call.operation == Operation::all_to_all_v && call.counts != call.recv_counts)
+    throw Error(ErrorCode::mismatch,
+                fmt::format("rank {} sends {} elements to itself, and expects {}", rank(),
+                            call.counts.front(), call.recv_counts.front()));
+  const auto bytes = static_cast<std::size_t>(call.send_bytes(0, 1));
+  if (bytes > 0 && call.recv != call.send)
+    device_backend(device_type()).copy(call.recv, call.send, bytes, call.stream);
+  if (bytes > 0 && call.op == ReduceOp::premultiplied_sum)
+    reductions_.get().scale(call.dtype, call.recv, call.factor, call.count, call.stream);
+  ++alone_operations_;
+  return std::make_unique<QueuedWork>(call.stream, deadline_seconds());
+}
+
+std::vector<CallCommunicator::Place> DeviceCommunicator::exchange_places(Place own) {
+  std::vector<Place> places(static_cast<std::size_t>(size()));
+  const std::array<std::int64_t, 2> mine{own.color, own.key};
+  std::vector<std::int64_t> all(2 * places.size());
+  host_->all_gather(mine.data(), all.data(), 2, DType::i64)->wait();
+  for (std::size_t peer = 0; peer < places.size(); ++peer)
+    places[peer] = {all[2 * peer], all[2 * peer + 1]};
+  return places;
+}
+
+std::unique_ptr<Communicator> DeviceCommunicator::make_split(const SplitPlan& plan) {
+  auto part = host_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank);
+  if (!part) return nullptr;
+  return std::make_unique<DeviceCommunicator>(std::move(part), options_);
+}
+
+std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communicator> host,
+                                                       const World& world,
+                                                       const CommunicatorOptions& options) {
+  std::string name = world.host;
+  if (name.empty()) {
+    std::array<char, 256> buffer{};
+    gethostname(buffer.data(), buffer.size() - 1);
+    name = buffer.data();
+  }
+  return std::make_unique<DeviceCommunicator>(
+      std::move(host), DeviceCommunicator::Options{.stream = options.stream,
+                                                   .host = std::move(name),
+                                                   .fixed_order = options.fixed_order,
+                                                   .deadline_seconds = options.deadline_seconds,
+                                                   .counted_by = options.counted_by});
+}
+
+}  // namespace shoal::collectives

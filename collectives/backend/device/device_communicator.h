@@ -1,0 +1,57 @@
+// Ranks whose buffers are in device memory, over a host Communicator of the same ranks.
+//
+// Calls return at once; a thread carries them out, after what was queued on their streams before.
+// Buffers from memory_resource() are read and written in place where all ranks are on one host
+// (statistics: zero_copy), others pass through pinned host memory (bounced, logged once). A buffer
+// may also be host memory. block_stream() blocks the caller until the operation is done, for hosts
+// take part in it: no call may be made while its stream is being captured, unless the rank is
+// alone.
+#pragma once
+
+#include "shoal/collectives/backend/device/device_engine.h"
+
+namespace shoal::collectives {
+
+class DeviceCommunicator final : public CallCommunicator {
+ public:
+  struct Options {
+    Stream stream;     // of calls that pass none; its device is the ranks'
+    std::string host;  // this rank's
+    bool fixed_order = false;
+    double deadline_seconds = 0;
+    CountingMemory* counted_by = nullptr;
+    std::int64_t slice_bytes = std::int64_t{4} << 20;
+  };
+  // Collective.
+  DeviceCommunicator(std::unique_ptr<Communicator> host, Options options);
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  std::string backend() const override { return host_->backend(); }
+  MemoryResource& memory_resource() override { return engine_->memory(); }
+  CommunicatorStatistics statistics() const override;
+  Stream stream() const override { return options_.stream; }
+  Communicator& host() override { return *host_; }
+  void abort(std::string_view reason) override;
+
+ private:
+  WorkPtr submit(Call&& call) override;
+  WorkPtr alone(const Call& call);
+  double deadline_seconds() const override { return options_.deadline_seconds; }
+  DeviceType device_type() const override { return options_.stream.device.type; }
+  std::vector<Place> exchange_places(Place own) override;
+  std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
+
+  const Options options_;
+  std::unique_ptr<Communicator> host_;
+  std::shared_ptr<DeviceEngine> engine_;
+  DeviceReductions reductions_;  // of a rank that is alone
+  std::int64_t alone_operations_ = 0;
+};
+
+// `host`: of the same ranks, made with the same options but for the stream.
+std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communicator> host,
+                                                       const World& world,
+                                                       const CommunicatorOptions& options);
+
+}  // namespace shoal::collectives

@@ -1,0 +1,164 @@
+// Carries out operations on device memory, one thread for each Communicator: collectives one after
+// the other, in the order of their calls, messages beside them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <thread>
+
+#include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/device/parts.h"
+#include "shoal/collectives/backend/device/peer_memory.h"
+#include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+
+// One call in flight; the engine and the caller's Work share it.
+struct DeviceOperation {
+  DeviceOperation(Call&& what, std::uint32_t which, Device device)
+      : call(std::move(what)), number(which), ready(device) {}
+  Call call;
+  const std::uint32_t number;
+  Event ready;  // what was queued on the call's stream before it is done
+  std::atomic<bool> over{false};
+  std::optional<Error> failure;  // valid once `over`
+};
+
+// Reductions on that device; made when they are first needed. For one thread.
+class DeviceReductions {
+ public:
+  DeviceReductions(Device device, bool fixed_order) : device_(device), fixed_order_(fixed_order) {}
+  kernels::ReductionKernels& get();
+
+ private:
+  Device device_;
+  bool fixed_order_;
+  std::unique_ptr<kernels::Kernels> table_;  // of a device
+  std::unique_ptr<kernels::ReductionKernels> host_;
+};
+
+class DeviceEngine {
+ public:
+  struct Setup {
+    Device device;
+    std::string host;  // the name of this rank's
+    bool fixed_order = false;
+    double deadline_seconds = 0;
+    CountingMemory* counted_by = nullptr;
+    std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
+  };
+  // Collective. `inner` moves host memory and is the engine's alone.
+  DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup);
+  ~DeviceEngine();  // carries out what was called before
+  DeviceEngine(const DeviceEngine&) = delete;
+  DeviceEngine& operator=(const DeviceEngine&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  double deadline_seconds() const { return setup_.deadline_seconds; }
+  Device device() const { return setup_.device; }
+  ShareableMemory& memory() { return memory_; }
+  CommunicatorStatistics statistics() const;
+
+  std::shared_ptr<DeviceOperation> submit(Call&& call);
+  // True when it is done; throws its Error.
+  static bool test(const DeviceOperation& operation);
+  void wait(DeviceOperation& operation, Deadline deadline);
+  void abort(std::string_view reason);  // from any thread
+
+ private:
+  // A send or recv: copied in, posted, done, copied out.
+  struct Message {
+    std::shared_ptr<DeviceOperation> operation;
+    Buffer staged{};
+    Event copied;
+    WorkPtr work{};
+    enum class Stage : std::uint8_t { arrived, copying_in, posted, copying_out } stage{};
+  };
+  // One of the slices that are on their way through host memory.
+  struct Slot {
+    Buffer send{}, recv{};
+    Event copied_in, copied_out;
+  };
+  void meet();
+  std::string try_opening();
+  void run();
+  void carry_out(DeviceOperation& operation);
+  bool may_be_direct(const Call& call) const;
+  SharedPlace place_of(const void* pointer, std::int64_t bytes);
+  // Blocking: every rank's buffers as pointers of this one; false where a rank's cannot be reached.
+  bool exchange_places(const Call& call, std::vector<std::byte*>& send,
+                       std::vector<std::byte*>& recv);
+  void carry_out_directly(const Call& call, const std::vector<std::byte*>& send,
+                          const std::vector<std::byte*>& recv);
+  void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
+                    const std::vector<std::byte*>& recv);
+  void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
+  void stage(DeviceOperation& operation);
+  void copy_in(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
+               Slot& slot);
+  void copy_out(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
+                Slot& slot);
+  bool progress_messages();
+  bool progress(Message& message);
+  void give_up_messages();
+  void step_of(std::optional<OuterCall> outer);
+  // Waits, and brings messages on meanwhile. Throws timeout, of the work or of the device.
+  void until(const Call& call, const std::function<bool()>& condition);
+  void until_done(Work& work);
+  bool is_late() const { return Clock::now() >= give_up_at_.load(); }
+  void finish(DeviceOperation& operation);
+  void fail(const Error& error);
+
+  const Setup setup_;
+  const int rank_, size_;
+  DeviceBackend& backend_;
+  std::unique_ptr<Communicator> inner_;
+  CallCommunicator* steps_;  // inner_, where it can be told what its calls are steps of; or null
+  std::optional<OuterCall> step_of_;
+  std::shared_ptr<PeerAccess> access_;
+  ShareableMemory memory_;
+  std::unique_ptr<OpenedSegments> opened_;
+  bool direct_ = false;     // ranks reach each other's memory
+  bool processes_ = false;  // some are other processes
+  std::unique_ptr<MemoryResource> pinned_;
+  PoolMemory staging_;
+  DeviceReductions reductions_;
+  OwnedStream in_, out_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, over_;
+  std::deque<std::shared_ptr<DeviceOperation>> collectives_;  // the head is being carried out
+  std::deque<std::shared_ptr<DeviceOperation>> arriving_;  // messages that the thread has not seen
+  std::optional<Error> failure_;
+  bool stop_ = false;
+  std::uint32_t submitted_ = 0;
+  std::atomic<Clock::time_point> give_up_at_{Clock::time_point::max()};
+  CommunicatorStatistics statistics_;
+  std::list<Message> messages_;  // the thread's own; in the order of their calls
+  std::thread thread_;
+};
+
+// The call as a method of `communicator`.
+WorkPtr issue(Communicator& communicator, const Call& call);
+
+// Between two looks at something that another thread or a device brings on.
+class Backoff {
+ public:
+  void take() {
+    if (++looks_ < 100)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(30));
+  }
+
+ private:
+  int looks_ = 0;
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,257 @@
+// Operations in the ranks' own device memory: each rank reads what its peers have.
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+// What ranks tell each other of themselves.
+struct Introduction {
+  std::uint64_t host = 0;
+  std::uint64_t processes = 0;  // of which namespace `process` is
+  std::int32_t process = 0;
+  std::int32_t device = 0;
+};
+
+Introduction introduce(const std::string& host, Device device) {
+  Introduction own;
+  const std::vector<std::int64_t> letters(host.begin(), host.end());
+  own.host = hash_counts(letters);
+  struct stat status{};
+  if (stat("/proc/self/ns/pid", &status) == 0) own.processes = status.st_ino;
+  own.process = getpid();
+  own.device = device.index;
+  return own;
+}
+
+// Every rank's, in rank order. Blocking.
+template <typename T>
+std::vector<T> gather_all(Communicator& communicator, const T& own, double seconds) {
+  std::vector<T> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&own, all.data(), sizeof(T), DType::u8)
+      ->wait(Deadline::in_seconds(seconds));
+  return all;
+}
+
+std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+}
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+}  // namespace
+
+void DeviceEngine::meet() {
+  const Introduction own = introduce(setup_.host, setup_.device);
+  const auto all = gather_all(*inner_, own, setup_.deadline_seconds);
+  std::vector<bool> same(at(size_));
+  bool one_host = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    const Introduction& other = all[at(peer)];
+    same[at(peer)] =
+        other.host == own.host && other.processes == own.processes && other.process == own.process;
+    one_host = one_host && other.host == all.front().host;
+    processes_ = processes_ || other.processes != all.front().processes ||
+                 other.process != all.front().process;
+  }
+  opened_ = std::make_unique<OpenedSegments>(access_, same);
+  std::string why = "they are on several hosts";
+  if (one_host) {
+    why.clear();
+    try {
+      for (int peer = 0; peer < size_; ++peer)
+        if (same[at(peer)])
+          access_->reach({setup_.device.type, static_cast<std::int16_t>(all[at(peer)].device)});
+    } catch (const Error& error) {
+      why = error.message();
+    }
+    if (why.empty() && processes_) why = try_opening();
+    std::int32_t fine = why.empty() ? 1 : 0;
+    inner_->all_reduce(&fine, &fine, 1, DType::i32, ReduceOp::min)
+        ->wait(Deadline::in_seconds(setup_.deadline_seconds));
+    direct_ = fine == 1;
+    if (why.empty()) why = "another rank cannot open its peers' memory";
+  }
+  if (!direct_)
+    log::once(log::Level::info, "device-staging",
+              fmt::format("{} ranks with {} pass data through pinned host memory: {}", size_,
+                          to_string(setup_.device), why));
+}
+
+// Whether this rank can open a segment of every other one; otherwise why not. Collective.
+std::string DeviceEngine::try_opening() {
+  std::string why;
+  SharedPlace own;
+  try {
+    void* probe = memory_.allocate(256, MemoryTag::communication, {});
+    memory_.deallocate(probe, 256, MemoryTag::communication, {});
+    own = place_of(probe, 256);
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  const auto places = gather_all(*inner_, own, setup_.deadline_seconds);
+  try {
+    for (int peer = 0; peer < size_ && why.empty(); ++peer) {
+      if (peer == rank_) continue;
+      if (places[at(peer)].base == 0)
+        why = fmt::format("rank {} cannot share its memory", peer);
+      else
+        (void)opened_->pointer(peer, places[at(peer)]);
+    }
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  return why;
+}
+
+SharedPlace DeviceEngine::place_of(const void* pointer, std::int64_t bytes) {
+  SharedPlace place;
+  void* segment = memory_.segment_of(pointer, static_cast<std::size_t>(bytes));
+  if (!segment) return place;
+  place.base = reinterpret_cast<std::uint64_t>(segment);
+  place.offset = static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) -
+                                            static_cast<const std::byte*>(segment));
+  if (processes_) place.handle = memory_.exported(segment);
+  return place;
+}
+
+// All ranks answer alike: from the call alone.
+bool DeviceEngine::may_be_direct(const Call& call) const {
+  if (call.operation == Operation::all_to_all_v) return false;  // nobody knows all counts
+  if (!call.reduces()) return true;
+  // What the device's kernels do not offer; see tree_reduction.h.
+  if (call.op == ReduceOp::premultiplied_sum) return false;
+  if (call.op == ReduceOp::avg && size_of(call.dtype) == 2) return false;
+  constexpr int kSources = 64;  // of the device's kernels
+  return size_ <= kSources && (!setup_.fixed_order || !is_floating(call.dtype) || size_ <= 3);
+}
+
+bool DeviceEngine::exchange_places(const Call& call, std::vector<std::byte*>& send,
+                                   std::vector<std::byte*>& recv) {
+  struct Places {
+    SharedPlace send, recv;
+    std::uint64_t usable = 0;
+  };
+  Places own;
+  const auto send_bytes = call.send_bytes(rank_, size_), recv_bytes = call.recv_bytes(rank_, size_);
+  if (send_bytes > 0) own.send = place_of(call.send, send_bytes);
+  if (recv_bytes > 0) own.recv = place_of(call.recv, recv_bytes);
+  own.usable = (send_bytes == 0 || own.send.base != 0) && (recv_bytes == 0 || own.recv.base != 0);
+  std::vector<Places> all(at(size_));
+  until_done(*inner_->all_gather(&own, all.data(), sizeof(Places), DType::u8));
+  for (int peer = 0; peer < size_; ++peer) {
+    const Places& places = all[at(peer)];
+    if (places.usable == 0) {
+      log::once(log::Level::info, "device-call-staged",
+                fmt::format("{} passes through pinned host memory: a buffer of rank {} is not from "
+                            "memory_resource()",
+                            describe(call), peer));
+      return false;
+    }
+    const auto pointer = [&](const SharedPlace& place, const void* mine) -> std::byte* {
+      if (peer == rank_) return static_cast<std::byte*>(const_cast<void*>(mine));
+      return place.base == 0 ? nullptr : opened_->pointer(peer, place);
+    };
+    send.push_back(pointer(places.send, call.send));
+    recv.push_back(pointer(places.recv, call.recv));
+  }
+  return true;
+}
+
+void DeviceEngine::carry_out_directly(const Call& call, const std::vector<std::byte*>& send,
+                                      const std::vector<std::byte*>& recv) {
+  if (call.reduces())
+    reduce_shard(call, send, recv);
+  else
+    fetch(call, send, recv[at(rank_)]);
+  Event done(setup_.device);
+  done.record(out_.view());
+  until(call, [&] { return done.query(); });
+}
+
+// all_reduce and reduce: this rank's share of the elements, for all or for the root. The others:
+// its own part.
+void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>& send,
+                                const std::vector<std::byte*>& recv) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  std::int64_t begin = call.count * rank_ / size_;
+  std::int64_t count = call.count * (rank_ + 1) / size_ - begin;
+  std::vector<void*> destinations;
+  if (call.operation == Operation::reduce_scatter) {
+    begin = call.count * rank_;
+    count = call.count;
+  } else if (call.operation == Operation::reduce_scatter_v) {
+    begin = before(call.counts, rank_);
+    count = call.counts[at(rank_)];
+  }
+  if (count == 0) return;
+  if (call.operation == Operation::all_reduce)
+    for (std::byte* peer : recv) destinations.push_back(peer + begin * element);
+  else if (call.operation == Operation::reduce)
+    destinations.push_back(recv[at(call.root)] + begin * element);
+  else
+    destinations.push_back(recv[at(rank_)]);
+  std::vector<const void*> sources;
+  sources.reserve(send.size());
+  for (const std::byte* peer : send) sources.push_back(peer + begin * element);
+
+  const Stream stream = setup_.device.is_cpu() ? Stream{} : out_.view();
+  kernels::ReductionKernels& reductions = reductions_.get();
+  const kernels::Reduce operation = kernel_operation(call.op);
+  if (call.op != ReduceOp::avg) {
+    reductions.reduce_into_all(operation, call.dtype, sources, destinations, count, false, stream);
+    return;
+  }
+  // Scaled before others get it. Any destination is this rank's alone there.
+  reductions.reduce(operation, call.dtype, sources, destinations.front(), count, stream);
+  reductions.scale(call.dtype, destinations.front(), 1.0 / size_, count, stream);
+  for (std::size_t i = 1; i < destinations.size(); ++i)
+    backend_.copy(destinations[i], destinations.front(), static_cast<std::size_t>(count * element),
+                  out_.view());
+}
+
+// Copies from peers into this rank's recv.
+void DeviceEngine::fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  const auto copy = [&](int peer, std::int64_t from, std::int64_t to, std::int64_t count) {
+    const std::byte* source = send[at(peer)] + from * element;
+    std::byte* destination = recv + to * element;
+    if (count > 0 && source != destination)
+      backend_.copy(destination, source, static_cast<std::size_t>(count * element), out_.view());
+  };
+  const std::int64_t count = call.count;
+  if (count == 0) return;
+  switch (call.operation) {
+    case Operation::all_gather:
+      for (int peer = 0; peer < size_; ++peer) copy(peer, 0, peer * count, count);
+      return;
+    case Operation::gather:
+      for (int peer = 0; rank_ == call.root && peer < size_; ++peer)
+        copy(peer, 0, peer * count, count);
+      return;
+    case Operation::all_gather_v:
+      for (int peer = 0; peer < size_; ++peer)
+        copy(peer, 0, before(call.counts, peer), call.counts[at(peer)]);
+      return;
+    case Operation::broadcast:
+      if (rank_ != call.root) copy(call.root, 0, 0, count);
+      return;
+    case Operation::scatter:
+      copy(call.root, rank_ * count, 0, count);
+      return;
+    case Operation::all_to_all:
+      for (int peer = 0; peer < size_; ++peer) copy(peer, rank_ * count, peer * count, count);
+      return;
+    default:
+      SHOAL_ASSERT(false);
+  }
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,37 @@
+// An operation's buffers as parts, and the slices in which they pass through host memory.
+#pragma once
+
+#include <vector>
+
+#include "shoal/collectives/backend/arguments.h"
+
+namespace shoal::collectives {
+
+// Elements of each part of a rank's send and recv buffer, packed in order; no part: no buffer.
+struct Parts {
+  std::vector<std::int64_t> send, recv;
+};
+Parts parts_of(const Call& call, int rank, int size);
+
+// Slices of `length` elements of each part; all ranks cut an operation alike.
+struct Slicing {
+  std::int64_t number = 1, length = 0;
+};
+// Slices whose staged parts together take about `bytes` on each rank. all_to_all_v is not cut: a
+// rank knows only its own counts.
+Slicing slicing_of(const Call& call, int size, std::int64_t bytes);
+
+// Slice s of a part of `count` elements: [s * length, ...) of it.
+std::int64_t slice_count(std::int64_t count, const Slicing& slicing, std::int64_t s);
+
+// Of all parts: where slice s lies in the packed buffer, and in the staged one; elements.
+struct Piece {
+  std::int64_t device, staged, count;
+};
+std::vector<Piece> pieces_of(const std::vector<std::int64_t>& parts, const Slicing& slicing,
+                             std::int64_t s);
+
+// The call of slice s over staged buffers.
+Call sliced(const Call& call, const Slicing& slicing, std::int64_t s, const void* send, void* recv);
+
+}  // namespace shoal::collectives

@@ -1,0 +1,136 @@
+#include "shoal/collectives/backend/device/peer_memory.h"
+
+#include <algorithm>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+class HostPeerAccess final : public PeerAccess {
+ public:
+  std::string name() const override { return "one process"; }
+  void* allocate(std::size_t bytes) override {
+    return device_backend(DeviceType::cpu).allocate({}, bytes, {});
+  }
+  void deallocate(void* base) noexcept override {
+    device_backend(DeviceType::cpu).deallocate({}, base, {});
+  }
+  Handle export_memory(void*) override { refuse(); }
+  void* open(const Handle&) override { refuse(); }
+  void close(void*) noexcept override {}
+  void reach(Device) override {}
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw_error(ErrorCode::unavailable, "host memory is not opened by other processes");
+  }
+};
+
+std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+std::unique_ptr<PeerAccess> make_host_peer_access() { return std::make_unique<HostPeerAccess>(); }
+
+std::unique_ptr<PeerAccess> make_peer_access(Device device) {
+  return device.is_cpu() ? make_host_peer_access() : make_cuda_peer_access(device);
+}
+
+ShareableMemory::~ShareableMemory() {
+  for (const auto& [base, segment] : segments_) access_->deallocate(base);
+}
+
+void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream) {
+  SHOAL_CHECK(bytes > 0 && bytes <= (std::size_t{1} << 46), "symmetric memory: {} bytes of {}",
+              bytes, to_string(tag));
+  const std::size_t length = rounded(bytes);
+  const std::lock_guard lock(mutex_);
+  auto found = std::ranges::find_if(free_, [&](const auto& f) { return f.second >= length; });
+  if (found == free_.end()) {
+    // What the driver maps: a segment has its pages for itself, as its handle stands for them.
+    constexpr std::size_t kPage = std::size_t{2} << 20;
+    const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
+    std::byte* base = nullptr;
+    try {
+      base = static_cast<std::byte*>(access_->allocate(segment));
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::out_of_memory) throw;
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("{}: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
+                              counted_by_ ? "; held are " + counted_by_->describe() : ""),
+                  "use a smaller batch or model, or more ranks");
+    }
+    segments_[base].bytes = segment;
+    found = free_.emplace(base, segment).first;
+  }
+  std::byte* const pointer = found->first;
+  const std::size_t rest = found->second - length;
+  free_.erase(found);
+  if (rest > 0) free_.emplace(pointer + length, rest);
+  if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
+  return pointer;
+}
+
+void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                                 Stream stream) noexcept {
+  try {
+    if (!device_.is_cpu()) device_backend(device_.type).synchronize(Stream{device_, stream.handle});
+  } catch (const Error&) {  // the device is lost, and its memory with it
+  }
+  const std::lock_guard lock(mutex_);
+  auto range = free_.emplace(static_cast<std::byte*>(pointer), rounded(bytes)).first;
+  const auto next = std::next(range);
+  if (next != free_.end() && range->first + range->second == next->first &&
+      !segments_.contains(next->first)) {
+    range->second += next->second;
+    free_.erase(next);
+  }
+  if (range != free_.begin() && !segments_.contains(range->first)) {
+    const auto previous = std::prev(range);
+    if (previous->first + previous->second == range->first) {
+      previous->second += range->second;
+      free_.erase(range);
+    }
+  }
+  if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
+}
+
+std::string ShareableMemory::name() const {
+  return fmt::format("symmetric memory on {}", to_string(device_));
+}
+
+void* ShareableMemory::segment_of(const void* pointer, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto* first = static_cast<const std::byte*>(pointer);
+  auto next = std::ranges::upper_bound(segments_, first, {},
+                                       [](const auto& s) -> const std::byte* { return s.first; });
+  if (next == segments_.begin()) return nullptr;
+  const auto& [base, segment] = *std::prev(next);
+  const auto offset = static_cast<std::size_t>(first - base);
+  return offset <= segment.bytes && bytes <= segment.bytes - offset ? base : nullptr;
+}
+
+PeerAccess::Handle ShareableMemory::exported(void* segment) {
+  const std::lock_guard lock(mutex_);
+  auto& handle = segments_.at(static_cast<std::byte*>(segment)).handle;
+  if (!handle) handle = access_->export_memory(segment);
+  return *handle;
+}
+
+std::byte* OpenedSegments::pointer(int rank, const SharedPlace& place) {
+  if (same_process_[static_cast<std::size_t>(rank)])
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): another thread's pointer, as it sent it
+    return reinterpret_cast<std::byte*>(place.base) + place.offset;
+  void*& opened = opened_[{rank, place.base}];
+  if (!opened) opened = access_->open(place.handle);
+  return static_cast<std::byte*>(opened) + place.offset;
+}
+
+void OpenedSegments::close() noexcept {
+  for (const auto& [key, opened] : opened_)
+    if (opened) access_->close(opened);
+  opened_.clear();
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,96 @@
+// Device memory that the other ranks of a host can reach.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "shoal/runtime/memory/memory_resource.h"
+
+namespace shoal::collectives {
+
+// How memory of one process is made, and opened by another one. Thread-safe. Throws unavailable
+// where the driver refuses.
+class PeerAccess {
+ public:
+  using Handle = std::array<std::byte, 64>;
+  virtual ~PeerAccess() = default;
+  virtual std::string name() const = 0;  // "CUDA IPC"
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* base) noexcept = 0;
+  virtual Handle export_memory(void* base) = 0;  // of allocate()
+  virtual void* open(const Handle& handle) = 0;
+  virtual void close(void* opened) noexcept = 0;
+  // Pointers into the memory of that device, of this process, may be used on this one.
+  virtual void reach(Device peer) = 0;
+};
+// Between processes none: a host device has no memory that could be opened.
+std::unique_ptr<PeerAccess> make_host_peer_access();
+std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
+std::unique_ptr<PeerAccess> make_peer_access(Device device);
+
+// First fit in segments of at least kSegmentBytes, kept until the end because peers have them open.
+// Blocks are aligned to 256 bytes. deallocate() waits for its stream.
+class ShareableMemory final : public MemoryResource {
+ public:
+  static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
+
+  // `counted_by` may be null.
+  ShareableMemory(std::shared_ptr<PeerAccess> access, Device device, CountingMemory* counted_by)
+      : access_(std::move(access)), device_(device), counted_by_(counted_by) {}
+  ~ShareableMemory() override;
+
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
+  Device device() const override { return device_; }
+  std::string name() const override;
+
+  // The segment that holds all of [pointer, pointer + bytes), or null.
+  void* segment_of(const void* pointer, std::size_t bytes) const;
+  // The handle of a segment; null for one that this process alone uses.
+  PeerAccess::Handle exported(void* segment);
+
+ private:
+  struct Segment {
+    std::size_t bytes = 0;
+    std::optional<PeerAccess::Handle> handle;
+  };
+  std::shared_ptr<PeerAccess> access_;
+  Device device_;
+  CountingMemory* counted_by_;
+  mutable std::mutex mutex_;
+  std::map<std::byte*, std::size_t> free_;  // by address; ranges of two segments are never merged
+  std::map<std::byte*, Segment> segments_;
+};
+
+// Where a rank's buffer lies. Travels between ranks.
+struct SharedPlace {
+  std::uint64_t base = 0;  // of its segment, as its owner addresses it; 0: not shareable
+  std::uint64_t offset = 0;
+  PeerAccess::Handle handle{};
+};
+
+// Peers' segments, opened when they are first used. For one thread.
+class OpenedSegments {
+ public:
+  // `same_process`, by rank: their pointers are used as they are.
+  OpenedSegments(std::shared_ptr<PeerAccess> access, std::vector<bool> same_process)
+      : access_(std::move(access)), same_process_(std::move(same_process)) {}
+  ~OpenedSegments() { close(); }
+  OpenedSegments(const OpenedSegments&) = delete;
+  OpenedSegments& operator=(const OpenedSegments&) = delete;
+
+  std::byte* pointer(int rank, const SharedPlace& place);
+  void close() noexcept;
+  bool any() const { return !opened_.empty(); }
+
+ private:
+  std::shared_ptr<PeerAccess> access_;
+  std::vector<bool> same_process_;
+  std::map<std::pair<int, std::uint64_t>, void*> opened_;
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,195 @@
+// Operations through host memory: slice by slice copied in, moved by the host's Communicator, and
+// copied out, while the next slice is copied in.
+#include "shoal/collectives/backend/device/device_engine.h"
+
+namespace shoal::collectives {
+namespace {
+
+Reduction reduction_of(const Call& call) {
+  return call.op == ReduceOp::premultiplied_sum ? Reduction::premultiplied_sum(call.factor)
+                                                : Reduction(call.op);
+}
+
+std::int64_t total(const std::vector<std::int64_t>& parts, const Slicing& slicing, std::int64_t s) {
+  std::int64_t sum = 0;
+  for (const std::int64_t part : parts) sum += slice_count(part, slicing, s);
+  return sum;
+}
+
+}  // namespace
+
+WorkPtr issue(Communicator& c, const Call& call) {
+  const void* send = call.send;
+  void* recv = call.recv;
+  const DType dtype = call.dtype;
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return c.all_reduce(send, recv, call.count, dtype, reduction_of(call));
+    case Operation::reduce_scatter:
+      return c.reduce_scatter(send, recv, call.count, dtype, reduction_of(call));
+    case Operation::all_gather:
+      return c.all_gather(send, recv, call.count, dtype);
+    case Operation::reduce_scatter_v:
+      return c.reduce_scatter_v(send, recv, call.counts, dtype, reduction_of(call));
+    case Operation::all_gather_v:
+      return c.all_gather_v(send, recv, call.counts, dtype);
+    case Operation::broadcast:
+      return c.broadcast(c.rank() == call.root ? const_cast<void*>(send) : recv, call.count, dtype,
+                         call.root);
+    case Operation::reduce:
+      return c.reduce(send, recv, call.count, dtype, reduction_of(call), call.root);
+    case Operation::gather:
+      return c.gather(send, recv, call.count, dtype, call.root);
+    case Operation::scatter:
+      return c.scatter(send, recv, call.count, dtype, call.root);
+    case Operation::all_to_all:
+      return c.all_to_all(send, recv, call.count, dtype);
+    case Operation::all_to_all_v:
+      return c.all_to_all_v(send, call.counts, recv, call.recv_counts, dtype);
+    case Operation::send:
+      return c.send(send, call.count, dtype, call.root);
+    case Operation::recv:
+      return c.recv(recv, call.count, dtype, call.root);
+    case Operation::barrier:
+      return c.barrier();
+    case Operation::split:
+      break;
+  }
+  SHOAL_ASSERT(false);
+}
+
+void DeviceEngine::copy_in(const Call& call, const Parts& parts, const Slicing& slicing,
+                           std::int64_t s, Slot& slot) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  for (const Piece& piece : pieces_of(parts.send, slicing, s))
+    backend_.copy(static_cast<std::byte*>(slot.send.data()) + piece.staged * element,
+                  static_cast<const std::byte*>(call.send) + piece.device * element,
+                  static_cast<std::size_t>(piece.count * element), in_.view());
+  slot.copied_in.record(in_.view());
+}
+
+void DeviceEngine::copy_out(const Call& call, const Parts& parts, const Slicing& slicing,
+                            std::int64_t s, Slot& slot) {
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  for (const Piece& piece : pieces_of(parts.recv, slicing, s))
+    backend_.copy(static_cast<std::byte*>(call.recv) + piece.device * element,
+                  static_cast<const std::byte*>(slot.recv.data()) + piece.staged * element,
+                  static_cast<std::size_t>(piece.count * element), out_.view());
+  slot.copied_out.record(out_.view());
+}
+
+void DeviceEngine::stage(DeviceOperation& operation) {
+  const Call& call = operation.call;
+  const Parts parts = parts_of(call, rank_, size_);
+  const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  operation.ready.block_stream(in_.view());
+  operation.ready.block_stream(out_.view());  // until then recv may be in use
+
+  // Of one byte at least: no part is null where the host's Communicator wants a pointer.
+  const auto buffer = [&](const std::vector<std::int64_t>& part) {
+    const std::int64_t bytes = std::max<std::int64_t>(total(part, slicing, 0) * element, 1);
+    return Buffer(staging_, static_cast<std::size_t>(bytes), MemoryTag::communication);
+  };
+  std::vector<Slot> slots;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(slicing.number, 2); ++i)
+    slots.push_back(
+        {buffer(parts.send), buffer(parts.recv), Event(setup_.device), Event(setup_.device)});
+  const auto slot_of = [&](std::int64_t s) -> Slot& {
+    return slots[static_cast<std::size_t>(s % 2)];
+  };
+
+  copy_in(call, parts, slicing, 0, slot_of(0));
+  for (std::int64_t s = 0; s < slicing.number; ++s) {
+    Slot& slot = slot_of(s);
+    until(call, [&] { return slot.copied_in.query(); });
+    const WorkPtr work =
+        issue(*inner_, sliced(call, slicing, s, slot.send.data(), slot.recv.data()));
+    if (s + 1 < slicing.number) {
+      Slot& next = slot_of(s + 1);
+      // Its send is free: the slice before this one has been moved. Its recv is written by the
+      // host only once this slice is done.
+      copy_in(call, parts, slicing, s + 1, next);
+    }
+    until_done(*work);
+    copy_out(call, parts, slicing, s, slot);
+    if (s > 0) until(call, [&] { return slot_of(s - 1).copied_out.query(); });
+  }
+  until(call, [&] { return slot_of(slicing.number - 1).copied_out.query(); });
+  std::int64_t bytes = 0;
+  for (const std::int64_t count : parts.send) bytes += count * element;
+  const std::lock_guard lock(mutex_);
+  ++statistics_.bounced;
+  statistics_.bounced_bytes += bytes;
+}
+
+// Posted in the order of their calls; then each at its own pace.
+bool DeviceEngine::progress_messages() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (; !arriving_.empty(); arriving_.pop_front())
+      messages_.push_back({.operation = arriving_.front(), .copied = Event(setup_.device)});
+  }
+  if (messages_.empty()) return false;
+  bool moved = false, may_post = true;
+  for (auto message = messages_.begin(); message != messages_.end();) {
+    if (!may_post && message->stage == Message::Stage::arrived) break;
+    moved = progress(*message) || moved;
+    may_post = may_post && message->work != nullptr;
+    if (message->operation->over.load(std::memory_order_relaxed))
+      message = messages_.erase(message);
+    else
+      ++message;
+  }
+  return moved;
+}
+
+bool DeviceEngine::progress(Message& message) {
+  DeviceOperation& operation = *message.operation;
+  const Call& call = operation.call;
+  const bool sends = call.operation == Operation::send;
+  const auto bytes =
+      static_cast<std::size_t>(call.count) * static_cast<std::size_t>(size_of(call.dtype));
+  switch (message.stage) {
+    case Message::Stage::arrived:
+      message.staged = Buffer(staging_, std::max<std::size_t>(bytes, 1), MemoryTag::communication);
+      if (sends) {
+        operation.ready.block_stream(in_.view());
+        backend_.copy(message.staged.data(), call.send, bytes, in_.view());
+      }
+      message.copied.record(in_.view());
+      message.stage = Message::Stage::copying_in;
+      [[fallthrough]];
+    case Message::Stage::copying_in: {
+      if (!message.copied.query()) return false;
+      const auto outer = step_of_;
+      step_of({});
+      message.work = issue(*inner_, sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
+                                           message.staged.data(), message.staged.data()));
+      step_of(outer);
+      message.stage = Message::Stage::posted;
+      return true;
+    }
+    case Message::Stage::posted:
+      if (!message.work->test()) return false;
+      if (!sends) {
+        operation.ready.block_stream(out_.view());
+        backend_.copy(call.recv, message.staged.data(), bytes, out_.view());
+      }
+      message.copied.record(out_.view());
+      message.stage = Message::Stage::copying_out;
+      [[fallthrough]];
+    case Message::Stage::copying_out:
+      break;
+  }
+  if (!message.copied.query()) return false;
+  const std::lock_guard lock(mutex_);
+  ++statistics_.operations;
+  ++statistics_.bounced;
+  if (sends) statistics_.bounced_bytes += static_cast<std::int64_t>(bytes);
+  operation.over.store(true, std::memory_order_release);
+  over_.notify_all();
+  return true;
+}
+
+}  // namespace shoal::collectives

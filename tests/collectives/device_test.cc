@@ -1,0 +1,273 @@
+// Communicators of device memory, the host standing for the device: what they do with calls, by
+// which way data goes, and what happens when something fails. On a GPU: tests/gpu.
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "predictable.h"
+#include "support/calls.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/backend/device/device_communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::error_text;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Numbers = std::vector<std::int64_t>;
+
+// Ranks that stand on `hosts` hosts in turn: those of two hosts share no memory.
+std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts = 1,
+                                     double deadline = 30, std::int64_t slice_bytes = 4096,
+                                     bool fixed_order = false) {
+  CommunicatorOptions options = shoal::test::with_deadline(deadline);
+  options.fixed_order = fixed_order;
+  return std::make_unique<DeviceCommunicator>(
+      make_communicator(world, store, options),
+      DeviceCommunicator::Options{.stream = {},
+                                  .host = "host " + std::to_string(world.rank % hosts),
+                                  .fixed_order = fixed_order,
+                                  .deadline_seconds = deadline,
+                                  .slice_bytes = slice_bytes});
+}
+
+struct Group {
+  int ranks, hosts;
+};
+void PrintTo(const Group& group, std::ostream* out) {
+  *out << group.ranks << " ranks on " << group.hosts << " hosts";
+}
+class Everything : public ::testing::TestWithParam<Group> {};
+
+// Slices of 4 KiB: 1031 elements make one or several, and the last one is short.
+TEST_P(Everything, IsExact) {
+  shoal::test::run_thread_ranks(GetParam().ranks, [](const World& world, Store& store) {
+    const auto communicator = device(world, store, GetParam().hosts);
+    EXPECT_THAT(test::check_everything(*communicator, {0, 1, 7, 1031}), IsEmpty());
+    const auto statistics = communicator->statistics();
+    EXPECT_GT(statistics.bounced, 0);
+    EXPECT_EQ(statistics.zero_copy > 0, GetParam().hosts == 1 || world.size == 1);
+    EXPECT_THAT(statistics.transport,
+                world.size > 1 && GetParam().hosts == 1 ? "memory of one process" : "shm");
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Groups, Everything,
+                         ::testing::Values(Group{2, 1}, Group{3, 1}, Group{4, 1}, Group{2, 2},
+                                           Group{3, 2}));
+
+TEST(DeviceCommunicator, OneRankCopiesOnItsStream) {
+  shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    EXPECT_THAT(test::check_everything(*c, {0, 1, 1031}), IsEmpty());
+    EXPECT_EQ(c->statistics().bounced, 0);
+    c->abort("enough");
+    EXPECT_THAT(error_text([&] { c->barrier()->wait(); }), HasSubstr("rank 0 aborted: enough"));
+  });
+}
+
+TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsStaged) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    constexpr std::int64_t kCount = 10007;
+    Buffer symmetric(c->memory_resource(), kCount * 4, MemoryTag::gradients);
+    auto* values = static_cast<float*>(symmetric.data());
+    std::fill_n(values, kCount, static_cast<float>(world.rank + 1));
+    shoal::test::sum(*c, values, kCount);
+    EXPECT_EQ(values[kCount - 1], 6.0f);
+    EXPECT_EQ(c->statistics().zero_copy, 1);
+    EXPECT_EQ(c->statistics().bounced, 0);
+    // One rank's buffer decides for all.
+    std::vector<float> plain(kCount, 1.0f);
+    std::fill_n(values, kCount, 1.0f);
+    shoal::test::sum(*c, world.rank == 1 ? plain.data() : values, kCount);
+    EXPECT_EQ(world.rank == 1 ? plain.back() : values[kCount - 1], 3.0f);
+    EXPECT_EQ(c->statistics().zero_copy, 1);
+    EXPECT_EQ(c->statistics().bounced, 1);
+    EXPECT_EQ(c->statistics().bounced_bytes, kCount * 4);
+  });
+}
+
+TEST(DeviceCommunicator, FixedOrderIsTheHostsToTheBit) {
+  constexpr std::int64_t kCount = 3001;
+  shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
+    const auto c = device(world, store, 1, 30, 4096, true);
+    const Buffer symmetric(c->memory_resource(), kCount * 4, MemoryTag::gradients);
+    auto* values = static_cast<float*>(symmetric.data());
+    std::vector<float> host(kCount);
+    for (std::int64_t i = 0; i < kCount; ++i)
+      values[i] = host[static_cast<std::size_t>(i)] =
+          1.0f / static_cast<float>(1 + (i * 7 + world.rank * 13) % 101);
+    shoal::test::sum(*c, values, kCount);
+    shoal::test::sum(c->host(), host);
+    EXPECT_EQ(std::memcmp(values, host.data(), kCount * 4), 0);
+  });
+}
+
+// Each rank posts in its own order; a collective between two messages holds up neither.
+TEST(DeviceCommunicator, MessagesPassCollectives) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    std::vector<float> sent(50000, static_cast<float>(world.rank)), received(50000),
+        sum(9000, 1.0f);
+    const int peer = 1 - world.rank;
+    const WorkPtr in = c->recv(received.data(), 50000, DType::f32, peer);
+    if (world.rank == 0) {
+      const WorkPtr all = c->all_reduce(sum.data(), sum.data(), 9000, DType::f32, ReduceOp::sum);
+      c->send(sent.data(), 50000, DType::f32, peer)->wait();
+      in->wait();
+      all->wait();
+    } else {
+      c->send(sent.data(), 50000, DType::f32, peer)->wait();
+      in->wait();  // before it calls the collective that rank 0 is in
+      c->all_reduce(sum.data(), sum.data(), 9000, DType::f32, ReduceOp::sum)->wait();
+    }
+    EXPECT_EQ(received.back(), static_cast<float>(peer));
+    EXPECT_EQ(sum.back(), 2.0f);
+  });
+}
+
+TEST(DeviceCommunicator, GroupsAreOneWork) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    std::vector<float> a(3000, 1.0f), b(7, 2.0f), in(20000), out(20000, 5.0f);
+    c->begin_group();
+    EXPECT_EQ(c->send(out.data(), 20000, DType::f32, (world.rank + 1) % 3), nullptr);
+    EXPECT_EQ(c->all_reduce(a.data(), a.data(), 3000, DType::f32, ReduceOp::sum), nullptr);
+    EXPECT_EQ(c->recv(in.data(), 20000, DType::f32, (world.rank + 2) % 3), nullptr);
+    EXPECT_EQ(c->all_reduce(b.data(), b.data(), 7, DType::f32, ReduceOp::max), nullptr);
+    EXPECT_EQ(c->statistics().operations, 0);
+    const WorkPtr work = c->end_group();
+    work->wait();
+    EXPECT_TRUE(work->test());
+    EXPECT_EQ(a.back(), 3.0f);
+    EXPECT_EQ(b.back(), 2.0f);
+    EXPECT_EQ(in.back(), 5.0f);
+    EXPECT_EQ(c->statistics().operations, 4);
+  });
+}
+
+TEST(DeviceCommunicator, SplitsIntoGroupsThatOutliveIt) {
+  shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
+    auto c = device(world, store);
+    const auto part = c->split(world.rank == 3 ? -1 : 0, -world.rank);
+    c.reset();
+    if (world.rank == 3) {
+      EXPECT_EQ(part, nullptr);
+      return;
+    }
+    EXPECT_EQ(part->rank(), 2 - world.rank);
+    EXPECT_THAT(test::check_everything(*part, {5}), IsEmpty());
+  });
+}
+
+TEST(DeviceCommunicator, OtherCallsAreNamedAsTheUserMadeThem) {
+  for (const int hosts : {1, 2}) {
+    const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+      const auto c = device(world, store, hosts);
+      std::vector<float> x(64);
+      if (world.rank == 0)
+        c->all_reduce(x.data(), x.data(), 16, DType::f32, ReduceOp::sum)->wait();
+      else
+        c->broadcast(x.data(), 16, DType::f32, 0)->wait();
+    });
+    EXPECT_THAT(errors,
+                Each(AllOf(HasSubstr("all_reduce of 16 f32, sum"), HasSubstr("broadcast"))));
+  }
+}
+
+TEST(DeviceCommunicator, AMissingRankIsNamedAndLaterCallsThrow) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = device(world, store, 1, 20);
+    std::vector<float> x(16);
+    if (world.rank == 1) {
+      shoal::test::sleep_seconds(1);
+      return;
+    }
+    const WorkPtr work = c->all_reduce(x.data(), x.data(), 16, DType::f32, ReduceOp::sum);
+    EXPECT_THAT(error_text([&] { work->wait(Deadline::in_seconds(0.3)); }),
+                AllOf(HasSubstr("all_reduce of 16 f32, sum"), HasSubstr("rank 1")));
+    c->barrier()->wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
+}
+
+TEST(DeviceCommunicator, AnAbortEndsWhatIsInFlight) {
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    std::vector<float> x(5000);
+    if (world.rank == 2) {
+      shoal::test::sleep_seconds(0.1);
+      c->abort("enough");
+      c->barrier()->wait();
+    }
+    c->all_reduce(x.data(), x.data(), 5000, DType::f32, ReduceOp::sum)->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 aborted: enough")));
+}
+
+TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    std::vector<float> large(100000, 1.0f);
+    const WorkPtr work =
+        c->all_reduce(large.data(), large.data(), 100000, DType::f32, ReduceOp::sum);
+    double loss = world.rank;
+    c->host().all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum)->wait();
+    EXPECT_EQ(loss, 1.0);
+    work->block_stream({});
+    EXPECT_EQ(large.back(), 2.0f);
+  });
+}
+
+TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
+  ShareableMemory memory(make_host_peer_access(), Device::cpu(), nullptr);
+  const std::size_t mib = std::size_t{1} << 20;
+  void* a = memory.allocate(mib, MemoryTag::gradients, {});
+  void* b = memory.allocate(mib, MemoryTag::gradients, {});
+  void* large = memory.allocate(20 * mib, MemoryTag::gradients, {});
+  EXPECT_EQ(memory.segment_of(b, mib), a);
+  EXPECT_EQ(memory.segment_of(static_cast<std::byte*>(large) + 7, 20 * mib - 7), large);
+  EXPECT_EQ(memory.segment_of(large, 21 * mib), nullptr);
+  int elsewhere = 0;
+  EXPECT_EQ(memory.segment_of(&elsewhere, 4), nullptr);
+  memory.deallocate(a, mib, MemoryTag::gradients, {});
+  memory.deallocate(b, mib, MemoryTag::gradients, {});
+  EXPECT_EQ(memory.allocate(ShareableMemory::kSegmentBytes, MemoryTag::gradients, {}), a);
+  EXPECT_THROW(memory.allocate(0, MemoryTag::gradients, {}), Error);
+}
+
+TEST(Slices, CoverEveryElementOnce) {
+  Call call;
+  call.operation = Operation::all_gather_v;
+  call.dtype = DType::f32;
+  call.counts = {5, 0, 12, 3};
+  call.count = 20;
+  const Slicing slicing = slicing_of(call, 4, 4 * 4 * 4);  // 4 elements of each part
+  EXPECT_EQ(slicing.length, 4);
+  EXPECT_EQ(slicing.number, 3);
+  std::vector<int> seen(20);
+  for (std::int64_t s = 0; s < slicing.number; ++s) {
+    std::int64_t staged = 0;
+    for (const Piece& piece : pieces_of(call.counts, slicing, s)) {
+      EXPECT_EQ(piece.staged, staged);
+      staged += piece.count;
+      for (std::int64_t i = 0; i < piece.count; ++i)
+        ++seen[static_cast<std::size_t>(piece.device + i)];
+    }
+    const Call slice = sliced(call, slicing, s, nullptr, nullptr);
+    EXPECT_EQ(std::accumulate(slice.counts.begin(), slice.counts.end(), std::int64_t{0}), staged);
+  }
+  EXPECT_THAT(seen, Each(1));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
