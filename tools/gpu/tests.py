@@ -188,6 +188,7 @@ def unit(context):
 
 def multirank(context):
     programs = [Program("gpu_multirank_test", ON_DEVICE, each=True), Program("collectives_device_test"),
+                Program("collectives_nccl_test"),
                 *(Program(f"parallel_{part}_test", IN_PLACE)
                   for part in ("tensor", "data", "shard", "executor", "activation"))]
     for program in programs:

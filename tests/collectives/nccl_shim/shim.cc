@@ -1,0 +1,536 @@
+#include "shim.h"
+
+#include <algorithm>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "nccl.h"
+#include <fmt/format.h>
+
+#include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/tensor/dtype.h"
+
+// One rank of a communicator.
+struct ncclComm {
+  std::string group;  // the id of all its ranks
+  int rank, size;
+  int world_rank;  // the first communicator's
+  int splits = 0;
+  std::string splitting;          // the split that it is in
+  std::map<int, double> factors;  // of premultiplied sums; numbers above NCCL's own
+  bool broken = false;
+};
+
+namespace shoal::test::nccl_shim {
+namespace {
+
+enum class Kind { all_reduce, reduce_scatter, reduce, all_gather, broadcast, send, recv };
+constexpr const char* kNames[] = {"allReduce", "reduceScatter", "reduce", "allGather",
+                                  "broadcast", "send",          "recv"};
+
+struct Step {
+  Kind kind;
+  const void* send;
+  void* recv;
+  std::int64_t count;
+  DType dtype;
+  int op = 0;         // ncclRedOp_t
+  double factor = 1;  // of this rank's elements
+  int peer = -1;      // or the root
+  bool done = false;
+  friend bool is_message(const Step& step) {
+    return step.kind == Kind::send || step.kind == Kind::recv;
+  }
+};
+
+// What one group call put on a rank's stream.
+struct Launch {
+  ncclComm* comm;
+  std::vector<Step> steps;
+};
+
+struct Rank {
+  std::vector<std::string> calls;
+  std::int64_t launched = 0, finished = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  std::map<std::string, std::map<int, std::deque<Launch>>> queues;  // by group and rank
+  std::map<std::string, std::list<std::unique_ptr<ncclComm>>> comms;
+  std::map<int, Rank> ranks;
+  std::map<std::string, int> arrived;  // ranks that have come to a split
+  int version = NCCL_VERSION(2, 28, 9);
+  int next_id = 0, next_op = 100, remote_error = -1;
+};
+State& state() {
+  static State one;
+  return one;
+}
+
+// A thread's open group.
+struct OpenGroup {
+  int depth = 0;
+  std::vector<std::pair<ncclComm*, Step>> steps;
+};
+OpenGroup& open_group() {
+  thread_local OpenGroup group;
+  return group;
+}
+
+DType dtype_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return DType::i8;
+    case ncclUint8:
+      return DType::u8;
+    case ncclInt32:
+      return DType::i32;
+    case ncclInt64:
+      return DType::i64;
+    case ncclFloat16:
+      return DType::f16;
+    case ncclFloat32:
+      return DType::f32;
+    case ncclFloat64:
+      return DType::f64;
+    case ncclBfloat16:
+      return DType::bf16;
+  }
+  return DType::u8;
+}
+
+std::size_t bytes(const Step& step) {
+  return static_cast<std::size_t>(step.count) * size_of(step.dtype);
+}
+std::byte* shifted(const void* pointer, std::size_t by) {
+  return static_cast<std::byte*>(const_cast<void*>(pointer)) + by;
+}
+
+// The whole reduction of `count` elements from element `begin` of every rank's send.
+void reduce(const std::vector<Step*>& steps, std::int64_t begin, std::int64_t count, void* to) {
+  const Step& first = *steps.front();
+  const auto offset = static_cast<std::size_t>(begin) * size_of(first.dtype);
+  std::vector<const void*> sources;
+  std::vector<double> factors;
+  for (const Step* step : steps) {
+    sources.push_back(shifted(step->send, offset));
+    factors.push_back(step->factor);
+  }
+  using kernels::Reduce;
+  const Reduce op = first.op == ncclProd  ? Reduce::prod
+                    : first.op == ncclMax ? Reduce::max
+                    : first.op == ncclMin ? Reduce::min
+                                          : Reduce::sum;
+  const auto kernels = kernels::make_cpu_reduction();
+  if (!is_floating(first.dtype)) factors.clear();
+  collectives::reduce_in_tree(*kernels, op, first.dtype, sources, factors,
+                              first.op == ncclAvg ? 1.0 / static_cast<double>(steps.size()) : 1.0,
+                              to, count);
+}
+
+// A collective whose steps, in rank order, have all come up.
+void carry_out(const std::vector<Step*>& steps) {
+  const int size = static_cast<int>(steps.size());
+  const Step& first = *steps.front();
+  // All results before any is stored: ranks may work in place.
+  std::vector<std::vector<std::byte>> results;
+  for (int rank = 0; rank < size; ++rank) {
+    const Step& own = *steps[static_cast<std::size_t>(rank)];
+    std::vector<std::byte> result;
+    const bool scattered = own.kind == Kind::reduce_scatter;
+    if (own.kind == Kind::all_reduce || scattered ||
+        (own.kind == Kind::reduce && rank == first.peer)) {
+      result.resize(bytes(own));
+      reduce(steps, scattered ? rank * own.count : 0, own.count, result.data());
+    } else if (own.kind == Kind::broadcast) {
+      const std::byte* data = shifted(steps[static_cast<std::size_t>(first.peer)]->send, 0);
+      result.assign(data, data + bytes(own));
+    } else if (own.kind == Kind::all_gather) {
+      for (const Step* step : steps)
+        result.insert(result.end(), shifted(step->send, 0), shifted(step->send, bytes(*step)));
+    }
+    results.push_back(std::move(result));
+  }
+  for (std::size_t rank = 0; rank < steps.size(); ++rank) {
+    if (!results[rank].empty())
+      std::memcpy(steps[rank]->recv, results[rank].data(), results[rank].size());
+    steps[rank]->done = true;
+  }
+}
+
+Step* first_undone(Launch& launch, bool (*wanted)(const Step&, int), int peer) {
+  for (Step& step : launch.steps)
+    if (!step.done && wanted(step, peer)) return &step;
+  return nullptr;
+}
+
+bool advance_collectives(std::map<int, std::deque<Launch>>& queues, int size) {
+  std::vector<Step*> steps;
+  for (int rank = 0; rank < size; ++rank) {
+    auto& queue = queues[rank];
+    Step* step =
+        queue.empty()
+            ? nullptr
+            : first_undone(queue.front(), [](const Step& s, int) { return !is_message(s); }, 0);
+    if (!step) return false;
+    steps.push_back(step);
+  }
+  for (const Step* step : steps)
+    if (step->kind != steps.front()->kind || step->count != steps.front()->count)
+      throw_error(ErrorCode::internal, "ranks launched {} and {}, which would hang",
+                  kNames[static_cast<int>(steps.front()->kind)],
+                  kNames[static_cast<int>(step->kind)]);
+  carry_out(steps);
+  return true;
+}
+
+bool advance_messages(std::map<int, std::deque<Launch>>& queues, int size) {
+  bool moved = false;
+  for (int from = 0; from < size; ++from) {
+    if (queues[from].empty()) continue;
+    for (Step& step : queues[from].front().steps) {
+      if (step.done || step.kind != Kind::send || queues[step.peer].empty()) continue;
+      Step* other = first_undone(
+          queues[step.peer].front(),
+          [](const Step& s, int peer) { return s.kind == Kind::recv && s.peer == peer; }, from);
+      if (!other) continue;
+      if (other->count != step.count)
+        throw_error(ErrorCode::internal, "rank {} sends {} elements, rank {} expects {}", from,
+                    step.count, step.peer, other->count);
+      std::memcpy(other->recv, step.send, bytes(step));
+      step.done = other->done = true;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+// With the mutex held.
+void match_launches(const std::string& group, int size) {
+  auto& queues = state().queues[group];
+  for (bool moved = true; moved;) {
+    moved = advance_collectives(queues, size);
+    moved = advance_messages(queues, size) || moved;
+    for (auto& [rank, queue] : queues)
+      while (!queue.empty() &&
+             std::ranges::all_of(queue.front().steps, [](const Step& s) { return s.done; })) {
+        ++state().ranks[queue.front().comm->world_rank].finished;
+        queue.pop_front();
+        moved = true;
+      }
+  }
+}
+
+void record(const ncclComm* comm, std::string text) {
+  state().ranks[comm->world_rank].calls.push_back(std::move(text));
+}
+
+ncclResult_t launch(std::vector<std::pair<ncclComm*, Step>> steps) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  std::map<ncclComm*, Launch> launches;
+  for (auto& [comm, step] : steps) {
+    launches[comm].comm = comm;
+    launches[comm].steps.push_back(step);
+  }
+  for (auto& [comm, made] : launches) {
+    if (comm->broken) return ncclInvalidUsage;
+    record(comm, fmt::format("launch {}", made.steps.size()));
+    ++s.ranks[comm->world_rank].launched;
+    s.queues[comm->group][comm->rank].push_back(std::move(made));
+    match_launches(comm->group, comm->size);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t call(ncclComm* comm, Step step) {
+  constexpr const char* kOps[] = {" sum", " prod", " max", " min", " avg"};
+  {
+    const std::lock_guard lock(state().mutex);
+    std::string text = fmt::format("{} {} {}", kNames[static_cast<int>(step.kind)], step.count,
+                                   to_string(step.dtype));
+    if (step.kind <= Kind::reduce) {
+      const auto made = comm->factors.find(step.op);
+      if (made != comm->factors.end()) {
+        step.factor = made->second;
+        step.op = ncclSum;
+        text += fmt::format(" sum of {} times", step.factor);
+      } else {
+        if (step.op < 0 || step.op > ncclAvg) return ncclInvalidArgument;
+        text += kOps[step.op];
+      }
+    }
+    if (step.kind == Kind::send) text += fmt::format(" to {}", step.peer);
+    if (step.kind == Kind::recv) text += fmt::format(" from {}", step.peer);
+    if (step.kind == Kind::reduce || step.kind == Kind::broadcast)
+      text += fmt::format(" root {}", step.peer);
+    record(comm, text);
+  }
+  if (open_group().depth == 0) return launch({{comm, step}});
+  open_group().steps.emplace_back(comm, step);
+  return ncclInProgress;
+}
+
+// Events of a rank's device are done when everything it had launched is.
+struct ShimEvent {
+  int device = 0;
+  std::int64_t launched = 0;
+};
+
+class ShimBackend final : public DeviceBackend {
+ public:
+  ShimBackend() : host_(make_host_device_backend()) {}
+  int count() const override { return kDevices; }
+  std::string describe(Device) const override { return "a shim"; }
+  void check_available(Device device) const override {
+    SHOAL_CHECK(device.index < kDevices, "device {}", device.index);
+  }
+  void* create_stream(Device, StreamPriority) override { return nullptr; }
+  void destroy_stream(Stream) noexcept override {}
+  void synchronize(Stream) override {}
+  void* create_event(Device device, EventKind) override { return new ShimEvent{device.index}; }
+  void destroy_event(Device, void* event) noexcept override {
+    delete static_cast<ShimEvent*>(event);
+  }
+  void record(void* event, Stream) override {
+    auto* e = static_cast<ShimEvent*>(event);
+    const std::lock_guard lock(state().mutex);
+    e->launched = state().ranks[e->device].launched;
+  }
+  bool query(Device, void* event) override {
+    const auto* e = static_cast<ShimEvent*>(event);
+    const std::lock_guard lock(state().mutex);
+    return state().ranks[e->device].finished >= e->launched;
+  }
+  void wait(Stream, void*) override {}
+  void synchronize(Device, void*) override {}
+  double elapsed_ms(Device, void*, void*) override { return 0; }
+  void copy(void* to, const void* from, std::size_t bytes, Stream) override {
+    host_->copy(to, from, bytes, {});
+  }
+  void fill(void* to, int byte, std::size_t bytes, Stream) override {
+    host_->fill(to, byte, bytes, {});
+  }
+  void* allocate(Device, std::size_t bytes, Stream) override {
+    return host_->allocate({}, bytes, {});
+  }
+  void deallocate(Device, void* pointer, Stream) noexcept override {
+    host_->deallocate({}, pointer, {});
+  }
+  void* allocate_pinned(std::size_t bytes) override { return host_->allocate_pinned(bytes); }
+  void deallocate_pinned(void* pointer) noexcept override { host_->deallocate_pinned(pointer); }
+
+ private:
+  std::unique_ptr<DeviceBackend> host_;
+};
+
+}  // namespace
+
+std::vector<std::string> calls(int rank) {
+  const std::lock_guard lock(state().mutex);
+  return state().ranks[rank].calls;
+}
+
+void clear() {
+  const std::lock_guard lock(state().mutex);
+  state().ranks.clear();
+  state().queues.clear();
+  state().version = NCCL_VERSION(2, 28, 9);
+  state().remote_error = -1;
+}
+
+void pretend_version(int version) { state().version = version; }
+
+void pretend_remote_error(int rank) {
+  const std::lock_guard lock(state().mutex);
+  state().remote_error = rank;
+}
+
+}  // namespace shoal::test::nccl_shim
+
+// In place of runtime/device's own, which the linker then leaves in its archive.
+std::unique_ptr<shoal::DeviceBackend> shoal::make_cuda_device_backend() {
+  return std::make_unique<shoal::test::nccl_shim::ShimBackend>();
+}
+
+using namespace shoal::test::nccl_shim;
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = state().version;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(state().mutex);
+  std::memset(id->internal, 0, sizeof id->internal);
+  fmt::format_to(id->internal, "shim {}", state().next_id++);
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited" : "shim error";
+}
+const char* ncclGetLastError(ncclComm_t) { return "said by the shim"; }
+
+namespace {
+ncclComm* make_comm(const std::string& group, int size, int rank, int world_rank) {
+  auto& comms = state().comms[group];
+  comms.push_back(std::make_unique<ncclComm>());
+  ncclComm& comm = *comms.back();
+  comm.group = group;
+  comm.rank = rank;
+  comm.size = size;
+  comm.world_rank = world_rank;
+  return &comm;
+}
+}  // namespace
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidUsage;
+  const std::lock_guard lock(state().mutex);
+  *comm = make_comm(id.internal, size, rank, rank);
+  record(*comm, fmt::format("commInitRank {} of {}", rank, size));
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidUsage;
+  const std::lock_guard lock(state().mutex);
+  record(comm, fmt::format("commSplit color {} key {}", color, key));
+  comm->splitting = fmt::format("{}/{}", comm->group, comm->splits++);
+  ++state().arrived[comm->splitting];
+  const std::string group = fmt::format("{}/{}", comm->splitting, color);
+  *made = nullptr;
+  if (color == NCCL_SPLIT_NOCOLOR) return ncclInProgress;
+  // The backend's keys are the ranks of the new group; its size is known when all have come.
+  *made = make_comm(group, 0, key, comm->world_rank);
+  const int size = static_cast<int>(state().comms[group].size());
+  for (const auto& member : state().comms[group]) member->size = size;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const std::lock_guard lock(state().mutex);
+  record(comm, "commFinalize");
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(state().mutex);
+  record(comm, "commDestroy");
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const std::lock_guard lock(state().mutex);
+  record(comm, "commAbort");
+  comm->broken = true;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const std::lock_guard lock(state().mutex);
+  const bool splitting = !comm->splitting.empty() && state().arrived[comm->splitting] < comm->size;
+  *error = comm->world_rank == state().remote_error ? ncclRemoteError
+           : splitting                              ? ncclInProgress
+                                                    : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes) {
+  *pointer = ::operator new(bytes, std::align_val_t{256});
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* pointer) {
+  ::operator delete(pointer, std::align_val_t{256});
+  return ncclSuccess;
+}
+ncclResult_t ncclCommRegister(ncclComm_t, void* data, std::size_t, void** handle) {
+  *handle = data;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(ncclComm_t, void*) { return ncclSuccess; }
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  if (residence != ncclScalarHostImmediate) return ncclInvalidArgument;
+  const std::lock_guard lock(state().mutex);
+  double value = 0;
+  switch (type) {
+    case ncclFloat64:
+      std::memcpy(&value, factor, sizeof value);
+      break;
+    case ncclFloat32:
+      value = static_cast<double>(*static_cast<float*>(factor));
+      break;
+    case ncclFloat16:
+      value = static_cast<double>(static_cast<float>(*static_cast<shoal::float16*>(factor)));
+      break;
+    case ncclBfloat16:
+      value = static_cast<double>(static_cast<float>(*static_cast<shoal::bfloat16*>(factor)));
+      break;
+    default:
+      return ncclInvalidArgument;
+  }
+  const int number = state().next_op++;
+  comm->factors[number] = value;
+  *op = static_cast<ncclRedOp_t>(number);
+  return ncclSuccess;
+}
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  const std::lock_guard lock(state().mutex);
+  return comm->factors.erase(op) == 1 ? ncclSuccess : ncclInvalidArgument;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++open_group().depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  OpenGroup& group = open_group();
+  if (group.depth == 0) return ncclInvalidUsage;
+  if (--group.depth > 0 || group.steps.empty()) return ncclSuccess;
+  return launch(std::exchange(group.steps, {}));
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+  return call(comm,
+              {Kind::all_reduce, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op});
+}
+ncclResult_t ncclReduceScatter(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+  return call(comm, {Kind::reduce_scatter, send, recv, static_cast<std::int64_t>(count),
+                     dtype_of(type), op});
+}
+ncclResult_t ncclReduce(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
+  return call(comm, {Kind::reduce, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op,
+                     1, root});
+}
+ncclResult_t ncclAllGather(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t) {
+  return call(comm,
+              {Kind::all_gather, send, recv, static_cast<std::int64_t>(count), dtype_of(type)});
+}
+ncclResult_t ncclBroadcast(const void* send, void* recv, std::size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t) {
+  return call(comm, {Kind::broadcast, send, recv, static_cast<std::int64_t>(count), dtype_of(type),
+                     0, 1, root});
+}
+ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t) {
+  return call(comm, {Kind::send, send, nullptr, static_cast<std::int64_t>(count), dtype_of(type), 0,
+                     1, peer});
+}
+ncclResult_t ncclRecv(void* recv, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t) {
+  return call(comm, {Kind::recv, nullptr, recv, static_cast<std::int64_t>(count), dtype_of(type), 0,
+                     1, peer});
+}

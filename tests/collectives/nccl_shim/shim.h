@@ -1,0 +1,22 @@
+// Stands in for NCCL and for CUDA devices in one process: ranks are threads, device memory is host
+// memory. Calls are recorded, and carried out as NCCL would: in the order of each rank's launches,
+// once every rank that takes part has come to its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shoal::test::nccl_shim {
+
+inline constexpr int kDevices = 8;
+
+// What a rank of the world has called since clear(): "allReduce 16 f32 sum", "send 4 f32 to 1",
+// and "launch 3" where a group of three ends, or one call that has no group.
+std::vector<std::string> calls(int rank);
+void clear();  // and forgets what was launched
+
+void pretend_version(int version);  // what ncclGetVersion says from now on
+// ncclCommGetAsyncError of that rank says so, until clear().
+void pretend_remote_error(int rank);
+
+}  // namespace shoal::test::nccl_shim

@@ -1,0 +1,185 @@
+// The nccl backend's own sources over a shim of NCCL and CUDA (nccl_shim/), with several ranks: the
+// sequences of calls, their results, and what happens when something fails. What only several GPUs
+// can show is listed in docs/gpu.md.
+#include <vector>
+
+#include "nccl_shim/shim.h"
+#include "predictable.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/device.h"
+
+namespace shoal::collectives {
+namespace {
+
+namespace shim = shoal::test::nccl_shim;
+using shoal::test::error_text;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Numbers = std::vector<std::int64_t>;
+
+std::unique_ptr<Communicator> nccl(const World& world, Store& store, double deadline = 30) {
+  CommunicatorOptions options;
+  options.backend = "nccl";
+  options.deadline_seconds = deadline;
+  options.stream = {Device::cuda(world.rank), nullptr};
+  return make_communicator(world, store, options);
+}
+
+class NcclShim : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { shim::clear(); }
+};
+
+TEST_P(NcclShim, EveryOperationIsExact) {
+  shoal::test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    EXPECT_EQ(c->backend(), "nccl");
+    EXPECT_THAT(test::check_everything(*c, {0, 1, 7, 1031}), IsEmpty());
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclShim, ::testing::Values(1, 2, 3, 5));
+
+// What rank 1 of 3 calls for one operation.
+std::vector<std::string> sequence(
+    const std::function<WorkPtr(Communicator&, float*, float*)>& body) {
+  std::vector<std::string> calls;
+  shim::clear();
+  shoal::test::run_thread_ranks(3, [&](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    std::vector<float> send(100), recv(100);
+    body(*c, send.data(), recv.data())->wait();
+    if (world.rank != 1) return;
+    calls = shim::calls(1);
+    calls.erase(calls.begin());  // commInitRank
+  });
+  return calls;
+}
+
+TEST(NcclSequences, WhatNcclHasIsOneCall) {
+  EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
+                return c.all_reduce(x, y, 16, DType::f32, ReduceOp::max);
+              }),
+              ElementsAre("allReduce 16 f32 max", "launch 1"));
+  EXPECT_THAT(sequence([](Communicator& c, float* x, float*) {
+                return c.all_reduce(x, x, 16, DType::f32, Reduction::premultiplied_sum(0.5));
+              }),
+              ElementsAre("allReduce 16 f32 sum of 0.5 times", "launch 1"));
+  EXPECT_THAT(
+      sequence([](Communicator& c, float* x, float*) { return c.broadcast(x, 9, DType::f32, 2); }),
+      ElementsAre("broadcast 9 f32 root 2", "launch 1"));
+}
+
+TEST(NcclSequences, TheRestIsOneLaunchOfSeveral) {
+  EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
+                return c.gather(x, y, 4, DType::f32, 1);
+              }),
+              ElementsAre("recv 4 f32 from 0", "recv 4 f32 from 2", "launch 2"));
+  const Numbers counts{3, 0, 5};
+  EXPECT_THAT(sequence([&](Communicator& c, float* x, float* y) {
+                return c.reduce_scatter_v(x, y, counts, DType::f32, ReduceOp::sum);
+              }),
+              ElementsAre("reduce 3 f32 sum root 0", "reduce 5 f32 sum root 2", "launch 2"));
+  // Rank a sends b a + 2 b elements.
+  EXPECT_THAT(sequence([](Communicator& c, float* x, float* y) {
+                const std::int64_t a = c.rank();
+                const Numbers sent{a, a + 2, a + 4}, received{2 * a, 2 * a + 1, 2 * a + 2};
+                return c.all_to_all_v(x, sent, y, received, DType::f32);
+              }),
+              ElementsAre("send 5 f32 to 2", "recv 2 f32 from 0", "send 1 f32 to 0",
+                          "recv 4 f32 from 2", "launch 4"));
+}
+
+TEST(NcclSequences, AGroupIsOneLaunch) {
+  EXPECT_THAT(
+      sequence([](Communicator& c, float* x, float* y) {
+        c.begin_group();
+        c.all_reduce(x, x, 8, DType::f32, ReduceOp::sum);
+        c.begin_group();
+        c.send(x + 50, 2, DType::f32, (c.rank() + 1) % 3);
+        c.recv(y, 2, DType::f32, (c.rank() + 2) % 3);
+        EXPECT_EQ(c.end_group(), nullptr);
+        return c.end_group();
+      }),
+      ElementsAre("allReduce 8 f32 sum", "send 2 f32 to 2", "recv 2 f32 from 0", "launch 3"));
+}
+
+TEST(NcclSequences, ASplitNamesColorsAndTheRanksOfTheNewGroups) {
+  shim::clear();
+  shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    const auto part = c->split(world.rank == 3 ? -1 : 7, -world.rank);
+    if (!part) {
+      EXPECT_EQ(world.rank, 3);
+      EXPECT_THAT(shim::calls(3), Contains("commSplit color -1 key -1"));
+      return;
+    }
+    EXPECT_EQ(part->rank(), 2 - world.rank);
+    EXPECT_THAT(shim::calls(world.rank),
+                Contains("commSplit color 7 key " + std::to_string(part->rank())));
+    EXPECT_THAT(test::check_everything(*part, {3}), IsEmpty());
+  });
+}
+
+TEST(NcclFailures, AnAbortEndsEveryRanksWaits) {
+  shim::clear();
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    std::vector<float> x(16);
+    if (world.rank == 2) {
+      c->abort("enough");
+      c->barrier()->wait();
+    }
+    c->all_reduce(x.data(), x.data(), 16, DType::f32, ReduceOp::sum)->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 aborted: enough")));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(shim::calls(rank), Contains("commAbort"));
+}
+
+TEST(NcclFailures, ARankThatDoesNotComeIsATimeout) {
+  shim::clear();
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = nccl(world, store, 0.5);
+    std::vector<float> x(16);
+    if (world.rank == 0) c->all_reduce(x.data(), x.data(), 16, DType::f32, ReduceOp::sum)->wait();
+  });
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("all_reduce of 16 f32, sum did not finish"), HasSubstr("rank 0")));
+  EXPECT_THAT(shim::calls(0), Contains("commAbort"));
+}
+
+TEST(NcclFailures, ALostPeerIsNccl) {
+  shim::clear();
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    std::vector<float> x(16);
+    if (world.rank == 1) return;
+    const WorkPtr work = c->all_reduce(x.data(), x.data(), 16, DType::f32, ReduceOp::sum);
+    shim::pretend_remote_error(0);
+    work->wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("remote process exited"));
+}
+
+TEST(NcclFailures, AnOldLibraryIsRefusedBeforeAnythingStarts) {
+  shim::clear();
+  shim::pretend_version(21708);
+  const auto store = make_hash_store();
+  EXPECT_THAT(error_text([&] { nccl(shoal::test::local_world(0, 1), *store); }),
+              AllOf(HasSubstr("NCCL that was loaded is 2.17.8"), HasSubstr("2.19.0 or later")));
+  shim::clear();
+  World world = shoal::test::local_world(0, 9);
+  EXPECT_THAT(error_text([&] { nccl(world, *store); }), HasSubstr("9 ranks on"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
