@@ -119,11 +119,22 @@ class CpuElementwise final : public ElementwiseKernels {
 
   void add_bias(ConstView x, ConstView bias, View out, Stream) override {
     check::add_bias(x, bias, out);
-    const std::int64_t columns = x.shape.columns();
-    over_rows(x, kMoveGrain, [&](std::int64_t row, std::int64_t rows) {
-      add_bias_rows(x.dtype, bias.dtype, at(x.data, row * columns, x.dtype), bias.data,
-                    at(out.data, row * columns, x.dtype), rows, columns);
-    });
+    const std::int64_t columns = x.shape.columns(), rows = x.shape.rows();
+    const auto add = [&](std::int64_t row, std::int64_t count, std::int64_t column,
+                         std::int64_t width) {
+      add_bias_rows(x.dtype, bias.dtype, at(x.data, row * columns + column, x.dtype),
+                    at(bias.data, column, bias.dtype),
+                    at(out.data, row * columns + column, x.dtype), count, width);
+    };
+    // Few long rows (a batch and its positions) are shared out by columns.
+    if (rows >= threads_) {
+      over_rows(x, kMoveGrain,
+                [&](std::int64_t row, std::int64_t count) { add(row, count, 0, columns); });
+    } else if (rows > 0) {
+      parallel_for(threads_, columns, kMoveGrain / rows, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = 0; row < rows; ++row) add(row, 1, begin, end - begin);
+      });
+    }
   }
 
   void activation(Activation kind, ConstView x, View out, Stream stream) override {

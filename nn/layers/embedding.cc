@@ -101,26 +101,14 @@ Value add_positions(Context& context, Value x, Parameter& table, std::int64_t fi
   Parameter* const parameters[] = {&table};
   const bool records = context.records({&x, 1}, parameters);
   const Value input{{}, x.tape, x.node, x.slot};
-  Tensor y = std::move(x.tensor);
+  const Tensor in = std::move(x.tensor);
   const Tensor rows = table.value.narrowed(0, first_position, shape[1]);
-  if (!may_overwrite(y)) {
-    const Tensor copy = context.empty(shape, y.dtype());
-    context.run("copy", {y}, {copy},
-                [&] { context.kernels().elementwise().cast(y, copy.view(), context.stream); });
-    y = copy;
-  }
-  context.run("add_positions", {y, table.value}, {y}, [&] {
-    auto& elementwise = context.kernels().elementwise();
-    if (!context.kernels().device().is_cpu()) {  // one launch: each sample is a row
-      const std::int64_t row = shape[1] * shape[2];
-      elementwise.add_bias(y.reshaped({shape[0], row}), rows.reshaped({row}),
-                           y.reshaped({shape[0], row}).view(), context.stream);
-      return;
-    }
-    for (std::int64_t b = 0; b < shape[0]; ++b) {
-      const Tensor sample = y.narrowed(0, b, 1).reshaped({shape[1], shape[2]});
-      elementwise.add(sample, rows, sample.view(), context.stream);
-    }
+  const Tensor y = may_overwrite(in) ? in : context.empty(shape, in.dtype());
+  context.run("add_positions", {in, table.value}, {y}, [&] {
+    // One row of [T · C] for every sample.
+    const std::int64_t size = shape[1] * shape[2];
+    context.kernels().elementwise().add_bias(in.reshaped({shape[0], size}), rows.reshaped({size}),
+                                             y.reshaped({shape[0], size}).view(), context.stream);
   });
   if (!records) return Value{y};
   return context.tape->record(std::make_unique<AddPositionsFunction>(table, first_position),

@@ -6,6 +6,8 @@
 
 #include "shoal/kernels/cuda/divisor.cuh"
 #include "shoal/kernels/cuda/dropout.h"
+#include "shoal/kernels/cuda/embedding_sort.cuh"
+#include "shoal/kernels/cuda/packed_range.cuh"
 #include "shoal/kernels/cuda/row_packs.cuh"
 
 namespace shoal::kernels {
@@ -96,6 +98,47 @@ TEST(CudaRowPacks, CoverEachElementOnce) {
   EXPECT_EQ(last.row, (std::int64_t{1} << 33) - 1);
   EXPECT_EQ(last.column, 16);
   EXPECT_EQ(last.count, 4);
+}
+
+// Every element in order, and whole packs only where all the pointers are aligned.
+TEST(CudaPackedRange, TakesEveryElementOnce) {
+  for (const std::int64_t bytes : {1, 2, 4, 8})
+    for (const std::uintptr_t first : {0x1000u, 0x1001u, 0x1002u, 0x1008u, 0x100fu})
+      for (const std::uintptr_t differing : {0u, 0x40u, 0x48u, 0x1u})
+        for (const std::int64_t count : {1, 2, 15, 16, 17, 1001}) {
+          const PackedRange range(count, bytes, first, differing);
+          const auto width = static_cast<int>(16 / bytes);
+          std::int64_t next = 0;
+          for (std::int64_t pack = 0; pack < range.packs; ++pack) {
+            const Piece piece(range, pack, count, width);
+            ASSERT_EQ(piece.first, next);
+            ASSERT_GT(piece.count, 0);
+            next += piece.count;
+            const auto at = first + static_cast<std::uintptr_t>(piece.first * bytes);
+            if (range.access == PackedRange::by_packs && piece.count == width) {
+              ASSERT_EQ(at % 16, 0u);
+              ASSERT_EQ((at ^ differing) % 16, 0u);
+            } else if (range.access != PackedRange::by_bytes) {
+              ASSERT_EQ((at | differing) % static_cast<std::uintptr_t>(bytes), 0u);
+            }
+          }
+          ASSERT_EQ(next, count) << bytes << " bytes at " << first << ", differing " << differing;
+        }
+}
+
+TEST(CudaEmbeddingSort, HasAPassForEveryByteOfAnId) {
+  EXPECT_EQ(EmbeddingSort({1, 1, 1}).passes, 1);
+  EXPECT_EQ(EmbeddingSort({1, 256, 1}).passes, 1);
+  EXPECT_EQ(EmbeddingSort({1, 257, 1}).passes, 2);
+  EXPECT_EQ(EmbeddingSort({1, 65536, 1}).passes, 2);
+  EXPECT_EQ(EmbeddingSort({1, 65537, 1}).passes, 3);
+  EXPECT_EQ(EmbeddingSort({1, std::int64_t{1} << 31, 1}).passes, 4);
+  const EmbeddingSort sort({1025, 50257, 768});
+  EXPECT_EQ(sort.tiles, 2);
+  EXPECT_EQ(sort.chunks, 33);
+  EXPECT_EQ(sort.partials % 256, 0u);
+  EXPECT_GE(sort.bytes - sort.partials, 2u * 33 * 768 * 4);
+  EXPECT_GE(sort.partials - sort.counts, 2u * 256 * 4);
 }
 
 }  // namespace

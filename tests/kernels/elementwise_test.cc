@@ -38,7 +38,8 @@ TEST_P(Elementwise, AddScaleAxpy) {
 TEST_P(Elementwise, AddBias) {
   for (const DType dtype : kTrainingDTypes)
     for (const DType bias_dtype : {DType::f32, dtype})
-      for (const Shape& shape : {Shape{0, 5}, Shape{3, 1}, Shape{7, 33}, Shape{300, 768}}) {
+      for (const Shape& shape :
+           {Shape{0, 5}, Shape{3, 1}, Shape{7, 33}, Shape{300, 768}, Shape{1, 140001}}) {
         const Host x = Host::random(shape, dtype, 1);
         const Host bias = Host::random(Shape{shape.columns()}, bias_dtype, 2);
         verify(

@@ -46,6 +46,22 @@ TEST_P(Embedding, BackwardAddsToTheNamedRows) {
       }
 }
 
+// Runs of equal ids much longer than what a thread or a warp takes at once, and ids of three bytes.
+TEST_P(Embedding, BackwardOfLongRunsAndLargeVocabularies) {
+  constexpr std::int64_t kCount = 3000, kColumns = 4, kVocabulary = 70000;
+  Host mixed(Shape{kCount}, DType::i32);
+  for (std::int64_t i = 0; i < kCount; ++i)
+    mixed.set(i, static_cast<double>(i % 3 == 0 ? 65540 : i * 7919 % kVocabulary));
+  for (const Host& ids : {mixed, Host::filled(Shape{kCount}, DType::i32, 69999)}) {
+    const Host dout = Host::random(Shape{kCount, kColumns}, DType::f32, 1);
+    verify(
+        "embedding_backward",
+        [&] { return Hosts{Host::random(Shape{kVocabulary, kColumns}, DType::f32, 2)}; },
+        [&](Kernels& k, Hosts& out) { k.embedding().embedding_backward(ids, dout, out[0], {}); },
+        {1e-5, 2e-4});
+  }
+}
+
 TEST_P(Embedding, PositionBackward) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : {Shape{0, 3, 5}, Shape{1, 1, 1}, Shape{4, 50, 770}}) {

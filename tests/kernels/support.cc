@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::size_t kGuard = 64;
 
+// Whether tensors begin at an aligned address (OnEachTarget).
+bool tensors_are_aligned = false;
+
 // Both sides are rounded, so they may fall on either side of a tie: a whole unit.
 double unit(DType dtype) {
   switch (dtype) {
@@ -30,7 +33,7 @@ double unit(DType dtype) {
 Host::Host(const Shape& shape, DType dtype)
     : shape_(shape),
       dtype_(dtype),
-      offset_(kGuard + size_of(dtype)),
+      offset_(kGuard + (tensors_are_aligned ? 0 : size_of(dtype))),
       bytes_(offset_ + static_cast<std::size_t>(shape.count()) * size_of(dtype) +
                  (shoal::testing::sanitizing() ? 0 : kGuard),
              std::byte{0xff}) {}
@@ -119,19 +122,23 @@ void verify(const std::string& what, const std::function<Hosts()>& make,
 }
 
 void OnEachTarget::SetUp() {
-  if (on_cuda()) return;
+  if (on_cuda()) {
+    tensors_are_aligned = GetParam() == 1;
+    return;
+  }
   hwy::SetSupportedTargetsForTest(GetParam());
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 void OnEachTarget::TearDown() {
+  tensors_are_aligned = false;
   if (on_cuda()) return;
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 std::vector<std::int64_t> runnable_targets() {
-  if (on_cuda()) return {0};
+  if (on_cuda()) return {0, 1};
   std::vector<std::int64_t> targets;
   const std::int64_t able = hwy::SupportedTargets() & HWY_TARGETS;
   for (int bit = 0; bit < 63; ++bit)
@@ -140,7 +147,8 @@ std::vector<std::int64_t> runnable_targets() {
 }
 
 std::string target_name(const ::testing::TestParamInfo<std::int64_t>& info) {
-  return on_cuda() ? "CUDA" : hwy::TargetName(info.param);
+  if (on_cuda()) return info.param == 1 ? "CUDAAligned" : "CUDA";
+  return hwy::TargetName(info.param);
 }
 
 std::string error_of(const std::function<void()>& run) {

@@ -33,7 +33,8 @@ struct Model {
     const Value branch = attention(context, qkv, {.heads = 2});
     const ResidualNorm end = residual_layer_norm(
         context, x, branch, {.probability = 0.1f, .path_hash = 4}, *last_gamma, *last_beta, 1e-5f);
-    const Value moved = add_positions(context, end.sum, *places, 1);  // end.sum is held: a copy
+    const Value moved =
+        add_positions(context, end.sum, *places, 1);  // end.sum is held: not in place
     return linear_cross_entropy(context, add(context, end.normed, moved), *table, ids, {}).loss;
   }
   void step() {
@@ -89,11 +90,11 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
   std::vector<std::string> names;
   for (const RecordedOperation& operation : recorder.operations()) names.push_back(operation.name);
   for (const char* name :
-       {"embedding", "add_positions", "copy", "layer_norm", "linear", "attention",
-        "residual_layer_norm", "linear_cross_entropy", "attention.backward",
-        "linear.backward_weight", "linear.backward_bias", "linear.backward_input",
-        "activation.backward", "layer_norm.backward", "dropout.backward", "gradient_sum",
-        "embedding.backward", "positions.backward"})
+       {"embedding", "add_positions", "layer_norm", "linear", "attention", "residual_layer_norm",
+        "linear_cross_entropy", "attention.backward", "linear.backward_weight",
+        "linear.backward_bias", "linear.backward_input", "activation.backward",
+        "layer_norm.backward", "dropout.backward", "gradient_sum", "embedding.backward",
+        "positions.backward"})
     EXPECT_THAT(names, Contains(name));
   // From outside came the values and gradients of eight parameters and the ids. All else was
   // produced by an operation that the recorder saw.
