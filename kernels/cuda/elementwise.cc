@@ -14,12 +14,16 @@ std::size_t bytes_of(const ConstView& view) {
   return static_cast<std::size_t>(view.shape.count()) * size_of(view.dtype);
 }
 
+// Kernels reach pinned host memory too, but not pageable memory.
+enum class Place { device, pinned, pageable };
+
 // A view that says it is of the host may still point into device memory: bare pointers do not know.
-bool on_host(const ConstView& view) {
-  if (!view.device.is_cpu()) return false;
+Place place_of(const ConstView& view) {
+  if (!view.device.is_cpu()) return Place::device;
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, view.data), "cast: asking where memory is");
-  return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
+  if (attributes.type == cudaMemoryTypeUnregistered) return Place::pageable;
+  return attributes.type == cudaMemoryTypeHost ? Place::pinned : Place::device;
 }
 
 Gelu gelu_of(Activation kind) { return kind == Activation::gelu_tanh ? Gelu::tanh : Gelu::erf; }
@@ -53,23 +57,26 @@ class CudaElementwise final : public ElementwiseKernels {
   void cast(ConstView x, View out, Stream stream) override {
     check::shape("cast", "out", out, x.shape);
     const Launch at = begin(stream);
-    if (x.shape.count() == 0) return;
-    const bool from_host = on_host(x), to_host = on_host(out);
-    if (x.dtype == out.dtype) {
-      if (x.data != out.data) copy(at, out.data, x.data, bytes_of(x));
-    } else if (from_host && to_host) {
+    const std::int64_t count = x.shape.count();
+    if (count == 0 || (x.data == out.data && x.dtype == out.dtype)) return;
+    const Place from = place_of(x), to = place_of(out);
+    const bool same = x.dtype == out.dtype, via_host = from != Place::device && to != Place::device;
+    if (via_host && (from == Place::pageable || to == Place::pageable)) {
       check_cuda(cudaStreamSynchronize(at.stream), "cast");
-      convert_elements(x.dtype, x.data, out.dtype, out.data, x.shape.count());
-    } else if (from_host) {
+      convert_elements(x.dtype, x.data, out.dtype, out.data, count);
+    } else if (same && !via_host) {
+      copy(at, out.data, x.data, bytes_of(x));
+    } else if (from == Place::pageable) {
       const Buffer staged = room_.scratch(bytes_of(x), stream);
       copy(at, staged.data(), x.data, bytes_of(x));
-      convert(at, x.dtype, staged.data(), out.dtype, out.data, x.shape.count());
-    } else if (to_host || (x.data == out.data && size_of(x.dtype) != size_of(out.dtype))) {
+      convert(at, x.dtype, staged.data(), out.dtype, out.data, count);
+    } else if (to == Place::pageable ||
+               (x.data == out.data && size_of(x.dtype) != size_of(out.dtype))) {
       const Buffer staged = room_.scratch(bytes_of(out), stream);
-      convert(at, x.dtype, x.data, out.dtype, staged.data(), x.shape.count());
+      convert(at, x.dtype, x.data, out.dtype, staged.data(), count);
       copy(at, out.data, staged.data(), bytes_of(out));
     } else {
-      convert(at, x.dtype, x.data, out.dtype, out.data, x.shape.count());
+      convert(at, x.dtype, x.data, out.dtype, out.data, count);
     }
   }
 

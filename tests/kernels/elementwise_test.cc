@@ -62,6 +62,29 @@ TEST_P(Elementwise, CastsAnyPair) {
       }
 }
 
+// Wherever the kernels run, either side of a cast may be in (pageable) host memory.
+TEST_P(Elementwise, CastsFromAndToHostMemory) {
+  const Shape shape{1001};
+  const auto kernels = make_test_kernels();
+  const std::pair<DType, DType> pairs[] = {{DType::f32, DType::bf16},
+                                           {DType::f32, DType::f32},
+                                           {DType::bf16, DType::f32},
+                                           {DType::i32, DType::i64}};
+  for (const auto& [from, to] : pairs) {
+    const Host x = Host::random(shape, from, 1, -120, 120);
+    Host there(shape, to), back(shape, from), expected(shape, from);
+    {
+      const At host(Device::cpu());
+      Host converted(shape, to);
+      make_reference_kernels()->elementwise().cast(x, converted, {});
+      make_reference_kernels()->elementwise().cast(converted, expected, {});
+    }
+    kernels->elementwise().cast({x.host_data(), shape, from}, there, {});
+    kernels->elementwise().cast(there, {back.host_data(), shape, from}, {});
+    EXPECT_TRUE(close(back, expected, kExact)) << to_string(from) << " by way of " << to_string(to);
+  }
+}
+
 TEST(Cast, SaturatesTowardZeroAndWraps) {
   const auto kernels = make_test_kernels();
   Host x(Shape{6}, DType::f32), bytes(Shape{6}, DType::u8), words(Shape{6}, DType::i32);
