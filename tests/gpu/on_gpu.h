@@ -1,0 +1,43 @@
+// Ranks that are processes on device 0. Only they touch CUDA: a process that has cannot fork.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/ranks.h"
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/device.h"
+
+namespace shoal::test {
+
+// Why device 0 cannot be used; empty where it can.
+inline std::string why_no_gpu() {
+  ProcessRanks probe(1, [](const World&, Store&) {
+    device_backend(DeviceType::cuda).check_available(Device::cuda(0));
+  });
+  const RankOutcome outcome = probe.wait(60).front();
+  return outcome.exit_status == 0 ? "" : "no GPU: " + outcome.error;
+}
+
+// How each rank ended; empty where there is no GPU.
+inline std::vector<RankOutcome> on_gpu(int ranks, double seconds, const RankBody& body) {
+  if (!why_no_gpu().empty()) return {};
+  ProcessRanks processes(ranks, body);
+  return processes.wait(seconds);
+}
+
+// Every rank ends well, or there is no GPU and the test skips.
+inline void expect_on_gpu(int ranks, double seconds, const RankBody& body) {
+  if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  ProcessRanks processes(ranks, body);
+  const auto outcomes = processes.wait(seconds);
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    EXPECT_FALSE(outcomes[rank].running) << "rank " << rank << " did not end";
+    EXPECT_EQ(outcomes[rank].exit_status, 0) << "rank " << rank << ": " << outcomes[rank].error
+                                             << " (signal " << outcomes[rank].signal << ")";
+  }
+}
+
+}  // namespace shoal::test
