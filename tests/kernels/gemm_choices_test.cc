@@ -2,6 +2,7 @@
 // algorithms.
 #include "shoal/kernels/cuda/gemm_choices.h"
 
+#include <cstddef>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -15,8 +16,11 @@
 namespace shoal::kernels {
 namespace {
 
-// An address that is never read.
-const void* at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+// Addresses that nobody reads.
+const void* at(std::size_t offset) {
+  alignas(4096) static const std::byte memory[32768] = {};
+  return memory + offset;
+}
 
 GemmArgs product(std::int64_t m, std::int64_t n, std::int64_t k) {
   GemmArgs args;
@@ -60,7 +64,7 @@ TEST(GemmLayouts, AreTheRowMajorProduct) {
   const std::size_t m = 3, n = 4, k = 5;
   for (bool ta : {false, true})
     for (bool tb : {false, true})
-      for (std::size_t slack : {0, 2}) {
+      for (std::size_t slack : {std::size_t{0}, std::size_t{2}}) {
         GemmArgs args = product(m, n, k);
         args.transpose_a = ta;
         args.transpose_b = tb;
@@ -86,10 +90,10 @@ TEST(GemmLayouts, AreTheRowMajorProduct) {
 TEST(GemmKeys, HoldAlignmentAndNoAddress) {
   GemmArgs args = product(8, 8, 8);
   const GemmKey key = gemm_key(args, GemmFusion::none);
-  args.a.data = at(1 << 20);
+  args.a.data = at(20480);
   EXPECT_EQ(gemm_key(args, GemmFusion::none), key);
   std::set<std::string> texts{to_string(key)};
-  for (std::uintptr_t offset : {2, 4, 8}) {
+  for (std::size_t offset : {std::size_t{2}, std::size_t{4}, std::size_t{8}}) {
     args.a.data = at(4096 + offset);
     const GemmKey other = gemm_key(args, GemmFusion::none);
     EXPECT_EQ(other.align_a, offset);
@@ -191,10 +195,10 @@ TEST(GemmChoices, OfTwoProcessesAreBothKept) {
 }
 
 TEST(GemmChoices, ACorruptFileIsIgnoredAndReplaced) {
-  for (const char* text : {"", "{", "[]", "{\"format\": 1}",
-                           "{\"format\": 1, \"device\": \"gpu\", \"cublaslt\": 1, \"choices\": "
-                           "{\"one\": {\"fused\": true, \"microseconds\": 1, \"workspace\": 0, "
-                           "\"algorithm\": [1, 2]}}}"}) {
+  constexpr const char* kShortAlgorithm =
+      R"({"format": 1, "device": "gpu", "cublaslt": 1, "choices": {"one": {"fused": true,
+          "microseconds": 1, "workspace": 0, "algorithm": [1, 2]}}})";
+  for (const char* text : {"", "{", "[]", "{\"format\": 1}", kShortAlgorithm}) {
     testing::TemporaryDirectory directory;
     const std::string path = GemmChoices(directory.path(), "gpu", 1).path();
     std::ofstream(path) << text;
