@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/collectives/transport/fabric/rail_choice.h"
 #include "shoal/collectives/transport/fabric/socket_lane.h"
 #include "shoal/collectives/transport/fabric/striping.h"
@@ -25,6 +26,29 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+TEST(Datagrams, AreRefusedWhereTheQueueCouldOverrun) {
+  constexpr std::uint32_t kOld = 1 << 16 | 17, kLast = 2 << 16 | 3, kMended = 2 << 16 | 4;
+  EXPECT_NO_THROW(check_datagrams("udp;ofi_rxd", kOld, kDatagramWindow, 32));
+  EXPECT_NO_THROW(check_datagrams("udp;ofi_rxd", kMended, 128, 1000));
+  EXPECT_NO_THROW(check_datagrams("tcp;ofi_rxm", kOld, 128, 1000));
+  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kLast, 1024), 256u);
+  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kLast, 64), 64u);
+  EXPECT_EQ(datagram_receives("udp;ofi_rxd", kMended, 1024), 1024u);
+  EXPECT_EQ(datagram_receives("tcp;ofi_rxm", kOld, 1024), 1024u);
+  const auto refusal = [](std::uint32_t version, int window, int peers) -> std::string {
+    try {
+      check_datagrams("udp;ofi_rxd", version, window, peers);
+      return {};
+    } catch (const Error& problem) {
+      EXPECT_EQ(problem.code(), ErrorCode::unavailable);
+      return problem.what();
+    }
+  };
+  EXPECT_THAT(refusal(kOld, kDatagramWindow, 33), HasSubstr("FI_OFI_RXD_MAX_UNACKED=15 "));
+  EXPECT_THAT(refusal(kLast, 128, 8), HasSubstr("libfabric 2.3 overruns"));
+  EXPECT_THAT(refusal(kOld, 1, 600), HasSubstr("use tcp or libfabric 2.4"));
+}
 
 TEST(Striping, CoversEveryByteOnceAndCountsAgree) {
   for (int rails = 1; rails <= 8; ++rails)

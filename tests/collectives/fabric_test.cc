@@ -2,6 +2,7 @@
 #include "shoal/collectives/transport/fabric/fabric.h"
 
 #include <csignal>
+#include <numeric>
 #include <thread>
 
 #include "fabric_traffic.h"
@@ -179,6 +180,41 @@ TEST(Fabric, LargeMessagesBothWaysAtOnce) {
                                            static_cast<std::int64_t>(i)))
           << "byte " << i;
     meet(*endpoint, store, "leave", kSeconds);
+  });
+}
+
+// Many ranks write to one and it to them: more datagrams than the queue of udp;ofi_rxd holds, were
+// they all on their way at once.
+TEST(Fabric, BurstsBetweenOneAndManyOverUdpArriveWhole) {
+  SHOAL_PROVIDER_OR_SKIP();
+  constexpr int kRanks = 18;
+  constexpr std::size_t kBytes = 600'000;  // more than 128 datagrams
+  constexpr double kEnough = 20;
+  run_thread_ranks(kRanks, [&](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("udp"), kEnough);
+    const auto byte_of = [](int rank, std::size_t i) {
+      return test::expected_byte(static_cast<std::uint32_t>(rank), static_cast<std::int64_t>(i));
+    };
+    std::vector<int> peers{0};
+    if (world.rank == 0) {
+      peers.resize(kRanks - 1);
+      std::iota(peers.begin(), peers.end(), 1);
+    }
+    std::vector<std::uint8_t> out(kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i) out[i] = byte_of(world.rank, i);
+    std::vector in(peers.size(), std::vector<std::uint8_t>(kBytes));
+    Completion completion;
+    endpoint->begin({1, 1}, {});
+    for (std::size_t p = 0; p < peers.size(); ++p) {
+      endpoint->post_receive(peers[p], {{1, 1}, 0}, in[p].data(), kBytes, completion);
+      endpoint->post_send(peers[p], {{1, 1}, 0}, out.data(), kBytes, completion);
+    }
+    drive(*endpoint, completion, kEnough);
+    endpoint->end({1, 1});
+    for (std::size_t p = 0; p < peers.size(); ++p)
+      for (std::size_t i = 0; i < kBytes; ++i)
+        ASSERT_EQ(in[p][i], byte_of(peers[p], i)) << "byte " << i << " from rank " << peers[p];
+    meet(*endpoint, store, "leave", kEnough);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
 #include "shoal/runtime/base/log.h"
 
@@ -382,6 +383,7 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
               "fabric: rank {} of {}, local rank {} of {}", rank, size, local_rank, local_size);
   const Who who{rank, size, store, prefix, deadline};
   try {
+    bound_datagrams(fi_version(), size - 1);
     std::vector<FoundRail> found = find_rails(options, local_size == size);
     const auto surveys = take_survey(who, found, local_rank, local_size);
     const Plan plan = plan_rails(rank, surveys);
@@ -396,6 +398,7 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
       setup.rails.push_back(
           std::make_unique<Rail>(std::move(found[static_cast<std::size_t>(rail)])));
     setup.name = name_of(setup.rails);
+    check_datagrams(setup.rails[0]->provider(), fi_version(), datagram_window(), size - 1);
     setup.idle_registrations = options.idle_registrations >= 0
                                    ? static_cast<std::size_t>(options.idle_registrations)
                                    : (setup.rails[0]->pins() ? 0 : 256);

@@ -9,6 +9,7 @@
 #include <hwloc.h>
 #include <netinet/in.h>
 
+#include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
@@ -35,6 +36,7 @@ FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
 
 // Null when the provider has nothing.
 FiInfo ask(const std::string& provider, std::uint64_t caps, const char* source = nullptr) {
+  bound_datagrams(fi_version(), 0);
   const FiInfo hints = make_hints(provider, caps);
   fi_info* found = nullptr;
   const int result =

@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "shoal/collectives/transport/fabric/datagrams.h"
+
 namespace shoal::collectives {
 namespace {
 
@@ -32,6 +34,7 @@ std::string name_of(fid_ep* endpoint, const std::string& provider) {
 
 Rail::Rail(FoundRail found) : info_(std::move(found.info)), site_(std::move(found.site)) {
   const std::string name = provider();
+  info_->rx_attr->size = datagram_receives(name, fi_version(), info_->rx_attr->size);
   fabric_ = open_fabric<FiFabric>(name, "fi_fabric", [&](fid_fabric** fabric) {
     return fi_fabric(info_->fabric_attr, fabric, nullptr);
   });
@@ -222,7 +225,12 @@ void Rail::poll_error(std::vector<RailEvent>& events) {
   const char* text =
       fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, words.data(), words.size());
   std::string why = fi_strerror(entry.err);
-  if (text && *text && why != text) why += fmt::format(" ({})", text);
+  if (entry.prov_errno != 0 && text && *text && why != text) why += fmt::format(" ({})", text);
+  // Of no post of ours: only this says what it was.
+  if (!transfer)
+    why += fmt::format(
+        " ({} after {} bytes)",
+        (entry.flags & FI_REMOTE_WRITE) != 0 ? "in a peer's write" : "in no transfer", entry.len);
   events.push_back({RailEvent::Kind::failed, transfer, 0, 0, entry.err, std::move(why)});
 }
 
