@@ -63,7 +63,7 @@ MemorySequence PlannedMemory::end_recording() {
   return sequence;
 }
 
-void PlannedMemory::prepare(const MemorySequence& sequence, Stream stream) {
+void PlannedMemory::prepare(const MemorySequence& sequence) {
   const std::scoped_lock lock(mutex_);
   SHOAL_CHECK(mode_ == Mode::pass, "an arena is prepared within a step");
   // Blocks that a deviating step left behind keep their arena.
@@ -75,7 +75,8 @@ void PlannedMemory::prepare(const MemorySequence& sequence, Stream stream) {
   const auto wanted = static_cast<std::size_t>(sequence.arena_bytes);
   if (!arenas_.empty() && arenas_.back()->live == 0) arenas_.pop_back();
   auto arena = std::make_unique<Arena>();
-  arena->buffer = Buffer(source_, wanted, MemoryTag::activations, stream);
+  // Of no stream: the arena may outlive whoever owns the one that steps are queued on.
+  arena->buffer = Buffer(source_, wanted, MemoryTag::activations, Stream{device(), nullptr});
   arenas_.push_back(std::move(arena));
 }
 

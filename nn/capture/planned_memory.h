@@ -45,7 +45,7 @@ class PlannedMemory final : public MemoryResource {
   // Makes room for the largest of the sequences served; what the pool keeps unused is given back
   // first. Where the arena had to become another, addresses that were served before are void; what
   // used them must have been waited for.
-  void prepare(const MemorySequence& sequence, Stream stream);
+  void prepare(const MemorySequence& sequence);
   bool is_prepared_for(const MemorySequence& sequence) const;
   // `sequence` was prepared and stays until end_serving(). strict: what deviates throws internal;
   // else the rest of the step gets the pool's memory.

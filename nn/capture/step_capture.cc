@@ -117,7 +117,7 @@ bool StepCapture::plan(Entry& entry) {
   backend_.synchronize(stream_);
   for (Entry& other : entries_) drop_graph(other);
   try {
-    memory_.prepare(*entry.sequence, stream_);
+    memory_.prepare(*entry.sequence);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::out_of_memory) throw;
     refuse(entry, error.message());

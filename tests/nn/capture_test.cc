@@ -125,7 +125,7 @@ TEST(PlannedMemory, ServesTheRecordedStepFromOneArena) {
     EXPECT_EQ(sequence.outliving, 0);
     EXPECT_GE(sequence.arena_bytes, sequence.live_bytes);
     EXPECT_LE(sequence.live_bytes, sequence.pool_bytes);
-    memory.planned.prepare(sequence, {});
+    memory.planned.prepare(sequence);
     EXPECT_EQ(memory.source.total().current, sequence.arena_bytes)
         << "what the pool kept is given back";
     const std::int64_t allocations = memory.source.allocations();
@@ -143,7 +143,7 @@ TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
   memory.planned.begin_recording();
   random_step(memory.planned, 1, 60);
   const MemorySequence sequence = memory.planned.end_recording();
-  memory.planned.prepare(sequence, {});
+  memory.planned.prepare(sequence);
   for (const int calls : {59, 61, 200}) {
     memory.planned.begin_serving(sequence, false);
     random_step(memory.planned, 1, calls);
@@ -177,7 +177,7 @@ TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
   EXPECT_EQ(sequence.outliving, 1);
   EXPECT_EQ(sequence.arena_bytes, 1024);
   EXPECT_THAT(sequence.offsets, ElementsAre(0, -1));
-  memory.planned.prepare(sequence, {});
+  memory.planned.prepare(sequence);
   for (int i = 0; i < 2; ++i) {
     memory.planned.begin_serving(sequence, true);
     step();
@@ -197,12 +197,12 @@ TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
   memory.planned.begin_recording();
   step(false);
   const MemorySequence sequence = memory.planned.end_recording();
-  memory.planned.prepare(sequence, {});
+  memory.planned.prepare(sequence);
   memory.planned.begin_serving(sequence, false);
   step(true);
   EXPECT_THAT(memory.planned.end_serving(), HasSubstr("ended after 1 of 2"));
   EXPECT_FALSE(memory.planned.is_prepared_for(sequence));
-  memory.planned.prepare(sequence, {});
+  memory.planned.prepare(sequence);
   memory.planned.begin_serving(sequence, true);
   step(false);
   EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
