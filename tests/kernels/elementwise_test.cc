@@ -219,7 +219,8 @@ TEST_P(Elementwise, GeluKeepsRelativePrecision) {
     // The tanh form's exponent reaches 25 and its argument's rounding is multiplied by it. Without
     // fused multiply-add the erf form cannot recover what rounding took from x * x.
     const bool fused = GetParam() <= HWY_AVX2;
-    const double units = kind == Activation::gelu_tanh ? 80 : fused ? 8 : 24;
+    // With CUDA's functions the erf form was 8.4 units off on an H200.
+    const double units = kind == Activation::gelu_tanh ? 80 : on_cuda() ? 10 : fused ? 8 : 24;
     EXPECT_LT(worst, units * 0x1p-24);
     RecordProperty(kind == Activation::gelu_erf ? "erf_units" : "tanh_units",
                    std::to_string(worst * 0x1p24));

@@ -62,7 +62,10 @@ class Bench:
         except subprocess.TimeoutExpired as late:
             text, problem = f"{late.stdout or ''}{late.stderr or ''}", f"took more than {late.timeout:.0f} s"
         self.log(row, " ".join(command) + "\n" + text + "\n")
-        if problem or not os.path.exists(path):
+        if problem and os.path.exists(path):
+            # It measured, wrote, and then died: the figures stand, and so does the fault.
+            print(f"{row}: gpt2_gpu_step wrote its report, then ended with {problem}")
+        elif problem:
             line = next((l for l in reversed(text.strip().split("\n")) if l.strip()), "")
             if not quiet:
                 self.add(row=row, peer="shoal", error=f"{problem}: {line}"[:400], options=options)
@@ -70,6 +73,8 @@ class Bench:
             return None
         with open(path) as file:
             report = json.load(file)
+        if problem:
+            report["error"] = f"ended with {problem} after the report"
         if not quiet:
             self.add(row=row, peer="shoal", **report)
         return report
