@@ -223,7 +223,7 @@ void attention(Bench& bench) {
     rows(note, kernels->attention());
     device_backend(DeviceType::cuda).synchronize(bench.stream());
   };
-  for (const char* mib : {"0", "32", "64", "256"})
+  for (const char* mib : {"0", "64", "128", "256"})
     with("SHOAL_CUDA_ATTENTION_WORKSPACE", mib, fmt::format(" ({} MiB)", mib));
   with("SHOAL_CUDA_ATTENTION", "own", " (own)");
 }

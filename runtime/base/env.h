@@ -61,7 +61,7 @@ inline constexpr Variable kCudaAttention{
     "SHOAL_CUDA_ATTENTION", Kind::string, "auto",
     "who computes attention on a GPU: auto, cudnn (an error where it cannot) or own"};
 inline constexpr Variable kCudaAttentionWorkspace{
-    "SHOAL_CUDA_ATTENTION_WORKSPACE", Kind::integer, "128",
+    "SHOAL_CUDA_ATTENTION_WORKSPACE", Kind::integer, "1024",
     "MiB of scratch that attention's gradient may take on a GPU: a batch that would need more goes "
     "in pieces of whole samples; 0: never in pieces"};
 
