@@ -68,8 +68,7 @@ Run train(const World& world, Store& store) {
   buckets.first_bucket_bytes = 16 << 10;
   parallel::Reducer reducer(parameters, *communicator, buckets);
   // Not so small an epsilon that rounding becomes updates where the gradient is zero (key biases).
-  const auto optimizer =
-      nn::make_adamw(*kernels, memory, masters.segments(), {.epsilon = 1e-4});
+  const auto optimizer = nn::make_adamw(*kernels, memory, masters.segments(), {.epsilon = 1e-4});
   const nn::StepStateMemory state(*kernels, memory);
   context.random.state = state.pointer();
 
