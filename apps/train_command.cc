@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "compute.h"
 #include "run_setup.h"
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -162,8 +163,8 @@ struct Rank {
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;
-  CountingMemory& memory;
-  kernels::Kernels& kernels;
+  Compute& compute;
+  const ChosenDevice& device;
   Tracer* tracer;
   std::vector<std::string> notices;
 };
@@ -200,8 +201,10 @@ int train_and_evaluate(const Rank& rank) {
   };
   TrainerParts parts;
   parts.task = &task;
-  parts.kernels = &rank.kernels;
-  parts.memory = &rank.memory;
+  parts.kernels = rank.compute.kernels.get();
+  parts.memory = &rank.compute.memory;
+  parts.host_memory = &rank.compute.host();
+  parts.planned_memory = &rank.compute.planned;
   parts.communicator = &rank.communicator;
   parts.train_dataset = rank.setup.train_dataset;
   parts.eval_dataset = rank.setup.eval_dataset;
@@ -218,6 +221,7 @@ int train_and_evaluate(const Rank& rank) {
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     for (const std::string& line : trainer.header()) say(line);
+    say(fmt::format("device: {} ({})", to_string(rank.device.device), rank.device.why));
     for (const std::string& line : rank.notices) say(line);
     if (main_rank && rank.setup.eval_dataset) {
       unigram = unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset,
@@ -258,6 +262,7 @@ int train_and_evaluate(const Rank& rank) {
   if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);
+  if (const std::string line = trainer.describe_capture(); !line.empty()) say(line);
   say("memory of rank 0, now and at its peak:");
   for (const std::string& line : trainer.memory_report()) say("  " + line);
   if (a.do_train && stopped_by == 0) say(fmt::format("model saved in {}", a.output_dir));
@@ -292,9 +297,15 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
              const std::vector<std::string>& notices) {
   const TrainingArguments& a = arguments.training;
   RunSetup setup;
+  ChosenDevice device;
   std::string failure;
   int status_of_failure = 1;
   try {
+    device = choose_device(world, a.use_cpu);
+    if (!device.device.is_cpu() && world.size > 1)
+      throw Error(ErrorCode::unavailable,
+                  "training on several GPUs is not connected to their collectives yet",
+                  "start one rank, or train on CPUs with --use_cpu true");
     setup = set_up_run(arguments, world, store);
   } catch (const WrongLayout& error) {  // on every rank alike
     failure = error.what();
@@ -309,26 +320,23 @@ int run_rank(const RunArguments& arguments, World& world, Store& store,
     return status_of_failure;
   }
 
-  auto host = make_host_memory();
-  PoolMemory pool(*host);
-  CountingMemory memory(pool);
   const int threads =
       threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
   std::unique_ptr<Tracer> tracer;
   // What cannot be written should not be found out when all is done.
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
-  const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
+  Compute compute(device.device, threads);
   collectives::CommunicatorOptions how;
   how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
   how.collectives = a.collectives;
   how.fixed_order = a.fixed_order;
   how.deadline_seconds = env::get_real(env::kDeadline);
-  how.counted_by = &memory;
+  how.counted_by = &compute.memory;
   const auto communicator = collectives::make_communicator(world, store, how);
   try {
     const int status = train_and_evaluate(
-        {arguments, setup, world, *communicator, memory, *kernels, tracer.get(), notices});
+        {arguments, setup, world, *communicator, compute, device, tracer.get(), notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();
     return status;

@@ -288,7 +288,7 @@ int run(const Arguments& a) {
   if (a.capture == "on")
     capture.emplace(*kernels, planned,
                     nn::StepCaptureOptions{
-                        .warmup = std::max(1, std::min(3, a.warmup - 2)),
+                        .warmup = std::clamp(a.warmup - 1, 2, 3),
                         .say = [](const std::string& line) { std::printf("%s\n", line.c_str()); }});
   Training training(config, a, *kernels, memory, capture ? &*capture : nullptr);
   training.step();

@@ -1,5 +1,7 @@
 #include "shoal/parallel/data/bucket_reduction.h"
 
+#include "shoal/runtime/base/error.h"
+
 namespace shoal::parallel {
 namespace {
 
@@ -22,7 +24,28 @@ class AllReduction final : public BucketReduction {
   collectives::Communicator& communicator_;
 };
 
+class NoReduction final : public BucketReduction {
+ public:
+  NoReduction(MemoryResource& memory, Stream stream) : memory_(memory), stream_(stream) {}
+  int ranks() const override { return 1; }
+  MemoryResource& memory() override { return memory_; }
+  Stream stream() const override { return stream_; }
+  collectives::WorkPtr start(float*, std::int64_t) override {
+    throw_error(ErrorCode::internal, "gradients of one rank are to be summed");
+  }
+  void agree(std::span<std::int32_t>) override {}
+  void abort(std::string_view) override {}
+
+ private:
+  MemoryResource& memory_;
+  Stream stream_;
+};
+
 }  // namespace
+
+std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream) {
+  return std::make_shared<NoReduction>(memory, stream);
+}
 
 std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator) {
   return std::make_shared<AllReduction>(communicator);

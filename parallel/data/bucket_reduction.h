@@ -30,5 +30,8 @@ class BucketReduction {
 
 // all_reduce: every rank has the whole sum. `communicator` must outlive the result.
 std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator);
+// One rank's: nothing is summed, and gradients, written on `stream`, lie in `memory`, which must
+// outlive the result.
+std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream);
 
 }  // namespace shoal::parallel

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shoal/kernels/checks.h"
 #include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -47,14 +48,14 @@ Tensor shift_labels(const Tensor& labels, MemoryResource& memory) {
   return targets;
 }
 
-nn::LossOutput CausalLmTask::loss(nn::Context& context, const Batch& batch,
-                                  const nn::LossOptions& options) {
-  return model_.forward(context, batch.input_ids, shift_labels(batch.labels, context.memory()),
-                        options, batch.attention_mask);
+nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
+  // Kernels of a device could only complain when the step is long queued.
+  kernels::check::ids("embedding", batch.input_ids, model_.config().vocab_size);
+  return {batch.input_ids, shift_labels(batch.labels, memory), batch.attention_mask, {}};
 }
 
-nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
-  return {batch.input_ids, shift_labels(batch.labels, memory), batch.attention_mask, {}};
+nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& input) {
+  return model_.forward(context, input.ids, input.targets, input.loss, input.key_mask);
 }
 
 void CausalLmTask::load(const std::string& directory, const Assign& assign) {

@@ -26,9 +26,8 @@ class CausalLmTask final : public Task {
   nn::Chain* chain() override { return &model_; }
   std::string describe() const override;
   std::int64_t count_targets(const Batch& batch) const override;
-  nn::LossOutput loss(nn::Context& context, const Batch& batch,
-                      const nn::LossOptions& options) override;
   nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
+  nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
   void load(const std::string& directory, const Assign& assign) override;
   void save(const std::string& directory, const ValueOf& value) const override;
   void save_setup(const std::string& directory) const override;

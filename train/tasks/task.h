@@ -23,16 +23,11 @@ class Task {
   // Positions of `batch` that have a loss: counted before the forward, because the ranks agree on
   // the global number before backward (decision 11).
   virtual std::int64_t count_targets(const Batch& batch) const = 0;
-  // Forward: options.loss_scale × sum over valid targets. Bad ids: invalid_argument with the
-  // numbers.
-  virtual nn::LossOutput loss(nn::Context& context, const Batch& batch,
-                              const nn::LossOptions& options) = 0;
-
-  // What the chain's units are given of a batch, but for its LossOptions. Only where there is one.
-  virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const {
-    (void)batch, (void)memory;
-    return {};
-  }
+  // What the model is given of a batch, but for its LossOptions. `memory` is the host's. Bad ids:
+  // invalid_argument with the numbers.
+  virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const = 0;
+  // Forward of that, or of copies where the kernels are: loss_scale × sum over valid targets.
+  virtual nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) = 0;
 
   // Calls `assign` with each parameter's numbers from a Hugging Face directory, whole, in the
   // floating dtype of its file. Tensors that are missing or of another shape: not_found,

@@ -45,7 +45,15 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
       .boolean("fp16", &a.fp16, {.help = "float16 weights and activations, f32 masters"})
       .boolean("gradient_checkpointing", &a.gradient_checkpointing,
                {.help = "recompute activations in backward instead of keeping them",
-                .aliases = {"activation_checkpointing"}});
+                .aliases = {"activation_checkpointing"}})
+      .boolean("use_cpu", &a.use_cpu,
+               {.help = "train on the CPU although there is a GPU", .aliases = {"no_cuda"}})
+      .choice("step_capture", &a.step_capture,
+              {{"auto", StepCaptureMode::automatic},
+               {"on", StepCaptureMode::on},
+               {"off", StepCaptureMode::off}},
+              {.help = "after some steps, replay the whole step as one graph with its memory "
+                       "planned (on a CPU the plan alone); auto: on a GPU, one rank; same losses"});
 }
 
 void declare_optimizer(OptionSet& options, TrainingArguments& a) {
@@ -169,8 +177,6 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .ignored("prediction_loss_only", "evaluation computes the loss alone")
       .ignored("ddp_find_unused_parameters", "every parameter is reduced, used or not")
       .ignored("average_tokens_across_devices", "the loss is always a sum over all ranks' targets")
-      .ignored("use_cpu", "this build trains on the CPU")
-      .ignored("no_cuda", "this build trains on the CPU")
       .ignored("skip_memory_metrics", "memory by purpose is always printed at the end")
       .ignored("logging_dir", "metrics.jsonl goes to output_dir")
       .ignored("local_rank", "ranks are found from the launcher's variables")
@@ -192,8 +198,8 @@ constexpr std::array kRefused = {
     Refusal{"train_sampling_strategy", "samples are always shuffled each epoch"},
     Refusal{"bf16_full_eval", "evaluation uses the precision of training", true},
     Refusal{"fp16_full_eval", "evaluation uses the precision of training", true},
-    Refusal{"tf32", "there are no CUDA kernels yet", true},
-    Refusal{"torch_compile", "there is no just-in-time compiler", true},
+    Refusal{"tf32", "f32 is computed in f32; use bf16", true},
+    Refusal{"torch_compile", "there is no just-in-time compiler; see step_capture", true},
     Refusal{"neftune_noise_alpha", "embedding noise is not built yet"},
     Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
     Refusal{"optim_target_modules", "every parameter is trained"},

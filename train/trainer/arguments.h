@@ -18,6 +18,8 @@ namespace shoal {
 
 enum class Interval { no, steps, epoch };
 enum class Optim { adamw, sgd, lamb };
+// Of a step as one graph with planned memory (nn/capture): auto is on where kernels are a GPU's.
+enum class StepCaptureMode { automatic, on, off };
 
 struct TrainingArguments {
   std::string output_dir = "trainer_output";
@@ -48,6 +50,8 @@ struct TrainingArguments {
   // --- precision and memory
   bool bf16 = false, fp16 = false;
   bool gradient_checkpointing = false;
+  bool use_cpu = false;  // although there is a GPU
+  StepCaptureMode step_capture = StepCaptureMode::automatic;
 
   // --- logging
   Interval logging_strategy = Interval::steps;

@@ -1,6 +1,7 @@
 #include "shoal/train/trainer/data_parallel_engine.h"
 
 #include <limits>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -12,9 +13,9 @@ namespace {
 
 using collectives::ReduceOp;
 
-ConstView named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
+const Tensor& named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
   for (const HeldNumbers& entry : tensors)
-    if (entry.held.name == parameter.name()) return entry.tensor.const_view();
+    if (entry.held.name == parameter.name()) return entry.tensor;
   throw_error(ErrorCode::internal, "{} has no master", parameter.name());
 }
 
@@ -32,10 +33,11 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
     : parts_(parts),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       scaler_(parts.arguments.fp16 ? nn::LossScaler(kF16Scaling) : nn::LossScaler::none()) {
   const TrainerParts& p = parts_.trainer;
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
-  context_.random.state = &step_state_;
+  context_.random.state = step_state_.pointer();
   task_.module().materialize(context_, DType::f32);
   weights_ = std::make_unique<nn::MasterWeights>(
       task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory);
@@ -91,48 +93,145 @@ void DataParallelEngine::prepare_training() {
   const auto parameters = task_.module().parameters();
   parallel::ReducerOptions options = reducer_options(parts_);
   if (parts_.arguments.overlaps_forward(ranks())) overlap_forward(options);
-  reducer_ = std::make_unique<parallel::Reducer>(parameters, communicator, options);
+  const bool alone_on_device = ranks() == 1 && !context_.kernels().device().is_cpu();
+  reducer_ = std::make_unique<parallel::Reducer>(
+      parameters,
+      alone_on_device ? parallel::make_no_reduction(context_.memory(), context_.stream)
+                      : parallel::make_all_reduction(communicator),
+      options);
   optimizer_ = make_optimizer(parts_, weights_->segments());
+  losses_ =
+      context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
+  begin_capture();
   if (!early_) return;
   early_->attach(*reducer_, *optimizer_, parameters);
   beside_ = communicator.split(0, communicator.rank());
 }
 
-double DataParallelEngine::forward_backward(const StepWork& work) {
-  double loss_sum = 0;
-  for (std::size_t i = 0; i < work.batches.size(); ++i) {
-    const Batch& batch = work.batches[i];
+void DataParallelEngine::begin_capture() {
+  const TrainingArguments& a = parts_.arguments;
+  const bool on_device = !context_.kernels().device().is_cpu();
+  if (a.step_capture == StepCaptureMode::off || parts_.trainer.planned_memory == nullptr) return;
+  if (a.step_capture == StepCaptureMode::automatic && (!on_device || ranks() > 1)) return;
+  if (ranks() > 1) {
+    parts_.say("note: step_capture is for one rank; steps of several run call by call");
+    return;
+  }
+  capture_ = std::make_unique<nn::StepCapture>(
+      context_.kernels(), *parts_.trainer.planned_memory,
+      nn::StepCaptureOptions{.say = [this](const std::string& line) { parts_.say(line); }});
+}
+
+std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
+  std::vector<nn::ChainInput> all;
+  std::vector<Tensor> host;
+  std::string shapes;
+  for (const Batch& batch : work.batches) {
+    all.push_back(task_.chain_input(batch, parts_.trainer.host()));
+    nn::ChainInput& input = all.back();
+    input.loss = work.loss;
+    for (const Tensor& tensor : {input.ids, input.targets, input.key_mask}) host.push_back(tensor);
+    shapes += to_string(input.ids.shape()) + (input.key_mask.defined() ? " masked " : " ");
+  }
+  if (context_.kernels().device().is_cpu()) return all;
+  // Some shapes come again (the last batch of an epoch), others do not (texts of any length).
+  constexpr std::size_t kMostShapes = 8;
+  if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
+    device_backend(context_.stream.device.type).synchronize(context_.stream);
+    staged_.clear();
+    if (capture_) begin_capture();  // its graphs read what has gone
+  }
+  auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
+  const std::vector<Tensor>& device = staged.fill(host);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].ids = device[3 * i];
+    all[i].targets = device[3 * i + 1];
+    all[i].key_mask = device[3 * i + 2];
+  }
+  return all;
+}
+
+void DataParallelEngine::forward_backward(const StepWork& work,
+                                          std::span<const nn::ChainInput> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const SampleOrdinals& ordinals = work.batches[i].ordinals;
     nn::Tape tape;
     context_.mode = nn::Mode::train;
     context_.tape = &tape;
     // Relative to the step: counters have 24 bits for samples, and step itself is another word.
-    context_.random.sample_first =
-        static_cast<std::uint32_t>(batch.ordinals.first - work.first_ordinal);
-    context_.random.sample_stride = static_cast<std::uint32_t>(batch.ordinals.stride);
+    context_.random.sample_first = static_cast<std::uint32_t>(ordinals.first - work.first_ordinal);
+    context_.random.sample_stride = static_cast<std::uint32_t>(ordinals.stride);
     context_.begin_forward();
     nn::LossOutput output;
     {
       const TraceSpan span(parts_.trainer.tracer, "step", "forward", static_cast<std::int64_t>(i));
-      output = task_.loss(context_, batch, work.loss);
+      output = task_.loss(context_, inputs[i]);
     }
-    loss_sum += context_.read(output.loss_sum);
+    context_.kernels().elementwise().cast(
+        output.loss_sum, losses_.narrowed(0, static_cast<std::int64_t>(i), 1).view(),
+        context_.stream);
     if (i == 0) settle();  // what this forward did not read
-    if (i + 1 == work.batches.size()) reducer_->arm();
+    if (i + 1 == inputs.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
     if (output.loss.needs_gradient()) tape.backward(context_, output.loss);
     context_.tape = nullptr;
   }
-  return loss_sum;
+}
+
+double DataParallelEngine::loss_sum() const {
+  std::vector<float> sums(static_cast<std::size_t>(losses_.count()));
+  nn::copy_to_host(sums.data(), losses_, context_.stream);
+  double total = 0;
+  for (std::size_t i = 0; i < microbatches_; ++i) total += static_cast<double>(sums[i]);
+  return total;
+}
+
+nn::StepOptions DataParallelEngine::step_options(const StepWork& work) const {
+  return {.learning_rate = work.learning_rate,
+          .gradient_scale = 1.0 / scaler_.scale(),
+          .max_gradient_norm = parts_.arguments.max_grad_norm};
 }
 
 StepDone DataParallelEngine::step(const StepWork& work) {
-  reducer_->begin_step();
-  StepDone done;
-  done.loss_sum = forward_backward(work);
+  microbatches_ = work.batches.size();
   step_number_ = work.number;
-  done.outcome = update(work, done.loss_sum);
+  const std::vector<nn::ChainInput> all = inputs(work);
+  StepDone done;
+  if (capture_) {
+    captured_step(work, all);
+    done.outcome = optimizer_->outcome();
+    done.loss_sum = loss_sum();
+  } else {
+    reducer_->begin_step();
+    forward_backward(work, all);
+    done.loss_sum = loss_sum();
+    done.outcome = update(work, done.loss_sum);
+  }
   scaler_.update(done.outcome.skipped);
   return done;
+}
+
+// One rank's. What a graph would not see change is in its key.
+void DataParallelEngine::captured_step(const StepWork& work,
+                                       std::span<const nn::ChainInput> inputs) {
+  std::string key = fmt::format("{} {}", work.loss.loss_scale, work.loss.label_smoothing);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const SampleOrdinals& ordinals = work.batches[i].ordinals;
+    key += fmt::format(" {}{} {}+{}", to_string(inputs[i].ids.shape()),
+                       inputs[i].key_mask.defined() ? " masked" : "",
+                       ordinals.first - work.first_ordinal, ordinals.stride);
+  }
+  const nn::StepOptions options = step_options(work);
+  optimizer_->set_step(*step_state_, options);
+  const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
+  capture_->run(key, [&] {
+    if (std::exchange(step_open_, true)) reducer_->finish();  // of one that could not be captured
+    reducer_->begin_step();
+    forward_backward(work, inputs);
+    reducer_->finish();
+    optimizer_->queue_step(*step_state_, options);
+    step_open_ = false;
+  });
 }
 
 // `loss_sum`: this rank's, then all ranks'.
@@ -152,7 +251,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     all_finite = agreed[1] == 0;
   }
   if (early_ && all_finite) {
-    early_->begin_updates(step_state_, {.learning_rate = work.learning_rate});
+    early_->begin_updates(*step_state_, {.learning_rate = work.learning_rate});
     return {.gradient_norm = std::numeric_limits<double>::quiet_NaN()};
   }
   {
@@ -161,9 +260,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     if (!early_) sum(&loss_sum, 1);
   }
   const TraceSpan span(tracer, "step", "optimizer");
-  return optimizer_->step(step_state_, {.learning_rate = work.learning_rate,
-                                        .gradient_scale = 1.0 / scaler_.scale(),
-                                        .max_gradient_norm = parts_.arguments.max_grad_norm});
+  return optimizer_->step(*step_state_, step_options(work));
 }
 
 std::optional<double> DataParallelEngine::settle() {
@@ -183,7 +280,8 @@ LossSums DataParallelEngine::evaluate(std::span<const Batch> batches) {
   context_.tape = nullptr;
   for (const Batch& batch : batches) {
     context_.begin_forward();
-    const nn::LossOutput output = task_.loss(context_, batch, {});
+    const nn::LossOutput output =
+        task_.loss(context_, task_.chain_input(batch, parts_.trainer.host()));
     sums.loss += context_.read(output.loss_sum);
     sums.targets += static_cast<double>(output.targets);
   }
@@ -197,11 +295,13 @@ Engine::Write DataParallelEngine::snapshot(bool with_optimizer) {
     std::vector<HeldNumbers> masters, moments;
   };
   auto copy = std::make_shared<Copy>();
-  copy->masters = copied(whole(weights_->masters()), *parts_.trainer.memory);
+  MemoryResource& host = parts_.trainer.host();
+  copy->masters = copied(whole(weights_->masters()), host, context_.stream);
   if (with_optimizer)
-    copy->moments = copied(whole(optimizer_->state_tensors()), *parts_.trainer.memory);
+    copy->moments = copied(whole(optimizer_->state_tensors()), host, context_.stream);
   return [task = &task_, copy](const std::string& directory) {
-    task->save(directory, [&](const nn::Parameter& p) { return named(copy->masters, p); });
+    task->save(directory,
+               [&](const nn::Parameter& p) { return named(copy->masters, p).const_view(); });
     if (copy->moments.empty()) return;
     std::vector<NamedView> views;
     for (const HeldNumbers& entry : copy->moments)
@@ -213,7 +313,11 @@ Engine::Write DataParallelEngine::snapshot(bool with_optimizer) {
 void DataParallelEngine::save_model(const std::string& directory) {
   if (parts_.trainer.communicator->rank() != 0) return;
   const auto masters = whole(weights_->masters());
-  task_.save(directory, [&](const nn::Parameter& p) { return named(masters, p); });
+  Tensor one;  // stays until the next is asked for
+  task_.save(directory, [&](const nn::Parameter& p) {
+    one = on_host(named(masters, p), parts_.trainer.host(), context_.stream);
+    return one.const_view();
+  });
 }
 
 void DataParallelEngine::load_weights(const std::string& directory) {
@@ -223,7 +327,9 @@ void DataParallelEngine::load_weights(const std::string& directory) {
 
 void DataParallelEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
   read_optimizer(directory, *parts_.trainer.kernels, whole(optimizer_->state_tensors()));
-  step_state_.step = static_cast<std::uint32_t>(updates);
+  kernels::StepState state = step_state_.read();
+  state.step = static_cast<std::uint32_t>(updates);
+  step_state_.write(state);
 }
 
 }  // namespace shoal

@@ -1,7 +1,11 @@
 // Every rank has the whole model and samples of its own; gradients are summed over the ranks.
 #pragma once
 
+#include <map>
+
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/capture/staged_inputs.h"
+#include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/engine.h"
@@ -21,6 +25,7 @@ class DataParallelEngine final : public Engine {
   StepDone step(const StepWork& work) override;
   nn::LossScaler& scaler() override { return scaler_; }
   std::optional<double> settle() override;
+  std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
   std::optional<parallel::ReducerStatistics> reduced() const override;
 
   LossSums evaluate(std::span<const Batch> batches) override;
@@ -34,14 +39,20 @@ class DataParallelEngine final : public Engine {
  private:
   int ranks() const { return parts_.trainer.communicator->size(); }
   void overlap_forward(parallel::ReducerOptions& options);
-  double forward_backward(const StepWork& work);
+  void begin_capture();
+  // What the model is given of the step's batches, where the kernels are.
+  std::vector<nn::ChainInput> inputs(const StepWork& work);
+  void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs);
+  double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss_sum);
+  nn::StepOptions step_options(const StepWork& work) const;
+  void captured_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
 
   const EngineParts parts_;
   Task& task_;
   AskingDispatcher dispatcher_;
   nn::Context context_;
-  kernels::StepState step_state_;
+  nn::StepStateMemory step_state_;
   nn::LossScaler scaler_;
   std::unique_ptr<nn::MasterWeights> weights_;
   // From prepare_training() on.
@@ -51,6 +62,13 @@ class DataParallelEngine final : public Engine {
   // but gradients, which are under way meanwhile. Else null.
   std::unique_ptr<EarlyForward> early_;
   std::unique_ptr<collectives::Communicator> beside_;
+  // Losses of a step's microbatches, [gradient_accumulation_steps] f32: graphs write them again.
+  Tensor losses_;
+  std::size_t microbatches_ = 0;              // of the last step
+  std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
+  bool step_open_ = false;                    // the last one failed between its two ends
+  // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
+  std::map<std::string, nn::StagedInputs> staged_;
   std::int64_t step_number_ = 0;
   bool warned_overflow_ = false;
 };

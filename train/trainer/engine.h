@@ -74,6 +74,8 @@ class Engine {
   // Ends updates that run behind a forward: before anything but a step reads weights or optimizer
   // state. The gradients' norm, where there were such updates.
   virtual std::optional<double> settle() { return std::nullopt; }
+  // How steps are captured, once they are; empty: they are not.
+  virtual std::string describe_capture() { return {}; }
   // Of gradients' way over the ranks since prepare_training(); none where it is not measured.
   virtual std::optional<parallel::ReducerStatistics> reduced() const { return std::nullopt; }
 

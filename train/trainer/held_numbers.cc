@@ -1,9 +1,9 @@
 #include "shoal/train/trainer/held_numbers.h"
 
-#include <cstring>
 #include <filesystem>
 #include <map>
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -37,8 +37,21 @@ void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& ker
   }
 }
 
-void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into) {
-  for (const HeldNumbers& part : into) checkpoint.read(part.held, part.tensor.view());
+void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
+                Stream stream) {
+  const auto host = make_host_memory();
+  for (const HeldNumbers& part : into) {
+    if (part.tensor.device().is_cpu()) {
+      checkpoint.read(part.held, part.tensor.view());
+      continue;
+    }
+    const Tensor read =
+        Tensor::empty(part.tensor.shape(), part.tensor.dtype(), *host, MemoryTag::workspace);
+    checkpoint.read(part.held, read.view());
+    DeviceBackend& backend = device_backend(stream.device.type);
+    backend.copy(part.tensor.view().data, read.const_view().data, read.bytes(), stream);
+    backend.synchronize(stream);
+  }
 }
 
 [[noreturn]] void refuse_without_optimizer(const std::string& directory, const std::string& what) {
@@ -51,7 +64,8 @@ void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers
 
 void read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
                   std::span<const HeldNumbers> into) {
-  if (is_in_parts(directory)) return read_parts(ShardedCheckpoint::open(directory), into);
+  if (is_in_parts(directory))
+    return read_parts(ShardedCheckpoint::open(directory), into, kernels.stream());
   std::multimap<std::string, const HeldNumbers*> by_name;
   for (const HeldNumbers& part : into) by_name.emplace(part.held.name, &part);
   task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
@@ -66,7 +80,7 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
     const auto checkpoint = ShardedCheckpoint::open(directory);
     for (const HeldNumbers& part : into)
       if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
-    return read_parts(checkpoint, into);
+    return read_parts(checkpoint, into, kernels.stream());
   }
   const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
   if (!fs::exists(path)) refuse_without_optimizer(directory, file_name);
@@ -81,16 +95,27 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
   }
 }
 
-std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& memory) {
+namespace {
+
+Tensor copied_to_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
+  Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype(), host, MemoryTag::workspace);
+  nn::copy_to_host(copy.view().data, tensor, stream);
+  return copy;
+}
+
+}  // namespace
+
+std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
+                                Stream stream) {
   std::vector<HeldNumbers> copies;
   copies.reserve(tensors.size());
-  for (const HeldNumbers& part : tensors) {
-    Tensor copy =
-        Tensor::empty(part.tensor.shape(), part.tensor.dtype(), memory, MemoryTag::workspace);
-    std::memcpy(copy.view().data, part.tensor.const_view().data, part.tensor.bytes());
-    copies.push_back({part.held, std::move(copy)});
-  }
+  for (const HeldNumbers& part : tensors)
+    copies.push_back({part.held, copied_to_host(part.tensor, host, stream)});
   return copies;
+}
+
+Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
+  return tensor.device().is_cpu() ? tensor : copied_to_host(tensor, host, stream);
 }
 
 void write_held(const std::string& directory, int rank, int ranks,

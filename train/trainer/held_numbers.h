@@ -27,8 +27,12 @@ void read_weights(const std::string& directory, Task& task, kernels::Kernels& ke
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
                     std::span<const HeldNumbers> into);
 
-// Copies of `tensors`, each in memory of its own (MemoryTag::workspace).
-std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& memory);
+// Copies of `tensors` in host memory, each of its own (MemoryTag::workspace). `stream` is the one
+// that they are written on; waited for.
+std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
+                                Stream stream);
+// `tensor` itself in host memory; else a copy there.
+Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 // Rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,
                 std::span<const HeldNumbers> tensors);

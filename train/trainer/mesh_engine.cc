@@ -97,10 +97,11 @@ MeshEngine::MeshEngine(const EngineParts& parts)
       smp_(read_mp_parameters(parts.arguments, parts.trainer.communicator->size())),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement) {
   const TrainingArguments& a = parts_.arguments;
   context_.random.seed = static_cast<std::uint64_t>(a.seed);
-  context_.random.state = &step_state_;
+  context_.random.state = step_state_.pointer();
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
   parallel::ParallelOptions options = parallel::parallel_options(smp_);
   options.dtype = compute_dtype(a);
@@ -181,7 +182,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
                                         const nn::LossOptions& loss) const {
   const std::int64_t pieces = smp_.microbatches, parts = model_->batch_parts();
   const std::int64_t stride = context_.random.sample_stride;
-  MemoryResource& memory = context_.memory();
+  MemoryResource& memory = parts_.trainer.host();
   std::vector<Microbatch> all;
   for (const Batch& batch : batches) {
     nn::ChainInput input = filled_up(task_.chain_input(batch, memory), pieces * parts, memory);
@@ -212,7 +213,7 @@ StepDone MeshEngine::step(const StepWork& work) {
   }
   const TraceSpan span(tracer, "step", "optimizer");
   done.outcome = optimizer_->step(
-      step_state_,
+      *step_state_,
       {.learning_rate = work.learning_rate, .max_gradient_norm = parts_.arguments.max_grad_norm});
   return done;
 }
@@ -248,10 +249,12 @@ std::vector<HeldNumbers> MeshEngine::moments(Which which) const {
 }
 
 Engine::Write MeshEngine::snapshot(bool with_optimizer) {
-  MemoryResource& memory = context_.memory();
-  auto copy = std::make_shared<std::vector<HeldNumbers>>(copied(weights(Which::written), memory));
+  MemoryResource& host = parts_.trainer.host();
+  const Stream stream = context_.stream;
+  auto copy =
+      std::make_shared<std::vector<HeldNumbers>>(copied(weights(Which::written), host, stream));
   if (with_optimizer)
-    for (HeldNumbers& moment : copied(moments(Which::written), memory))
+    for (HeldNumbers& moment : copied(moments(Which::written), host, stream))
       copy->push_back(std::move(moment));
   return [copy, task = &task_, rank = mesh_.world().rank(),
           ranks = mesh_.world().size()](const std::string& directory) {
@@ -268,7 +271,9 @@ void MeshEngine::load_weights(const std::string& directory) {
 
 void MeshEngine::load_optimizer(const std::string& directory, std::int64_t updates) {
   read_optimizer(directory, context_.kernels(), moments(Which::held));
-  step_state_.step = static_cast<std::uint32_t>(updates);
+  kernels::StepState state = step_state_.read();
+  state.step = static_cast<std::uint32_t>(updates);
+  step_state_.write(state);
 }
 
 // Through files in parts, a tensor at a time: no rank ever holds the model.
@@ -285,15 +290,18 @@ void MeshEngine::save_model(const std::string& directory) {
                   "choose another --output_dir or its permissions");
   }
   world.barrier()->wait();
-  write_held(in_parts, world.rank(), world.size(), weights(Which::written));
+  std::vector<HeldNumbers> written = weights(Which::written);
+  for (HeldNumbers& one : written)
+    one.tensor = on_host(one.tensor, parts_.trainer.host(), context_.stream);
+  write_held(in_parts, world.rank(), world.size(), written);
   world.barrier()->wait();
   if (world.rank() != 0) return;
   const auto checkpoint = ShardedCheckpoint::open(in_parts);
   Tensor whole;
   task_.save(directory, [&](const nn::Parameter& parameter) {
     whole = {};
-    whole =
-        Tensor::empty(parameter.whole_shape(), DType::f32, context_.memory(), MemoryTag::workspace);
+    whole = Tensor::empty(parameter.whole_shape(), DType::f32, parts_.trainer.host(),
+                          MemoryTag::workspace);
     checkpoint.read(whole_tensor(parameter.name(), parameter.whole_shape(), DType::f32),
                     whole.view());
     return whole.const_view();

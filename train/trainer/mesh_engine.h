@@ -54,7 +54,7 @@ class MeshEngine final : public Engine {
   Task& task_;
   nn::DirectDispatcher dispatcher_;
   nn::Context context_;
-  kernels::StepState step_state_;
+  nn::StepStateMemory step_state_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // from prepare_training() on

@@ -58,7 +58,7 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
                                          .seed = static_cast<std::uint64_t>(args.order_seed()),
                                          .drop_last = args.dataloader_drop_last});
   return std::make_unique<Loader>(
-      parts.train_dataset, parts.collator, std::move(sampler), *parts.memory,
+      parts.train_dataset, parts.collator, std::move(sampler), parts.host(),
       LoaderOptions{.batch_size = args.per_device_train_batch_size * share.devices,
                     .num_workers = static_cast<int>(args.dataloader_num_workers),
                     .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor),
@@ -365,6 +365,8 @@ std::vector<std::string> Trainer::header() const {
   append(impl_->engine->describe_gradients());
   return lines;
 }
+
+std::string Trainer::describe_capture() const { return impl_->engine->describe_capture(); }
 
 std::vector<std::string> Trainer::memory_report() const {
   std::vector<std::string> lines;

@@ -19,6 +19,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/capture/planned_memory.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/trace/trace.h"
 #include "shoal/train/checkpoint/trainer_state.h"
@@ -34,7 +35,11 @@ namespace shoal {
 struct TrainerParts {
   Task* task = nullptr;  // its module need not have values yet
   kernels::Kernels* kernels = nullptr;
-  CountingMemory* memory = nullptr;
+  CountingMemory* memory = nullptr;  // of the kernels' device
+  // Where batches and copies for checkpoints are; null: `memory`, which must be the host's then.
+  MemoryResource* host_memory = nullptr;
+  // Below `memory` and what the kernels take scratch from; null: steps are not captured.
+  nn::PlannedMemory* planned_memory = nullptr;
   collectives::Communicator* communicator = nullptr;
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;  // eval: optional
   std::shared_ptr<const Collator> collator;
@@ -44,6 +49,8 @@ struct TrainerParts {
   Tracer* tracer = nullptr;  // optional
   // Non-zero on any rank: all of them save and stop before their next step.
   const std::atomic<int>* stop_signal = nullptr;
+
+  MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }
 };
 
 struct TrainResult {
@@ -77,6 +84,7 @@ class Trainer {
   std::int64_t parameter_count() const;
   // What a run is, line by line, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
+  std::string describe_capture() const;            // what step capture came to; empty: nothing
   std::vector<std::string> memory_report() const;  // bytes by tag: current and peak
 
  private:

@@ -24,7 +24,7 @@ nlohmann::ordered_json Trainer::Impl::evaluate() {
   std::optional<Loader> eval_loader;
   if (sampler->samples() > 0) {
     eval_loader.emplace(
-        parts.eval_dataset, parts.collator, std::move(sampler), *parts.memory,
+        parts.eval_dataset, parts.collator, std::move(sampler), parts.host(),
         LoaderOptions{.batch_size = batch_size,
                       .num_workers = static_cast<int>(args.dataloader_num_workers),
                       .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor)});

@@ -45,7 +45,10 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
                        Outcome& outcome, std::atomic<int>& signal) {
   return [&](const World& world, Store& store) {
     auto host = make_host_memory();
-    CountingMemory memory(*host);
+    PoolMemory pool(*host);
+    nn::PlannedMemory planned(pool, *host);
+    const bool captures = arguments.step_capture == StepCaptureMode::on;
+    CountingMemory memory(captures ? static_cast<MemoryResource&>(planned) : *host);
     const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory});
     const auto communicator = collectives::make_communicator(world, store);
     CausalLmTask task(options.config, nullptr,
@@ -64,6 +67,7 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     parts.task = &task;
     parts.kernels = kernels.get();
     parts.memory = &memory;
+    if (captures) parts.planned_memory = &planned;
     parts.communicator = communicator.get();
     parts.train_dataset = std::make_shared<ToyDataset>(options.samples, 7U);
     if (options.eval_samples > 0)

@@ -17,6 +17,7 @@ using test::run;
 using test::RunOptions;
 using test::toy_arguments;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::TemporaryDirectory;
 
 TEST(Trainer, LearnsAndRepeatsToTheBit) {
@@ -119,6 +120,30 @@ TEST(Trainer, LoaderWorkersChangeNothing) {
   const auto none = run(arguments);
   arguments.dataloader_num_workers = 3;
   EXPECT_EQ(none.main.losses, run(arguments).main.losses);
+}
+
+TEST(Trainer, StepCaptureChangesNothing) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output / "off");
+  arguments.gradient_accumulation_steps = 2;
+  arguments.eval_strategy = Interval::steps;
+  arguments.eval_steps = 9;
+  RunOptions options;
+  options.eval_samples = 7;
+  const auto direct = run(arguments, options);
+  arguments.output_dir = output / "on";
+  arguments.step_capture = StepCaptureMode::on;
+  const auto planned = run(arguments, options);
+  EXPECT_EQ(planned.main.losses, direct.main.losses);
+  EXPECT_EQ(planned.main.norms, direct.main.norms);
+  EXPECT_EQ(planned.result.train_loss, direct.result.train_loss);
+  EXPECT_THAT(planned.main.messages, HasSubstr("step capture: a plan with"));
+  EXPECT_THAT(planned.main.messages, Not(HasSubstr("differs")));
+  EXPECT_THAT(direct.main.messages, Not(HasSubstr("step capture")));
+  // Of several ranks' steps none is captured, and that is said.
+  options.ranks = 2;
+  arguments.output_dir = output / "two";
+  EXPECT_THAT(run(arguments, options).main.messages, HasSubstr("step_capture is for one rank"));
 }
 
 TEST(Trainer, GradientCheckpointingChangesNothing) {
