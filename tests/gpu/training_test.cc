@@ -1,0 +1,287 @@
+// Training on real device memory: the CPU's losses, the same bits twice, no synchronisation within
+// a step, and captured steps that change nothing.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gpu.h"
+#include "support/golden.h"
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/optim/master_weights.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+Gpt2Config tiny(double dropout) {
+  Gpt2Config config;
+  config.vocab_size = 211;
+  config.n_positions = 40;
+  config.n_embd = 64;
+  config.n_layer = 3;
+  config.n_head = 4;
+  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = dropout;
+  return config;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::vector<float>> masters;
+  DeviceStatistics before, after;  // of the driver, around the last steps
+  StepCapture::Statistics captured;
+};
+
+struct Options {
+  Device device = Device::cuda(0);
+  DType dtype = DType::f32;
+  double dropout = 0.1;
+  int steps = 20;
+  bool capture = false;
+};
+
+// A world of one: kernels, memory under a pool, a model and its optimizer.
+class Trainer {
+ public:
+  explicit Trainer(const Options& options)
+      : options_(options),
+        upstream_(make_device_memory(options.device)),
+        pool_(*upstream_),
+        planned_(pool_, *upstream_),
+        kernels_(options.device.is_cpu()
+                     ? kernels::make_cpu_kernels({.threads = 2, .memory = &planned_})
+                     : kernels::make_cuda_kernels(
+                           {.device = options.device, .memory = &planned_, .cache_directory = {}})),
+        context_(*kernels_, planned_, dispatcher_),
+        state_(*kernels_, planned_),
+        model_(tiny(options.dropout)) {
+    context_.random.state = state_.pointer();
+    model_.materialize(context_, DType::f32);
+    const auto parameters = model_.parameters();
+    masters_.emplace(parameters, options.dtype, *kernels_, planned_);
+    allocate_gradients(context_, parameters);
+    optimizer_ = make_adamw(*kernels_, planned_, masters_->segments(), {.weight_decay = 0.1});
+    ids_ = context_.empty({kRows, kLength}, DType::i32, MemoryTag::data);
+    targets_ = context_.empty({kRows, kLength}, DType::i32, MemoryTag::data);
+    losses_ = context_.empty({options.steps}, DType::f32, MemoryTag::data);
+    if (options.capture)
+      capture_.emplace(*kernels_, planned_, StepCaptureOptions{.warmup = 3, .say = {}});
+  }
+
+  Trained run() {
+    Trained out;
+    DeviceBackend& backend = device_backend(options_.device.type);
+    // One tensor for the step's loss, whose address stays: captured steps write there.
+    const Tensor loss = context_.empty({1}, DType::f32, MemoryTag::data);
+    for (int step = 0; step < options_.steps; ++step) {
+      if (step == options_.steps - 5) out.before = backend.statistics();
+      give_batch(step);
+      optimizer_->set_step(*state_, step_options_);
+      const auto work = [&] {
+        for (Parameter* parameter : model_.parameters()) parameter->clear_gradient();
+        Tape tape;
+        context_.tape = &tape;
+        const LossOutput made =
+            model_.forward(context_, ids_, targets_, {.loss_scale = 1.0f / (kRows * kLength)});
+        context_.tape = nullptr;
+        context_.kernels().elementwise().cast(made.loss_sum, loss.view(), context_.stream);
+        tape.backward(context_, made.loss);
+        optimizer_->queue_step(*state_, step_options_);
+      };
+      if (capture_)
+        capture_->run("step", work);
+      else
+        work();
+      context_.kernels().elementwise().cast(loss.const_view(), losses_.narrowed(0, step, 1).view(),
+                                            context_.stream);
+    }
+    out.after = backend.statistics();
+    std::vector<float> losses(static_cast<std::size_t>(options_.steps));
+    copy_to_host(losses.data(), losses_, context_.stream);
+    for (const float sum : losses)
+      out.losses.push_back(static_cast<double>(sum) / (kRows * kLength));
+    for (const NamedTensor& master : masters_->masters()) {
+      out.masters.emplace_back(static_cast<std::size_t>(master.tensor.count()));
+      copy_to_host(out.masters.back().data(), master.tensor, context_.stream);
+    }
+    if (capture_) out.captured = capture_->statistics();
+    return out;
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 4, kLength = 33;
+  const StepOptions step_options_{.learning_rate = 3e-3, .max_gradient_norm = 1};
+
+  // Into the same tensors each step, from memory that a copy need not wait for.
+  void give_batch(int step) {
+    const auto bytes = static_cast<std::size_t>(kRows * kLength) * sizeof(std::int32_t);
+    // Each step has its own pinned bytes: the copies may still be on their way.
+    Buffer& pinned = batches_.emplace_back(*pinned_, 2 * bytes, MemoryTag::data);
+    auto* values = static_cast<std::int32_t*>(pinned.data());
+    auto random = static_cast<std::uint32_t>(step + 1) * 2654435761u;
+    for (std::int64_t i = 0; i < 2 * kRows * kLength; ++i) {
+      random = random * 1664525u + 1013904223u;
+      // Targets follow from ids, so that there is something to learn.
+      values[i] = i < kRows * kLength ? static_cast<std::int32_t>(random >> 8) % 211
+                                      : (values[i - kRows * kLength] * 3 + 1) % 211;
+    }
+    DeviceBackend& backend = device_backend(options_.device.type);
+    backend.copy(ids_.view().data, values, bytes, context_.stream);
+    backend.copy(targets_.view().data, values + kRows * kLength, bytes, context_.stream);
+  }
+
+  Options options_;
+  std::unique_ptr<MemoryResource> pinned_storage_ = make_pinned_memory();
+  std::unique_ptr<PoolMemory> pinned_ = std::make_unique<PoolMemory>(*pinned_storage_);
+  std::vector<Buffer> batches_;
+  std::unique_ptr<MemoryResource> upstream_;
+  PoolMemory pool_;
+  PlannedMemory planned_;
+  std::unique_ptr<kernels::Kernels> kernels_;
+  DirectDispatcher dispatcher_;
+  Context context_;
+  StepStateMemory state_;
+  Gpt2 model_;
+  std::optional<MasterWeights> masters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tensor ids_, targets_, losses_;
+  std::optional<StepCapture> capture_;
+};
+
+Trained train(const Options& options) { return Trainer(options).run(); }
+
+void expect_same(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  for (std::size_t i = 0; i < a.masters.size(); ++i)
+    EXPECT_EQ(
+        std::memcmp(a.masters[i].data(), b.masters[i].data(), a.masters[i].size() * sizeof(float)),
+        0)
+        << "master " << i;
+}
+
+// Dropout is the CPU's, element for element: otherwise losses would part at the first step.
+TEST(GpuTraining, HasTheLossesOfTheCpu) {
+  SHOAL_NEEDS_GPU();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Trained cpu = train({.device = Device::cpu(), .dtype = dtype});
+    const Trained gpu = train({.dtype = dtype});
+    for (std::size_t step = 0; step < cpu.losses.size(); ++step)
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step],
+                  (dtype == DType::f32 ? 1e-4 : 2e-2) * cpu.losses[step])
+          << to_string(dtype) << " step " << step;
+    EXPECT_LT(gpu.losses.back(), gpu.losses.front());
+  }
+}
+
+TEST(GpuTraining, TwiceIsTheSameBits) {
+  SHOAL_NEEDS_GPU();
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    SCOPED_TRACE(to_string(dtype));
+    expect_same(train({.dtype = dtype}), train({.dtype = dtype}));
+  }
+}
+
+TEST(GpuTraining, CapturedStepsAreTheSameBits) {
+  SHOAL_NEEDS_GPU();
+  for (const double dropout : {0.0, 0.1}) {
+    const Trained plain = train({.dtype = DType::bf16, .dropout = dropout});
+    const Trained captured = train({.dtype = DType::bf16, .dropout = dropout, .capture = true});
+    EXPECT_GT(captured.captured.replayed, 0);
+    expect_same(plain, captured);
+  }
+}
+
+TEST(GpuTraining, SteadyStepsAskNothingOfTheDriver) {
+  SHOAL_NEEDS_GPU();
+  for (const bool capture : {false, true}) {
+    const Trained run = train({.dtype = DType::bf16, .capture = capture});
+    EXPECT_EQ(run.after.synchronizations, run.before.synchronizations) << capture;
+    EXPECT_EQ(run.after.blocking_copies, run.before.blocking_copies) << capture;
+    // Pinned memory for the test's own batches aside: at most one block a step.
+    EXPECT_LE(run.after.allocations - run.before.allocations, 5) << capture;
+    EXPECT_EQ(run.after.deallocations, run.before.deallocations) << capture;
+  }
+}
+
+class GpuGolden : public ::testing::TestWithParam<std::pair<const char*, DType>> {};
+
+// PyTorch's losses and gradients (tools/golden/make_gpt2.py), on device memory.
+TEST_P(GpuGolden, LossAndGradients) {
+  SHOAL_NEEDS_GPU();
+  const auto [name, dtype] = GetParam();
+  const bool bf16 = dtype == DType::bf16;
+  const std::string directory = testing::golden_path(std::string("gpt2/") + name);
+  const auto upstream = make_device_memory(Device::cuda(0));
+  PoolMemory pool(*upstream);
+  const auto table = kernels::make_cuda_kernels(
+      {.device = Device::cuda(0), .memory = &pool, .cache_directory = {}});
+  DirectDispatcher dispatcher;
+  Context context(*table, pool, dispatcher);
+  Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
+  model.materialize(context, dtype);
+  load_gpt2_weights(directory, model, assign_values(context));
+  allocate_gradients(context, model.parameters());
+  const auto file = SafetensorsFile::open(directory + "/case_f32.safetensors");
+  const auto values = [&](const char* tensor) {
+    const Tensor stored = file->tensor(tensor);
+    std::vector<std::int32_t> all;
+    for (std::int64_t i = 0; i < stored.count(); ++i)
+      all.push_back(stored.dtype() == DType::i64
+                        ? static_cast<std::int32_t>(stored.const_data<std::int64_t>()[i])
+                        : stored.const_data<std::int32_t>()[i]);
+    return all;
+  };
+  const Shape shape = file->tensor("input_ids").shape();
+  const std::vector<std::int32_t> labels = values("labels");
+  std::vector<std::int32_t> targets(labels.size(), -100);
+  std::int64_t valid = 0;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if ((i + 1) % static_cast<std::size_t>(shape[1]) != 0) targets[i] = labels[i + 1];
+    valid += targets[i] >= 0;
+  }
+  for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
+  Tape tape;
+  context.tape = &tape;
+  const LossOutput out =
+      model.forward(context, context.upload(values("input_ids").data(), shape, DType::i32),
+                    context.upload(targets.data(), shape, DType::i32),
+                    {.loss_scale = 1.0f / static_cast<float>(valid)});
+  context.tape = nullptr;
+  tape.backward(context, out.loss);
+  EXPECT_TRUE(
+      testing::close_relative("loss", context.read(out.loss_sum) / static_cast<double>(valid),
+                              *file->tensor("loss").const_data<float>(), bf16 ? 2e-2 : 1e-5));
+  std::vector<Tensor> expected;
+  std::vector<ConstView> views;
+  for (const Parameter* parameter : model.parameters()) {
+    expected.push_back(file->tensor("grad." + parameter->name()));
+    views.push_back(expected.back().const_view());
+  }
+  const double floor = (bf16 ? 0.05 : 1e-3) * testing::global_norm_of(views);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    const Tensor& gradient = model.parameters()[i]->gradient;
+    std::vector<float> host(static_cast<std::size_t>(gradient.count()));
+    copy_to_host(host.data(), gradient, context.stream);
+    EXPECT_TRUE(testing::close_in_norm(model.parameters()[i]->name(),
+                                       {host.data(), gradient.shape(), DType::f32}, views[i],
+                                       bf16 ? 2e-2 : 1e-4, floor));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, GpuGolden,
+    ::testing::Values(std::pair{"tiny", DType::f32}, std::pair{"odd", DType::f32},
+                      std::pair{"k31", DType::f32}, std::pair{"tiny", DType::bf16},
+                      std::pair{"odd", DType::bf16}, std::pair{"k31", DType::bf16}),
+    [](const auto& test) {
+      return std::string(test.param.first) + "_" + std::string(to_string(test.param.second));
+    });
+
+}  // namespace
+}  // namespace shoal::nn
