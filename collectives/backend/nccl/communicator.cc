@@ -1,5 +1,6 @@
 // Whole collectives from NCCL, on the caller's CUDA streams.
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include <fmt/ranges.h>
@@ -225,7 +226,18 @@ class NcclCommunicator final : public CallCommunicator {
       return ncclCommSplit(handle, plan.ranks.empty() ? NCCL_SPLIT_NOCOLOR : plan.color, plan.rank,
                            &part, &config);
     });
-    if (!part) return nullptr;
+    if (plan.ranks.empty()) return nullptr;
+    // NCCL sets it from a thread of its own, after the parent has said that it is done (2.28).
+    const Deadline deadline = Deadline::in_seconds(deadline_seconds());
+    while (!std::atomic_ref(part).load()) {
+      comm_->check("split");
+      if (deadline.passed())
+        comm_->fail(Error(ErrorCode::timeout, "nccl: ncclCommSplit gave no communicator",
+                          "NCCL_DEBUG=INFO says more")
+                        .at_rank(rank())
+                        .in_operation("split"));
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
     const std::string prefix =
         fmt::format("{}/split/{}/{}", comm_->prefix(), plan.ordinal, plan.color);
     return std::make_unique<NcclCommunicator>(

@@ -34,7 +34,7 @@ ncclDataType_t nccl_type(DType dtype) {
 // An NCCL reduction; of premultiplied_sum made for this call, and destroyed when it is launched.
 class NcclReduction {
  public:
-  NcclReduction(const Call& call, ncclComm_t comm) : comm_(comm) {
+  NcclReduction(const Call& call, ncclComm_t comm, int size) : comm_(comm) {
     switch (call.op) {
       case ReduceOp::sum:
         break;
@@ -48,7 +48,8 @@ class NcclReduction {
         op_ = ncclMax;
         break;
       case ReduceOp::avg:
-        op_ = ncclAvg;
+        // Of one rank NCCL 2.28 left the result as it was (seen on an H200).
+        if (size > 1) op_ = ncclAvg;
         break;
       case ReduceOp::premultiplied_sum:
         made_ = true;
@@ -97,7 +98,7 @@ class Launch {
         element_(static_cast<std::int64_t>(size_of(call.dtype))) {}
 
   ncclResult_t reduce() const {
-    const NcclReduction reduction(call_, comm_);
+    const NcclReduction reduction(call_, comm_, size_);
     if (reduction.result() != ncclSuccess) return reduction.result();
     const auto count = static_cast<std::size_t>(call_.count);
     switch (call_.operation) {
