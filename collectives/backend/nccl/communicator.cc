@@ -66,7 +66,8 @@ class NcclMemory final : public MemoryResource {
       const CurrentCudaDevice current(device_);
       device_backend(DeviceType::cuda).synchronize({device_, stream.handle});  // not stream-ordered
       ncclMemFree(pointer);
-    } catch (const Error&) {  // the device is lost, and its memory with it
+    } catch (
+        const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, its memory with it
     }
     if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
   }
@@ -90,7 +91,8 @@ class NcclRegistration final : public Registration {
     try {
       comm_->run("ncclCommDeregister",
                  [&](ncclComm_t handle) { return ncclCommDeregister(handle, handle_); });
-    } catch (const Error&) {  // the communicator has failed, and its registrations with it
+    } catch (
+        const Error&) {  // NOLINT(bugprone-empty-catch): it has failed, with what it registered
     }
   }
 
@@ -156,7 +158,7 @@ class NcclCommunicator final : public CallCommunicator {
                                       ? describe(calls.front())
                                       : fmt::format("a group of {} calls, the first {}",
                                                     calls.size(), describe(calls.front()));
-    comm_->run(to_string(calls.front().operation).data(), [&](ncclComm_t handle) {
+    comm_->run(std::string(to_string(calls.front().operation)).c_str(), [&](ncclComm_t handle) {
       ncclResult_t result = ncclGroupStart();
       for (const Call& call : calls) {
         if (result != ncclSuccess) break;

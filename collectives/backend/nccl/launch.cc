@@ -180,12 +180,11 @@ class Launch {
 
 // Row by row; only this rank's own row and column are known, and read.
 Exchange unequal(const Call& call, int rank, int size) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(size) * static_cast<std::size_t>(size));
-  for (int peer = 0; peer < size; ++peer) {
-    counts[static_cast<std::size_t>(peer * size + rank)] =
-        call.recv_counts[static_cast<std::size_t>(peer)];
-    counts[static_cast<std::size_t>(rank * size + peer)] =
-        call.counts[static_cast<std::size_t>(peer)];
+  const auto width = static_cast<std::size_t>(size), own = static_cast<std::size_t>(rank);
+  std::vector<std::int64_t> counts(width * width);
+  for (std::size_t peer = 0; peer < width; ++peer) {
+    counts[peer * width + own] = call.recv_counts[peer];
+    counts[own * width + peer] = call.counts[peer];
   }
   return Exchange::all_to_all_v(size, counts);
 }
