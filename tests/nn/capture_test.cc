@@ -288,7 +288,7 @@ TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
   // Nor can a step whose memory is another each time.
   Toy other;
-  for (int i = 0; i < 6; ++i) other.step(2, static_cast<std::size_t>(256 * (i + 1)), false);
+  for (std::size_t i = 1; i <= 6; ++i) other.step(2, 256 * i, false);
   EXPECT_EQ(other.y, 12);
   EXPECT_EQ(other.backend.launched, 0);
   EXPECT_THAT(other.said, ElementsAre(HasSubstr("the step's memory differs")));

@@ -66,8 +66,7 @@ class NcclMemory final : public MemoryResource {
       const CurrentCudaDevice current(device_);
       device_backend(DeviceType::cuda).synchronize({device_, stream.handle});  // not stream-ordered
       ncclMemFree(pointer);
-    } catch (
-        const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, its memory with it
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost
     }
     if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
   }
@@ -91,8 +90,7 @@ class NcclRegistration final : public Registration {
     try {
       comm_->run("ncclCommDeregister",
                  [&](ncclComm_t handle) { return ncclCommDeregister(handle, handle_); });
-    } catch (
-        const Error&) {  // NOLINT(bugprone-empty-catch): it has failed, with what it registered
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the communicator is lost
     }
   }
 
