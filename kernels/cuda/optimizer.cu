@@ -375,7 +375,7 @@ int grid_of_elements(std::int64_t count, int multiprocessors) {
 template <int capacity>
 cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
                          cudaStream_t stream) {
-  // Not <<<>>>, whose stub copies the table once more.
+  // Not <<<>>>: what nvcc makes of it on the host copies the table once more.
   void* arguments[] = {const_cast<AdamWTable<capacity>*>(&table)};
   return cudaLaunchKernel(adamw_kernel<capacity>, dim3(grid(table.chunks, multiprocessors)),
                           dim3(kThreads), arguments, 0, stream);
