@@ -6,7 +6,7 @@
 
 namespace shoal::kernels {
 
-enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf };
+enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf, tanh, relu };
 
 struct MatmulArgs {
   ConstView a;  // [.., K] seen as [M, K]; transpose_a: [K, M]. f32, bf16 or f16

@@ -41,6 +41,18 @@ struct GeluErfOp {
     return hn::Mul(dy, gelu_erf_derivative(x));
   }
 };
+struct TanhOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return tanh_of(x); }
+  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
+    return hn::Mul(dy, tanh_derivative(x));
+  }
+};
+struct ReluOp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return at_least(0.0f, x); }
+  HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
+    return hn::IfThenElseZero(hn::Gt(x, hn::Zero(kFloat)), dy);
+  }
+};
 
 // map() over untyped tensors of one dtype.
 template <class Op, class... In>
@@ -99,6 +111,10 @@ void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, voi
 void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
   if (kind == Activation::gelu_tanh)
     map_all(dtype, count, GeluTanhOp{}, out, x);
+  else if (kind == Activation::tanh)
+    map_all(dtype, count, TanhOp{}, out, x);
+  else if (kind == Activation::relu)
+    map_all(dtype, count, ReluOp{}, out, x);
   else if (dtype == DType::bf16)
     map_all(dtype, count, GeluErfOp<Precision::bf16>{}, out, x);
   else
@@ -109,6 +125,10 @@ void ActivationBackward(Activation kind, DType dtype, const void* x, const void*
                         std::int64_t count) {
   if (kind == Activation::gelu_tanh)
     map_all(dtype, count, GeluTanhOp{}, dx, x, dy);
+  else if (kind == Activation::tanh)
+    map_all(dtype, count, TanhOp{}, dx, x, dy);
+  else if (kind == Activation::relu)
+    map_all(dtype, count, ReluOp{}, dx, x, dy);
   else
     map_all(dtype, count, GeluErfOp<Precision::f32>{}, dx, x, dy);
 }

@@ -216,6 +216,24 @@ HWY_INLINE FloatVec gelu_tanh_derivative(FloatVec x) {
   return hn::MulAdd(hn::Mul(hn::Mul(e, s), s), hn::Mul(bounded, slope), s);
 }
 
+// An odd polynomial near 0 (Cephes), 1 - 2 e / (1 + e) with e = e^(-2 |x|) beyond, 1 from 10 on.
+HWY_INLINE FloatVec tanh_of(FloatVec x) {
+  static constexpr float kNear[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
+                                    2.06390887954e-2f, -5.70498872745e-3f};
+  const FloatVec size = hn::Abs(x), bounded = at_most(10.0f, size), one = floats(1.0f);
+  const FloatVec e = exp_within_87(hn::Mul(floats(-2.0f), bounded));
+  const FloatVec far = hn::Sub(one, hn::Div(hn::Add(e, e), hn::Add(one, e)));
+  const FloatVec square = hn::Mul(x, x);
+  const FloatVec near = hn::MulAdd(hn::Mul(polynomial(square, kNear), square), x, x);
+  return hn::IfThenElse(hn::Lt(size, floats(0.625f)), near, hn::CopySign(far, x));
+}
+// 1 / cosh(x)^2 = 4 e / (1 + e)^2, without cancellation.
+HWY_INLINE FloatVec tanh_derivative(FloatVec x) {
+  const FloatVec e = exp_within_87(hn::Mul(floats(-2.0f), at_most(43.0f, hn::Abs(x))));
+  const FloatVec s = hn::Div(floats(2.0f), hn::Add(floats(1.0f), e));
+  return hn::Mul(hn::Mul(e, s), s);
+}
+
 }  // namespace shoal::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

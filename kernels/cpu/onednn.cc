@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "shoal/kernels/cpu/narrow_product.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -100,6 +101,10 @@ OneDnnGemm::Primitive& OneDnnGemm::primitive(const GemmProblem& p) {
     after.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
   if (p.activation == Activation::gelu_erf)
     after.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_erf, 0, 0);
+  if (p.activation == Activation::tanh)
+    after.append_eltwise(1.0f, dnnl::algorithm::eltwise_tanh, 0, 0);
+  if (p.activation == Activation::relu)
+    after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0, 0);
   attributes.set_post_ops(after);
   const memory::desc bias = p.has_bias
                                 ? memory::desc({1, p.n}, data_type(p.bias), memory::format_tag::ab)
@@ -133,6 +138,12 @@ OneDnnGemm::Primitive& OneDnnGemm::primitive(const GemmProblem& p) {
 
 void OneDnnGemm::run(const GemmProblem& problem, const void* a, const void* b, const void* bias,
                      void* c) {
+  if (prefers_narrow_product(problem)) {
+    narrow_product(
+        problem, room_.threads, static_cast<const float*>(a), static_cast<const float*>(b),
+        problem.has_bias ? static_cast<const float*>(bias) : nullptr, static_cast<float*>(c));
+    return;
+  }
   const Team team(room_.threads);
   try {
     Primitive& p = primitive(problem);

@@ -26,7 +26,21 @@ Place place_of(const ConstView& view) {
   return attributes.type == cudaMemoryTypeHost ? Place::pinned : Place::device;
 }
 
-Gelu gelu_of(Activation kind) { return kind == Activation::gelu_tanh ? Gelu::tanh : Gelu::erf; }
+Curve curve_of(Activation kind) {
+  switch (kind) {
+    case Activation::gelu_tanh:
+      return Curve::gelu_tanh;
+    case Activation::gelu_erf:
+      return Curve::gelu_erf;
+    case Activation::tanh:
+      return Curve::tanh;
+    case Activation::relu:
+      return Curve::relu;
+    case Activation::none:
+      break;
+  }
+  SHOAL_ASSERT(false);
+}
 
 class CudaElementwise final : public ElementwiseKernels {
  public:
@@ -98,9 +112,9 @@ class CudaElementwise final : public ElementwiseKernels {
   void activation(Activation kind, ConstView x, View out, Stream stream) override {
     check::same("activation", x, out);
     if (kind == Activation::none) return cast(x, out, stream);
-    check_cuda(
-        launch_gelu(begin(stream), gelu_of(kind), x.dtype, x.data, out.data, x.shape.count()),
-        "activation");
+    check_cuda(launch_activation(begin(stream), curve_of(kind), x.dtype, x.data, out.data,
+                                 x.shape.count()),
+               "activation");
   }
 
   void activation_backward(Activation kind, ConstView x, ConstView dy, View dx,
@@ -108,8 +122,8 @@ class CudaElementwise final : public ElementwiseKernels {
     check::same("activation_backward", x, dy);
     check::same("activation_backward", x, dx);
     if (kind == Activation::none) return cast(dy, dx, stream);
-    check_cuda(launch_gelu_backward(begin(stream), gelu_of(kind), x.dtype, x.data, dy.data, dx.data,
-                                    x.shape.count()),
+    check_cuda(launch_activation_backward(begin(stream), curve_of(kind), x.dtype, x.data, dy.data,
+                                          dx.data, x.shape.count()),
                "activation_backward");
   }
 

@@ -24,15 +24,48 @@ struct FillOp {
   float value;
   __device__ float operator()() const { return value; }
 };
-template <Gelu kind>
-struct GeluOp {
+template <Curve curve>
+struct ActivationOp {
   __device__ float operator()(float x) const {
-    return kind == Gelu::tanh ? gelu_tanh(x) : gelu_erf(x);
+    if constexpr (curve == Curve::gelu_tanh)
+      return gelu_tanh(x);
+    else if constexpr (curve == Curve::gelu_erf)
+      return gelu_erf(x);
+    else if constexpr (curve == Curve::tanh)
+      return tanhf(x);
+    else
+      return at_least(0.0f, x);
   }
   __device__ float operator()(float x, float dy) const {
-    return dy * (kind == Gelu::tanh ? gelu_tanh_derivative(x) : gelu_erf_derivative(x));
+    if constexpr (curve == Curve::gelu_tanh) {
+      return dy * gelu_tanh_derivative(x);
+    } else if constexpr (curve == Curve::gelu_erf) {
+      return dy * gelu_erf_derivative(x);
+    } else if constexpr (curve == Curve::tanh) {
+      // 1 / cosh(x)^2 without cancellation
+      const float e = expf(-2.0f * fabsf(x)), s = 2.0f / (1.0f + e);
+      return dy * e * s * s;
+    } else {
+      return x > 0.0f ? dy : 0.0f;
+    }
   }
 };
+
+// Calls fn with the operation.
+template <class Fn>
+cudaError_t with_curve(Curve curve, const Fn& fn) {
+  switch (curve) {
+    case Curve::gelu_tanh:
+      return fn(ActivationOp<Curve::gelu_tanh>{});
+    case Curve::gelu_erf:
+      return fn(ActivationOp<Curve::gelu_erf>{});
+    case Curve::tanh:
+      return fn(ActivationOp<Curve::tanh>{});
+    case Curve::relu:
+      return fn(ActivationOp<Curve::relu>{});
+  }
+  return cudaErrorInvalidValue;
+}
 
 __device__ __forceinline__ std::int64_t thread_number() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -339,21 +372,21 @@ cudaError_t launch_fill(Launch at, DType dtype, float value, void* out, std::int
   });
 }
 
-cudaError_t launch_gelu(Launch at, Gelu kind, DType dtype, const void* x, void* out,
-                        std::int64_t count) {
+cudaError_t launch_activation(Launch at, Curve curve, DType dtype, const void* x, void* out,
+                              std::int64_t count) {
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return kind == Gelu::tanh ? map<1, T, T>(at, count, GeluOp<Gelu::tanh>{}, x, nullptr, out)
-                              : map<1, T, T>(at, count, GeluOp<Gelu::erf>{}, x, nullptr, out);
+    return with_curve(curve,
+                      [&](const auto& op) { return map<1, T, T>(at, count, op, x, nullptr, out); });
   });
 }
 
-cudaError_t launch_gelu_backward(Launch at, Gelu kind, DType dtype, const void* x, const void* dy,
-                                 void* dx, std::int64_t count) {
+cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, const void* x,
+                                       const void* dy, void* dx, std::int64_t count) {
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return kind == Gelu::tanh ? map<2, T, T>(at, count, GeluOp<Gelu::tanh>{}, x, dy, dx)
-                              : map<2, T, T>(at, count, GeluOp<Gelu::erf>{}, x, dy, dx);
+    return with_curve(curve,
+                      [&](const auto& op) { return map<2, T, T>(at, count, op, x, dy, dx); });
   });
 }
 

@@ -20,11 +20,11 @@ cudaError_t launch_scale(Launch at, DType from, DType to, float factor, const vo
 cudaError_t launch_convert(Launch at, DType from, DType to, const void* x, void* out,
                            std::int64_t count);
 cudaError_t launch_fill(Launch at, DType dtype, float value, void* out, std::int64_t count);
-enum class Gelu { tanh, erf };
-cudaError_t launch_gelu(Launch at, Gelu kind, DType dtype, const void* x, void* out,
-                        std::int64_t count);
-cudaError_t launch_gelu_backward(Launch at, Gelu kind, DType dtype, const void* x, const void* dy,
-                                 void* dx, std::int64_t count);
+enum class Curve { gelu_tanh, gelu_erf, tanh, relu };
+cudaError_t launch_activation(Launch at, Curve curve, DType dtype, const void* x, void* out,
+                              std::int64_t count);
+cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, const void* x,
+                                       const void* dy, void* dx, std::int64_t count);
 
 // `bias_dtype`: f32 or dtype.
 cudaError_t launch_add_bias(Launch at, DType dtype, DType bias_dtype, const void* x,

@@ -26,6 +26,10 @@ cuda::GemmActivation activation_of(Activation kind) {
       return cuda::GemmActivation::gelu_tanh;
     case Activation::gelu_erf:
       return cuda::GemmActivation::gelu_erf;
+    case Activation::tanh:
+      return cuda::GemmActivation::tanh;
+    case Activation::relu:
+      return cuda::GemmActivation::relu;
   }
   SHOAL_ASSERT(false);
 }

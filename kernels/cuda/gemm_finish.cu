@@ -21,14 +21,21 @@ __device__ inline float activate(GemmActivation kind, float x) {
   if (kind == GemmActivation::gelu_tanh)
     return x * sigmoid<T>(2 * kScale * (x + kCubic * x * x * x));
   if (kind == GemmActivation::gelu_erf) return 0.5f * x * (1.0f + erff(x * kHalfRoot));
+  if (kind == GemmActivation::tanh) return tanhf(x);
+  if (kind == GemmActivation::relu) return x < 0.0f ? 0.0f : x;
   return x;
 }
 
 template <class T>
 __device__ inline float derivative(GemmActivation kind, float x) {
   if (kind == GemmActivation::none) return 1.0f;
+  if (kind == GemmActivation::relu) return x > 0.0f ? 1.0f : 0.0f;
   // 0 or 1 beyond, and no inf times 0; NaN stays.
   x = x > 30.0f ? 30.0f : x < -30.0f ? -30.0f : x;
+  if (kind == GemmActivation::tanh) {
+    const float e = expf(-2.0f * fabsf(x)), s = 2.0f / (1.0f + e);
+    return e * s * s;
+  }
   if (kind == GemmActivation::gelu_tanh) {
     const float square = x * x, s = sigmoid<T>(2 * kScale * (x + kCubic * square * x));
     return s + 2 * x * s * (1 - s) * kScale * (1 + 3 * kCubic * square);

@@ -10,7 +10,7 @@
 
 namespace shoal::kernels::cuda {
 
-enum class GemmActivation : std::uint8_t { none, gelu_tanh, gelu_erf };
+enum class GemmActivation : std::uint8_t { none, gelu_tanh, gelu_erf, tanh, relu };
 
 // c = alpha·ab + beta·c; element (i, p) of a in group g is a[g·group + i·row + p·column].
 struct PlainProduct {

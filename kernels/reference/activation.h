@@ -1,4 +1,4 @@
-// GELU (Hendrycks & Gimpel, 2016), exact and in its tanh form, with derivatives.
+// GELU (Hendrycks & Gimpel, 2016), exact and in its tanh form, tanh and ReLU, with derivatives.
 #pragma once
 
 #include <cmath>
@@ -19,6 +19,10 @@ inline double activation(Activation kind, double x) {
       return 0.5 * x * (1 + std::tanh(kTanhGeluScale * (x + kTanhGeluCubic * x * x * x)));
     case Activation::gelu_erf:
       return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::relu:
+      return x < 0 ? 0 : x;
   }
   return x;
 }
@@ -35,6 +39,12 @@ inline double activation_derivative(Activation kind, double x) {
     case Activation::gelu_erf:
       return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +
              x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+    case Activation::tanh: {
+      const double c = std::cosh(x);
+      return 1 / (c * c);
+    }
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
   }
   return 1;
 }

@@ -166,7 +166,8 @@ TEST_P(Elementwise, Transpose) {
 }
 
 TEST_P(Elementwise, Activations) {
-  for (const Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
+  for (const Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
+                                Activation::tanh, Activation::relu})
     for (const DType dtype : kTrainingDTypes)
       for (const std::int64_t count : {0, 1, 19, 40001}) {
         Host x = Host::random(Shape{count}, dtype, 4, -12, 12);

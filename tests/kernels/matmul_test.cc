@@ -5,6 +5,7 @@
 #include "array.h"
 #include <gmock/gmock.h>
 
+#include "shoal/kernels/cpu/narrow_product.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels {
@@ -111,7 +112,8 @@ TEST_F(MatmulTest, Batched) {
 TEST_F(MatmulTest, BiasActivationAndPreActivation) {
   for (DType dtype : kInputs)
     for (DType bias_dtype : {DType::f32, dtype})
-      for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
+      for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
+                              Activation::tanh, Activation::relu})
         for (bool keep : {false, true})
           for (const auto& [n, k] : {std::pair{45, 0}, {45, 31}, {45, 64}, {48, 0}, {48, 64}}) {
             const Array a = Array::random({3, 7, k}, dtype, 1),
@@ -146,7 +148,8 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
 TEST_F(MatmulTest, ThroughAnActivation) {
   for (DType input : kInputs)
     for (DType output : {input, DType::f32})
-      for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
+      for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
+                              Activation::tanh, Activation::relu})
         for (const auto& [n, k] : {std::pair{45, 0}, {45, 31}, {45, 64}, {48, 64}}) {
           const Array a = Array::random({3, 7, k}, input, 1),
                       b = Array::random({n, k}, input, 2, 0.2f),
@@ -177,6 +180,50 @@ TEST_F(MatmulTest, WholeTiles) {
     for (int bits = 0; bits < 8; ++bits)
       check({128, 256, 64}, input, (bits & 4) != 0 ? DType::f32 : input, (bits & 1) != 0,
             (bits & 2) != 0, (bits & 4) != 0);
+}
+
+// Edges of tiles (6 rows, 16 or 32 columns), of panels and of blocks of k (256), on any machine.
+TEST_F(MatmulTest, FewRows) {
+  for (const Case& size : {Case{1, 64, 64},
+                           {24, 16, 256},
+                           {29, 65, 257},
+                           {128, 100, 255},
+                           {263, 33, 513},
+                           {31, 7, 1},
+                           {6, 131, 600}})
+    for (const bool accumulate : {false, true}) {
+      const Array a = Array::random({size.m, size.k}, DType::f32, 1),
+                  b = Array::random({size.k, size.n}, DType::f32, 2),
+                  bias = Array::random({size.n}, DType::f32, 3);
+      const auto start = [&] {
+        return accumulate ? Array::random({size.m, size.n}, DType::f32, 4)
+                          : Array({size.m, size.n}, DType::f32);
+      };
+      const auto run = [&](int threads) {
+        Array c = start();
+        GemmProblem problem;
+        problem.m = size.m;
+        problem.n = size.n;
+        problem.k = size.k;
+        problem.accumulate = accumulate;
+        problem.has_bias = !accumulate;
+        narrow_product(problem, threads, ConstView(a).as<float>(), ConstView(b).as<float>(),
+                       accumulate ? nullptr : ConstView(bias).as<float>(), View(c).as<float>());
+        return c;
+      };
+      Array expected = start();
+      MatmulArgs args;
+      args.a = a;
+      args.b = b;
+      args.c = expected;
+      args.accumulate = accumulate;
+      if (!accumulate) args.bias = bias;
+      reference_->matmul().matmul(args, {});
+      const Array ours = run(1);
+      EXPECT_TRUE(close(ours, expected, 18 * 0x1p-23, std::sqrt(static_cast<double>(size.k) + 1)))
+          << "m " << size.m << " n " << size.n << " k " << size.k;
+      EXPECT_TRUE(run(3).same_bytes(ours)) << "depends on the number of threads";
+    }
 }
 
 TEST_F(MatmulTest, SumRows) {
