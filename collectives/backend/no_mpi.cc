@@ -6,7 +6,7 @@ namespace shoal::collectives {
 std::unique_ptr<Communicator> make_mpi_communicator(const World&, Store&,
                                                     const CommunicatorOptions&) {
   throw Error(ErrorCode::unavailable, "this build has no mpi backend",
-              "build with SHOAL_MPI=ON (needs libopenmpi-dev), or use --backend native");
+              "build with SHOAL_MPI=ON (needs libopenmpi-dev), or use the native backend");
 }
 
 }  // namespace shoal::collectives

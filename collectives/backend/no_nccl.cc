@@ -6,7 +6,7 @@ namespace shoal::collectives {
 std::unique_ptr<Communicator> make_nccl_communicator(const World&, Store&,
                                                      const CommunicatorOptions&) {
   throw Error(ErrorCode::unavailable, "this build has no nccl backend",
-              "build with SHOAL_CUDA=ON where nccl.h is, or use --backend native");
+              "build with SHOAL_CUDA=ON where nccl.h is, or use the native backend");
 }
 
 }  // namespace shoal::collectives

@@ -447,10 +447,12 @@ void Engine::drop_queue() {
 
 void Engine::fail(const Error& error, const Blame& blame) {
   if (!failure_) {
-    failure_ = error;
+    // Who leaves may have aborted before, and then that is what others are to hear.
+    const auto by = error.code() == ErrorCode::peer_lost ? group_->aborted_by() : std::nullopt;
+    failure_ = by ? abort_of(*by).in_operation(error.operation()) : error;
     if (error.rank() < 0) failure_->at_rank(group_->member(group_->rank()));
     if (error.operation().empty() && !queue_.empty()) failure_->in_operation(named(queue_.front()));
-    if (error.code() != ErrorCode::aborted) group_->say_last_words(failure_->what());
+    if (failure_->code() != ErrorCode::aborted) group_->say_last_words(failure_->what());
     flight_.failed(failure_->what(), blame);
     group_->close_memory();
     drop_queue();
@@ -461,13 +463,15 @@ void Engine::fail(const Error& error, const Blame& blame) {
 }
 
 void Engine::check_aborted(const QueuedOperation& operation) {
-  if (const auto by = group_->aborted_by()) {
-    const std::string reason = group_->last_words(*by);
-    fail(Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", group_->member(*by), reason))
-             .at_rank(group_->member(group_->rank()))
-             .with_peer(group_->member(*by))
-             .in_operation(named(operation)));
-  }
+  if (const auto by = group_->aborted_by()) fail(abort_of(*by).in_operation(named(operation)));
+}
+
+Error Engine::abort_of(int peer) const {
+  const int member = group_->member(peer);
+  return Error(ErrorCode::aborted,
+               fmt::format("rank {} aborted: {}", member, group_->last_words(peer)))
+      .at_rank(group_->member(group_->rank()))
+      .with_peer(member);
 }
 
 void Engine::check_group(const QueuedOperation& operation) {

@@ -109,6 +109,7 @@ class Engine {
   [[noreturn]] void fail_with(int peer, LinkState state, const QueuedOperation& head);
   Error lost(int peer, LinkState state, const QueuedOperation& head) const;
   void check_aborted(const QueuedOperation& operation);
+  Error abort_of(int peer) const;
   // The first rank that the head operation waits for, or whose memory; -1: none.
   int blocking_peer(const QueuedOperation& operation) const;
   std::string whereabouts(int peer) const;
