@@ -91,7 +91,7 @@ class CheckpointFunction final : public Function {
     inner->backward(context, y, std::move(output_gradients[0]), {backward_context.deferred()});
     if (inner->deferred() > 0)
       backward_context.weight_gradient(parameters_, [inner] { inner->run_deferred(); });
-    return {x_needs_gradient_ ? inner->gradient(x) : Tensor()};
+    return {x_needs_gradient_ ? inner->take_gradient(x) : Tensor()};
   }
 
  private:

@@ -65,7 +65,14 @@ class BackwardContext {
   // parameters must be among those recorded; frozen ones are passed over, and with only frozen ones
   // the work does not run. `work` owns what it needs (tensors by value): the Function is gone by
   // then.
-  void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work);
+  void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work) {
+    weight_gradient(parameters, std::move(work), deferred_);
+  }
+  // The same for work that costs less than what it would hold until W: runs at once, whatever the
+  // schedule.
+  void weight_gradient_at_once(std::span<Parameter* const> parameters, std::function<void()> work) {
+    weight_gradient(parameters, std::move(work), false);
+  }
 
   // For a product whose input `input` comes from an operation that ends in an activation and is
   // read by nobody else: the product may multiply by the activation's derivative as it stores the
@@ -73,6 +80,8 @@ class BackwardContext {
   std::optional<ActivationGate> take_gate(int input);
 
  private:
+  void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work,
+                       bool deferred);
   Context& context_;
   Tape& tape_;
   int node_;

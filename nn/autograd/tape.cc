@@ -177,8 +177,8 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
 }
 
 void BackwardContext::weight_gradient(std::span<Parameter* const> parameters,
-                                      std::function<void()> work) {
-  tape_.weight_gradient(node_, parameters, std::move(work), deferred_);
+                                      std::function<void()> work, bool deferred) {
+  tape_.weight_gradient(node_, parameters, std::move(work), deferred);
 }
 
 std::optional<ActivationGate> BackwardContext::take_gate(int input) {
@@ -240,6 +240,12 @@ Tensor Tape::gradient(const Value& leaf) const {
       leaf.tape == this && leaf.node >= 0 && impl_->nodes[static_cast<std::size_t>(leaf.node)].leaf,
       "only leaves of this tape keep their gradient");
   return impl_->nodes[static_cast<std::size_t>(leaf.node)].gradients[0];
+}
+
+Tensor Tape::take_gradient(const Value& leaf) {
+  Tensor taken = gradient(leaf);
+  impl_->nodes[static_cast<std::size_t>(leaf.node)].gradients[0] = {};
+  return taken;
 }
 
 void Tape::set_saved_tensor_hooks(SavedTensorHooks hooks) { impl_->hooks = std::move(hooks); }

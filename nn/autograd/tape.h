@@ -48,6 +48,8 @@ class Tape {
 
   // After backward: the gradient that reached a leaf; undefined when none did.
   Tensor gradient(const Value& leaf) const;
+  // The same, and the tape holds it no longer: queued work may keep a tape for long.
+  Tensor take_gradient(const Value& leaf);
 
   void set_saved_tensor_hooks(SavedTensorHooks hooks);
   const SavedTensorHooks& saved_tensor_hooks() const;

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "shoal/nn/layers/dropout_args.h"
 #include "shoal/runtime/base/error.h"
@@ -10,12 +12,6 @@ using kernels::AttentionShape;
 using kernels::HeadsView;
 using kernels::MutableHeadsView;
 
-// Part 0, 1, 2 of qkv [B, T, 3·C]: queries, keys, values.
-const void* part(const Tensor& qkv, int index) {
-  const auto bytes = static_cast<std::size_t>(qkv.shape()[2] / 3) * size_of(qkv.dtype());
-  return static_cast<const std::byte*>(qkv.const_view().data) +
-         static_cast<std::size_t>(index) * bytes;
-}
 HeadsView heads(const Tensor& tensor, const void* data) {
   return {data, tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
 }
@@ -23,56 +19,81 @@ MutableHeadsView mutable_heads(const Tensor& tensor, const void* data) {
   return {const_cast<void*>(data), tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
 }
 
+// Queries, keys and values: one tensor [B, T, 3·C], or three [B, T, C].
+struct Projections {
+  std::vector<Tensor> tensors;
+
+  const Tensor& of(int index) const {
+    return tensors[tensors.size() == 1 ? 0 : static_cast<std::size_t>(index)];
+  }
+  const void* data(int index) const {
+    const auto* first = static_cast<const std::byte*>(of(index).const_view().data);
+    if (tensors.size() == 3) return first;
+    const auto bytes =
+        static_cast<std::size_t>(of(index).shape()[2] / 3) * size_of(of(index).dtype());
+    return first + static_cast<std::size_t>(index) * bytes;
+  }
+  HeadsView view(int index) const { return heads(of(index), data(index)); }
+  MutableHeadsView mutable_view(int index) const { return mutable_heads(of(index), data(index)); }
+  Tensor listed(std::size_t index) const {  // for Context::run()
+    return index < tensors.size() ? tensors[index] : Tensor();
+  }
+};
+
 class AttentionFunction final : public Function {
  public:
-  AttentionFunction(Tape& tape, const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
-                    const Tensor& log_sum_exp, const Tensor& key_mask)
-      : shape_(shape),
-        qkv_(tape, qkv),
-        out_(tape, out),
-        log_sum_exp_(tape, log_sum_exp),
-        key_mask_(tape, key_mask) {}
+  AttentionFunction(Tape& tape, const AttentionShape& shape, const Projections& in,
+                    const Tensor& out, const Tensor& log_sum_exp, const Tensor& key_mask)
+      : shape_(shape), out_(tape, out), log_sum_exp_(tape, log_sum_exp), key_mask_(tape, key_mask) {
+    for (const Tensor& tensor : in.tensors) in_.emplace_back(tape, tensor);
+  }
   std::string_view name() const override { return "attention"; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
-    const Tensor qkv = qkv_.get(name()), out = out_.get(name());
-    const Tensor log_sum_exp = log_sum_exp_.get(name());
+    Projections in, din;
+    for (const SavedTensor& saved : in_) {
+      in.tensors.push_back(saved.get(name()));
+      din.tensors.push_back(context.empty(in.tensors.back().shape(), in.tensors.back().dtype()));
+    }
+    const Tensor out = out_.get(name()), log_sum_exp = log_sum_exp_.get(name());
     const Tensor& dout = output_gradients[0];
     Tensor key_mask;
     if (key_mask_.defined()) {
       key_mask = key_mask_.get(name());
       shape_.key_mask = key_mask;
     }
-    const Tensor dqkv = context.empty(qkv.shape(), qkv.dtype());
-    context.run("attention.backward", {qkv, out, log_sum_exp, dout, key_mask}, {dqkv}, [&] {
-      (void)dqkv.view();  // written through raw pointers: tell its version
-      context.kernels().attention().attention_backward(
-          shape_, heads(qkv, part(qkv, 0)), heads(qkv, part(qkv, 1)), heads(qkv, part(qkv, 2)),
-          heads(out, out.const_view().data), log_sum_exp, heads(dout, dout.const_view().data),
-          mutable_heads(dqkv, part(dqkv, 0)), mutable_heads(dqkv, part(dqkv, 1)),
-          mutable_heads(dqkv, part(dqkv, 2)), context.stream);
-    });
-    return {dqkv};
+    context.run("attention.backward",
+                {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask},
+                {din.listed(0), din.listed(1), din.listed(2)}, [&] {
+                  // Written through raw pointers: tell their versions.
+                  for (const Tensor& tensor : din.tensors) (void)tensor.view();
+                  context.kernels().attention().attention_backward(
+                      shape_, in.view(0), in.view(1), in.view(2), heads(out, out.const_view().data),
+                      log_sum_exp, heads(dout, dout.const_view().data), din.mutable_view(0),
+                      din.mutable_view(1), din.mutable_view(2), context.stream);
+                });
+    return std::move(din.tensors);
   }
 
  private:
   AttentionShape shape_;
-  SavedTensor qkv_, out_, log_sum_exp_, key_mask_;
+  std::vector<SavedTensor> in_;
+  SavedTensor out_, log_sum_exp_, key_mask_;
 };
 
-}  // namespace
-
-Value attention(Context& context, const Value& qkv, const AttentionOptions& options) {
-  const Shape& in = qkv.tensor.shape();
-  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % (3 * options.heads) == 0,
-              "attention: qkv {} does not split into 3 x {} heads", to_string(in), options.heads);
+// `inputs`: one Value or three; `channels`: H·D.
+Value attend(Context& context, std::span<const Value> inputs, std::int64_t channels,
+             const AttentionOptions& options) {
+  Projections in;
+  for (const Value& input : inputs) in.tensors.push_back(input.tensor);
+  const Shape& x = in.tensors[0].shape();
   AttentionShape shape;
-  shape.batch = in[0];
+  shape.batch = x[0];
   shape.heads = options.heads;
-  shape.query_length = shape.key_length = in[1];
-  shape.head_dim = in[2] / (3 * options.heads);
-  shape.dtype = qkv.tensor.dtype();
+  shape.query_length = shape.key_length = x[1];
+  shape.head_dim = channels / options.heads;
+  shape.dtype = in.tensors[0].dtype();
   shape.causal = options.causal;
   shape.scale =
       options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
@@ -84,22 +105,43 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
     shape.max_positions = options.max_positions;
     shape.head_offset = options.head_offset;
   }
-  const bool records = context.records({&qkv, 1}, {});
-  const Tensor out = context.empty(in.with(2, in[2] / 3), qkv.tensor.dtype());
+  const bool records = context.records(inputs, {});
+  const Tensor out = context.empty(x.with(2, channels), shape.dtype);
   Tensor log_sum_exp;
-  if (records) log_sum_exp = context.empty({in[0], options.heads, in[1]}, DType::f32);
-  context.run("attention", {qkv.tensor, key_mask}, {out, log_sum_exp}, [&] {
-    const Tensor& x = qkv.tensor;
-    context.kernels().attention().attention(
-        shape, heads(x, part(x, 0)), heads(x, part(x, 1)), heads(x, part(x, 2)),
-        mutable_heads(out, out.view().data), records ? log_sum_exp.view() : View(), context.stream);
-  });
+  if (records) log_sum_exp = context.empty({x[0], options.heads, x[1]}, DType::f32);
+  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask}, {out, log_sum_exp},
+              [&] {
+                context.kernels().attention().attention(
+                    shape, in.view(0), in.view(1), in.view(2), mutable_heads(out, out.view().data),
+                    records ? log_sum_exp.view() : View(), context.stream);
+              });
   if (!records) return Value{out};
   Tape& tape = *context.tape;
   shape.key_mask = {};
   return tape.record(
-      std::make_unique<AttentionFunction>(tape, shape, qkv.tensor, out, log_sum_exp, key_mask),
-      {&qkv, 1}, {}, {out})[0];
+      std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp, key_mask), inputs, {},
+      {out})[0];
+}
+
+}  // namespace
+
+Value attention(Context& context, const Value& qkv, const AttentionOptions& options) {
+  const Shape& in = qkv.tensor.shape();
+  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % (3 * options.heads) == 0,
+              "attention: qkv {} does not split into 3 x {} heads", to_string(in), options.heads);
+  return attend(context, {&qkv, 1}, in[2] / 3, options);
+}
+
+Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
+                const AttentionOptions& options) {
+  const Shape& in = queries.tensor.shape();
+  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % options.heads == 0 &&
+                  keys.tensor.shape() == in && values.tensor.shape() == in,
+              "attention: queries {}, keys {} and values {} do not split into {} heads",
+              to_string(in), to_string(keys.tensor.shape()), to_string(values.tensor.shape()),
+              options.heads);
+  const Value inputs[] = {queries, keys, values};
+  return attend(context, inputs, in[2], options);
 }
 
 }  // namespace shoal::nn

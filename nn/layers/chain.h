@@ -26,10 +26,13 @@ struct ResidualStream {
 
 // One microbatch. Every rank of a pipeline has it.
 struct ChainInput {
-  Tensor ids;       // i32 [B, T]
-  Tensor targets;   // i32 [B, T], shifted by the task; negative: none
+  Tensor ids;  // i32 [B, T]
+  // What the head asks for, of each sample: i32 [B, T], shifted by the task (language models), or
+  // what its header says. A negative class: none.
+  Tensor targets;
   Tensor key_mask;  // optional u8 [B, T], 1 where a key may be seen
   LossOptions loss;
+  Tensor token_types{};  // optional i32 [B, T]: which segment (BERT); without: all 0
 };
 
 class Chain : public Module {

@@ -48,9 +48,23 @@ ResidualNorm residual_layer_norm(Context& context, const Value& residual, const 
                                  float epsilon);
 
 // table[ids]; ids i32 [..] -> [.., C]. In host memory they are checked before anything is queued.
-Value embedding(Context& context, const Tensor& ids, Parameter& table);
+// Row `padding` (negative: none) gets no gradient here, as torch.nn.Embedding's padding_idx.
+Value embedding(Context& context, const Tensor& ids, Parameter& table, std::int64_t padding = -1);
+// For Functions: adds the rows of dy [.., C] to table.gradient, but for row `padding`.
+void add_embedding_gradient(Context& context, Parameter& table, const Tensor& ids, const Tensor& dy,
+                            std::int64_t padding);
 // x + table[first_position + t] for x [B, T, C]; in place where nobody else holds x.
 Value add_positions(Context& context, Value x, Parameter& table, std::int64_t first_position);
+
+// x + table[ids[b, t]] for x [B, T, C], in place where nobody else holds x; ids i32 [B, all T]: x
+// may be a part of the positions, from context.activation.first_position. ids are checked as above.
+Value add_embedding(Context& context, Value x, Parameter& table, const Tensor& ids,
+                    std::int64_t padding = -1);
+
+// [B, T, C] -> [B, C] of position 0.
+Value first_position(Context& context, const Value& x);
+// [B, T, C] -> [B, C, T]
+Value transpose_samples(Context& context, const Value& x);
 
 struct AttentionOptions {
   std::int64_t heads = 1;
@@ -63,11 +77,14 @@ struct AttentionOptions {
 };
 // qkv [B, T, 3·H·D] as one projection gives it -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);
+// The same from three tensors [B, T, H·D].
+Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
+                const AttentionOptions& options);
 
-// Cross-entropy of the head x·Wᵀ, W [V, C]. While recording, dx and dW are computed in the same
-// pass as the loss, slice by slice, so that logits never exist whole: dW is added to
-// weight.gradient at once (gradient memory must exist; a tape dropped unwalked leaves it there),
-// and the loss is linear in nothing else: backward accepts d(loss) = 1 only; scale with
+// Cross-entropy of the head x·Wᵀ + bias, W [V, C], bias [V] or null. While recording, dx and dW are
+// computed in the same pass as the loss, slice by slice, so that logits never exist whole: dW is
+// added to weight.gradient at once (gradient memory must exist; a tape dropped unwalked leaves it
+// there), and the loss is linear in nothing else: backward accepts d(loss) = 1 only; scale with
 // `loss_scale`. Targets may lie in host memory or where the kernels are.
 struct LossResult {
   Value loss;                // [1] f32: loss_scale × sum over valid targets
@@ -79,6 +96,14 @@ struct LossOptions {
   float label_smoothing = 0;
 };
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
-                                const Tensor& targets, const LossOptions& options);
+                                const Tensor& targets, const LossOptions& options,
+                                Parameter* bias = nullptr);
+// The same of logits [.., V] and targets i32 [..], for heads of few classes.
+LossResult cross_entropy(Context& context, const Value& logits, const Tensor& targets,
+                         const LossOptions& options);
+// Sum of (x - target)², x and targets f32 of as many elements, in host memory; NaN: no target.
+// Backward accepts 1 only, too; label_smoothing says nothing here.
+LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
+                         const LossOptions& options);
 
 }  // namespace shoal::nn

@@ -50,10 +50,10 @@ ResidualNorm LayerNorm::forward(Context& context, const Value& residual, const V
   return residual_layer_norm(context, residual, branch, site, *weight_, *bias_, epsilon_);
 }
 
-Embedding::Embedding(std::int64_t rows, std::int64_t channels, float std)
-    : weight_(add_parameter("weight", {rows, channels}, normal(std))) {}
+Embedding::Embedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding)
+    : weight_(add_parameter("weight", {rows, channels}, normal(std))), padding_(padding) {}
 Value Embedding::forward(Context& context, const Tensor& ids) {
-  return embedding(context, ids, *weight_);
+  return embedding(context, ids, *weight_, padding_);
 }
 
 PositionEmbedding::PositionEmbedding(std::int64_t positions, std::int64_t channels, float std)
@@ -61,6 +61,13 @@ PositionEmbedding::PositionEmbedding(std::int64_t positions, std::int64_t channe
 Value PositionEmbedding::forward(Context& context, Value x, std::int64_t first_position) {
   return add_positions(context, std::move(x), *weight_,
                        context.activation.first_position + first_position);
+}
+
+AddedEmbedding::AddedEmbedding(std::int64_t rows, std::int64_t channels, float std,
+                               std::int64_t padding)
+    : weight_(add_parameter("weight", {rows, channels}, normal(std))), padding_(padding) {}
+Value AddedEmbedding::forward(Context& context, Value x, const Tensor& ids) {
+  return add_embedding(context, std::move(x), *weight_, ids, padding_);
 }
 
 CausalSelfAttention::CausalSelfAttention(const CausalSelfAttentionConfig& config)
@@ -136,34 +143,81 @@ Value CausalSelfAttention::attend_to_cache(Context& context, const Value& qkv,
   return Value{out};
 }
 
+namespace {
+std::unique_ptr<LinearLike> linear_or_conv(bool transposed, const LinearConfig& config) {
+  if (transposed) return std::make_unique<Linear>(config);
+  return std::make_unique<Conv1D>(config);
+}
+}  // namespace
+
+SelfAttention::SelfAttention(const SelfAttentionConfig& config)
+    : query(*this, config.query,
+            std::make_unique<Linear>(
+                LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
+      key(*this, config.key,
+          std::make_unique<Linear>(
+              LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
+      value(*this, config.value,
+            std::make_unique<Linear>(
+                LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
+      output(*this, config.output,
+             std::make_unique<Linear>(
+                 LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
+      dropout(*this, "dropout", std::make_unique<Dropout>(config.attention_dropout)),
+      config_(config) {
+  SHOAL_CHECK(config.heads > 0 && config.channels % config.heads == 0,
+              "{} channels do not divide into {} heads", config.channels, config.heads);
+}
+
+Value SelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
+  SHOAL_CHECK(!input.cache, "{}: a key-value cache, where every position sees every other", path());
+  AttentionOptions options;
+  options.heads = config_.heads;
+  options.causal = false;
+  options.dropout = dropout->site();
+  options.max_positions = config_.max_positions;
+  options.key_mask = input.key_mask;
+  const Value q = query->forward(context, x), k = key->forward(context, x),
+              v = value->forward(context, x);
+  return output->forward(context, attention(context, q, k, v, options));
+}
+
 Mlp::Mlp(const MlpConfig& config)
-    : c_fc(*this, "c_fc",
-           std::make_unique<Conv1D>(LinearConfig{.in = config.channels,
-                                                 .out = config.inner,
-                                                 .std = config.std,
-                                                 .activation = config.activation})),
-      c_proj(*this, "c_proj",
-             std::make_unique<Conv1D>(LinearConfig{
-                 .in = config.inner, .out = config.channels, .std = config.projection_std})) {}
+    : c_fc(*this, config.c_fc,
+           linear_or_conv(config.transposed, LinearConfig{.in = config.channels,
+                                                          .out = config.inner,
+                                                          .std = config.std,
+                                                          .activation = config.activation})),
+      c_proj(*this, config.c_proj,
+             linear_or_conv(config.transposed, LinearConfig{.in = config.inner,
+                                                            .out = config.channels,
+                                                            .std = config.projection_std})) {}
 
 Value Mlp::forward(Context& context, const Value& x) {
   return c_proj->forward(context, c_fc->forward(context, x));
 }
 
-LmHead::LmHead(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) {
-  share_parameter("weight", weight_);
+LmHead::LmHead(const LmHeadConfig& config) : config_(config), weight_(config.tied) {
+  if (weight_)
+    share_parameter(config.weight, weight_);
+  else
+    weight_ =
+        add_parameter(config.weight, {config.vocabulary, config.channels}, normal(config.std));
+  if (config.bias) bias_ = add_parameter("bias", {weight_->shape()[0]}, zeros(), false);
 }
+LmHead::LmHead(std::shared_ptr<Parameter> tied) : LmHead(LmHeadConfig{.tied = std::move(tied)}) {}
 LmHead::LmHead(std::int64_t vocabulary, std::int64_t channels, float std)
-    : weight_(add_parameter("weight", {vocabulary, channels}, normal(std))) {}
+    : LmHead(LmHeadConfig{.vocabulary = vocabulary, .channels = channels, .std = std}) {}
 
 LossOutput LmHead::forward(Context& context, const Value& hidden, const Tensor& targets,
                            const LossOptions& options) {
-  LossResult result = linear_cross_entropy(context, hidden, *weight_, targets, options);
+  LossResult result =
+      linear_cross_entropy(context, hidden, *weight_, targets, options, bias_.get());
   return {std::move(result.loss), result.loss_sum, result.targets};
 }
 
 Tensor LmHead::logits(Context& context, const Tensor& hidden) {
-  return linear(context, Value{hidden}, *weight_, nullptr, {true, kernels::Activation::none})
+  return linear(context, Value{hidden}, *weight_, bias_.get(), {true, kernels::Activation::none})
       .tensor;
 }
 

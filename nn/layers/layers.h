@@ -54,13 +54,16 @@ class LayerNorm final : public NormLike {
 
 class Embedding final : public EmbeddingLike {
  public:
-  Embedding(std::int64_t rows, std::int64_t channels, float std);
+  // `padding`: a row without gradient, as in embedding().
+  Embedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
   std::string_view kind() const override { return "Embedding"; }
   Value forward(Context& context, const Tensor& ids) override;
   const std::shared_ptr<Parameter>& weight() const override { return weight_; }
+  std::int64_t padding() const { return padding_; }
 
  private:
   std::shared_ptr<Parameter> weight_;
+  std::int64_t padding_;
 };
 
 // Learned positions, added to token embeddings.
@@ -73,6 +76,20 @@ class PositionEmbedding final : public Module {
 
  private:
   std::shared_ptr<Parameter> weight_;
+};
+
+// Rows of a table that ids choose, added: token types, positions that depend on the ids. Small, so
+// that tensor parallelism leaves it whole.
+class AddedEmbedding final : public Module {
+ public:
+  AddedEmbedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding = -1);
+  std::string_view kind() const override { return "AddedEmbedding"; }
+  // x + table[ids], as add_embedding()
+  Value forward(Context& context, Value x, const Tensor& ids);
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+  std::int64_t padding_;
 };
 
 class Dropout final : public Module {
@@ -110,10 +127,35 @@ class CausalSelfAttention final : public AttentionLike {
   CausalSelfAttentionConfig config_;
 };
 
+struct SelfAttentionConfig {
+  std::int64_t channels = 0, heads = 1, max_positions = 0;
+  float attention_dropout = 0;
+  float std = 0.02f;
+  // Of the children.
+  std::string query = "query", key = "key", value = "value", output = "output";
+};
+
+// BERT's attention: every position sees every key that the mask allows. Four Linears.
+class SelfAttention final : public AttentionLike {
+ public:
+  explicit SelfAttention(const SelfAttentionConfig& config);
+  std::string_view kind() const override { return "SelfAttention"; }
+  Value forward(Context& context, const Value& x, const AttentionInput& input) override;
+  const SelfAttentionConfig& config() const { return config_; }
+
+  Slot<LinearLike> query, key, value, output;
+  Slot<Dropout> dropout;
+
+ private:
+  SelfAttentionConfig config_;
+};
+
 struct MlpConfig {
   std::int64_t channels = 0, inner = 0;
   kernels::Activation activation = kernels::Activation::gelu_tanh;
   float std = 0.02f, projection_std = 0.02f;
+  bool transposed = false;                       // Linears, not Conv1Ds
+  std::string c_fc = "c_fc", c_proj = "c_proj";  // names of the children
 };
 
 // c_proj(activation(c_fc(x)))
@@ -126,9 +168,18 @@ class Mlp final : public Module {
   Slot<LinearLike> c_fc, c_proj;
 };
 
-// Language-model head: logits x·Wᵀ. Shares `weight` with the embedding, or owns one.
+struct LmHeadConfig {
+  std::int64_t vocabulary = 0, channels = 0;  // of an own weight
+  float std = 0.02f;
+  std::shared_ptr<Parameter> tied{};  // the weight, of the embedding; null: an own one
+  bool bias = false;
+  std::string weight = "weight";  // the name of an own weight
+};
+
+// Language-model head: logits x·Wᵀ + bias. Shares `weight` with the embedding, or owns one.
 class LmHead final : public HeadLoss {
  public:
+  explicit LmHead(const LmHeadConfig& config);
   explicit LmHead(std::shared_ptr<Parameter> tied);
   LmHead(std::int64_t vocabulary, std::int64_t channels, float std);
   std::string_view kind() const override { return "LmHead"; }
@@ -136,9 +187,11 @@ class LmHead final : public HeadLoss {
                      const LossOptions& options) override;
   Tensor logits(Context& context, const Tensor& hidden) override;
   const std::shared_ptr<Parameter>& weight() const override { return weight_; }
+  const LmHeadConfig& config() const { return config_; }
 
  private:
-  std::shared_ptr<Parameter> weight_;
+  LmHeadConfig config_;
+  std::shared_ptr<Parameter> weight_, bias_;
 };
 
 }  // namespace shoal::nn

@@ -7,8 +7,8 @@ namespace {
 // Everything was computed in forward; backward hands out dx and ends the weight's use.
 class LinearCrossEntropyFunction final : public Function {
  public:
-  LinearCrossEntropyFunction(Tape& tape, Parameter& weight, const Tensor& dx)
-      : weight_(weight), dx_(tape, dx) {}
+  LinearCrossEntropyFunction(Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
+      : weight_(weight), bias_(bias), dx_(tape, dx) {}
   std::string_view name() const override { return "linear_cross_entropy"; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
@@ -21,7 +21,7 @@ class LinearCrossEntropyFunction final : public Function {
           "gradient was computed in forward: scale with loss_scale",
           seed);
     }
-    Parameter* const parameters[] = {&weight_};
+    Parameter* const parameters[] = {&weight_, bias_};
     backward_context.weight_gradient(parameters, [] {});
     if (!dx_.defined()) return {Tensor()};
     Tensor dx = dx_.get(name());
@@ -31,6 +31,7 @@ class LinearCrossEntropyFunction final : public Function {
 
  private:
   Parameter& weight_;
+  Parameter* bias_;
   SavedTensor dx_;
 };
 
@@ -50,24 +51,49 @@ std::int64_t count_targets(const Tensor& targets, std::int64_t vocabulary) {
   return valid;
 }
 
+// The kernel writes both or adds to both: two that disagree on whether they hold a sum already are
+// brought into step.
+void begin_gradients(Context& context, Parameter& weight, Parameter* bias, Tensor& dweight,
+                     Tensor& dbias, kernels::LinearCrossEntropyArgs& args) {
+  bool weight_sum = false, bias_sum = false;
+  if (weight.trainable()) {
+    weight_sum = weight.accumulate();
+    dweight = weight.gradient;
+    args.dweight = dweight.view();
+  }
+  if (bias && bias->trainable()) {
+    bias_sum = bias->accumulate();
+    dbias = bias->gradient;
+    args.dbias = dbias.view();
+  }
+  args.accumulate_dweight = weight_sum || bias_sum;
+  const auto zero = [&](const Tensor& tensor) {
+    context.run("zero", {}, {tensor},
+                [&] { context.kernels().elementwise().fill(tensor.view(), 0, context.stream); });
+  };
+  if (args.accumulate_dweight && !weight_sum && dweight.defined()) zero(dweight);
+  if (args.accumulate_dweight && !bias_sum && dbias.defined()) zero(dbias);
+}
+
 }  // namespace
 
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
-                                const Tensor& given, const LossOptions& options) {
+                                const Tensor& given, const LossOptions& options, Parameter* bias) {
   SHOAL_CHECK(given.dtype() == DType::i32 && given.count() == hidden.tensor.shape().rows(),
               "{}: targets {} {} for hidden states {}", weight.name(), to_string(given.dtype()),
               to_string(given.shape()), to_string(hidden.tensor.shape()));
-  Parameter* const parameters[] = {&weight};
+  Parameter* const parameters[] = {&weight, bias};
   const bool records = context.records({&hidden, 1}, parameters);
   LossResult result;
   result.targets = count_targets(given, weight.shape()[0]);
   const Tensor targets = context.to_device(given);
   result.loss_sum = context.empty({1}, DType::f32);
   const Tensor loss = context.empty({1}, DType::f32);
-  Tensor dx, dweight;
+  Tensor dx, dweight, dbias;
   kernels::LinearCrossEntropyArgs args;
   args.x = hidden.tensor;
   args.weight = weight.value;
+  if (bias) args.bias = bias->value;
   args.targets = targets;
   args.label_smoothing = options.label_smoothing;
   args.loss_scale = options.loss_scale;
@@ -76,13 +102,10 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
     dx = context.empty(hidden.tensor.shape(), hidden.tensor.dtype());
     args.dx = dx.view();
   }
-  if (records && weight.trainable()) {
-    args.accumulate_dweight = weight.accumulate();
-    dweight = weight.gradient;
-    args.dweight = dweight.view();
-  }
-  context.run("linear_cross_entropy", {hidden.tensor, weight.value, targets},
-              {result.loss_sum, dx, dweight},
+  if (records) begin_gradients(context, weight, bias, dweight, dbias, args);
+  context.run("linear_cross_entropy",
+              {hidden.tensor, weight.value, bias ? bias->value : Tensor(), targets},
+              {result.loss_sum, dx, dweight, dbias},
               [&] { context.kernels().loss().linear_cross_entropy(args, context.stream); });
   context.run("scale_loss", {result.loss_sum}, {loss}, [&] {
     context.kernels().elementwise().scale(result.loss_sum, options.loss_scale, loss.view(),
@@ -93,7 +116,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
     return result;
   }
   Tape& tape = *context.tape;
-  result.loss = tape.record(std::make_unique<LinearCrossEntropyFunction>(tape, weight, dx),
+  result.loss = tape.record(std::make_unique<LinearCrossEntropyFunction>(tape, weight, bias, dx),
                             {&hidden, 1}, parameters, {loss})[0];
   return result;
 }

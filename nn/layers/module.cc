@@ -8,6 +8,7 @@ namespace shoal::nn {
 namespace {
 
 std::string join(std::string_view path, std::string_view name) {
+  if (name.empty()) return std::string(path);
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 

@@ -29,7 +29,8 @@ class Module {
     std::string name;
     Module* module;
   };
-  // Own children in the order of their slots. A name may have dots: "h.3".
+  // Own children in the order of their slots. A name may have dots: "h.3". A child without a name
+  // has its parent's path.
   std::vector<Child> children() const;
   // Offers each child to `choose`, before its own children: what is returned takes its place (and
   // is not offered further), null leaves it. Another kind than the slot holds: throws. The root's

@@ -49,8 +49,6 @@ std::vector<Segment> MasterWeights::segments() const {
   std::vector<Segment> segments;
   for (const Entry& entry : entries_) {
     if (!entry.parameter->trainable()) continue;
-    SHOAL_CHECK(entry.parameter->gradient.defined(), "{} has no gradient memory yet",
-                entry.parameter->name());
     Segment segment{.name = entry.parameter->name(),
                     .master = entry.master,
                     .gradient = entry.parameter->gradient,

@@ -19,7 +19,7 @@ class MasterWeights {
   MasterWeights(std::span<Parameter* const> parameters, DType compute, kernels::Kernels& kernels,
                 MemoryResource& memory, const std::function<void(Parameter&)>& fill = {});
 
-  // For an Optimizer, in the order of `parameters`, trainable ones only. Their gradients must
+  // In the order of `parameters`, trainable ones only. An Optimizer wants those whose gradients
   // exist.
   std::vector<Segment> segments() const;
   // The f32 numbers by parameter name: what a checkpoint or an exported model holds.

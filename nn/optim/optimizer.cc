@@ -17,6 +17,7 @@ std::int64_t aligned(std::int64_t count) {
 }
 
 void check(const Segment& segment) {
+  SHOAL_CHECK(segment.gradient.defined(), "{} has no gradient memory yet", segment.name);
   SHOAL_CHECK(segment.master.dtype() == DType::f32 && segment.gradient.dtype() == DType::f32,
               "{}: the master is {} and the gradient {}; both are f32", segment.name,
               to_string(segment.master.dtype()), to_string(segment.gradient.dtype()));

@@ -14,8 +14,10 @@
 namespace shoal::nn {
 
 struct Room {
-  explicit Room(bool reference = false)
-      : kernels(reference ? kernels::make_reference_kernels() : testing::make_test_kernels()),
+  // threads: of the CPU's kernels.
+  explicit Room(bool reference = false, int threads = 2)
+      : kernels(reference ? kernels::make_reference_kernels()
+                          : testing::make_test_kernels(threads)),
         host(testing::make_test_memory()),
         memory(*host),
         context(*kernels, memory, dispatcher) {}

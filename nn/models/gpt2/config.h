@@ -24,7 +24,7 @@ struct Gpt2Config {
   // "gpt2" (124M), "gpt2-medium" (355M), "gpt2-large" (774M), "gpt2-xl" (1.5B).
   static Gpt2Config preset(std::string_view name);
   // `name` is the file's, for messages. A field of the wrong type, another model_type, or a value
-  // that would change the numbers and is not implemented (activation_function, add_cross_attention,
+  // that would change the numbers in a way Shoal lacks (activation_function, add_cross_attention,
   // quantization_config ...) throws and is named; fields that change nothing are passed over.
   static Gpt2Config from_json(const nlohmann::json& json, std::string_view name);
   static Gpt2Config from_file(const std::string& path);

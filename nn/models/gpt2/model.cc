@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -27,27 +28,6 @@ float attention_scale(const Gpt2Config& config, std::int64_t layer) {
   if (config.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer + 1);
   return static_cast<float>(scale);
 }
-
-// Inference borrows a training context.
-class Inference {
- public:
-  explicit Inference(Context& context)
-      : context_(context), mode_(context.mode), tape_(context.tape) {
-    context.mode = Mode::evaluate;
-    context.tape = nullptr;
-  }
-  ~Inference() {
-    context_.mode = mode_;
-    context_.tape = tape_;
-  }
-  Inference(const Inference&) = delete;
-  Inference& operator=(const Inference&) = delete;
-
- private:
-  Context& context_;
-  Mode mode_;
-  Tape* tape_;
-};
 
 std::unique_ptr<HeadLoss> make_head(const Gpt2Config& config, std::shared_ptr<Parameter> table) {
   if (config.tie_word_embeddings) return std::make_unique<LmHead>(std::move(table));

@@ -1,0 +1,119 @@
+#include <cmath>
+#include <vector>
+
+#include "shoal/nn/layers/functional.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+// The gradient was computed in forward, scaled; backward hands it out.
+class LossFunction final : public Function {
+ public:
+  LossFunction(Tape& tape, std::string_view name, const Tensor& dx) : name_(name), dx_(tape, dx) {}
+  std::string_view name() const override { return name_; }
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    if (backward_context.context().kernels().device().is_cpu()) {
+      const float seed = *output_gradients[0].const_data<float>();
+      SHOAL_CHECK(seed == 1,
+                  "{}: backward started with {}; it accepts 1, because the gradient was computed "
+                  "in forward: scale with loss_scale",
+                  name_, seed);
+    }
+    return {dx_.get(name())};
+  }
+
+ private:
+  std::string_view name_;  // of static storage
+  SavedTensor dx_;
+};
+
+// The scaled loss, on the tape where `dx` is defined.
+Value scaled_loss(Context& context, const Value& x, std::string_view name, const Tensor& loss_sum,
+                  const Tensor& dx, const LossOptions& options) {
+  const Tensor loss = context.empty({1}, DType::f32);
+  context.run("scale_loss", {loss_sum}, {loss}, [&] {
+    context.kernels().elementwise().scale(loss_sum, options.loss_scale, loss.view(),
+                                          context.stream);
+  });
+  if (!dx.defined()) return Value{loss};
+  Tape& tape = *context.tape;
+  return tape.record(std::make_unique<LossFunction>(tape, name, dx), {&x, 1}, {}, {loss})[0];
+}
+
+}  // namespace
+
+LossResult cross_entropy(Context& context, const Value& logits, const Tensor& given,
+                         const LossOptions& options) {
+  LossResult result;
+  result.targets = given.device().is_cpu() ? 0 : -1;
+  if (given.device().is_cpu() && given.dtype() == DType::i32 && given.count() > 0)
+    for (std::int64_t i = 0; i < given.count(); ++i)
+      result.targets += given.const_data<std::int32_t>()[i] >= 0;
+  const Tensor targets = context.to_device(given);
+  result.loss_sum = context.empty({1}, DType::f32);
+  Tensor dlogits;
+  if (context.records({&logits, 1}, {}))
+    dlogits = context.empty(logits.tensor.shape(), logits.tensor.dtype());
+  context.run("cross_entropy", {logits.tensor, targets}, {result.loss_sum, dlogits}, [&] {
+    context.kernels().loss().cross_entropy(
+        logits.tensor, targets, options.label_smoothing, options.loss_scale, result.loss_sum.view(),
+        dlogits.defined() ? dlogits.view() : View(), context.stream);
+  });
+  result.loss = scaled_loss(context, logits, "cross_entropy", result.loss_sum, dlogits, options);
+  return result;
+}
+
+LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
+                         const LossOptions& options) {
+  SHOAL_CHECK(targets.defined() && targets.dtype() == DType::f32 && targets.device().is_cpu() &&
+                  targets.count() == x.tensor.count(),
+              "squared_error: targets must be f32 in host memory, one for each of {}",
+              to_string(x.tensor.shape()));
+  const std::int64_t count = targets.count();
+  std::vector<std::int32_t> places;
+  std::vector<float> wanted;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float target = targets.const_data<float>()[i];
+    if (std::isnan(target)) continue;
+    places.push_back(static_cast<std::int32_t>(i));
+    wanted.push_back(-target);
+  }
+  LossResult result;
+  result.targets = static_cast<std::int64_t>(places.size());
+  result.loss_sum = context.empty({1}, DType::f32);
+  Tensor dx;
+  if (context.records({&x, 1}, {})) dx = context.empty(x.tensor.shape(), x.tensor.dtype());
+  const std::int64_t valid = result.targets;
+  const Tensor rows = context.upload(places.data(), {valid}, DType::i32),
+               difference = context.upload(wanted.data(), {valid, 1}, DType::f32),
+               wide = context.empty({count, 1}, DType::f32);
+  context.run("squared_error", {x.tensor, rows, difference}, {wide, result.loss_sum, dx}, [&] {
+    auto& elementwise = context.kernels().elementwise();
+    auto& embedding = context.kernels().embedding();
+    if (valid == 0) {
+      elementwise.fill(result.loss_sum.view(), 0, context.stream);
+      if (dx.defined() && dx.count() > 0) elementwise.fill(dx.view(), 0, context.stream);
+      return;
+    }
+    elementwise.cast(x.tensor.reshaped({count, 1}), wide.view(), context.stream);
+    // Rows with a target, less it.
+    embedding.embedding(rows, wide, difference.view(), true, context.stream);
+    kernels::MatmulArgs square;
+    square.a = difference;
+    square.b = difference;
+    square.transpose_a = true;
+    square.c = result.loss_sum.reshaped({1, 1}).view();
+    context.kernels().matmul().matmul(square, context.stream);
+    if (!dx.defined()) return;
+    elementwise.scale(difference, 2 * options.loss_scale, difference.view(), context.stream);
+    elementwise.fill(wide.view(), 0, context.stream);
+    embedding.embedding_backward(rows, difference, wide.view(), context.stream);
+    elementwise.cast(wide, dx.reshaped({count, 1}).view(), context.stream);
+  });
+  result.loss = scaled_loss(context, x, "squared_error", result.loss_sum, dx, options);
+  return result;
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,176 @@
+#include "shoal/nn/models/encoder/config.h"
+
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/config_reader.h"
+#include "shoal/nn/models/encoder/family.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::nn {
+namespace {
+
+std::string_view class_suffix(EncoderTask task) {
+  switch (task) {
+    case EncoderTask::masked_lm:
+      return "ForMaskedLM";
+    case EncoderTask::sequence_classification:
+      return "ForSequenceClassification";
+    case EncoderTask::question_answering:
+      return "ForQuestionAnswering";
+    case EncoderTask::token_classification:
+      return "ForTokenClassification";
+  }
+  throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
+}
+
+void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
+  const auto labels = static_cast<std::size_t>(config.num_labels);
+  if (json.contains("id2label") ? json["id2label"].size() == labels : labels == 2) return;
+  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = names;
+  for (std::size_t i = 0; i < labels; ++i) {
+    names[std::to_string(i)] = fmt::format("LABEL_{}", i);
+    ids[fmt::format("LABEL_{}", i)] = i;
+  }
+  json["id2label"] = names;
+  json["label2id"] = ids;
+}
+
+}  // namespace
+
+std::string_view to_string(EncoderTask task) {
+  switch (task) {
+    case EncoderTask::masked_lm:
+      return "masked language modelling";
+    case EncoderTask::sequence_classification:
+      return "sequence classification";
+    case EncoderTask::question_answering:
+      return "question answering";
+    case EncoderTask::token_classification:
+      return "token classification";
+  }
+  throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
+}
+
+const EncoderFamily& encoder_family(std::string_view model_type) {
+  for (const EncoderFamily* family :
+       {&bert_family(), &roberta_family(), &distilbert_family(), &albert_family()})
+    if (family->model_type == model_type) return *family;
+  throw_error(
+      ErrorCode::invalid_argument,
+      "model_type '{}' is no encoder that Shoal knows; bert, roberta, distilbert and albert "
+      "are",
+      model_type);
+}
+
+EncoderConfig EncoderConfig::of(std::string_view model_type) {
+  return encoder_family(model_type).defaults;
+}
+
+EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_view name) {
+  const ConfigReader read(json, name);
+  std::string type = "bert";
+  read.text("model_type", type);
+  EncoderConfig config;
+  try {
+    config = of(type);
+  } catch (const Error& error) {
+    read.fail(fmt::format("cannot be read: {}", error.message()));
+  }
+  read.integer("vocab_size", config.vocab_size);
+  read.integer("max_position_embeddings", config.max_position_embeddings);
+  read.number("initializer_range", config.initializer_range);
+  read.optional_integer("pad_token_id", config.pad_token_id);
+  read.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  read.integer("num_labels", config.num_labels);
+  if (json.contains("id2label") && json["id2label"].is_object())
+    config.num_labels = static_cast<std::int64_t>(json["id2label"].size());
+  read.text("problem_type", config.problem_type);
+  encoder_family(type).read(read, config);
+  read.refuse_true("is_decoder");
+  read.refuse_true("add_cross_attention");
+  read.refuse_filled("quantization_config");
+  read.refuse_filled("pruned_heads");
+  std::string positions = "absolute";
+  read.text("position_embedding_type", positions);
+  if (positions != "absolute")
+    read.fail(fmt::format("has position_embedding_type {}, where absolute is known", positions));
+  try {
+    config.check();
+  } catch (const Error& error) {
+    read.fail(fmt::format("does not describe a {}: {}", type, error.message()));
+  }
+  config.source = json.dump();
+  return config;
+}
+
+EncoderConfig EncoderConfig::from_file(const std::string& path) {
+  return from_json(read_json_file(path), path);
+}
+
+nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view dtype) const {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  if (!source.empty()) out = nlohmann::ordered_json::parse(source);
+  const EncoderFamily& family = encoder_family(model_type);
+  out["architectures"] = {family.class_prefix + std::string(class_suffix(task))};
+  out["model_type"] = model_type;
+  out.erase("dtype");  // the newer name
+  out["torch_dtype"] = dtype;
+  out["vocab_size"] = vocab_size;
+  out["max_position_embeddings"] = max_position_embeddings;
+  out["initializer_range"] = initializer_range;
+  out["pad_token_id"] =
+      pad_token_id ? nlohmann::ordered_json(*pad_token_id) : nlohmann::ordered_json();
+  out["tie_word_embeddings"] = tie_word_embeddings;
+  if (!problem_type.empty()) out["problem_type"] = problem_type;
+  family.write(*this, out);
+  name_labels(*this, out);
+  return out;
+}
+
+void EncoderConfig::check() const {
+  (void)encoder_family(model_type);
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
+  for (const auto& [name, value, least] : {std::tuple{"vocab_size", vocab_size, 1},
+                                           {"hidden_size", hidden_size, 1},
+                                           {"num_hidden_layers", num_hidden_layers, 0},
+                                           {"intermediate_size", intermediate_size, 1},
+                                           {"num_attention_heads", num_attention_heads, 1},
+                                           {"max_position_embeddings", max_position_embeddings, 1},
+                                           {"type_vocab_size", type_vocab_size, 0},
+                                           {"embedding_size", embedding_size, 0},
+                                           {"num_hidden_groups", num_hidden_groups, 0},
+                                           {"inner_group_num", inner_group_num, 1},
+                                           {"num_labels", num_labels, 1}})
+    SHOAL_CHECK(value >= least && value < kLimit, "{} {} is out of range", name, value);
+  SHOAL_CHECK(hidden_size % num_attention_heads == 0,
+              "hidden_size {} is not a multiple of num_attention_heads {}", hidden_size,
+              num_attention_heads);
+  SHOAL_CHECK(num_hidden_groups <= num_hidden_layers, "{} groups for {} layers", num_hidden_groups,
+              num_hidden_layers);
+  SHOAL_CHECK(!pad_token_id || (*pad_token_id >= 0 && *pad_token_id < vocab_size),
+              "pad_token_id {} in a vocabulary of {}", *pad_token_id, vocab_size);
+  SHOAL_CHECK(!encoder_family(model_type).positions_from_ids || pad_token_id,
+              "{} counts positions from pad_token_id, which is null", model_type);
+  constexpr std::array kActivations{"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
+  SHOAL_CHECK(std::find(kActivations.begin(), kActivations.end(), hidden_act) != kActivations.end(),
+              "activation '{}' is not supported; {} are", hidden_act,
+              fmt::join(kActivations, ", "));
+  SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||
+                  problem_type == "single_label_classification",
+              "problem_type '{}' is not supported; regression and single_label_classification are",
+              problem_type);
+  for (const double probability : {hidden_dropout_prob, attention_probs_dropout_prob,
+                                   sequence_dropout, token_dropout, question_dropout})
+    SHOAL_CHECK(probability >= 0 && probability < 1, "a dropout probability {} is not in [0, 1)",
+                probability);
+  SHOAL_CHECK(layer_norm_eps > 0 && initializer_range >= 0,
+              "layer_norm_eps {}, initializer_range {}", layer_norm_eps, initializer_range);
+}
+
+bool EncoderConfig::regression() const {
+  return problem_type.empty() ? num_labels == 1 : problem_type == "regression";
+}
+
+}  // namespace shoal::nn

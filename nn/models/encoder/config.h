@@ -1,0 +1,60 @@
+// Sizes and switches of BERT, RoBERTa, DistilBERT and ALBERT, which are one encoder: Hugging Face's
+// fields under BERT's names. What a family calls them, and which it has, is in its family.cc.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace shoal::nn {
+
+// What a model ends in. Targets of each (ChainInput::targets):
+enum class EncoderTask : std::uint8_t {
+  masked_lm,                // i32 [B, T]: the token where it was masked
+  sequence_classification,  // i32 [B]; with one label, or problem_type regression: f32 [B, labels],
+                            // NaN: none
+  question_answering,       // i32 [B, 2]: positions of the answer's first and last token
+  token_classification,     // i32 [B, T]
+};
+std::string_view to_string(EncoderTask task);
+
+struct EncoderConfig {
+  std::string model_type = "bert";  // or roberta, distilbert, albert
+  std::int64_t vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12;
+  std::int64_t num_attention_heads = 12, intermediate_size = 3072;
+  std::int64_t max_position_embeddings = 512;
+  std::int64_t type_vocab_size = 2;  // 0: no token types (DistilBERT)
+  std::int64_t embedding_size = 0;   // 0: hidden_size; else a mapping in between (ALBERT)
+  std::int64_t num_hidden_groups =
+      0;  // 0: each layer has weights of its own; else they share (ALBERT)
+  std::int64_t inner_group_num = 1;  // blocks of a layer
+  std::string hidden_act = "gelu";   // erf; gelu_new, gelu_pytorch_tanh (tanh form), relu
+  double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
+  // Before the last layer of each head.
+  double sequence_dropout = 0.1, token_dropout = 0.1, question_dropout = 0;
+  double layer_norm_eps = 1e-12, initializer_range = 0.02;
+  std::optional<std::int64_t> pad_token_id = 0;
+  bool tie_word_embeddings = true;
+  std::int64_t num_labels = 2;
+  std::string problem_type{};  // empty: as num_labels says
+  std::string source{};        // the file's text: what has no field here is written back
+
+  // The family's defaults.
+  static EncoderConfig of(std::string_view model_type);
+  // `name` is the file's, for messages. The family is the file's model_type; another than the four,
+  // a field of the wrong type, or a value that would change the numbers in a way Shoal lacks
+  // throws and is named.
+  static EncoderConfig from_json(const nlohmann::json& json, std::string_view name);
+  static EncoderConfig from_file(const std::string& path);
+  // As transformers writes it for the task's class. `dtype`: of the saved tensors ("float32").
+  nlohmann::ordered_json to_json(EncoderTask task, std::string_view dtype) const;
+
+  void check() const;  // sizes that cannot be: invalid_argument with the numbers
+  std::int64_t embedding() const { return embedding_size > 0 ? embedding_size : hidden_size; }
+  bool regression() const;  // the targets of a sequence are numbers
+};
+
+}  // namespace shoal::nn

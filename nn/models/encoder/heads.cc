@@ -1,0 +1,156 @@
+#include "shoal/nn/models/encoder/heads.h"
+
+#include <utility>
+
+#include "shoal/nn/models/encoder/layers.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+float std_of(const EncoderConfig& config) { return static_cast<float>(config.initializer_range); }
+
+LossOutput output_of(LossResult result) {
+  return {std::move(result.loss), result.loss_sum, result.targets};
+}
+
+class MaskedLmHead final : public TaskHead {
+ public:
+  MaskedLmHead(const EncoderConfig& config, std::shared_ptr<Parameter> words)
+      : dense(*this, encoder_family(config.model_type).lm_dense,
+              std::make_unique<Linear>(
+                  LinearConfig{.in = config.hidden_size,
+                               .out = config.embedding(),
+                               .std = std_of(config),
+                               .activation = encoder_family(config.model_type).lm_gelu
+                                                 ? kernels::Activation::gelu_erf
+                                                 : activation_of(config)})),
+        norm(*this, encoder_family(config.model_type).lm_norm,
+             std::make_unique<LayerNorm>(config.embedding(),
+                                         static_cast<float>(config.layer_norm_eps))),
+        decoder(*this, encoder_family(config.model_type).lm_head,
+                std::make_unique<LmHead>(
+                    LmHeadConfig{.vocabulary = config.vocab_size,
+                                 .channels = config.embedding(),
+                                 .std = std_of(config),
+                                 .tied = config.tie_word_embeddings ? std::move(words) : nullptr,
+                                 .bias = true,
+                                 .weight = encoder_family(config.model_type).lm_decoder})) {}
+  std::string_view kind() const override { return "MaskedLmHead"; }
+  LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) override {
+    return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
+  }
+  Value logits(Context& context, const Value& hidden) override {
+    return Value{decoder->logits(context, transform(context, hidden).tensor)};
+  }
+
+  Slot<LinearLike> dense;
+  Slot<NormLike> norm;
+  Slot<HeadLoss> decoder;
+
+ private:
+  Value transform(Context& context, const Value& hidden) {
+    return norm->forward(context, dense->forward(context, hidden));
+  }
+};
+
+class SequenceHead final : public SampleHead {
+ public:
+  explicit SequenceHead(const EncoderConfig& config)
+      : dense(*this, encoder_family(config.model_type).pooler,
+              std::make_unique<Linear>(
+                  LinearConfig{.in = config.hidden_size,
+                               .out = config.hidden_size,
+                               .std = std_of(config),
+                               .activation = encoder_family(config.model_type).pooling})),
+        classifier(*this, encoder_family(config.model_type).classifier,
+                   std::make_unique<Linear>(LinearConfig{
+                       .in = config.hidden_size, .out = config.num_labels, .std = std_of(config)})),
+        first_dropout(
+            *this, "first_dropout",
+            std::make_unique<Dropout>(encoder_family(config.model_type).drops_before_pooler
+                                          ? static_cast<float>(config.sequence_dropout)
+                                          : 0.0f)),
+        dropout(*this, "sequence_dropout",
+                std::make_unique<Dropout>(static_cast<float>(config.sequence_dropout))),
+        regression_(config.regression()) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    const Value x = scores(context, hidden);
+    return output_of(regression_ ? squared_error(context, x, input.targets, input.loss)
+                                 : cross_entropy(context, x, input.targets, input.loss));
+  }
+  Value scores(Context& context, const Value& hidden) override {
+    const Value first = first_dropout->forward(context, first_position(context, hidden));
+    return classifier->forward(context, dropout->forward(context, dense->forward(context, first)));
+  }
+
+  Slot<LinearLike> dense, classifier;
+  Slot<Dropout> first_dropout, dropout;
+
+ private:
+  bool regression_;
+};
+
+// Classes of every position.
+class TokenHead final : public SampleHead {
+ public:
+  explicit TokenHead(const EncoderConfig& config)
+      : classifier(*this, "classifier",
+                   std::make_unique<Linear>(LinearConfig{
+                       .in = config.hidden_size, .out = config.num_labels, .std = std_of(config)})),
+        dropout(*this, "token_dropout",
+                std::make_unique<Dropout>(static_cast<float>(config.token_dropout))) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    return output_of(cross_entropy(context, scores(context, hidden), input.targets, input.loss));
+  }
+  Value scores(Context& context, const Value& hidden) override {
+    return classifier->forward(context, dropout->forward(context, hidden));
+  }
+
+  Slot<LinearLike> classifier;
+  Slot<Dropout> dropout;
+};
+
+// Where an answer starts and ends: two softmaxes over the positions. Its loss is the mean over all
+// of both that are given; transformers takes each mean, then theirs, which is the same unless a
+// sample has only one of the two.
+class QuestionHead final : public SampleHead {
+ public:
+  explicit QuestionHead(const EncoderConfig& config)
+      : outputs(*this, "qa_outputs",
+                std::make_unique<Linear>(
+                    LinearConfig{.in = config.hidden_size, .out = 2, .std = std_of(config)})),
+        dropout(*this, "question_dropout",
+                std::make_unique<Dropout>(static_cast<float>(config.question_dropout))) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    return output_of(cross_entropy(context, transpose_samples(context, scores(context, hidden)),
+                                   input.targets, input.loss));
+  }
+  Value scores(Context& context, const Value& hidden) override {
+    return outputs->forward(context, dropout->forward(context, hidden));
+  }
+
+  Slot<LinearLike> outputs;
+  Slot<Dropout> dropout;
+};
+
+}  // namespace
+
+std::unique_ptr<TaskHead> make_encoder_head(const EncoderConfig& config, EncoderTask task,
+                                            std::shared_ptr<Parameter> words) {
+  switch (task) {
+    case EncoderTask::masked_lm:
+      return std::make_unique<MaskedLmHead>(config, std::move(words));
+    case EncoderTask::sequence_classification:
+      return std::make_unique<SequenceHead>(config);
+    case EncoderTask::question_answering:
+      SHOAL_CHECK(config.num_labels == 2, "question answering has 2 labels, not {}",
+                  config.num_labels);
+      return std::make_unique<QuestionHead>(config);
+    case EncoderTask::token_classification:
+      return std::make_unique<TokenHead>(config);
+  }
+  throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
+}
+
+}  // namespace shoal::nn

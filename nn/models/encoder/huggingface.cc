@@ -1,0 +1,81 @@
+#include "shoal/nn/models/encoder/huggingface.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/files.h"
+
+namespace shoal::nn {
+namespace {
+
+// Adds what `name` is called where `from`, its end, is `to`.
+void add_ending(std::vector<std::string>& names, std::string_view from, std::string_view to) {
+  for (std::size_t i = names.size(); i-- > 0;)
+    if (names[i].ends_with(from))
+      names.push_back(names[i].substr(0, names[i].size() - from.size()) + std::string(to));
+}
+
+std::vector<std::string> candidates_of(const EncoderFamily& family, const std::string& parameter) {
+  std::vector<std::string> names{parameter};
+  for (const auto& [name, alias] : family.aliases)
+    if (name == parameter) names.push_back(alias);
+  if (const std::string prefix = family.base + "."; parameter.starts_with(prefix))
+    names.push_back(parameter.substr(prefix.size()));
+  add_ending(names, "LayerNorm.weight", "LayerNorm.gamma");
+  add_ending(names, "LayerNorm.bias", "LayerNorm.beta");
+  return names;
+}
+
+// Buffers of older versions and, of a language model's head, copies of what is tied.
+bool is_ignored(const Encoder& model, std::string_view tensor) {
+  if (tensor.ends_with("embeddings.position_ids") || tensor.ends_with("embeddings.token_type_ids"))
+    return true;
+  if (model.task() != EncoderTask::masked_lm) return false;
+  const EncoderFamily& family = encoder_family(model.config().model_type);
+  for (const auto& [name, alias] : family.aliases)
+    if (tensor == alias) return true;
+  return model.config().tie_word_embeddings &&
+         (tensor == family.lm_head + ".weight" || tensor == family.lm_head + ".decoder.weight");
+}
+
+// Embeddings and layers: without them a directory is of another model.
+bool is_base(const EncoderFamily& family, const std::string& parameter) {
+  const std::string layer = family.layer(0, 0);
+  const std::string layers = layer.substr(0, layer.find('.') + 1);
+  return parameter.starts_with(family.base + ".embeddings.") ||
+         parameter.starts_with(family.base + "." + layers);
+}
+
+}  // namespace
+
+LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
+                                const AssignParameter& assign) {
+  const EncoderFamily& family = encoder_family(model.config().model_type);
+  return load_weights(
+      directory, model,
+      {.candidates =
+           [&family](const std::string& parameter) { return candidates_of(family, parameter); },
+       .ignored = [&model](std::string_view tensor) { return is_ignored(model, tensor); },
+       .may_be_new =
+           [&family](const std::string& parameter) { return !is_base(family, parameter); }},
+      assign);
+}
+
+std::vector<std::string> save_encoder_config(const std::string& directory, const Encoder& model,
+                                             DType dtype) {
+  write_file_atomically(directory + "/config.json",
+                        model.config().to_json(model.task(), torch_name(dtype)).dump(2) + "\n");
+  return {"config.json"};
+}
+
+std::vector<std::string> save_encoder(const std::string& directory, const Encoder& model,
+                                      const ParameterValue& value, std::int64_t max_shard_bytes) {
+  const DType dtype = value(*model.parameters().front()).dtype;
+  std::vector<std::string> names = save_encoder_config(directory, model, dtype);
+  for (std::string& name : save_weights(directory, model, value, max_shard_bytes))
+    names.push_back(std::move(name));
+  return names;
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,152 @@
+#include "shoal/nn/models/encoder/layers.h"
+
+#include <utility>
+#include <vector>
+
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+std::unique_ptr<LayerNorm> norm_of(std::int64_t channels, const EncoderConfig& config) {
+  return std::make_unique<LayerNorm>(channels, static_cast<float>(config.layer_norm_eps));
+}
+float std_of(const EncoderConfig& config) { return static_cast<float>(config.initializer_range); }
+
+}  // namespace
+
+kernels::Activation activation_of(const EncoderConfig& config) {
+  if (config.hidden_act == "relu") return kernels::Activation::relu;
+  return config.hidden_act == "gelu" ? kernels::Activation::gelu_erf
+                                     : kernels::Activation::gelu_tanh;
+}
+
+EncoderEmbeddings::EncoderEmbeddings(const EncoderConfig& config)
+    : word_embeddings(
+          *this, "embeddings.word_embeddings",
+          std::make_unique<Embedding>(config.vocab_size, config.embedding(), std_of(config),
+                                      config.pad_token_id.value_or(-1))),
+      norm(*this, "embeddings.LayerNorm", norm_of(config.embedding(), config)),
+      dropout(*this, "embeddings.dropout",
+              std::make_unique<Dropout>(static_cast<float>(config.hidden_dropout_prob))),
+      config_(config) {
+  const EncoderFamily& family = encoder_family(config.model_type);
+  const std::int64_t width = config.embedding();
+  constexpr const char* kPositions = "embeddings.position_embeddings";
+  if (family.positions_from_ids)
+    counted_positions.emplace(
+        *this, kPositions,
+        std::make_unique<AddedEmbedding>(config.max_position_embeddings, width, std_of(config),
+                                         *config.pad_token_id));
+  else
+    position_embeddings.emplace(
+        *this, kPositions,
+        std::make_unique<PositionEmbedding>(config.max_position_embeddings, width, std_of(config)));
+  if (config.type_vocab_size > 0)
+    token_type_embeddings.emplace(
+        *this, "embeddings.token_type_embeddings",
+        std::make_unique<AddedEmbedding>(config.type_vocab_size, width, std_of(config)));
+  if (!family.mapping.empty())
+    mapping.emplace(*this, family.mapping,
+                    std::make_unique<Linear>(LinearConfig{
+                        .in = width, .out = config.hidden_size, .std = std_of(config)}));
+}
+
+// The padding's id stands for its position too; the others are counted from the next one on.
+Tensor EncoderEmbeddings::positions_of(Context& context, const Tensor& ids) const {
+  const std::int64_t length = ids.shape()[1];
+  std::vector<std::int32_t> given(static_cast<std::size_t>(ids.count())), positions(given.size());
+  copy_to_host(given.data(), ids, context.stream);
+  const auto padding = static_cast<std::int32_t>(*config_.pad_token_id);
+  std::int32_t next = 0;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (static_cast<std::int64_t>(i) % length == 0) next = padding;
+    positions[i] = given[i] == padding ? padding : ++next;
+    SHOAL_CHECK(positions[i] < config_.max_position_embeddings,
+                "{}: position {} of a model of {}; shorten the sequence", path(), positions[i],
+                config_.max_position_embeddings);
+  }
+  return context.upload(positions.data(), ids.shape(), DType::i32);
+}
+
+Value EncoderEmbeddings::forward(Context& context, const Tensor& ids, const Tensor& token_types) {
+  SHOAL_CHECK(ids.shape().rank() == 2, "{} takes ids [B, T], not {}", path(),
+              to_string(ids.shape()));
+  if (token_types.defined() && !token_type_embeddings)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} has no token types, and some are given", config_.model_type),
+                "leave them out");
+  Value x = word_embeddings->forward(context, ids);
+  if (token_type_embeddings)
+    x = (*token_type_embeddings)
+            ->forward(context, std::move(x),
+                      token_types.defined()
+                          ? token_types
+                          : Tensor::zeros(ids.shape(), DType::i32, context.memory(),
+                                          MemoryTag::activations, context.stream));
+  if (counted_positions)
+    x = (*counted_positions)->forward(context, std::move(x), positions_of(context, ids));
+  else
+    x = (*position_embeddings)->forward(context, std::move(x), 0);
+  x = dropout->forward(context, norm->forward(context, x));
+  return mapping ? (*mapping)->forward(context, x) : x;
+}
+
+EncoderBlock::EncoderBlock(const EncoderConfig& config)
+    : attention(*this, encoder_family(config.model_type).block.attention,
+                [&] {
+                  const BlockNames& names = encoder_family(config.model_type).block;
+                  return std::make_unique<SelfAttention>(SelfAttentionConfig{
+                      .channels = config.hidden_size,
+                      .heads = config.num_attention_heads,
+                      .max_positions = config.max_position_embeddings,
+                      .attention_dropout = static_cast<float>(config.attention_probs_dropout_prob),
+                      .std = std_of(config),
+                      .query = names.query,
+                      .key = names.key,
+                      .value = names.value,
+                      .output = names.attention_output});
+                }()),
+      attention_norm(*this, encoder_family(config.model_type).block.attention_norm,
+                     norm_of(config.hidden_size, config)),
+      ffn(*this, encoder_family(config.model_type).block.ffn,
+          [&] {
+            const BlockNames& names = encoder_family(config.model_type).block;
+            return std::make_unique<Mlp>(MlpConfig{.channels = config.hidden_size,
+                                                   .inner = config.intermediate_size,
+                                                   .activation = activation_of(config),
+                                                   .std = std_of(config),
+                                                   .projection_std = std_of(config),
+                                                   .transposed = true,
+                                                   .c_fc = names.ffn_in,
+                                                   .c_proj = names.ffn_out});
+          }()),
+      output_norm(*this, encoder_family(config.model_type).block.output_norm,
+                  norm_of(config.hidden_size, config)),
+      attention_dropout(*this, "attention_dropout",
+                        std::make_unique<Dropout>(static_cast<float>(config.hidden_dropout_prob))),
+      ffn_dropout(*this, "ffn_dropout",
+                  std::make_unique<Dropout>(encoder_family(config.model_type).ffn_drops
+                                                ? static_cast<float>(config.hidden_dropout_prob)
+                                                : 0.0f)) {}
+
+Value EncoderBlock::forward(Context& context, const Value& x, const AttentionInput& input) {
+  Value y;
+  {
+    const Value branch = attention->forward(context, x, input);
+    y = attention_norm->forward(context, x, branch, attention_dropout->site()).normed;
+  }
+  const Value branch = ffn->forward(context, y);
+  return output_norm->forward(context, y, branch, ffn_dropout->site()).normed;
+}
+
+void EncoderBlock::begin_use(Context& context, std::uint32_t use) const {
+  Context::Ordinals ordinals = context.ordinals();
+  for (const std::uint32_t path : {hash_name(attention->path() + ".dropout"),
+                                   attention_dropout->path_hash(), ffn_dropout->path_hash()})
+    ordinals[path] = use;
+  context.set_ordinals(std::move(ordinals));
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,100 @@
+#include "shoal/nn/models/encoder/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/nn/models/inference.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+std::int64_t groups_of(const EncoderConfig& config) {
+  return config.num_hidden_groups > 0 ? config.num_hidden_groups : config.num_hidden_layers;
+}
+
+}  // namespace
+
+Encoder::Encoder(const EncoderConfig& config, EncoderTask task)
+    : embeddings(*this, encoder_family(config.model_type).base,
+                 [&] {
+                   config.check();
+                   return std::make_unique<EncoderEmbeddings>(config);
+                 }()),
+      blocks([&] {
+        const EncoderFamily& family = encoder_family(config.model_type);
+        std::deque<Slot<EncoderBlock>> made;
+        for (std::int64_t group = 0; group < groups_of(config); ++group)
+          for (std::int64_t inner = 0; inner < config.inner_group_num; ++inner)
+            made.emplace_back(*this, family.base + "." + family.layer(group, inner),
+                              std::make_unique<EncoderBlock>(config));
+        return made;
+      }()),
+      head(*this, "", make_encoder_head(config, task, embeddings->word_embeddings->weight())),
+      config_(config),
+      task_(task) {
+  name_tree();
+}
+
+Encoder::Layer Encoder::layer(int unit) const {
+  const std::int64_t number = unit - 1;
+  const auto inner = static_cast<std::size_t>(config_.inner_group_num);
+  if (config_.num_hidden_groups == 0) return {static_cast<std::size_t>(number) * inner, inner, 0};
+  // As transformers: the group of layer i is the whole part of i / (layers / groups).
+  const auto group_of = [&](std::int64_t i) {
+    return i * config_.num_hidden_groups / config_.num_hidden_layers;
+  };
+  const std::int64_t group = group_of(number);
+  std::uint32_t use = 0;
+  for (std::int64_t i = number - 1; i >= 0 && group_of(i) == group; --i) ++use;
+  return {static_cast<std::size_t>(group) * inner, inner, use};
+}
+
+LossOutput Encoder::forward(Context& context, const ChainInput& input) {
+  context.begin_forward();
+  return forward_head(
+      context,
+      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
+      input);
+}
+
+Tensor Encoder::logits(Context& context, const ChainInput& input) {
+  const Inference inference(context);
+  context.begin_forward();
+  ResidualStream stream = forward_units(context, *this, 0, units() - 1, {}, input);
+  return head->logits(context, std::move(stream).collapse(context)).tensor;
+}
+
+std::string Encoder::unit_name(int unit) const {
+  if (unit == 0) return "embeddings";
+  return unit == units() - 1 ? "head" : fmt::format("layer.{}", unit - 1);
+}
+
+std::vector<Module*> Encoder::unit_modules(int unit) const {
+  if (unit == 0) return {&*embeddings};
+  if (unit == units() - 1) return {&*head};
+  const Layer own = layer(unit);
+  std::vector<Module*> modules;
+  for (std::size_t i = 0; i < own.blocks; ++i) modules.push_back(&*blocks[own.first_block + i]);
+  return modules;
+}
+
+ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream stream,
+                                     const ChainInput& input) {
+  if (unit == 0)
+    return {embeddings->forward(context, input.ids, input.token_types), std::nullopt, {}};
+  const Layer own = layer(unit);
+  Value x = std::move(stream).collapse(context);
+  for (std::size_t i = 0; i < own.blocks; ++i) {
+    EncoderBlock& block = *blocks[own.first_block + i];
+    if (config_.num_hidden_groups > 0) block.begin_use(context, own.use);
+    x = block.forward(context, x, {input.key_mask, nullptr});
+  }
+  return {std::move(x), std::nullopt, {}};
+}
+
+LossOutput Encoder::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
+  return head->forward(context, std::move(stream).collapse(context), input);
+}
+
+}  // namespace shoal::nn

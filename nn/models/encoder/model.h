@@ -1,0 +1,57 @@
+// BERT, RoBERTa, DistilBERT and ALBERT with a head, numerically transformers' BertForMaskedLM,
+// RobertaForSequenceClassification and so on. docs/encoder-numerics.md has what is easy to get
+// wrong.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "shoal/nn/models/encoder/heads.h"
+#include "shoal/nn/models/encoder/layers.h"
+
+namespace shoal::nn {
+
+// Its units: embeddings, each layer, head. Layers that share weights (ALBERT) are units of the same
+// modules.
+class Encoder final : public Chain {
+ public:
+  // Named and ready for materialize().
+  Encoder(const EncoderConfig& config, EncoderTask task);
+  std::string_view kind() const override { return "Encoder"; }
+  const EncoderConfig& config() const { return config_; }
+  EncoderTask task() const { return task_; }
+
+  // The loss of a batch. Starts a new forward for random coordinates.
+  LossOutput forward(Context& context, const ChainInput& input);
+  // As TaskHead::logits(); evaluate mode, nothing recorded. Targets are not looked at.
+  Tensor logits(Context& context, const ChainInput& input);
+
+  int units() const override { return static_cast<int>(config_.num_hidden_layers) + 2; }
+  std::string unit_name(int unit) const override;
+  std::vector<Module*> unit_modules(int unit) const override;
+  std::int64_t channels() const override { return config_.hidden_size; }
+  ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
+                              const ChainInput& input) override;
+  LossOutput forward_head(Context& context, ResidualStream stream,
+                          const ChainInput& input) override;
+
+  // forward() keeps only each layer's input, and backward runs the layer again.
+  void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
+
+  Slot<EncoderEmbeddings> embeddings;
+  std::deque<Slot<EncoderBlock>> blocks;  // inner_group_num of each group, or one a layer
+  Slot<TaskHead> head;
+
+ private:
+  // Of one layer, and how many layers before it have the same.
+  struct Layer {
+    std::size_t first_block = 0, blocks = 1;
+    std::uint32_t use = 0;
+  };
+  Layer layer(int unit) const;
+  EncoderConfig config_;
+  EncoderTask task_;
+  bool gradient_checkpointing_ = false;
+};
+
+}  // namespace shoal::nn

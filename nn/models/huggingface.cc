@@ -1,0 +1,142 @@
+#include "shoal/nn/models/huggingface.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+// "a, b and 5 more"
+std::string some(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i ? ", " : "") + names[i];
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+// The first candidate that the files have; empty: none.
+std::string found_name(const ShardedSafetensors& files, const WeightNames& names,
+                       const std::string& parameter) {
+  if (!names.candidates) return files.contains(parameter) ? parameter : std::string();
+  for (std::string& candidate : names.candidates(parameter))
+    if (files.contains(candidate)) return std::move(candidate);
+  return {};
+}
+
+// What is wrong with an entry for a parameter; empty: nothing.
+std::string mismatch(const std::string& name, const SafetensorsEntry& entry,
+                     const Parameter& parameter) {
+  const auto want = parameter.whole_shape().sizes();
+  if (!std::equal(want.begin(), want.end(), entry.sizes.begin(), entry.sizes.end()))
+    return fmt::format("{} is [{}], the model wants {}", name, fmt::join(entry.sizes, ", "),
+                       to_string(parameter.whole_shape()));
+  if (!is_floating(dtype_from_safetensors(entry.dtype, name)))
+    return fmt::format("{} is of {}", name, entry.dtype);
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const LoadReport& report) {
+  std::string text;
+  if (!report.missing.empty()) text = "newly initialised: " + some(report.missing);
+  if (!report.unexpected.empty())
+    text += (text.empty() ? "" : "; ") + ("not used: " + some(report.unexpected));
+  return text;
+}
+
+LoadReport load_weights(const std::string& directory, const Module& model, const WeightNames& names,
+                        const AssignParameter& assign) {
+  const ShardedSafetensors files = ShardedSafetensors::open(directory);
+  LoadReport report;
+  std::vector<std::string> missing, mismatched;
+  std::set<std::string> used;
+  std::vector<std::pair<Parameter*, std::string>> found;
+  for (Parameter* parameter : model.parameters()) {
+    const std::string name = found_name(files, names, parameter->name());
+    if (name.empty()) {
+      const bool is_new = names.may_be_new && names.may_be_new(parameter->name());
+      (is_new ? report.missing : missing).push_back(parameter->name());
+      continue;
+    }
+    if (std::string wrong = mismatch(name, files.entry(name), *parameter); !wrong.empty())
+      mismatched.push_back(std::move(wrong));
+    used.insert(name);
+    found.emplace_back(parameter, name);
+  }
+  if (!missing.empty())
+    throw Error(ErrorCode::not_found, fmt::format("{} lacks {}", directory, some(missing)),
+                mismatched.empty() ? "" : "besides, " + some(mismatched));
+  if (!mismatched.empty())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", directory, some(mismatched)),
+                "config.json and the weights do not belong together");
+  for (const std::string& name : files.names())
+    if (!used.contains(name) && !(names.ignored && names.ignored(name)))
+      report.unexpected.push_back(name);
+  for (const auto& [parameter, name] : found) assign(*parameter, files.tensor(name).const_view());
+  return report;
+}
+
+AssignParameter assign_values(Context& context) {
+  return [&context](Parameter& parameter, const ConstView& values) {
+    SHOAL_CHECK(parameter.value.defined(), "{} has no memory; materialize the model first",
+                parameter.name());
+    const Device device = context.kernels().device();
+    if (device.is_cpu() || values.device == device || values.shape.count() == 0)
+      return context.kernels().elementwise().cast(values, parameter.value.view(), context.stream);
+    // Files lie in host memory that kernels of a device do not read.
+    const Tensor there = context.empty(values.shape, values.dtype, MemoryTag::workspace);
+    device_backend(device.type).copy(there.view().data, values.data, there.bytes(), context.stream);
+    context.kernels().elementwise().cast(there.const_view(), parameter.value.view(),
+                                         context.stream);
+  };
+}
+
+std::vector<std::string> save_weights(const std::string& directory, const Module& model,
+                                      const ParameterValue& value, std::int64_t max_shard_bytes) {
+  const std::vector<Parameter*> parameters = model.parameters();
+  const DType dtype = value(*parameters.front()).dtype;
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, const Parameter*> by_name;
+  for (const Parameter* parameter : parameters) {
+    entries.push_back(make_entry(parameter->name(), dtype, parameter->whole_shape()));
+    by_name.emplace(parameter->name(), parameter);
+  }
+  const auto checked = [&](const std::string& name) {
+    const Parameter& parameter = *by_name.at(name);
+    const ConstView view = value(parameter);
+    SHOAL_CHECK(view.shape == parameter.whole_shape(), "{}: values {} to save, the parameter is {}",
+                name, to_string(view.shape), to_string(parameter.whole_shape()));
+    SHOAL_CHECK(view.dtype == dtype, "{} is {}, the first parameter {}; a checkpoint has one dtype",
+                name, to_string(view.dtype), to_string(dtype));
+    return view;
+  };
+  return write_sharded_safetensors(directory, std::move(entries), checked, max_shard_bytes);
+}
+
+ParameterValue parameter_values() {
+  return [](const Parameter& parameter) { return parameter.value.const_view(); };
+}
+
+std::string_view torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "float32";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    default:
+      throw_error(ErrorCode::invalid_argument, "weights of {} are not saved; use f32, bf16 or f16",
+                  to_string(dtype));
+  }
+}
+
+}  // namespace shoal::nn

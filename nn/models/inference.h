@@ -1,0 +1,29 @@
+// Inference borrows a training context.
+#pragma once
+
+#include "shoal/nn/autograd/context.h"
+
+namespace shoal::nn {
+
+// Evaluate mode and no tape, for as long as it lives.
+class Inference {
+ public:
+  explicit Inference(Context& context)
+      : context_(context), mode_(context.mode), tape_(context.tape) {
+    context.mode = Mode::evaluate;
+    context.tape = nullptr;
+  }
+  ~Inference() {
+    context_.mode = mode_;
+    context_.tape = tape_;
+  }
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+ private:
+  Context& context_;
+  Mode mode_;
+  Tape* tape_;
+};
+
+}  // namespace shoal::nn

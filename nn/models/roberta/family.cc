@@ -1,0 +1,31 @@
+// RoBERTa (Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach", 2019): BERT's
+// blocks; positions counted from the padding's id on, one token type, heads of its own.
+#include "shoal/nn/models/encoder/family.h"
+
+#include "shoal/nn/models/config_reader.h"
+
+namespace shoal::nn {
+
+const EncoderFamily& roberta_family() {
+  static const EncoderFamily family = [] {
+    EncoderFamily made = bert_family();
+    made.model_type = made.base = "roberta";
+    made.class_prefix = "Roberta";
+    made.lm_dense = "lm_head.dense";
+    made.lm_norm = "lm_head.layer_norm";
+    made.lm_head = "lm_head";
+    made.lm_gelu = true;
+    made.pooler = "classifier.dense";
+    made.classifier = "classifier.out_proj";
+    made.drops_before_pooler = true;
+    made.positions_from_ids = true;
+    made.aliases = {{"lm_head.bias", "lm_head.decoder.bias"}};
+    made.defaults.model_type = "roberta";
+    made.defaults.vocab_size = 50265;
+    made.defaults.pad_token_id = 1;
+    return made;
+  }();
+  return family;
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,274 @@
+// BERT, RoBERTa, DistilBERT and ALBERT against transformers (tools/golden/make_encoders.py), and as
+// directories.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "room.h"
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/encoder/huggingface.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+using testing::close_in_norm;
+using testing::close_relative;
+
+struct Case {
+  const char* family;
+  EncoderTask task;
+  friend void PrintTo(const Case& test, std::ostream* out) {
+    *out << test.family << ", " << to_string(test.task);
+  }
+};
+constexpr std::pair<EncoderTask, const char*> kTasks[] = {
+    {EncoderTask::masked_lm, "masked_lm"},
+    {EncoderTask::sequence_classification, "sequence_classification"},
+    {EncoderTask::question_answering, "question_answering"},
+    {EncoderTask::token_classification, "token_classification"}};
+std::string name_of(EncoderTask task) {
+  return std::find_if(std::begin(kTasks), std::end(kTasks),
+                      [task](const auto& one) { return one.first == task; })
+      ->second;
+}
+std::string directory_of(const std::string& family) {
+  return testing::golden_path("encoders/" + family);
+}
+
+// A model with the golden weights, and its batch.
+struct Golden {
+  Golden(const std::string& family, EncoderTask task, DType dtype = DType::f32)
+      : directory(directory_of(family)),
+        model(EncoderConfig::from_file(directory + "/config.json"), task),
+        file(SafetensorsFile::open(directory + "/" + name_of(task) + ".safetensors")) {
+    model.materialize(room.context, dtype);
+    report = load_encoder_weights(directory, model, assign_values(room.context));
+    allocate_gradients(room.context, model.parameters());
+    input.ids = get("input_ids", DType::i32);
+    input.key_mask = get("attention_mask", DType::u8);
+    if (file->contains("token_type_ids")) input.token_types = get("token_type_ids", DType::i32);
+    if (task != EncoderTask::question_answering) {
+      input.targets = get("labels", model.config().regression() ? DType::f32 : DType::i32);
+      return;
+    }
+    const Tensor starts = get("start_positions", DType::i32),
+                 ends = get("end_positions", DType::i32);
+    std::vector<std::int32_t> both;
+    for (std::int64_t b = 0; b < starts.count(); ++b) {
+      both.push_back(starts.const_data<std::int32_t>()[b]);
+      both.push_back(ends.const_data<std::int32_t>()[b]);
+    }
+    input.targets = room.ids({starts.count(), 2}, both);
+  }
+  Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
+  std::int64_t valid() const {
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < input.targets.count(); ++i)
+      count +=
+          input.targets.dtype() == DType::f32 || input.targets.const_data<std::int32_t>()[i] >= 0;
+    return count;
+  }
+  // Loss and gradients of the mean.
+  double step() {
+    for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
+    input.loss.loss_scale = 1.0f / static_cast<float>(valid());
+    Tape tape;
+    room.context.tape = &tape;
+    const LossOutput out = model.forward(room.context, input);
+    room.context.tape = nullptr;
+    EXPECT_EQ(out.targets, valid());
+    tape.backward(room.context, out.loss);
+    for (const Parameter* parameter : model.parameters()) EXPECT_EQ(parameter->uses(), 0);
+    return room.context.read(out.loss_sum) / static_cast<double>(valid());
+  }
+
+  Room room;
+  std::string directory;
+  Encoder model;
+  std::shared_ptr<SafetensorsFile> file;
+  LoadReport report;
+  ChainInput input;
+};
+
+class EncoderGolden : public ::testing::TestWithParam<Case> {};
+
+// |actual - expected| / |expected| of all gradients together.
+double apart(const std::vector<Parameter*>& parameters, const std::vector<Tensor>& expected) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    for (std::int64_t k = 0; k < expected[i].count(); ++k) {
+      const double want = expected[i].const_data<float>()[k];
+      const double off = parameters[i]->gradient.const_data<float>()[k] - want;
+      difference += off * off;
+      whole += want * want;
+    }
+  return std::sqrt(difference / whole);
+}
+
+// In f32 against float64.
+TEST_P(EncoderGolden, LossLogitsAndGradients) {
+  Golden golden(GetParam().family, GetParam().task);
+  EXPECT_THAT(golden.report.missing, ::testing::IsEmpty());
+  EXPECT_TRUE(close_in_norm("logits", golden.model.logits(golden.room.context, golden.input),
+                            golden.file->tensor("logits"), 2e-6));
+  const std::vector<Parameter*> parameters = golden.model.parameters();
+  std::vector<Tensor> expected;
+  std::vector<ConstView> views;
+  for (const Parameter* parameter : parameters) {
+    expected.push_back(golden.file->tensor("grad." + parameter->name()));
+    views.push_back(expected.back().const_view());
+  }
+  for (const bool checkpointing : {false, true}) {
+    golden.model.set_gradient_checkpointing(checkpointing);
+    EXPECT_TRUE(close_relative("loss", golden.step(),
+                               *golden.file->tensor("loss").const_data<float>(), 2e-6));
+    // Some gradients are small differences of large terms (a key's bias has exactly zero), so each
+    // has a floor; all together are near.
+    const double floor = 1e-3 * testing::global_norm_of(views);
+    for (std::size_t i = 0; i < views.size(); ++i)
+      EXPECT_TRUE(
+          close_in_norm(parameters[i]->name(), parameters[i]->gradient, expected[i], 1e-4, floor));
+    EXPECT_LT(apart(parameters, expected), 2e-6);
+    RecordProperty("apart", fmt::format("{:.1e}", apart(parameters, expected)));
+  }
+}
+
+TEST_P(EncoderGolden, InBf16) {
+  Golden golden(GetParam().family, GetParam().task, DType::bf16);
+  EXPECT_TRUE(close_relative("loss", golden.step(),
+                             *golden.file->tensor("loss").const_data<float>(), 2e-2));
+  std::vector<Tensor> expected;
+  for (const Parameter* parameter : golden.model.parameters())
+    expected.push_back(golden.file->tensor("grad." + parameter->name()));
+  EXPECT_LT(apart(golden.model.parameters(), expected), 5e-2);
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases{{"bert_regression", EncoderTask::sequence_classification}};
+  for (const char* family : {"bert", "roberta", "distilbert", "albert"})
+    for (const auto& [task, name] : kTasks) cases.push_back({family, task});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, EncoderGolden, ::testing::ValuesIn(all_cases()),
+                         [](const auto& test) {
+                           return std::string(test.param.family) + "_" + name_of(test.param.task);
+                         });
+
+class EncoderDirectories : public ::testing::TestWithParam<const char*> {};
+
+// A masked-LM directory that we write has transformers' names; opened for each head, what is
+// missing and unexpected is what transformers says.
+TEST_P(EncoderDirectories, IsWrittenAndReportedAsTransformersDoes) {
+  Golden golden(GetParam(), EncoderTask::masked_lm);
+  const testing::TemporaryDirectory made;
+  EXPECT_THAT(save_encoder(made.path(), golden.model, parameter_values()),
+              ::testing::ElementsAre("config.json", "model.safetensors"));
+  const nlohmann::json reports = read_json_file(golden.directory + "/reports.json");
+  EXPECT_EQ(ShardedSafetensors::open(made.path()).names(),
+            reports["names"].get<std::vector<std::string>>());
+  for (const auto& [task, name] : kTasks) {
+    Encoder model(EncoderConfig::from_file(made.path() + "/config.json"), task);
+    model.materialize(golden.room.context, DType::f32);
+    LoadReport report =
+        load_encoder_weights(made.path(), model, assign_values(golden.room.context));
+    std::ranges::sort(report.missing);
+    EXPECT_EQ(report.missing, reports[name]["missing"].get<std::vector<std::string>>()) << name;
+    EXPECT_EQ(report.unexpected, reports[name]["unexpected"].get<std::vector<std::string>>())
+        << name;
+    if (task == EncoderTask::masked_lm) {
+      EXPECT_TRUE(close_in_norm("logits", model.logits(golden.room.context, golden.input),
+                                golden.file->tensor("logits"), 2e-6));
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, EncoderDirectories,
+                         ::testing::Values("bert", "roberta", "distilbert", "albert"));
+
+// The names of a BertModel without a head, and those of its first release.
+TEST(EncoderDirectory, OlderNamesAreKnown) {
+  Golden golden("bert", EncoderTask::sequence_classification);
+  const ShardedSafetensors files = ShardedSafetensors::open(golden.directory);
+  std::vector<Tensor> kept;
+  std::vector<NamedView> renamed;
+  for (std::string name : files.names()) {
+    kept.push_back(files.tensor(name));
+    if (name.starts_with("bert.")) name = name.substr(5);
+    for (const auto& [now, then] :
+         {std::pair<std::string, std::string>{"LayerNorm.weight", "gamma"},
+          {"LayerNorm.bias", "beta"}})
+      if (name.ends_with(now)) name.replace(name.rfind('.') + 1, std::string::npos, then);
+    renamed.push_back({name, kept.back().const_view()});
+  }
+  const testing::TemporaryDirectory made;
+  write_sharded_safetensors(made.path(), renamed);
+  Encoder model(golden.model.config(), EncoderTask::sequence_classification);
+  model.materialize(golden.room.context, DType::f32);
+  EXPECT_THAT(load_encoder_weights(made.path(), model, assign_values(golden.room.context)).missing,
+              ::testing::IsEmpty());
+  EXPECT_TRUE(close_in_norm("logits", model.logits(golden.room.context, golden.input),
+                            golden.file->tensor("logits"), 2e-6));
+}
+
+std::string refusal(const std::string& family, EncoderTask task,
+                    const std::function<void(nlohmann::json&)>& change) {
+  nlohmann::json json = read_json_file(directory_of(family) + "/config.json");
+  change(json);
+  try {
+    Room room;
+    Encoder model(EncoderConfig::from_json(json, "config.json"), task);
+    model.materialize(room.context, DType::f32);
+    load_encoder_weights(directory_of(family), model, assign_values(room.context));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(EncoderConfig, WhatCannotBeIsOneClearLine) {
+  const auto sets = [](const char* key, const nlohmann::json& value) {
+    return [=](nlohmann::json& json) { json[key] = value; };
+  };
+  using ::testing::HasSubstr;
+  constexpr auto kLm = EncoderTask::masked_lm;
+  EXPECT_THAT(refusal("bert", kLm, sets("model_type", "gpt2")),
+              HasSubstr("model_type 'gpt2' is no encoder that Shoal knows; bert, roberta, "
+                        "distilbert and albert are"));
+  EXPECT_THAT(refusal("bert", kLm, sets("hidden_act", "silu")), HasSubstr("'silu'"));
+  EXPECT_THAT(refusal("bert", kLm, sets("hidden_size", 13)), HasSubstr("not a multiple"));
+  EXPECT_THAT(refusal("bert", kLm, sets("position_embedding_type", "relative_key")),
+              HasSubstr("relative_key"));
+  // A BERT's weights under a RoBERTa's configuration, and another depth.
+  EXPECT_THAT(refusal("bert", kLm, sets("model_type", "roberta")),
+              HasSubstr("embeddings.position_embeddings"));
+  EXPECT_THAT(refusal("bert", kLm, sets("num_hidden_layers", 3)),
+              HasSubstr("lacks bert.encoder.layer.2.attention.self.query.weight"));
+}
+
+TEST(EncoderModel, WhatItDoesNotKnowIsRefused) {
+  Golden golden("distilbert", EncoderTask::masked_lm);
+  golden.input.token_types = golden.input.ids;
+  EXPECT_THAT([&] { golden.model.logits(golden.room.context, golden.input); },
+              ::testing::ThrowsMessage<Error>(
+                  ::testing::HasSubstr("distilbert has no token types, and some are given")));
+  Golden counted("roberta", EncoderTask::masked_lm);
+  counted.input.key_mask = {};
+  counted.input.ids = counted.room.ids({1, 21}, std::vector<std::int32_t>(21, 5));
+  EXPECT_THAT(
+      [&] { counted.model.logits(counted.room.context, counted.input); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("position 20 of a model of 20")));
+  Golden part("bert", EncoderTask::sequence_classification);
+  const Value hidden{part.room.random({3, 4, 12}, 1)};
+  EXPECT_THAT([&] { part.model.head->forward(part.room.context, hidden, part.input); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("must see all 7 positions")));
+}
+
+}  // namespace
+}  // namespace shoal::nn
