@@ -119,11 +119,12 @@ class Training {
     const std::int64_t samples = options.prescaled_batch ? 1 : layout.mesh.tp;
     const Tensor ids = tokens(a, a.rows / layout.mesh.rdp / options.microbatches / samples, 0);
     const auto units =
-        parallel::measure_units(context_, memory, gpt2_, {ids, ids, {}, {}}, world, {});
+        parallel::measure_units(context_, gpt2_, {.input = {ids, ids, {}, {}}}, world, {});
     // Computation is what two ranks have to share: units are cut by their measured cost.
-    if (layout.mesh.pp > 1)
-      options.partition = parallel::partition_units(
+    options.partition = [&](std::span<const parallel::UnitCost>) {
+      return parallel::partition_units(
           units, {.stages = layout.mesh.pp * options.chunks, .memory_weight = 0});
+    };
     model = std::make_unique<ParallelModel>(context_, gpt2_, mesh_, options);
     predicted_activations = predict_activations(*model, options, units,
                                                 static_cast<double>(ids.count() * a.channels * 4)) /

@@ -2,9 +2,12 @@
 // replicas, and checkpoints in parts.
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
@@ -15,6 +18,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/rendezvous/threads.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 
 using namespace shoal;
@@ -45,10 +49,97 @@ nn::ChainInput samples(std::int64_t step, std::int64_t first, std::int64_t rows,
   return input;
 }
 
+nn::Gpt2Config model_config() {
+  nn::Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = kLength;
+  config.n_embd = 64;
+  config.n_layer = 6;
+  config.n_head = 4;
+  config.bos_token_id = config.eos_token_id = std::nullopt;
+  return config;
+}
+
+parallel::LayoutRequest layout_of(const Options& o, int ranks) {
+  parallel::LayoutRequest request;
+  request.ranks = ranks;
+  request.pipeline = static_cast<int>(o.pipeline);
+  request.tensor = static_cast<int>(o.tensor);
+  request.schedule = parallel::parse_schedule_kind(o.schedule);
+  const bool two = request.schedule == parallel::ScheduleKind::virtual_interleaved ||
+                   request.schedule == parallel::ScheduleKind::zero_bubble_v;
+  request.chunks = two ? 2 : 1;
+  request.microbatches = static_cast<int>(o.microbatches);
+  request.batch = kGlobalBatch * o.pipeline / ranks;
+  request.length = kLength;
+  request.sharding = static_cast<int>(o.sharding);
+  request.sharded_degree = static_cast<int>(o.sharded_degree);
+  return request;
+}
+
+parallel::ParallelOptions options_of(const parallel::LayoutRequest& request) {
+  parallel::ParallelOptions options;
+  options.schedule = request.schedule;
+  options.microbatches = request.microbatches;
+  options.chunks = request.chunks;
+  options.sharding.level = request.sharding;
+  options.sharding.persistence_threshold = kLength;
+  options.sharded_degree = request.sharded_degree;
+  return options;
+}
+
 // What a tensor of the optimizer is of the whole model's: a checkpoint knows nothing of meshes.
 HeldTensor held_tensor(const parallel::HeldRun& run) {
   return held_of(*run.parameter, run.first, run.first + run.tensor.count(), run.tensor.dtype(),
                  run.state.empty() ? "" : run.state + "/");
+}
+
+// The step of the newest checkpoint in `directory` that is whole; every rank reads what it needs.
+std::int64_t resume(const std::string& directory, parallel::DistributedOptimizer& optimizer) {
+  const auto newest =
+      newest_checkpoint(directory, [](const std::string& path, const std::string& why) {
+        std::fprintf(stderr, "%s is passed over: %s\n", path.c_str(), why.c_str());
+      });
+  if (!newest) throw_error(ErrorCode::not_found, "{} has no complete checkpoint", directory);
+  const ShardedCheckpoint checkpoint = ShardedCheckpoint::open(newest->path);
+  for (const parallel::HeldRun& run : optimizer.held())
+    checkpoint.read(held_tensor(run), run.tensor.view());
+  optimizer.refresh();
+  return newest->step;
+}
+
+// All ranks write into one directory, which gets its name when everything is there: whoever is
+// killed meanwhile leaves earlier checkpoints as they were.
+void save(const std::string& directory, std::int64_t step,
+          const parallel::DistributedOptimizer& optimizer, collectives::Communicator& world) {
+  std::unique_ptr<CheckpointTransaction> transaction;
+  if (world.rank() == 0) transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
+  world.barrier()->wait();      // the directory is there
+  std::vector<HeldData> parts;  // of what several ranks hold, one writes
+  for (const parallel::HeldRun& run : optimizer.held())
+    if (run.writes)
+      parts.push_back({held_tensor(run), run.tensor.reshaped({run.tensor.count()}).const_view()});
+  const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
+  write_shard(unfinished, world.rank(), world.size(), parts, fmt::format("step {}", step));
+  world.barrier()->wait();  // so are all parts
+  if (!transaction) return;
+  ShardedCheckpoint::open(unfinished);  // each element is there, once
+  std::printf("saved %s\n", transaction->commit().c_str());
+}
+
+// This rank's part of a step's global batch. Dropout hangs on a sample's place in that.
+std::vector<parallel::Microbatch> batches(const parallel::ParallelModel& model, std::int64_t step,
+                                          MemoryResource& memory) {
+  const int pieces = model.options().microbatches, parts = model.batch_parts();
+  const parallel::ProcessMesh& mesh = model.mesh();
+  const std::int64_t rows = kGlobalBatch / mesh.shape().rdp / pieces / parts;
+  std::vector<parallel::Microbatch> microbatches;
+  for (int i = 0; i < pieces; ++i) {
+    const std::int64_t first =
+        ((mesh.place().rdp * pieces + i) * parts + model.batch_part()) * rows;
+    microbatches.push_back({samples(step, first, rows, memory), static_cast<std::uint32_t>(first)});
+  }
+  return microbatches;
 }
 
 int train(const Options& o) {
@@ -59,100 +150,36 @@ int train(const Options& o) {
   PoolMemory memory(*host);
   const int threads = threads_of_rank(world, *store, Deadline::in_seconds(60));
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
-
-  nn::Gpt2Config config;
-  config.vocab_size = kVocabulary;
-  config.n_positions = kLength;
-  config.n_embd = 64;
-  config.n_layer = 6;
-  config.n_head = 4;
-  config.bos_token_id = config.eos_token_id = std::nullopt;
-  nn::Gpt2 gpt2(config);  // takes no memory yet: no rank ever holds all of it
+  nn::Gpt2 gpt2(model_config());  // takes no memory yet: no rank ever holds all of it
   nn::DirectDispatcher dispatcher;
   nn::Context context(*kernels, memory, dispatcher);
   kernels::StepState state;
   context.random.state = &state;
 
   // What cannot be is refused before anything is built, with the numbers and a remedy.
-  const auto kind = parallel::parse_schedule_kind(o.schedule);
-  const int chunks = kind == parallel::ScheduleKind::virtual_interleaved ||
-                             kind == parallel::ScheduleKind::zero_bubble_v
-                         ? 2
-                         : 1;
-  parallel::LayoutRequest request;
-  request.ranks = world.size;
-  request.pipeline = static_cast<int>(o.pipeline);
-  request.tensor = static_cast<int>(o.tensor);
-  request.schedule = kind;
-  request.chunks = chunks;
-  request.microbatches = static_cast<int>(o.microbatches);
-  request.batch = kGlobalBatch * o.pipeline / world.size;
-  request.length = kLength;
-  request.sharding = static_cast<int>(o.sharding);
-  request.sharded_degree = static_cast<int>(o.sharded_degree);
-  parallel::check_layout(request, {gpt2.units(), config.n_head, config.inner()});
-
+  const parallel::LayoutRequest request = layout_of(o, world.size);
+  parallel::check_layout(request, {gpt2.units(), gpt2.config().n_head, gpt2.config().inner()});
   parallel::ProcessMesh mesh(*communicator,
                              parallel::mesh_shape(world.size, request.pipeline, request.tensor),
                              parallel::Placement("cluster"));
-  parallel::ParallelOptions options;
-  options.schedule = kind;
-  options.microbatches = request.microbatches;
-  options.chunks = chunks;
-  options.sharding.level = request.sharding;
-  options.sharding.persistence_threshold = kLength;
-  options.sharded_degree = request.sharded_degree;
-  parallel::ParallelModel model(context, gpt2, mesh, options);
+  parallel::ParallelModel model(context, gpt2, mesh, options_of(request));
   if (world.rank == 0) std::printf("%s", model.describe().c_str());
-
   parallel::DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
     return nn::make_adamw(*kernels, memory, std::move(segments), {});
   });
 
-  std::int64_t first_step = 0;
-  if (!o.resume.empty()) {
-    const ShardedCheckpoint checkpoint = ShardedCheckpoint::open(o.resume);
-    for (const parallel::HeldRun& run : optimizer.held())
-      checkpoint.read(held_tensor(run), run.tensor.view());
-    optimizer.refresh();
-    float step = 0;
-    checkpoint.read(whole_tensor("step", {1}, DType::f32), {&step, {1}, DType::f32});
-    first_step = static_cast<std::int64_t>(step);
-    state.step = static_cast<std::uint32_t>(first_step);
-  }
-
-  // Rows of this rank in each microbatch. Dropout hangs on a sample's place in the global batch.
-  const std::int64_t rows = kGlobalBatch / mesh.shape().rdp / o.microbatches / model.batch_parts();
-  for (std::int64_t step = first_step; step < first_step + o.steps; ++step) {
-    std::vector<parallel::Microbatch> microbatches;
-    for (std::int64_t i = 0; i < o.microbatches; ++i) {
-      const std::int64_t first =
-          ((mesh.place().rdp * o.microbatches + i) * model.batch_parts() + model.batch_part()) *
-          rows;
-      microbatches.push_back(
-          {samples(step, first, rows, memory), static_cast<std::uint32_t>(first)});
-    }
-    const parallel::StageLoss loss = model.train(microbatches);  // on every rank
+  const std::int64_t first = o.resume.empty() ? 0 : resume(o.resume, optimizer);
+  const std::int64_t last = first + o.steps;
+  state.step = static_cast<std::uint32_t>(first);
+  for (std::int64_t step = first; step < last; ++step) {
+    const parallel::StageLoss loss = model.train(batches(model, step, memory));  // on every rank
     const nn::StepOutcome outcome =
         optimizer.step(state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
-    if (world.rank == 0 && (step % 5 == 0 || step + 1 == first_step + o.steps))
+    if (world.rank == 0 && (step % 5 == 0 || step + 1 == last))
       std::printf("step %3ld  loss %.5f  gradient norm %.4f\n", static_cast<long>(step),
                   loss.sum / static_cast<double>(loss.targets), outcome.gradient_norm);
   }
-
-  if (!o.save.empty()) {
-    std::vector<HeldData> parts;  // of what several ranks hold, one writes
-    for (const parallel::HeldRun& run : optimizer.held())
-      if (run.writes)
-        parts.push_back({held_tensor(run), run.tensor.reshaped({run.tensor.count()}).const_view()});
-    const auto done = static_cast<float>(first_step + o.steps);
-    if (world.rank == 0)
-      parts.push_back({whole_tensor("step", {1}, DType::f32), ConstView(&done, {1}, DType::f32)});
-    std::filesystem::create_directories(o.save);
-    write_shard(o.save, world.rank, world.size, parts);
-    communicator->barrier()->wait();
-    if (world.rank == 0) std::printf("saved in %s\n", o.save.c_str());
-  }
+  if (!o.save.empty()) save(o.save, last, optimizer, *communicator);
   communicator->barrier()->wait();
   return 0;
 }

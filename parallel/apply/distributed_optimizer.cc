@@ -36,21 +36,26 @@ void check_rule(const nn::Optimizer& rule, const ParallelModel& model) {
 
 DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& make,
                                            const DistributedOptimizerOptions& options)
-    : model_(model), scaler_(scaling(options)), rule_(make(segments_of(model.owned()))) {
+    : model_(model), scaler_(scaling(options)), rule_(model.mesh().guarded([&] {
+        model.prepare_training();
+        return make(segments_of(model.owned()));
+      })) {
   check_rule(*rule_, model);
 }
 
 nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
                                            const UpdateOptions& options) {
-  model_.wait_for_values();  // of the step before: gathers read what is updated now
-  nn::StepOptions update{.learning_rate = options.learning_rate,
-                         .gradient_scale = 1 / scaler_.scale(),
-                         .max_gradient_norm = options.max_gradient_norm};
-  update.sum_over_shards = [this](double sum) { return model_.sum_over_replica(sum); };
-  const nn::StepOutcome outcome = rule_->step(state, update);
-  if (!outcome.skipped) model_.publish();
-  scaler_.update(outcome.skipped);
-  return outcome;
+  return model_.mesh().guarded([&] {
+    model_.wait_for_values();  // of the step before: gathers read what is updated now
+    nn::StepOptions update{.learning_rate = options.learning_rate,
+                           .gradient_scale = 1 / scaler_.scale(),
+                           .max_gradient_norm = options.max_gradient_norm};
+    update.sum_over_shards = [this](double sum) { return model_.sum_over_replica(sum); };
+    const nn::StepOutcome outcome = rule_->step(state, update);
+    if (!outcome.skipped) model_.publish();
+    scaler_.update(outcome.skipped);
+    return outcome;
+  });
 }
 
 std::vector<HeldRun> DistributedOptimizer::held() const {
@@ -72,6 +77,8 @@ std::vector<HeldRun> DistributedOptimizer::held() const {
   return held;
 }
 
-void DistributedOptimizer::refresh() { model_.refresh(); }
+void DistributedOptimizer::refresh() {
+  model_.mesh().guarded([this] { model_.refresh(); });
+}
 
 }  // namespace shoal::parallel

@@ -1,7 +1,9 @@
 #include "shoal/parallel/apply/legality.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "shoal/nn/layers/layers.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -14,6 +16,14 @@ std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t mo
     if (std::ranges::all_of(counts, [d](std::int64_t count) { return count % d == 0; }))
       found.push_back(d);
   return fmt::format("{}", fmt::join(found, ", "));
+}
+
+// Outputs of what may become column-parallel; 0: of another kind, which its maker looks at.
+std::int64_t width_of(const nn::Module& module) {
+  if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
+    return linear->config().out;
+  if (const auto* const conv = dynamic_cast<const nn::Conv1D*>(&module)) return conv->config().out;
+  return 0;
 }
 
 class Examination {
@@ -29,6 +39,7 @@ class Examination {
       return problems_;
     }
     mesh();
+    replicas();
     tensor();
     pipeline();
     sharding();
@@ -55,6 +66,16 @@ class Examination {
                           (request_.ranks / replica() + 1) * replica()));
   }
 
+  // A configuration that says that they are not summed is not carried out silently.
+  void replicas() {
+    const int ranks = request_.ranks;
+    if (request_.ddp.value_or(true) || ranks == replica() || ranks % replica() != 0) return;
+    add(fmt::format("ddp is false, but {} ranks make {} replicas of pipeline_parallel_degree {} x "
+                    "tensor_parallel_degree {}, whose gradients must be summed",
+                    ranks, ranks / replica(), request_.pipeline, request_.tensor),
+        fmt::format("set ddp to true, or start {} rank{}", replica(), replica() == 1 ? "" : "s"));
+  }
+
   void tensor() {
     const int tp = request_.tensor;
     if (tp == 1) return;
@@ -62,8 +83,9 @@ class Examination {
       add(fmt::format("{} attention heads and an inner width of {} do not both divide by "
                       "tensor_parallel_degree {}",
                       model_.heads, model_.inner, tp),
-          fmt::format("degrees that do: {}", divisors({model_.heads, model_.inner},
-                                                      std::min<std::int64_t>(64, model_.heads))));
+          fmt::format("degrees that do: {}",
+                      divisors({model_.heads, model_.inner},
+                               std::min<std::int64_t>(64, std::max(model_.heads, model_.inner)))));
     if (request_.prescaled_batch && !request_.speed && request_.length % tp != 0)
       add(fmt::format("{} positions do not divide by tensor_parallel_degree {}, over which "
                       "optimize=memory splits them",
@@ -97,7 +119,8 @@ class Examination {
     try {
       make_schedule(options);
     } catch (const Error& refusal) {
-      add(refusal.what(), "or choose another schedule");
+      add(refusal.message(),
+          refusal.remedy().empty() ? "choose another schedule" : refusal.remedy());
     }
   }
 
@@ -118,7 +141,23 @@ class Examination {
   std::vector<LayoutProblem> problems_;
 };
 
+void collect(const nn::Module& module, LayoutModel& model) {
+  if (const auto* const attention = dynamic_cast<const nn::CausalSelfAttention*>(&module))
+    model.heads = std::gcd(model.heads, attention->config().heads);
+  if (const auto* const attention = dynamic_cast<const nn::SelfAttention*>(&module))
+    model.heads = std::gcd(model.heads, attention->config().heads);
+  if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module))
+    model.inner = std::gcd(model.inner, width_of(*mlp->c_fc));
+  for (const nn::Module::Child& child : module.children()) collect(*child.module, model);
+}
+
 }  // namespace
+
+LayoutModel layout_model(const nn::Chain& chain) {
+  LayoutModel model{.units = chain.units()};
+  collect(chain, model);
+  return model;
+}
 
 std::vector<LayoutProblem> find_problems(const LayoutRequest& request, const LayoutModel& model) {
   return Examination(request, model).run();
@@ -134,6 +173,11 @@ std::vector<std::string> find_idle_options(const LayoutRequest& request) {
         "optimize=speed changes nothing without prescaled_batch: each rank has activations of its "
         "own batch only");
   const int replica = std::max(request.pipeline * request.tensor, 1);
+  if (!request.ddp && request.ranks > replica)
+    idle.push_back(
+        fmt::format("ddp is not given: the gradients of the {} replicas ({} ranks) are summed all "
+                    "the same",
+                    request.ranks / replica, request.ranks));
   if (request.sharding > 0 && request.ranks == replica)
     idle.emplace_back("there is one replica, over which nothing is sharded");
   else if (request.sharding > 0 && request.sharded_degree == 1)

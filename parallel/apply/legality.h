@@ -1,10 +1,13 @@
-// Which combinations of parallelism there are, before anything is built. Pure.
+// Which combinations of parallelism there are, before anything is built: the one list of what is
+// refused. Pure.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "shoal/nn/layers/chain.h"
 #include "shoal/parallel/pipeline/generate.h"
 
 namespace shoal::parallel {
@@ -12,6 +15,7 @@ namespace shoal::parallel {
 // What a run asks for.
 struct LayoutRequest {
   int ranks = 1, pipeline = 1, tensor = 1;
+  std::optional<bool> ddp = true;  // gradients of replicas are summed; nothing: not said
   ScheduleKind schedule = ScheduleKind::interleaved;
   int chunks = 1, microbatches = 1, active_microbatches = 0;
   std::int64_t batch = 1;   // samples of a rank (prescaled_batch: of a tensor-parallel group)
@@ -27,8 +31,12 @@ struct LayoutRequest {
 // What of the model matters.
 struct LayoutModel {
   int units = 1;  // Chain::units()
-  std::int64_t heads = 1, inner = 1;
+  // Of every attention and MLP: what tensor parallelism divides. 0: there is none.
+  std::int64_t heads = 0, inner = 0;
 };
+// Of a model that is not built yet: its modules are there, their parameters need no values. Where
+// layers differ, the greatest common divisor. Kinds that a user registered check themselves.
+LayoutModel layout_model(const nn::Chain& chain);
 
 struct LayoutProblem {
   std::string what;  // with the numbers
@@ -37,7 +45,7 @@ struct LayoutProblem {
 
 // All of them; empty: the layout is legal.
 std::vector<LayoutProblem> find_problems(const LayoutRequest& request, const LayoutModel& model);
-// What is given but has no effect there, a line each.
+// What is given but has no effect there, or has one that was not asked for; a line each.
 std::vector<std::string> find_idle_options(const LayoutRequest& request);
 // Throws invalid_argument with every problem and its remedy, a line each.
 void check_layout(const LayoutRequest& request, const LayoutModel& model);

@@ -39,12 +39,16 @@ class ModelState {
   ModelState(const ModelState&) = delete;
   ModelState& operator=(const ModelState&) = delete;
 
+  // Gradients' memory and hooks; before the first begin_step(), and never for who only evaluates.
+  virtual void make_gradients() = 0;
   // As ShardedGradients has them. After finish() gradients are sums over all ranks.
   virtual void begin_step() = 0;
   virtual void arm() = 0;
   virtual void finish() = 0;
   // Takes hooks and gradients away; aborts what is in flight. Before the tapes end.
   virtual void drop_gradients() = 0;
+
+  virtual ReducerStatistics statistics() const = 0;  // all zero without gradients
 
   virtual nn::UnitObserver* observer() = 0;         // for the stages; may be null
   virtual std::vector<OwnedRun> owned() const = 0;  // trainable ones

@@ -23,11 +23,18 @@ ActivationSplit split_of(const ParallelOptions& options, int tp) {
 ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                              const ParallelOptions& options)
     : context_(context), chain_(chain), mesh_(mesh), options_(options) {
-  split_tensors();
-  cut();
-  find_parameters();
-  make_state();
-  make_stages();
+  try {
+    mesh_.guarded([this] {
+      split_tensors();
+      cut();
+      find_parameters();
+      make_state();
+      make_stages();
+    });
+  } catch (...) {  // values may lie in the memory of groups that end with the mesh
+    for (nn::Parameter* parameter : parameters_) parameter->value = {};
+    throw;
+  }
 }
 
 // Hooks and gradients before the tapes, which the stages hold; values after them.
@@ -41,7 +48,7 @@ void ParallelModel::split_tensors() {
     batch_parts_ = tp;
     batch_part_ = mesh_.place().tp;
   }
-  apply_tensor_parallelism(chain_, {mesh_.tp(), split_});
+  apply_tensor_parallelism(chain_, {mesh_.tp(), split_}, options_.tensor_parallel);
   chain_.name_tree();
 }
 
@@ -59,9 +66,15 @@ ScheduleOptions ParallelModel::schedule_options(bool forward_only) const {
 void ParallelModel::cut() {
   schedule_ = make_schedule(schedule_options(false));
   evaluation_ = make_schedule(schedule_options(true));
-  units_ = count_units(chain_);
-  partition_ = options_.partition ? *options_.partition
-                                  : partition_units(units_, {.stages = schedule_.stages()});
+  const bool measures = options_.trace && !options_.skip_tracing && schedule_.stages() > 1;
+  units_ = measures ? measure_units(context_, chain_, *options_.trace, mesh_.world(),
+                                    {.dtype = options_.dtype, .stage = stage_options()})
+                    : count_units(chain_);
+  options_.trace.reset();
+  partition_ = options_.partition
+                   ? options_.partition(units_)
+                   : partition_units(units_, {.stages = schedule_.stages(),
+                                              .microbatches_kept = microbatches_kept(schedule_)});
   SHOAL_CHECK(partition_.stages.size() == static_cast<std::size_t>(schedule_.stages()),
               "a partition of {} stages for a schedule of {}", partition_.stages.size(),
               schedule_.stages());
@@ -86,7 +99,7 @@ void ParallelModel::find_parameters() {
     collectives::Communicator* tied = nullptr;
     if (ranks.size() > 1 && parameter->trainable()) {
       if (!groups.contains(ranks)) {
-        tied_groups_.push_back(mesh_.pp().split(here ? 0 : -1, place.pp));
+        tied_groups_.push_back(mesh_.split(mesh_.pp(), here ? 0 : -1, place.pp));
         groups[ranks] = tied_groups_.back().get();
       }
       tied = groups[ranks];
@@ -114,13 +127,18 @@ void ParallelModel::make_state() {
                : make_whole_state(context_, mesh_, held_, split_ != ActivationSplit::none, options);
 }
 
-void ParallelModel::make_stages() {
-  ChainStageOptions options{.checkpoint_group = options_.checkpoint_group,
-                            .observer = state_->observer()};
+ChainStageOptions ParallelModel::stage_options() const {
+  ChainStageOptions options{.checkpoint_group = options_.checkpoint_group};
   if (split_ == ActivationSplit::sequence) {
     options.sequence_parts = mesh_.shape().tp;
     options.sequence_part = mesh_.place().tp;
   }
+  return options;
+}
+
+void ParallelModel::make_stages() {
+  ChainStageOptions options = stage_options();
+  options.observer = state_->observer();
   if (options_.offload_activations) {
     offloader_ = std::make_unique<Offloader>(context_.memory(), options_.offload);
     options.offloader = offloader_.get();
@@ -134,10 +152,12 @@ void ParallelModel::make_stages() {
         stages_.emplace(stage, std::make_unique<ChainStage>(context_, chain_, units, options))
             .first->second.get();
   }
+  const auto abort = [this](const std::exception& why) { mesh_.abort(why); };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
-      options_.offload_activations ? options_.activation_loading_horizon : 0);
-  evaluator_ = std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer);
+      options_.offload_activations ? options_.activation_loading_horizon : 0, abort);
+  evaluator_ =
+      std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer, 0, abort);
 }
 
 std::vector<OwnedRun> ParallelModel::frozen() const {
@@ -187,12 +207,20 @@ StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microba
   return {loss[0], static_cast<std::int64_t>(loss[1])};
 }
 
+void ParallelModel::prepare_training() {
+  if (std::exchange(prepared_, true)) return;
+  mesh_.guarded([this] { state_->make_gradients(); });
+}
+
 StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
-  context_.mode = nn::Mode::train;
-  state_->begin_step();
-  const StageLoss loss = run(*executor_, microbatches, [this] { state_->arm(); });
-  state_->finish();
-  return loss;
+  prepare_training();
+  return mesh_.guarded([&] {
+    context_.mode = nn::Mode::train;
+    state_->begin_step();
+    const StageLoss loss = run(*executor_, microbatches, [this] { state_->arm(); });
+    state_->finish();
+    return loss;
+  });
 }
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
@@ -201,13 +229,15 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
     nn::Mode before = std::exchange(context.mode, nn::Mode::evaluate);
     ~Evaluating() { context.mode = before; }
   };
-  StageLoss loss;
-  {
-    const Evaluating evaluating{context_};
-    loss = run(*evaluator_, microbatches, {});
-  }
-  state_->drop_idle();
-  return loss;
+  return mesh_.guarded([&] {
+    StageLoss loss;
+    {
+      const Evaluating evaluating{context_};
+      loss = run(*evaluator_, microbatches, {});
+    }
+    state_->drop_idle();
+    return loss;
+  });
 }
 
 std::string ParallelModel::describe() const {
@@ -216,9 +246,11 @@ std::string ParallelModel::describe() const {
   const std::string sharding =
       sharded() ? fmt::format(", sharding level {} over {} ranks", options_.sharding.level, degree)
                 : "";
-  return fmt::format("rdp {} x pp {} x tp {} ({}){}, schedule {} of {} microbatches\n{}", shape.rdp,
-                     shape.pp, shape.tp, mesh_.placement().letters(), sharding, schedule_.name,
-                     options_.microbatches,
+  const std::string times = unit_times(units_);
+  return fmt::format("rdp {} x pp {} x tp {} ({}){}, schedule {} of {} microbatches\n{}{}",
+                     shape.rdp, shape.pp, shape.tp, mesh_.placement().letters(), sharding,
+                     schedule_.name, options_.microbatches,
+                     times.empty() ? "" : fmt::format("a microbatch takes {}\n", times),
                      partition_table(partition_, units_, schedule_.rank_of_stage));
 }
 

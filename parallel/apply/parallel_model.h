@@ -5,6 +5,7 @@
 // the mesh, a step computes what one rank would of the whole batch. DistributedOptimizer steps it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,14 +31,21 @@ struct ParallelOptions {
   int active_microbatches = 0;  // of the interleaved schedule; 0: pipeline ranks + 2
   // Tensor parallelism. prescaled_batch: its ranks see the same samples; else each its own.
   bool prescaled_batch = false;
-  bool speed = false;        // optimize=speed: activations duplicated instead of split (prescaled)
+  bool speed = false;  // optimize=speed: activations duplicated instead of split (prescaled)
+  // Which modules are cut, and how; a user's own kinds are added (smp.tp_register).
+  TensorParallelRegistry tensor_parallel = TensorParallelRegistry::defaults();
   int checkpoint_group = 0;  // nn::forward_units()
   // What checkpoints keep waits in a file, back so many pipeline tasks before its backward.
   bool offload_activations = false;
   int activation_loading_horizon = 4;
   OffloadOptions offload = {};
-  // Which units each stage has; none: cut by parameters (count_units()).
-  std::optional<Partition> partition;
+  // What each unit costs is measured on this microbatch of this rank's, as train() gets them
+  // (measure_units(): a unit at a time); none, or skip_tracing: parameters are counted.
+  std::optional<Microbatch> trace = {};
+  bool skip_tracing = false;
+  // Which units each stage has, from their costs, which are alike on every rank; none:
+  // partition_units().
+  std::function<Partition(std::span<const UnitCost> units)> partition = {};
   ReducerOptions reducer = {};              // where nothing is sharded
   ShardingOptions sharding = {.level = 0};  // 0: nothing is
   int sharded_degree = 0;  // how many ranks of rdp share one copy (MiCS where fewer); 0: all
@@ -56,6 +64,10 @@ class ParallelModel {
   ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                 const ParallelOptions& options);
   ~ParallelModel();
+
+  // Gives gradients memory; once, later calls do nothing. DistributedOptimizer and train() call it:
+  // who only evaluates has none. Collective.
+  void prepare_training();
 
   // This rank's parameters, each once, in the order of the model. Their gradients live as long as
   // this object (sharded: so do their values); an Optimizer over them ends before it.
@@ -92,7 +104,10 @@ class ParallelModel {
 
   const Schedule& schedule() const { return schedule_; }
   const Partition& partition() const { return partition_; }
+  const std::vector<UnitCost>& units() const { return units_; }
   const PipelineStatistics& pipeline_statistics() const { return executor_->statistics(); }
+  // Gradients' way over the ranks, of all axes but those inside a pass of the model.
+  ReducerStatistics gradient_statistics() const { return state_->statistics(); }
   std::string describe() const;  // mesh, schedule and plan, as a table
 
  private:
@@ -100,6 +115,7 @@ class ParallelModel {
   void cut();
   void find_parameters();
   void make_state();
+  ChainStageOptions stage_options() const;
   void make_stages();
   StageLoss run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
                 const std::function<void()>& after_last_forward);
@@ -109,12 +125,13 @@ class ParallelModel {
   nn::Chain& chain_;
   ProcessMesh& mesh_;
   ParallelOptions options_;
+  bool prepared_ = false;
   ActivationSplit split_ = ActivationSplit::none;
   int batch_parts_ = 1, batch_part_ = 0;
   std::vector<UnitCost> units_;
   Schedule schedule_, evaluation_;
   Partition partition_;
-  std::vector<std::unique_ptr<collectives::Communicator>> tied_groups_;
+  std::vector<std::shared_ptr<collectives::Communicator>> tied_groups_;
   std::vector<HeldParameter> held_;
   // Before the stages, whose tapes refer to them.
   std::unique_ptr<ModelState> state_;

@@ -3,6 +3,7 @@
 
 #include "shoal/parallel/apply/model_state.h"
 #include "shoal/parallel/shard/sharded_units.h"
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -22,7 +23,7 @@ class ShardedState final : public ModelState {
  public:
   ShardedState(nn::Context& context, const nn::Chain& chain, ProcessMesh& mesh,
                std::vector<HeldParameter> held, const ModelStateOptions& options)
-      : mesh_(mesh), held_(std::move(held)) {
+      : mesh_(mesh), held_(std::move(held)), context_(context), tracer_(options.tracer) {
     make_groups(options.sharded_degree);
     std::vector<nn::Parameter*> parameters;
     for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
@@ -30,8 +31,6 @@ class ShardedState final : public ModelState {
                                 sets());
     values_ = std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(),
                                               context.memory(), options.fill);
-    gradients_ =
-        make_sharded_gradients(layout_, context.kernels(), context.memory(), options.tracer);
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {
@@ -39,13 +38,28 @@ class ShardedState final : public ModelState {
     for (const HeldParameter& entry : held_) entry.parameter->value = {};
   }
 
+  void make_gradients() override {
+    gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(), tracer_);
+  }
   void begin_step() override { gradients_->begin_step(); }
   void arm() override { gradients_->arm(); }
   void finish() override {
     gradients_->finish();
+    const auto began = Clock::now();
     // First over tp, then over stages, on every rank: a parameter may be in both.
     sum_parts([this](const Peers& peers) { return peers.partial ? &mesh_.tp() : nullptr; });
     sum_parts([](const Peers& peers) { return peers.tied; });
+    parts_seconds_ += seconds_since(began);
+  }
+  ReducerStatistics statistics() const override {
+    if (!gradients_) return {};
+    const ShardedGradientStatistics from = gradients_->statistics();
+    ReducerStatistics all;
+    all.steps = from.steps;
+    all.reduced_bytes = from.reduced_bytes;
+    all.hidden_bytes = from.hidden_bytes;
+    all.exposed_seconds = from.exposed_seconds + parts_seconds_;
+    return all;
   }
   void drop_gradients() override {
     gradients_.reset();
@@ -55,7 +69,7 @@ class ShardedState final : public ModelState {
   nn::UnitObserver* observer() override { return units_.get(); }
   std::vector<OwnedRun> owned() const override {
     std::vector<OwnedRun> runs;
-    const std::vector<nn::Segment> segments = values_->segments(*gradients_);
+    const std::vector<nn::Segment> segments = values_->segments(gradients_.get());
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const ShardSegment& mine = layout_.segments[i];
       nn::Parameter* const parameter = layout_.parameters[static_cast<std::size_t>(mine.parameter)];
@@ -81,8 +95,9 @@ class ShardedState final : public ModelState {
     const int ranks = mesh_.shape().rdp, rank = mesh_.place().rdp;
     if (degree == 0) degree = ranks;
     const ShardPlace place = shard_place(rank, ranks, degree);
-    shard_ = mesh_.rdp().split(place.shard_color, place.shard_key);
-    if (degree < ranks) replicas_ = mesh_.rdp().split(place.replica_color, place.replica_key);
+    shard_ = mesh_.split(mesh_.rdp(), place.shard_color, place.shard_key);
+    if (degree < ranks)
+      replicas_ = mesh_.split(mesh_.rdp(), place.replica_color, place.replica_key);
     groups_ = {shard_.get(), replicas_.get()};
   }
   bool is_first_copy() const { return !replicas_ || replicas_->rank() == 0; }
@@ -122,7 +137,10 @@ class ShardedState final : public ModelState {
 
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
-  std::unique_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group
+  nn::Context& context_;
+  Tracer* tracer_;
+  double parts_seconds_ = 0;
+  std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group
   ShardGroups groups_;
   std::vector<Peers> peers_;  // by set of the layout
   ShardLayout layout_;

@@ -57,8 +57,10 @@ constexpr std::array kKeys = {
     SmpKey{"manual_partition", "", ours, SmpList{&SmpRaw::manual_partition}, "none",
            "by stage: how many units it has ([4, 3, 2]), or its first one ([\"embeddings\", "
            "\"h.4\"])"},
-    SmpKey{"skip_tracing", "", version1, SmpFlag{&SmpRaw::skip_tracing}, "false",
-           "true: the cut goes by numbers of parameters; false: by measured time and memory"},
+    SmpKey{
+        "skip_tracing", "", version1, SmpFlag{&SmpRaw::skip_tracing}, "false",
+        "false: units are run before training, and the cut goes by the time and memory they take; "
+        "true: by numbers of parameters"},
     SmpKey{"partition_file", "", version1, SmpWord{&SmpRaw::partition_file, ""}, "none",
            "the cut is written to this file, or read from it with `load_partition`"},
     SmpKey{"load_partition", "", version1, SmpFlag{&SmpRaw::load_partition}, "false",
@@ -74,7 +76,7 @@ constexpr std::array kKeys = {
            "above 1: parameters, gradients and optimizer state over so many replicas (ZeRO-3; "
            "MiCS where there are more)"},
     SmpKey{"hybrid_shard_degree", "", version2, SmpInteger{&SmpRaw::hybrid_shard_degree, 0},
-           "1 (version 2: 0)",
+           "1; version 2's 0 leaves it to the script",
            "the same in version 2; 0: over all replicas, as FSDP's FULL_SHARD, which version 2 "
            "then leaves it to"},
     SmpKey{"sharding_strategy", "", ours,
@@ -96,7 +98,7 @@ constexpr std::array kKeys = {
     SmpKey{"sdp_hierarchical_allgather", "", version1, SmpFlag{&SmpRaw::sdp_hierarchical_allgather},
            "true",
            "false: no all-gather, of any kind, goes by hosts first; true: the selection rules "
-           "decide (`collectives`)"},
+           "decide (`collectives`). Who makes the communicator: communicator_options()"},
     SmpKey{"sdp_gradient_clipping", "", version1,
            SmpReal{.field = &SmpRaw::sdp_gradient_clipping, .min = 0}, "1.0",
            "the run's `max_grad_norm`, which must be equal; with sharded parameters only"},
@@ -108,7 +110,8 @@ constexpr std::array kKeys = {
     SmpKey{"offload_activations", "", version1, SmpFlag{&SmpRaw::offload_activations}, "false",
            "what checkpoints keep waits in a file; wants activation checkpointing"},
     SmpKey{"sm_activation_offloading", "", version2, SmpFlag{&SmpRaw::sm_activation_offloading},
-           "false", "the same in version 2, whose scripts switch it on themselves"},
+           "false",
+           "the same in version 2, where it is true and says how scripts offload that ask for it"},
     SmpKey{"activation_loading_horizon", "", both, SmpInteger{&SmpRaw::activation_loading_horizon},
            "4; 2 beside keys of version 2",
            "pipeline tasks before its backward at which an offloaded activation is read back; "
@@ -135,7 +138,9 @@ constexpr std::array kKeys = {
            "the run's `seed`, which must be equal: there is one"},
     // --- communication
     SmpKey{"ddp_dist_backend", "", version1, SmpWord{&SmpRaw::ddp_dist_backend, "auto|nccl"},
-           "auto", "nccl: the run's `ddp_backend`; auto leaves it to that"},
+           "auto",
+           "nccl: the run's `ddp_backend`; auto leaves it to that. Who makes the communicator: "
+           "communicator_options()"},
     SmpKey{"ddp_port", "", version1, SmpNoEffect{}, "none",
            "ranks find each other by the launcher's variables"},
     SmpKey{"horovod", "", version1, SmpFlag{&SmpRaw::horovod}, "false",

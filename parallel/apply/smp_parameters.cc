@@ -433,17 +433,11 @@ class Reader {
     if (horovod) note("horovod has no effect: Shoal sums gradients itself");
     if (raw_.ddp_dist_backend && !raw_.ddp.value_or(false))
       refuse("ddp_dist_backend is given, but ddp is not true");
-    const int replica = out_.pipeline * out_.tensor;
-    if (run_.ranks <= replica || run_.ranks % replica != 0 || version2_ || horovod) return;
-    if (!raw_.ddp)
-      note("ddp is not given: the gradients of the {} replicas ({} ranks) are summed all the same",
-           run_.ranks / replica, run_.ranks);
-    else if (!*raw_.ddp)
-      refuse(
-          "ddp is false, but {} ranks make {} replicas of partitions {} x tensor_parallel_degree "
-          "{}, whose gradients must be summed: set ddp to true, or start {} rank{}",
-          run_.ranks, run_.ranks / replica, out_.pipeline, out_.tensor, replica,
-          replica == 1 ? "" : "s");
+    // Version 2 has no such key.
+    if (horovod || version2_)
+      out_.ddp = true;
+    else
+      out_.ddp = raw_.ddp;
   }
 
   const SmpRaw& raw_;
@@ -519,6 +513,7 @@ LayoutRequest layout_request(const SmpParameters& p, int ranks, std::int64_t bat
   request.ranks = ranks;
   request.pipeline = p.pipeline;
   request.tensor = p.tensor;
+  request.ddp = p.ddp;
   request.schedule = p.schedule;
   request.chunks = p.chunks;
   request.microbatches = p.microbatches;
@@ -532,6 +527,19 @@ LayoutRequest layout_request(const SmpParameters& p, int ranks, std::int64_t bat
   request.checkpointing = p.checkpoint_group > 0;
   request.offloading = p.offload_activations;
   return request;
+}
+
+collectives::CommunicatorOptions communicator_options(const SmpParameters& p,
+                                                      collectives::CommunicatorOptions run) {
+  if (p.backend) run.backend = *p.backend;
+  if (p.collectives.empty() || run.collectives.find(p.collectives) != std::string::npos) return run;
+  if (run.collectives.starts_with('@'))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("mp_parameters ask for the rule {}, and collectives is the file {}",
+                            p.collectives, run.collectives),
+                "put the rule into the file, or leave the parameter out");
+  run.collectives += (run.collectives.empty() ? "" : "#") + p.collectives;
+  return run;
 }
 
 ParallelOptions parallel_options(const SmpParameters& p) {
@@ -550,6 +558,8 @@ ParallelOptions parallel_options(const SmpParameters& p) {
   options.checkpoint_group = p.checkpoint_group;
   options.offload_activations = p.offload_activations;
   options.activation_loading_horizon = p.activation_loading_horizon;
+  options.skip_tracing = !p.partition.measured;
+  options.partition = [p](std::span<const UnitCost> units) { return choose_partition(p, units); };
   return options;
 }
 

@@ -24,7 +24,6 @@ namespace shoal::parallel {
 // What the run's other options say of the same things (decision 18: one option, one meaning).
 // Nothing: not given, so that SMP's word holds.
 struct RunValues {
-  int ranks = 0;  // 0: not known; then what depends on it is not checked
   bool training = true;
   std::optional<bool> fp16 = {}, bf16 = {};
   std::optional<bool> gradient_checkpointing = {};
@@ -36,7 +35,7 @@ struct RunValues {
 // Who cuts the model into stages. At most one of `counts`, `first_units`, `by_hand` and `load`.
 struct PartitionChoice {
   double memory_weight = 0.8;
-  bool measured = true;                       // measure_units(); with skip_tracing count_units()
+  bool measured = true;                       // not with skip_tracing
   std::string counts = {};                    // "4,3,2": units of each stage
   std::vector<std::string> first_units = {};  // of each stage, by name
   bool by_hand = false;                       // SMP's: `stage_of`, the others on default_partition
@@ -44,11 +43,13 @@ struct PartitionChoice {
   int default_partition = 0;
   std::string file = {};  // partition_file: read with `load`, else written by write_partition()
   bool load = false;
+  bool is_automatic() const { return counts.empty() && first_units.empty() && !by_hand && !load; }
 };
 
 struct SmpParameters {
   // Mesh; the replicas are what is left of the ranks.
   int pipeline = 1, tensor = 1;
+  std::optional<bool> ddp = {};  // LayoutRequest::ddp
   Placement placement = {};
   // Pipeline.
   ScheduleKind schedule = ScheduleKind::interleaved;
@@ -85,12 +86,17 @@ SmpParameters parse_smp_parameters(const nlohmann::json& json, const RunValues& 
 // For check_layout(). batch, length: as in LayoutRequest.
 LayoutRequest layout_request(const SmpParameters& parameters, int ranks, std::int64_t batch,
                              std::int64_t length);
-// All that the parameters decide; partition, reducer, offload and tracer are the caller's.
+// `run` with the backend and the rules that the parameters ask for. Throws where `run` has others
+// that these cannot stand beside.
+collectives::CommunicatorOptions communicator_options(const SmpParameters& parameters,
+                                                      collectives::CommunicatorOptions run = {});
+// All that the parameters decide beside that; trace (without which units are counted, not
+// measured), reducer, offload and tracer are the caller's.
 ParallelOptions parallel_options(const SmpParameters& parameters);
 
-// The cut that the parameters ask for. `units` are equal on every rank (measure_units() where
-// partition.measured, else count_units()). Reads partition.file where it is to be loaded. What
-// cannot be is refused with the unit or stage at fault.
+// The cut that the parameters ask for: ParallelOptions::partition. `units` are equal on every rank.
+// Reads partition.file where it is to be loaded. What cannot be is refused with the unit or stage
+// at fault.
 Partition choose_partition(const SmpParameters& parameters, std::span<const UnitCost> units);
 // Writes a partition where partition.file says, for load_partition; for one rank of the job.
 void write_partition(const std::string& path, const Partition& partition,

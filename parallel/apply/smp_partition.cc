@@ -19,23 +19,6 @@ std::vector<std::string> names_of(std::span<const UnitCost> units) {
   return names;
 }
 
-// At its peak, by stage. A rank's stages share what it keeps.
-std::vector<int> microbatches_kept(const SmpParameters& p) {
-  ScheduleOptions options;
-  options.kind = p.schedule;
-  options.ranks = p.pipeline;
-  options.microbatches = p.microbatches;
-  options.chunks = p.chunks;
-  options.active_microbatches = p.active_microbatches;
-  const Schedule schedule = make_schedule(options);
-  const Simulation simulation = simulate(schedule);
-  std::vector<int> kept;
-  for (const int rank : schedule.rank_of_stage)
-    kept.push_back(
-        std::max(1, simulation.peak_microbatches[static_cast<std::size_t>(rank)] / p.chunks));
-  return kept;
-}
-
 // "5,4,3" from the names of the stages' first units.
 std::string counts_from(std::span<const std::string> first_units, std::span<const UnitCost> units) {
   const std::vector<std::string> names = names_of(units);
@@ -87,9 +70,15 @@ std::string counts_from_file(const std::string& path, std::span<const UnitCost> 
 
 Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> units) {
   const PartitionChoice& choice = p.partition;
+  ScheduleOptions schedule;
+  schedule.kind = p.schedule;
+  schedule.ranks = p.pipeline;
+  schedule.microbatches = p.microbatches;
+  schedule.chunks = p.chunks;
+  schedule.active_microbatches = p.active_microbatches;
   const PartitionOptions options{.stages = p.pipeline * p.chunks,
                                  .memory_weight = choice.memory_weight,
-                                 .microbatches_kept = microbatches_kept(p)};
+                                 .microbatches_kept = microbatches_kept(make_schedule(schedule))};
   if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
   if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);
   if (!choice.first_units.empty())

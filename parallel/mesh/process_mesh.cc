@@ -1,6 +1,11 @@
 #include "shoal/parallel/mesh/process_mesh.h"
 
+#include <charconv>
+#include <string>
+#include <string_view>
+
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::parallel {
 namespace {
@@ -11,6 +16,58 @@ Axes effective(Axes axes, const MeshShape& shape) {
   for (const Axes axis : {kTp, kPp, kRdp})
     if (shape.size(axis) == 1) axes &= ~axis;
   return axes;
+}
+
+// What a Communicator writes before the reason of an abort, "rank 3 aborted: ", taken off `text`:
+// the rank, or -1 where it does not begin so.
+int take_rank(std::string_view& text) {
+  constexpr std::string_view kBefore = "rank ", kAfter = " aborted: ";
+  if (!text.starts_with(kBefore)) return -1;
+  int rank = -1;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data() + kBefore.size(), end, rank);
+  const std::string_view rest(at, static_cast<std::size_t>(end - at));
+  if (error != std::errc() || !rest.starts_with(kAfter)) return -1;
+  text = rest.substr(kAfter.size());
+  return rank;
+}
+
+// Who began an abort, and why: "rank 2 aborted: rank 0 aborted: WHY" was passed on by rank 2.
+struct Beginning {
+  int rank = -1;
+  std::string_view why;
+  int passed_on = -1;  // by how many ranks; -1: it is no abort
+};
+Beginning beginning_of(std::string_view message) {
+  Beginning found{.why = message};
+  for (int rank = take_rank(found.why); rank >= 0; rank = take_rank(found.why)) {
+    found.rank = rank;
+    ++found.passed_on;
+  }
+  return found;
+}
+
+const Error* as_abort(const std::exception& why) {
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  return error != nullptr && error->code() == ErrorCode::aborted ? error : nullptr;
+}
+
+std::string reason_of(const std::exception& why) {
+  if (const Error* const abort = as_abort(why)) {
+    const Beginning from = beginning_of(abort->message());
+    return from.rank < 0 ? abort->message()
+                         : fmt::format("rank {} aborted: {}", from.rank, from.why);
+  }
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  return error != nullptr ? error->message() : why.what();
+}
+
+void give_up(collectives::Communicator& group, const std::string& reason) noexcept {
+  try {
+    if (group.size() > 1) group.abort(reason);
+  } catch (const std::exception& problem) {  // as where the store of the job is gone
+    log::debug("the other ranks are not told why this one ends: {}", problem.what());
+  }
 }
 
 }  // namespace
@@ -37,6 +94,41 @@ collectives::Communicator* ProcessMesh::make(Axes asked) {
       world_.split(placement_.group_index(world_.rank(), axes, shape_), world_.rank()));
   made_.emplace_back(axes, owned_.back().get());
   return owned_.back().get();
+}
+
+std::shared_ptr<collectives::Communicator> ProcessMesh::split(collectives::Communicator& group,
+                                                              int color, int key) const {
+  std::shared_ptr<collectives::Communicator> made = group.split(color, key);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(splits_, [](const auto& old) { return old.use_count() == 1; });
+  if (made) splits_.push_back(made);
+  return made;
+}
+
+void ProcessMesh::abort(const std::exception& why) const noexcept {
+  if (aborted_.exchange(true)) return;
+  try {
+    const std::string reason = reason_of(why);
+    // The world first: there each rank hears of the one that began, whoever it hears from
+    // elsewhere.
+    give_up(world_, reason);
+    for (const auto& group : owned_) give_up(*group, reason);
+    const std::lock_guard lock(mutex_);
+    for (const auto& split : splits_) give_up(*split, reason);
+  } catch (const std::exception& problem) {
+    log::debug("the other ranks are not told why this one ends: {}", problem.what());
+  }
+}
+
+void ProcessMesh::throw_if_passed_on(const std::exception& why) const {
+  const Error* const abort = as_abort(why);
+  if (abort == nullptr) return;
+  const Beginning from = beginning_of(abort->message());
+  if (from.passed_on < 1) return;
+  throw Error(ErrorCode::aborted, fmt::format("rank {} aborted: {}", from.rank, from.why))
+      .at_rank(world_.rank())
+      .with_peer(from.rank)
+      .in_operation(abort->operation());
 }
 
 }  // namespace shoal::parallel

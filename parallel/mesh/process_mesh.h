@@ -2,7 +2,13 @@
 // parallelism uses.
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/parallel/mesh/placement.h"
@@ -27,8 +33,37 @@ class ProcessMesh {
   collectives::Communicator& mp() const { return *mp_; }  // pp × tp
   collectives::Communicator& dp() const { return *dp_; }  // rdp × tp
 
+  // Communicator::split() of one of the groups, which abort() ends too. Null for color < 0.
+  // Collective over `group`, blocking. The mesh keeps it until the next split() after its last
+  // other owner: what unwinding lets go must still hear of an abort.
+  std::shared_ptr<collectives::Communicator> split(collectives::Communicator& group, int color,
+                                                   int key) const;
+
+  // A rank that fails ends the work of all: gives up the world, then every other group, whose
+  // ranks need not be in the one where it failed. Their waits throw `aborted`: "rank 3 aborted:
+  // WHY". Where `why` is such an abort, it is passed on with the number of the rank that began it.
+  // Any thread; the first call counts. The mesh is of no use afterwards.
+  void abort(const std::exception& why) const noexcept;
+
+  // work(); where it throws, abort() first. Another rank's abort is thrown on under the number of
+  // the rank that began it. For every call that other ranks may wait in.
+  template <typename Work>
+  decltype(auto) guarded(Work&& work) const {
+    try {
+      return std::forward<Work>(work)();
+    } catch (const std::exception& why) {
+      abort(why);
+      throw_if_passed_on(why);
+      throw;
+    } catch (...) {
+      abort(std::runtime_error("for a reason that is no std::exception"));
+      throw;
+    }
+  }
+
  private:
   collectives::Communicator* make(Axes axes);
+  void throw_if_passed_on(const std::exception& why) const;
 
   collectives::Communicator& world_;
   MeshShape shape_;
@@ -37,6 +72,9 @@ class ProcessMesh {
   std::vector<std::unique_ptr<collectives::Communicator>> owned_;
   std::vector<std::pair<Axes, collectives::Communicator*>> made_;
   collectives::Communicator *tp_, *pp_, *rdp_, *mp_, *dp_;
+  mutable std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;  // of splits_
+  mutable std::vector<std::shared_ptr<collectives::Communicator>> splits_;
 };
 
 }  // namespace shoal::parallel

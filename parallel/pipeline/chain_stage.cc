@@ -140,7 +140,7 @@ Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
   record.output = {};
   Tensor to_input;
   if (units_.first > 0) {
-    to_input = record.tape->gradient(record.input);
+    to_input = record.tape->take_gradient(record.input);
     if (!to_input.defined()) {
       to_input = context_.empty(shape.shape, shape.dtype);
       context_.kernels().elementwise().fill(to_input.view(), 0, context_.stream);

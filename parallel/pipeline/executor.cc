@@ -1,6 +1,7 @@
 #include "shoal/parallel/pipeline/executor.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -15,8 +16,14 @@ double seconds_since(Clock::time_point begin) {
 }  // namespace
 
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
-                                   std::map<int, Stage*> stages, Tracer* tracer, int horizon)
-    : schedule_(schedule), pp_(pp), stages_(std::move(stages)), tracer_(tracer), horizon_(horizon) {
+                                   std::map<int, Stage*> stages, Tracer* tracer, int horizon,
+                                   Abort abort)
+    : schedule_(schedule),
+      pp_(pp),
+      stages_(std::move(stages)),
+      tracer_(tracer),
+      horizon_(horizon),
+      abort_(std::move(abort)) {
   SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
               schedule_.ranks(), pp_.size());
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -50,10 +57,10 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
         inputs_.size() + gradients_.size() + outputs_.size() + input_gradients_.size();
     SHOAL_CHECK(unused == 0, "the schedule {} left {} messages unused", schedule_.name, unused);
   } catch (const std::exception& problem) {
-    give_up(problem.what());
+    give_up(problem);
     throw;
   } catch (...) {
-    give_up("for a reason that is no std::exception");
+    give_up(std::runtime_error("for a reason that is no std::exception"));
     throw;
   }
   statistics_.seconds += seconds_since(began);
@@ -62,7 +69,7 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
 // What a stage threw leaves messages in flight, which would arrive in memory that is freed here,
 // and ranks that wait for messages which nobody will send. Where `pp` has failed, all of that is
 // over.
-void PipelineExecutor::give_up(std::string_view reason) noexcept {
+void PipelineExecutor::give_up(const std::exception& why) noexcept {
   const auto each_work = [this](const auto& act) {
     for (const auto* table : {&inputs_, &gradients_})
       for (const auto& [key, message] : *table)
@@ -70,8 +77,9 @@ void PipelineExecutor::give_up(std::string_view reason) noexcept {
     for (const Leaving& message : leaving_) act(*message.work);
   };
   try {
+    if (abort_) abort_(why);
     each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
-    if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", reason));
+    if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
     // Once one has thrown, this rank touches no buffer any more.
     each_work([](collectives::Work& work) { work.wait(Deadline::in_seconds(0)); });
     // As it should be: the communicator has failed, or does now.

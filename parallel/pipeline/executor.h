@@ -2,9 +2,9 @@
 // knows neither models nor tapes.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,15 +28,19 @@ class PipelineExecutor {
   // `stages`: those that the schedule gives this rank, by number; refused otherwise. `pp`: the
   // pipeline's ranks, in the order of the schedule's. All outlive the executor. `tracer` may be
   // null. `horizon`: how many computations ahead a stage is told of a backward (SMP's
-  // activation_loading_horizon, counted in pipeline tasks); 0: never.
+  // activation_loading_horizon, counted in pipeline tasks); 0: never. `abort`: tells other ranks
+  // that a step ends with this, and throws nothing; none: pp.abort(), which ranks outside the
+  // pipeline do not hear.
+  using Abort = std::function<void(const std::exception& why)>;
   PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
-                   std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0);
+                   std::map<int, Stage*> stages, Tracer* tracer = nullptr, int horizon = 0,
+                   Abort abort = {});
 
   // Runs the list once. Blocks until this rank's work is done and its sends have left. Collective
   // over `pp`, whose sends and receives belong to this call. `after_last_forward` is called once,
   // when no forward of this rank is left (gradients become complete from then on); may be empty.
-  // Throws what a stage or the communicator throws. The step is then given up on every rank: `pp`
-  // is aborted with that text unless it had failed, and what was in flight touches memory no more.
+  // Throws what a stage or the communicator throws. The step is then given up on every rank
+  // (`abort`), and what was in flight touches memory no more.
   void run(const std::function<void()>& after_last_forward = {});
 
   const Schedule& schedule() const { return schedule_; }
@@ -60,7 +64,7 @@ class PipelineExecutor {
   Tensor take(std::map<Key, Arriving>& from, const Key& key);
   void hand_on(bool forward, int from_stage, int microbatch, Tensor tensor);
   void drop_what_left();
-  void give_up(std::string_view reason) noexcept;
+  void give_up(const std::exception& why) noexcept;
   Stage& stage(int number) const { return *stages_.at(number); }
 
   Schedule schedule_;
@@ -68,6 +72,7 @@ class PipelineExecutor {
   std::map<int, Stage*> stages_;
   Tracer* tracer_;
   int horizon_;
+  Abort abort_;
   // By the stage that needs it, received or from a stage of this rank.
   std::map<Key, Arriving> inputs_, gradients_;
   // By the stage that made it, until its SEND.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -9,15 +10,20 @@
 namespace shoal::parallel {
 namespace {
 
-// Values and gradients of one unit's parameters, for as long as it lives.
+using collectives::ReduceOp;
+
+// Values and gradients of one unit's parameters, for as long as it lives. Zeros: what a unit takes
+// does not depend on its numbers, and drawing those of a large table would take longer.
 class Held {
  public:
   Held(nn::Context& context, std::vector<nn::Parameter*> parameters, DType dtype)
       : parameters_(std::move(parameters)) {
-    for (const nn::Parameter* parameter : parameters_)
+    for (nn::Parameter* parameter : parameters_) {
       SHOAL_CHECK(!parameter->value.defined(), "{} is materialised: units are measured before",
                   parameter->name());
-    nn::materialize(context, parameters_, dtype);
+      parameter->value = Tensor::zeros(parameter->shape(), dtype, context.memory(),
+                                       MemoryTag::parameters, context.stream);
+    }
     nn::allocate_gradients(context, parameters_);
   }
   ~Held() {
@@ -34,40 +40,67 @@ class Held {
   std::vector<nn::Parameter*> parameters_;
 };
 
+// One unit's, or the group's of it.
 struct Measured {
   double seconds = std::numeric_limits<double>::infinity();
   std::int64_t activation_bytes = 0;
 };
 
 void run_once(nn::Context& context, const CountingMemory& memory, nn::Chain& chain, int unit,
-              const nn::ChainInput& input, const Tensor& hidden, const MeasureOptions& options,
-              Measured& measured) {
-  const auto began = Clock::now();
+              const Microbatch& microbatch, const MeasureOptions& options, Measured& measured) {
+  const bool is_head = unit == chain.units() - 1;
+  ChainStage stage(context, chain, {unit, unit + 1}, options.stage);
+  stage.begin({&microbatch, 1});
+  const Stage::Message message = stage.input(0);
+  const auto zeros = [&] {
+    return Tensor::zeros(message.shape, message.dtype, context.memory(), MemoryTag::data,
+                         context.stream);
+  };
+  const Tensor input = unit > 0 ? zeros() : Tensor();
+  Tensor gradient = is_head ? Tensor() : zeros();
+  DeviceBackend& device = device_backend(context.stream.device.type);
+  device.synchronize(context.stream);
+
   const std::int64_t before = memory.usage(MemoryTag::activations).current;
-  nn::Tape tape;
-  context.tape = &tape;
-  context.begin_forward();
-  nn::ResidualStream stream;
-  if (unit > 0) stream.residual = tape.leaf(hidden);
-  nn::Value end;
-  Tensor gradient;
-  if (unit == chain.units() - 1) {
-    end = chain.forward_head(context, std::move(stream), input).loss;
-  } else {
-    end = nn::forward_units(context, chain, unit, unit + 1, std::move(stream), input,
-                            options.checkpoint_group)
-              .collapse(context);
-    gradient = context.empty(end.tensor.shape(), end.tensor.dtype());
-    context.kernels().elementwise().fill(gradient.view(), 1, context.stream);
-    end.tensor = {};
-  }
-  context.tape = nullptr;
-  measured.activation_bytes =
-      memory.usage(MemoryTag::activations).current - before -
-      (gradient.defined() ? static_cast<std::int64_t>(gradient.bytes()) : 0);
-  if (end.needs_gradient()) tape.backward(context, end, std::move(gradient));
+  const auto began = Clock::now();
+  stage.forward(0, input);
+  // The input, which is not the unit's own, lives as long: every unit's backward needs it.
+  measured.activation_bytes = memory.usage(MemoryTag::activations).current - before +
+                              static_cast<std::int64_t>(input.defined() ? input.bytes() : 0);
+  stage.backward(0, std::move(gradient), false);
+  device.synchronize(context.stream);
   measured.seconds =
       std::min(measured.seconds, std::chrono::duration<double>(Clock::now() - began).count());
+}
+
+void append_kinds(nn::Module& module, std::string& text) {
+  text += fmt::format("{}(", module.kind());
+  for (const nn::Module::Child& child : module.children()) append_kinds(*child.module, text);
+  text += ')';
+}
+
+// Equal for units alike.
+std::string structure_of(const nn::Chain& chain, int unit) {
+  // The ends have inputs and outputs of their own.
+  std::string text = unit == 0 ? "first" : unit == chain.units() - 1 ? "last" : "";
+  for (nn::Module* module : chain.unit_modules(unit)) append_kinds(*module, text);
+  for (const nn::Parameter* parameter : chain.unit_parameters(unit))
+    text += fmt::format(" {}{}", to_string(parameter->shape()), parameter->trainable() ? "" : "f");
+  return text;
+}
+
+void agree(std::vector<Measured>& all, collectives::Communicator& group) {
+  if (group.size() == 1) return;
+  std::vector<double> seconds;
+  std::vector<std::int64_t> bytes;
+  for (const Measured& one : all) {
+    seconds.push_back(one.seconds);
+    bytes.push_back(one.activation_bytes);
+  }
+  const auto count = static_cast<std::int64_t>(all.size());
+  group.all_reduce(seconds.data(), seconds.data(), count, DType::f64, ReduceOp::sum)->wait();
+  group.all_reduce(bytes.data(), bytes.data(), count, DType::i64, ReduceOp::max)->wait();
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = {seconds[i] / group.size(), bytes[i]};
 }
 
 }  // namespace
@@ -81,43 +114,38 @@ std::vector<UnitCost> count_units(const nn::Chain& chain) {
     for (const nn::Parameter* parameter : chain.unit_parameters(unit)) {
       const int number = numbers.emplace(parameter, static_cast<int>(numbers.size())).first->second;
       cost.parameters.emplace(number, parameter->shape().count());
-      if (unit > 0) cost.seconds += static_cast<double>(parameter->shape().count()) * 1e-9;
+      if (unit > 0) cost.work += static_cast<double>(parameter->shape().count());
     }
     units.push_back(std::move(cost));
   }
   return units;
 }
 
-std::vector<UnitCost> measure_units(nn::Context& context, CountingMemory& memory, nn::Chain& chain,
-                                    const nn::ChainInput& input, collectives::Communicator& group,
+std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain,
+                                    const Microbatch& microbatch, collectives::Communicator& group,
                                     const MeasureOptions& options) {
+  CountingMemory memory(context.memory());
+  nn::Context own(context.kernels(), memory, context.dispatcher());
+  own.stream = context.stream;
+  own.random = context.random;
+
+  std::map<std::string, std::size_t> known;  // structure: its place in `all`
+  std::vector<Measured> all;
+  std::vector<std::size_t> measured_as;  // by unit
+  for (int unit = 0; unit < chain.units(); ++unit) {
+    const auto [entry, is_new] = known.emplace(structure_of(chain, unit), all.size());
+    measured_as.push_back(entry->second);
+    if (!is_new) continue;
+    const Held held(own, chain.unit_parameters(unit), options.dtype);
+    Measured& measured = all.emplace_back();
+    for (int i = 0; i < std::max(options.repetitions, 1); ++i)
+      run_once(own, memory, chain, unit, microbatch, options, measured);
+  }
+  agree(all, group);
   std::vector<UnitCost> units = count_units(chain);
-  if (group.rank() == 0) {
-    const Shape& ids = input.ids.shape();
-    const Tensor hidden =
-        Tensor::zeros({ids[0], ids[1], chain.channels()}, options.dtype, memory, MemoryTag::data);
-    for (int unit = 0; unit < chain.units(); ++unit) {
-      const Held held(context, chain.unit_parameters(unit), options.dtype);
-      Measured measured;
-      for (int i = 0; i < std::max(options.repetitions, 1); ++i)
-        run_once(context, memory, chain, unit, input, hidden, options, measured);
-      UnitCost& cost = units[static_cast<std::size_t>(unit)];
-      // The input, which is not the unit's own, lives as long: every unit's backward needs it.
-      cost.activation_bytes =
-          measured.activation_bytes + (unit > 0 ? static_cast<std::int64_t>(hidden.bytes()) : 0);
-      cost.seconds = measured.seconds;
-    }
-  }
-  std::vector<double> told;
-  for (const UnitCost& cost : units) {
-    told.push_back(cost.seconds);
-    told.push_back(static_cast<double>(cost.activation_bytes));
-  }
-  if (group.size() > 1)
-    group.broadcast(told.data(), static_cast<std::int64_t>(told.size()), DType::f64, 0)->wait();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    units[unit].seconds = told[2 * unit];
-    units[unit].activation_bytes = static_cast<std::int64_t>(told[2 * unit + 1]);
+    units[unit].seconds = all[measured_as[unit]].seconds;
+    units[unit].activation_bytes = all[measured_as[unit]].activation_bytes;
   }
   return units;
 }

@@ -5,27 +5,29 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/layers/chain.h"
+#include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/partition.h"
-#include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::parallel {
 
 struct MeasureOptions {
-  DType dtype = DType::f32;  // parameters are materialised in it, a unit at a time
-  int repetitions = 3;       // the fastest counts
-  int checkpoint_group = 0;  // a checkpointed unit keeps its input only, and runs forward twice
+  DType dtype = DType::f32;      // of values and activations
+  int repetitions = 3;           // the fastest counts
+  ChainStageOptions stage = {};  // as training has them, without offloader and observer
 };
 
-// Materialises one unit after the other with initial values, runs it forward and backward on
-// `input`, and gives its memory back: never more than one unit is held. No parameter may be
-// materialised before; none is afterwards. `memory` must be the context's. Rank 0 of `group`
-// measures and tells the others, so that all plan alike; collective over it.
-std::vector<UnitCost> measure_units(nn::Context& context, CountingMemory& memory, nn::Chain& chain,
-                                    const nn::ChainInput& input, collectives::Communicator& group,
+// Gives one unit after the other memory for values and gradients, runs it forward and backward on
+// `microbatch`, and takes the memory back: never more than one unit is held. Of units alike (kinds
+// of modules, shapes of parameters) the first speaks for all. No parameter may be materialised
+// before; none is afterwards; initial values are not drawn. Every rank of `group` measures, at the
+// same time as in training; the mean of their times and the most bytes count, so that all plan
+// alike. Tensor-parallel parts must lie in it with their whole group. Collective; blocks.
+std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain,
+                                    const Microbatch& microbatch, collectives::Communicator& group,
                                     const MeasureOptions& options);
 
-// Without running anything: parameters, and time in proportion to them (embeddings, which multiply
-// nothing, none).
+// Without running anything: parameters, and as work their number (embeddings, which multiply
+// nothing, have none).
 std::vector<UnitCost> count_units(const nn::Chain& chain);
 
 }  // namespace shoal::parallel

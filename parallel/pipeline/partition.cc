@@ -29,26 +29,36 @@ void check(std::span<const UnitCost> units, const PartitionOptions& options) {
               options.stages);
 }
 
+bool is_measured(std::span<const UnitCost> units) {
+  return std::ranges::any_of(units, [](const UnitCost& unit) { return unit.seconds > 0; });
+}
+
 // What segments cost, as shares of the model's whole.
 class Costs {
  public:
-  Costs(std::span<const UnitCost> units, const PartitionOptions& options)
-      : units_(units), options_(options) {
-    const StageCost all = sum({0, static_cast<int>(units.size())}, -1);
-    memory_ = all.memory_bytes;
-    seconds_ = all.seconds;
+  enum class Time { seconds, work };
+  Costs(std::span<const UnitCost> units, const PartitionOptions& options, Time time)
+      : units_(units), options_(options), time_(time) {
+    whole_ = sum({0, static_cast<int>(units.size())}, -1);
   }
   StageCost of(UnitRange range, int stage) const {
-    StageCost cost = sum(range, stage);
-    const double memory = memory_ > 0 ? cost.memory_bytes / memory_ : 0;
-    const double time = seconds_ > 0 ? cost.seconds / seconds_ : 0;
+    const Sum part = sum(range, stage);
+    StageCost cost = part.cost;
+    const double memory =
+        whole_.cost.memory_bytes > 0 ? cost.memory_bytes / whole_.cost.memory_bytes : 0;
+    const double time = whole_.time > 0 ? part.time / whole_.time : 0;
     cost.cost = options_.memory_weight * memory + (1 - options_.memory_weight) * time;
     return cost;
   }
 
  private:
-  StageCost sum(UnitRange range, int stage) const {
+  struct Sum {
     StageCost cost;
+    double time = 0;
+  };
+  Sum sum(UnitRange range, int stage) const {
+    Sum sum;
+    StageCost& cost = sum.cost;
     std::map<int, std::int64_t> parameters;
     const int kept = stage < 0 || options_.microbatches_kept.empty()
                          ? 1
@@ -58,43 +68,33 @@ class Costs {
       parameters.insert(one.parameters.begin(), one.parameters.end());
       cost.memory_bytes += static_cast<double>(one.activation_bytes) * kept;
       cost.seconds += one.seconds;
+      sum.time += time_ == Time::seconds ? one.seconds : one.work;
     }
     for (const auto& [name, elements] : parameters) cost.parameters += elements;
     cost.memory_bytes += static_cast<double>(cost.parameters) * options_.bytes_per_parameter;
-    return cost;
+    return sum;
   }
   std::span<const UnitCost> units_;
   const PartitionOptions& options_;
-  double memory_ = 0, seconds_ = 0;
+  Time time_;
+  Sum whole_;
 };
+
+Costs real_costs(std::span<const UnitCost> units, const PartitionOptions& options) {
+  return {units, options, is_measured(units) ? Costs::Time::seconds : Costs::Time::work};
+}
 
 Partition with_costs(std::vector<UnitRange> stages, std::span<const UnitCost> units,
                      const PartitionOptions& options) {
   Partition partition{std::move(stages), {}};
-  const Costs costs(units, options);
+  const Costs costs = real_costs(units, options);
   for (std::size_t stage = 0; stage < partition.stages.size(); ++stage)
     partition.costs.push_back(costs.of(partition.stages[stage], static_cast<int>(stage)));
   return partition;
 }
 
-std::string bytes_text(double bytes) {
-  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
-  return fmt::format("{:.1f} MB", bytes / 1e6);
-}
-
-}  // namespace
-
-double Partition::largest() const {
-  double most = 0;
-  for (const StageCost& stage : costs) most = std::max(most, stage.cost);
-  return most;
-}
-
-Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options) {
-  check(units, options);
-  const auto n = units.size();
-  const auto stages = static_cast<std::size_t>(options.stages);
-  const Costs costs(units, options);
+// The best cut of `units` by those costs.
+std::vector<UnitRange> best_cut(const Costs& costs, std::size_t n, std::size_t stages) {
   // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
   using Score = std::pair<double, double>;
   constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -118,7 +118,40 @@ Partition partition_units(std::span<const UnitCost> units, const PartitionOption
   std::vector<UnitRange> cut(stages);
   for (std::size_t s = stages, j = n; s > 0; j = from[s][j], --s)
     cut[s - 1] = {static_cast<int>(from[s][j]), static_cast<int>(j)};
-  return with_costs(std::move(cut), units, options);
+  return cut;
+}
+
+// "h.3 to h.5"
+std::string range_text(std::span<const UnitCost> units, const UnitRange& range) {
+  const std::string& first = units[static_cast<std::size_t>(range.first)].name;
+  const std::string& last = units[static_cast<std::size_t>(range.last) - 1].name;
+  return range.last - range.first == 1 ? first : first + " to " + last;
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+  return fmt::format("{:.1f} MB", bytes / 1e6);
+}
+
+}  // namespace
+
+double Partition::largest() const {
+  double most = 0;
+  for (const StageCost& stage : costs) most = std::max(most, stage.cost);
+  return most;
+}
+
+Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options) {
+  check(units, options);
+  const auto stages = static_cast<std::size_t>(options.stages);
+  const auto cut = [&](Costs::Time time) {
+    return with_costs(best_cut(Costs(units, options, time), units.size(), stages), units, options);
+  };
+  if (!is_measured(units)) return cut(Costs::Time::work);
+  Partition best = cut(Costs::Time::seconds);
+  if (std::ranges::all_of(units, [](const UnitCost& unit) { return unit.work == 0; })) return best;
+  Partition steady = cut(Costs::Time::work);
+  return steady.largest() <= (1 + kSteady) * best.largest() ? steady : best;
 }
 
 Partition partition_by_counts(std::span<const UnitCost> units, std::string_view counts,
@@ -193,12 +226,24 @@ std::string partition_table(const Partition& partition, std::span<const UnitCost
   for (std::size_t stage = 0; stage < partition.stages.size(); ++stage) {
     const UnitRange& range = partition.stages[stage];
     const StageCost& cost = partition.costs[stage];
-    const std::string& first = units[static_cast<std::size_t>(range.first)].name;
-    const std::string& last = units[static_cast<std::size_t>(range.last) - 1].name;
     text += fmt::format(
-        "{:>5} {:>4}  {:<24} {:>12} {:>10} {:>6.2f} ms {:>5.1f}%\n", stage, rank_of_stage[stage],
-        range.last - range.first == 1 ? first : first + " to " + last, cost.parameters,
-        bytes_text(cost.memory_bytes), cost.seconds * 1e3, cost.cost * 100);
+        "{:>5} {:>4}  {:<24} {:>12} {:>10} {:>9} {:>5.1f}%\n", stage, rank_of_stage[stage],
+        range_text(units, range), cost.parameters, bytes_text(cost.memory_bytes),
+        cost.seconds > 0 ? fmt::format("{:.2f} ms", cost.seconds * 1e3) : "-", cost.cost * 100);
+  }
+  return text;
+}
+
+std::string unit_times(std::span<const UnitCost> units) {
+  if (!is_measured(units)) return {};
+  std::string text;
+  const auto count = static_cast<int>(units.size());
+  for (int first = 0, last = 0; first < count; first = last) {
+    const double seconds = units[static_cast<std::size_t>(first)].seconds;
+    while (last < count && units[static_cast<std::size_t>(last)].seconds == seconds) ++last;
+    text +=
+        fmt::format("{}{} {:.2f} ms{}", first == 0 ? "" : ", ", range_text(units, {first, last}),
+                    seconds * 1e3, last - first > 1 ? " each" : "");
   }
   return text;
 }

@@ -131,8 +131,10 @@ class Clockwork {
       return;
     }
     if (action.kind == ActionKind::backward) held -= stage.activation;
-    if (action.kind == ActionKind::input_backward)
-      held -= stage.activation - stage.weight_activation;
+    if (action.kind == ActionKind::input_backward) {
+      held -= stage.activation - stage.weight_activation;  // may be more than before
+      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
+    }
     if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;
     if (action.kind != ActionKind::input_backward) --in_flight;
   }
@@ -173,6 +175,16 @@ double Simulation::bubble() const {
 
 Simulation simulate(const Schedule& schedule, const PipelineCosts& costs) {
   return Clockwork(schedule, costs).run();
+}
+
+std::vector<int> microbatches_kept(const Schedule& schedule) {
+  const Simulation simulation = simulate(schedule);
+  const int chunks = schedule.stages() / static_cast<int>(simulation.peak_microbatches.size());
+  std::vector<int> kept;
+  for (const int rank : schedule.rank_of_stage)
+    kept.push_back(
+        std::max(1, simulation.peak_microbatches[static_cast<std::size_t>(rank)] / chunks));
+  return kept;
 }
 
 std::string draw(const Schedule& schedule, const Simulation& simulation, int width) {

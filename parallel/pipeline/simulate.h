@@ -14,7 +14,7 @@ struct StageCosts {
   double forward = 1;
   double input_backward = 1, weight_backward = 1;  // a full backward takes their sum
   double activation = 1;                           // kept from the forward until the backward
-  double weight_activation = 1;                    // of that, kept until W where backward is split
+  double weight_activation = 1;                    // kept from I until W where backward is split
 };
 
 struct PipelineCosts {
@@ -46,6 +46,10 @@ struct Simulation {
 // and the one before it has arrived. The schedule must be valid (validate.h); one that cannot run
 // to its end throws invalid_argument.
 Simulation simulate(const Schedule& schedule, const PipelineCosts& costs = {});
+
+// By stage, microbatches whose activations its rank keeps at its peak, for each of the rank's
+// stages: PartitionOptions::microbatches_kept.
+std::vector<int> microbatches_kept(const Schedule& schedule);
 
 // A line for each rank, `width` characters wide: digits are forwards (the microbatch's last digit),
 // letters a, b ... backwards, '=' weight gradients, '.' idle.

@@ -36,6 +36,7 @@ class KeptGradients final : public ShardedGradients {
     const ReducerStatistics& from = reducer_.statistics();
     return {.steps = from.steps,
             .reduced_bytes = from.reduced_bytes,
+            .hidden_bytes = from.hidden_bytes,
             .launched_in_backward = from.launched_in_backward,
             .exposed_seconds = from.exposed_seconds};
   }
@@ -91,6 +92,7 @@ class PassingGradients final : public ShardedGradients {
   std::deque<InFlight> reducing_;               // in the order in which they were handed over
   std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
   Phase phase_ = Phase::idle;
+  bool finishing_ = false;  // in finish(): nothing is hidden any more
   std::int64_t full_bytes_ = 0;
   ShardedGradientStatistics statistics_;
 };
@@ -239,7 +241,9 @@ void PassingGradients::take_over(int index) {
   bucket.has_sum = true;
   bucket.storage->release();
   bucket.state = State::absent;
-  full_bytes_ -= bytes_of(layout_.plan.bucket(index));
+  const std::int64_t bytes = bytes_of(layout_.plan.bucket(index));
+  full_bytes_ -= bytes;
+  if (!finishing_ && layout_.groups.shards() > 1) statistics_.hidden_bytes += bytes;
   if (bucket.is_last) sum_over_replicas(index);
 }
 
@@ -273,6 +277,8 @@ void PassingGradients::finish() {
   SHOAL_CHECK(phase_ == Phase::armed,
               "sharded gradients: finish() without arm() after the last forward");
   const TraceSpan span(tracer_, "comm", "wait for gradients");
+  progress();
+  finishing_ = true;
   for (int b = 0; b < layout_.plan.buckets(); ++b) {
     if (at_bucket(b).state != State::written) continue;
     for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries) {
@@ -296,6 +302,7 @@ void PassingGradients::finish() {
   for (const auto& work : replicas_) work->wait();
   statistics_.exposed_seconds += seconds_since(start);
   replicas_.clear();
+  finishing_ = false;
   phase_ = Phase::idle;
   ++statistics_.steps;
 }

@@ -24,7 +24,8 @@ namespace shoal::parallel {
 struct ShardedGradientStatistics {
   std::int64_t steps = 0;
   std::int64_t reduced_bytes = 0;         // full buckets that were handed over
-  std::int64_t launched_in_backward = 0;  // of them, buckets before finish()
+  std::int64_t hidden_bytes = 0;          // of these, seen reduced before finish()
+  std::int64_t launched_in_backward = 0;  // buckets handed over before finish()
   std::int64_t most_full_bytes = 0;       // levels 2 and 3: buckets that had memory at one time
   double exposed_seconds = 0;             // waited for communication
 };

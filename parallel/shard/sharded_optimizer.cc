@@ -6,7 +6,7 @@ namespace shoal::parallel {
 
 ShardedOptimizer::ShardedOptimizer(ShardedValues& values, ShardedGradients& gradients,
                                    const Make& make)
-    : values_(values), rule_(make(values.segments(gradients))) {
+    : values_(values), rule_(make(values.segments(&gradients))) {
   if (rule_->kind() == "lamb" && values.layout().groups.shards() > 1)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("LAMB cannot be sharded over {} ranks: its trust ratios are whole "

@@ -117,18 +117,19 @@ Tensor ShardedValues::master_of(const ShardSegment& segment) const {
   return masters_.narrowed(0, segment.offset, segment.count);
 }
 
-std::vector<nn::Segment> ShardedValues::segments(const ShardedGradients& gradients) const {
+std::vector<nn::Segment> ShardedValues::segments(const ShardedGradients* gradients) const {
   std::vector<nn::Segment> segments;
   for (const ShardSegment& mine : layout_.segments) {
     const nn::Parameter& parameter = *layout_.parameters[static_cast<std::size_t>(mine.parameter)];
-    nn::Segment segment{
-        .name = parameter.name(),
-        .master = master_of(mine),
-        .gradient =
-            gradients.part(mine.bucket)
-                .narrowed(0, mine.offset - layout_.plan.part_begin(mine.bucket), mine.count),
-        .value = {},
-        .decays = parameter.decays()};
+    nn::Segment segment{.name = parameter.name(),
+                        .master = master_of(mine),
+                        .gradient = {},
+                        .value = {},
+                        .decays = parameter.decays()};
+    if (gradients != nullptr)
+      segment.gradient =
+          gradients->part(mine.bucket)
+              .narrowed(0, mine.offset - layout_.plan.part_begin(mine.bucket), mine.count);
     if (masters_.defined()) segment.value = within_part(mine);
     segments.push_back(std::move(segment));
   }

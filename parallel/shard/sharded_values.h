@@ -38,7 +38,7 @@ class ShardedValues {
 
   const ShardLayout& layout() const { return layout_; }
   // For an Optimizer: one for each of layout().segments, in that order.
-  std::vector<nn::Segment> segments(const ShardedGradients& gradients) const;
+  std::vector<nn::Segment> segments(const ShardedGradients* gradients) const;
   // This rank's f32 numbers, in the same order: what a checkpoint holds and loads into.
   std::vector<nn::NamedTensor> masters() const;
   // After somebody wrote into masters(): rounds them into the values and gathers. Blocks.

@@ -6,6 +6,22 @@
 
 namespace shoal::parallel {
 
+namespace {
+
+// A Linear that has this rank's part of the outputs and takes what enter() gave.
+std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
+                                        const nn::SelfAttentionConfig& config) {
+  const std::int64_t in = config.channels, own = in / group.size(), first = group.rank() * own;
+  auto made =
+      std::make_unique<nn::Linear>(nn::LinearConfig{.in = in, .out = own, .std = config.std});
+  const std::vector<nn::Parameter*> parameters = made->parameters();
+  parameters[0]->set_part({in, in}, {{{own, in}, {0, 0}, {first, 0}}});
+  parameters[1]->set_part({in}, {{{own}, {0}, {first}}});
+  return made;
+}
+
+}  // namespace
+
 TensorParallelAttention::TensorParallelAttention(const TensorParallel& group,
                                                  const nn::CausalSelfAttentionConfig& config)
     : c_attn(*this, "c_attn",
@@ -48,6 +64,45 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
     heads = attention(context, qkv, options);
   }
   return c_proj->forward(context, heads);
+}
+
+TensorParallelSelfAttention::TensorParallelSelfAttention(const TensorParallel& group,
+                                                         const nn::SelfAttentionConfig& config)
+    : query(*this, config.query, own_outputs(group, config)),
+      key(*this, config.key, own_outputs(group, config)),
+      value(*this, config.value, own_outputs(group, config)),
+      output(*this, config.output,
+             std::make_unique<RowParallelLinear>(
+                 group,
+                 nn::LinearConfig{.in = config.channels, .out = config.channels, .std = config.std},
+                 true)),
+      dropout(*this, "dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
+      group_(group),
+      config_(config) {
+  divided(config.heads, group, "heads", "");
+}
+
+nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::Value& x,
+                                               const nn::AttentionInput& input) {
+  SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.cache,
+              "{}: an input {}, not [B, T, C], or a key-value cache", path(),
+              to_string(x.tensor.shape()));
+  nn::AttentionOptions options;
+  options.heads = config_.heads / group_.size();
+  options.head_offset = group_.rank() * options.heads;
+  options.causal = false;
+  options.dropout = dropout->site();
+  options.max_positions = config_.max_positions;
+  options.key_mask = gather_samples(context, group_, input.key_mask);
+  const nn::Value whole = enter(context, group_, x);
+  const nn::Value q = query->forward(context, whole), k = key->forward(context, whole),
+                  v = value->forward(context, whole);
+  nn::Value heads;
+  {
+    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    heads = attention(context, q, k, v, options);
+  }
+  return output->forward(context, heads);
 }
 
 }  // namespace shoal::parallel

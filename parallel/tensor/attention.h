@@ -1,4 +1,4 @@
-// GPT-2's attention with the heads cut over the group, tp-th by tp-th in their order.
+// GPT-2's and BERT's attention with the heads cut over the group, tp-th by tp-th in their order.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
@@ -22,6 +22,22 @@ class TensorParallelAttention final : public nn::AttentionLike {
  private:
   TensorParallel group_;
   nn::CausalSelfAttentionConfig config_;
+};
+
+// BERT's: the three projections share one enter().
+class TensorParallelSelfAttention final : public nn::AttentionLike {
+ public:
+  TensorParallelSelfAttention(const TensorParallel& group, const nn::SelfAttentionConfig& config);
+  std::string_view kind() const override { return "TensorParallelSelfAttention"; }
+  nn::Value forward(nn::Context& context, const nn::Value& x,
+                    const nn::AttentionInput& input) override;
+
+  nn::Slot<nn::LinearLike> query, key, value, output;
+  nn::Slot<nn::Dropout> dropout;
+
+ private:
+  TensorParallel group_;
+  nn::SelfAttentionConfig config_;
 };
 
 }  // namespace shoal::parallel

@@ -48,8 +48,8 @@ const std::byte* row_at(const void* data, std::int64_t row, std::int64_t channel
 
 class EmbeddingPartFunction final : public nn::Function {
  public:
-  EmbeddingPartFunction(nn::Tape& tape, Parameter& table, const Hits& hits)
-      : table_(table), places_(tape, hits.places), rows_(tape, hits.rows) {}
+  EmbeddingPartFunction(nn::Tape& tape, Parameter& table, const Hits& hits, std::int64_t padding)
+      : table_(table), places_(tape, hits.places), rows_(tape, hits.rows), padding_(padding) {}
   std::string_view name() const override { return "embedding_part"; }
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
@@ -57,22 +57,17 @@ class EmbeddingPartFunction final : public nn::Function {
     Parameter* const parameters[] = {&table_};
     backward_context.weight_gradient(
         parameters, [&context, &table = table_, places = places_.get(name()),
-                     rows = rows_.get(name()), dy = output_gradients[0]] {
-          if (!table.accumulate())
-            context.run("zero", {}, {table.gradient}, [&] {
-              if (table.gradient.count() > 0)
-                context.kernels().elementwise().fill(table.gradient.view(), 0, context.stream);
-            });
-          if (places.count() == 0) return;
+                     rows = rows_.get(name()), dy = output_gradients[0], padding = padding_] {
           const std::int64_t channels = table.shape()[1];
           const Tensor hit = context.empty({places.count(), channels}, dy.dtype());
-          context.run("embedding.backward", {rows, dy}, {table.gradient}, [&] {
-            auto& kernels = context.kernels().embedding();
-            // The gradients' rows are looked up as an embedding's would be.
-            kernels.embedding(places, dy.reshaped({dy.shape().rows(), channels}), hit.view(), false,
-                              context.stream);
-            kernels.embedding_backward(rows, hit, table.gradient.view(), context.stream);
-          });
+          // The gradients' rows are looked up as an embedding's would be.
+          if (places.count() > 0)
+            context.run("embedding.backward", {places, dy}, {hit}, [&] {
+              context.kernels().embedding().embedding(places,
+                                                      dy.reshaped({dy.shape().rows(), channels}),
+                                                      hit.view(), false, context.stream);
+            });
+          nn::add_embedding_gradient(context, table, rows, hit, padding);
         });
     return {};
   }
@@ -80,11 +75,12 @@ class EmbeddingPartFunction final : public nn::Function {
  private:
   Parameter& table_;
   nn::SavedTensor places_, rows_;
+  std::int64_t padding_;
 };
 
 // [B, T] -> [B, T, C], zeros where another rank has the row.
 Value embedding_part(Context& context, const TensorParallel& group, const Tensor& ids,
-                     Parameter& table) {
+                     Parameter& table, std::int64_t padding) {
   const std::int64_t channels = table.shape()[1], vocabulary = table.whole_shape()[0];
   Parameter* const parameters[] = {&table};
   const bool records = context.records({}, parameters);
@@ -111,8 +107,8 @@ Value embedding_part(Context& context, const TensorParallel& group, const Tensor
     });
   if (!records) return Value{std::move(y)};
   nn::Tape& tape = *context.tape;
-  return tape.record(std::make_unique<EmbeddingPartFunction>(tape, table, hits), {}, parameters,
-                     {std::move(y)})[0];
+  return tape.record(std::make_unique<EmbeddingPartFunction>(tape, table, hits, padding), {},
+                     parameters, {std::move(y)})[0];
 }
 
 }  // namespace
@@ -124,9 +120,11 @@ VocabularyRows vocabulary_rows(std::int64_t vocabulary, int rank, int ranks) {
 
 VocabularyParallelEmbedding::VocabularyParallelEmbedding(const TensorParallel& group,
                                                          std::int64_t vocabulary,
-                                                         std::int64_t channels, float std)
+                                                         std::int64_t channels, float std,
+                                                         std::int64_t padding)
     : group_(group) {
   const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
+  padding_ = padding < 0 ? -1 : padding - own.first;
   weight_ = add_parameter("weight", {own.count, channels}, {nn::Initializer::Kind::normal, std});
   weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
 }
@@ -135,8 +133,9 @@ Value VocabularyParallelEmbedding::forward(Context& context, const Tensor& ids) 
   SHOAL_CHECK(ids.dtype() == DType::i32 && ids.shape().rank() == 2,
               "{}: ids are {} {}, not i32 [B, T]", weight_->name(), to_string(ids.dtype()),
               to_string(ids.shape()));
-  return leave(context, group_,
-               embedding_part(context, group_, gather_samples(context, group_, ids), *weight_));
+  return leave(
+      context, group_,
+      embedding_part(context, group_, gather_samples(context, group_, ids), *weight_, padding_));
 }
 
 }  // namespace shoal::parallel

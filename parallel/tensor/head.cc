@@ -19,8 +19,8 @@ constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // of f32 logits
 // Everything was computed in forward; backward hands out dx and ends the weight's use.
 class VocabularyLossFunction final : public nn::Function {
  public:
-  VocabularyLossFunction(nn::Tape& tape, Parameter& weight, const Tensor& dx)
-      : weight_(weight), dx_(tape, dx) {}
+  VocabularyLossFunction(nn::Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dx)
+      : weight_(weight), bias_(bias), dx_(tape, dx) {}
   std::string_view name() const override { return "vocabulary_cross_entropy"; }
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
@@ -32,7 +32,7 @@ class VocabularyLossFunction final : public nn::Function {
                   "head's gradient was computed in forward: scale with loss_scale",
                   seed);
     }
-    Parameter* const parameters[] = {&weight_};
+    Parameter* const parameters[] = {&weight_, bias_};
     backward_context.weight_gradient(parameters, [] {});
     if (!dx_.defined()) return {Tensor()};
     Tensor dx = dx_.get(name());
@@ -42,19 +42,20 @@ class VocabularyLossFunction final : public nn::Function {
 
  private:
   Parameter& weight_;
+  Parameter* bias_;
   nn::SavedTensor dx_;
 };
 
 // One forward (and, where wanted, backward) of the head over the group's rows.
 class LossPass {
  public:
-  LossPass(Context& context, const TensorParallel& group, Parameter& weight,
+  LossPass(Context& context, const TensorParallel& group, Parameter& weight, Parameter* bias,
            const nn::LossOptions& options)
-      : context_(context), group_(group), weight_(weight), options_(options) {}
+      : context_(context), group_(group), weight_(weight), bias_(bias), options_(options) {}
 
   // x [.., C] and targets [..] are the group's.
   void take(const Tensor& x, const Tensor& targets);
-  void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight);
+  void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias);
 
   double loss_sum() const { return loss_sum_; }
   std::int64_t targets() const { return count_; }
@@ -71,6 +72,7 @@ class LossPass {
   Tensor finish(Slice& slice, const Tensor& dlogits);
   void input_gradient(const Slice& slice, const Tensor& dlogits);
   void weight_gradient(const Slice& slice, const Tensor& dlogits);
+  void bias_gradient(const Tensor& dlogits);
   void begin_dx_reduction();
 
   std::int64_t own() const { return weight_.shape()[0]; }
@@ -79,6 +81,7 @@ class LossPass {
   Context& context_;
   TensorParallel group_;
   Parameter& weight_;
+  Parameter* bias_;  // null: none
   nn::LossOptions options_;
   Shape whole_;                    // of the group's x
   Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
@@ -129,6 +132,7 @@ LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Te
       args.a = x;
       args.b = weight_.value;
       args.transpose_b = true;
+      if (bias_) args.bias = bias_->value;
       args.c = slice.logits.view();
       context_.kernels().matmul().matmul(args, context_.stream);
     });
@@ -205,6 +209,15 @@ void LossPass::weight_gradient(const Slice& slice, const Tensor& dlogits) {
   });
 }
 
+void LossPass::bias_gradient(const Tensor& dlogits) {
+  const bool accumulate = bias_->accumulate();
+  if (own() == 0) return;
+  context_.run("vocabulary_loss.backward_bias", {dlogits}, {bias_->gradient}, [&] {
+    context_.kernels().matmul().sum_rows(dlogits, bias_->gradient.view(), accumulate,
+                                         context_.stream);
+  });
+}
+
 // Rows go back to where they were; those without a target have no gradient.
 void LossPass::begin_dx_reduction() {
   Tensor dx;
@@ -225,13 +238,14 @@ void LossPass::begin_dx_reduction() {
   dx_ = std::make_unique<Exchange>(begin_reduce(context_, group_, std::move(dx)));
 }
 
-void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight) {
+void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias) {
   if (count_ == 0) {
     if (wants_dx) begin_dx_reduction();
-    if (wants_dweight && !weight_.accumulate() && weight_.gradient.count() > 0)
-      context_.run("zero", {}, {weight_.gradient}, [&] {
-        context_.kernels().elementwise().fill(weight_.gradient.view(), 0, context_.stream);
-      });
+    for (Parameter* parameter : {wants_dweight ? &weight_ : nullptr, wants_dbias ? bias_ : nullptr})
+      if (parameter && !parameter->accumulate() && parameter->gradient.count() > 0)
+        context_.run("zero", {}, {parameter->gradient}, [&] {
+          context_.kernels().elementwise().fill(parameter->gradient.view(), 0, context_.stream);
+        });
     return;
   }
   // By the widest shard, so that all ranks cut alike.
@@ -241,7 +255,7 @@ void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight) {
   const std::int64_t slices = (count_ + slice_rows - 1) / slice_rows;
   slice_rows = (count_ + slices - 1) / slices;
 
-  const bool backward = wants_dx || wants_dweight;
+  const bool backward = wants_dx || wants_dweight || wants_dbias;
   std::array<Tensor, 2> buffers;
   for (std::size_t i = 0; i < (slices > 1 ? 2u : 1u); ++i)
     buffers[i] = context_.empty({slice_rows, own()}, DType::f32, MemoryTag::workspace);
@@ -264,29 +278,53 @@ void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight) {
     if (wants_dx) input_gradient(now, gradient);
     if (wants_dx && k + 1 == slices) begin_dx_reduction();  // meanwhile the last weight gradient
     if (wants_dweight) weight_gradient(now, gradient);
+    if (wants_dbias) bias_gradient(gradient);
     now = std::move(next);
   }
 }
 
+// y [N, M] += bias [N] in every column.
+void add_to_rows(Context& context, const Tensor& bias, const Tensor& y) {
+  const Tensor ones = context.empty({1, y.shape()[1]}, y.dtype(), MemoryTag::workspace);
+  context.kernels().elementwise().fill(ones.view(), 1, context.stream);
+  kernels::MatmulArgs args;
+  args.a = bias.reshaped({bias.count(), 1});
+  args.b = ones;
+  args.accumulate = true;
+  args.c = y.view();
+  context.kernels().matmul().matmul(args, context.stream);
+}
+
 }  // namespace
+
+VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group,
+                                               const nn::LmHeadConfig& config)
+    : group_(group), weight_(config.tied) {
+  const std::int64_t vocabulary = weight_ ? weight_->whole_shape()[0] : config.vocabulary;
+  const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
+  if (weight_) {
+    SHOAL_CHECK(weight_->pieces().size() == 1 && weight_->pieces()[0].whole[0] == own.first &&
+                    weight_->shape()[0] == own.count,
+                "{} is not rank {}'s part of a vocabulary", weight_->name(), group.rank());
+    share_parameter(config.weight, weight_);
+  } else {
+    weight_ = add_parameter(config.weight, {own.count, config.channels},
+                            {nn::Initializer::Kind::normal, config.std});
+    weight_->set_part({vocabulary, config.channels},
+                      {{{own.count, config.channels}, {0, 0}, {own.first, 0}}});
+  }
+  if (!config.bias) return;
+  bias_ = add_parameter("bias", {own.count}, {nn::Initializer::Kind::zeros, 0}, false);
+  bias_->set_part({vocabulary}, {{{own.count}, {0}, {own.first}}});
+}
 
 VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
                                                std::int64_t channels, float std)
-    : group_(group) {
-  const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
-  weight_ = add_parameter("weight", {own.count, channels}, {nn::Initializer::Kind::normal, std});
-  weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
-}
+    : VocabularyParallelHead(group, {.vocabulary = vocabulary, .channels = channels, .std = std}) {}
 
 VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group,
                                                std::shared_ptr<Parameter> tied)
-    : group_(group), weight_(std::move(tied)) {
-  const VocabularyRows own = vocabulary_rows(weight_->whole_shape()[0], group.rank(), group.size());
-  SHOAL_CHECK(weight_->pieces().size() == 1 && weight_->pieces()[0].whole[0] == own.first &&
-                  weight_->shape()[0] == own.count,
-              "{} is not rank {}'s part of a vocabulary", weight_->name(), group.rank());
-  share_parameter("weight", weight_);
-}
+    : VocabularyParallelHead(group, nn::LmHeadConfig{.tied = std::move(tied)}) {}
 
 nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hidden,
                                                const Tensor& targets,
@@ -297,9 +335,9 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   SHOAL_CHECK(targets.dtype() == DType::i32 && targets.device().is_cpu(),
               "{}: targets are {} on {}, not i32 in host memory", weight_->name(),
               to_string(targets.dtype()), to_string(targets.device()));
-  Parameter* const parameters[] = {weight_.get()};
+  Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
-  LossPass pass(context, group_, *weight_, options);
+  LossPass pass(context, group_, *weight_, bias_.get(), options);
   {
     const Tensor all = gather_samples(context, group_, targets);
     const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);
@@ -309,7 +347,8 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
                 weight_->name(), to_string(all.shape()), to_string(x.shape()));
     pass.take(x, all);
   }
-  pass.run(slice_rows_, records && hidden.needs_gradient(), records && weight_->trainable());
+  pass.run(slice_rows_, records && hidden.needs_gradient(), records && weight_->trainable(),
+           records && bias_ && bias_->trainable());
   const Tensor dx = pass.dx(context);
 
   nn::LossOutput result;
@@ -323,8 +362,9 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
     return result;
   }
   nn::Tape& tape = *context.tape;
-  result.loss = tape.record(std::make_unique<VocabularyLossFunction>(tape, *weight_, dx),
-                            {&hidden, 1}, parameters, {loss})[0];
+  result.loss =
+      tape.record(std::make_unique<VocabularyLossFunction>(tape, *weight_, bias_.get(), dx),
+                  {&hidden, 1}, parameters, {loss})[0];
   return result;
 }
 
@@ -345,6 +385,7 @@ Tensor VocabularyParallelHead::logits(Context& context, const Tensor& hidden) {
         args.transpose_b = true;
         args.c = mine.view();
         context.kernels().matmul().matmul(args, context.stream);
+        if (bias_) add_to_rows(context, bias_->value, mine);
       }
       std::vector<std::int64_t> counts;
       for (int rank = 0; rank < group_.size(); ++rank)

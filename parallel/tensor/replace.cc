@@ -5,6 +5,7 @@
 
 #include "shoal/parallel/tensor/attention.h"
 #include "shoal/parallel/tensor/linear.h"
+#include "shoal/parallel/tensor/sample_head.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 #include "shoal/runtime/base/error.h"
 
@@ -29,6 +30,15 @@ std::unique_ptr<nn::Module> cut_attention(nn::Module& original, const TensorPara
   return made;
 }
 
+std::unique_ptr<nn::Module> cut_self_attention(nn::Module& original, const TensorParallel& group,
+                                               ReplacedParameters&) {
+  const auto& config = as<nn::SelfAttention>(original).config();
+  divided(config.heads, group, "heads", original.path());
+  auto made = std::make_unique<TensorParallelSelfAttention>(group, config);
+  inherit_parameters(original, *made);
+  return made;
+}
+
 std::unique_ptr<nn::Module> cut_mlp(nn::Module& original, const TensorParallel& group,
                                     ReplacedParameters&) {
   auto& mlp = as<nn::Mlp>(original);
@@ -39,9 +49,10 @@ std::unique_ptr<nn::Module> cut_mlp(nn::Module& original, const TensorParallel& 
 
 std::unique_ptr<nn::Module> cut_embedding(nn::Module& original, const TensorParallel& group,
                                           ReplacedParameters& parameters) {
-  const std::shared_ptr<nn::Parameter>& whole = as<nn::Embedding>(original).weight();
+  const auto& embedding = as<nn::Embedding>(original);
+  const std::shared_ptr<nn::Parameter>& whole = embedding.weight();
   auto made = std::make_unique<VocabularyParallelEmbedding>(
-      group, whole->shape()[0], whole->shape()[1], whole->initializer().std);
+      group, whole->shape()[0], whole->shape()[1], whole->initializer().std, embedding.padding());
   inherit_parameters(original, *made);
   parameters.add(whole, made->weight());
   return made;
@@ -49,15 +60,28 @@ std::unique_ptr<nn::Module> cut_embedding(nn::Module& original, const TensorPara
 
 std::unique_ptr<nn::Module> cut_head(nn::Module& original, const TensorParallel& group,
                                      ReplacedParameters& parameters) {
-  const std::shared_ptr<nn::Parameter>& whole = as<nn::LmHead>(original).weight();
-  if (auto part = parameters.part_of(*whole))
-    return std::make_unique<VocabularyParallelHead>(group, std::move(part));
-  auto made = std::make_unique<VocabularyParallelHead>(group, whole->shape()[0], whole->shape()[1],
-                                                       whole->initializer().std);
+  auto& head = as<nn::LmHead>(original);
+  const std::shared_ptr<nn::Parameter>& whole = head.weight();
+  nn::LmHeadConfig config = head.config();
+  config.tied = parameters.part_of(*whole);
+  const bool cuts = !config.tied;
+  if (cuts) {  // its own weight, or one that whoever shares it must have cut before
+    config.vocabulary = whole->shape()[0];
+    config.channels = whole->shape()[1];
+    config.std = whole->initializer().std;
+  }
+  auto made = std::make_unique<VocabularyParallelHead>(group, config);
   inherit_parameters(original, *made);
-  // Whoever shares it must have been cut before.
-  parameters.add(whole, made->weight());
+  if (cuts) parameters.add(whole, made->weight());
   return made;
+}
+
+// It stays whole; where it would see a part of the positions it is given all.
+std::unique_ptr<nn::Module> give_sequences(nn::Module& original, const TensorParallel& group,
+                                           ReplacedParameters&) {
+  if (group.split == ActivationSplit::sequence)
+    as<nn::SampleHead>(original).set_whole_sequences(std::make_unique<SharedSamples>(group));
+  return nullptr;
 }
 
 void visit(nn::Module& module, const std::function<void(nn::Module&)>& fn) {
@@ -74,11 +98,13 @@ void check_positions(nn::Module& root, const std::vector<const nn::Module*>& mad
                           dynamic_cast<nn::EmbeddingLike*>(&module) ||
                           dynamic_cast<nn::HeadLoss*>(&module);
     if (!sees_all || std::find(made.begin(), made.end(), &module) != made.end()) return;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: a {} has no tensor-parallel form, and under optimize = memory it "
-                            "would see a part of the positions",
-                            module.path(), module.kind()),
-                "register one (TensorParallelRegistry::add), or use optimize = speed");
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{}: a {} has no tensor-parallel form, and under optimize = memory it "
+                    "would see a part of the positions",
+                    module.path(), module.kind()),
+        "register one (TensorParallelRegistry::add; ParallelOptions and TrainerParts take the "
+        "registry), or use optimize = speed");
   });
 }
 
@@ -102,9 +128,11 @@ std::shared_ptr<nn::Parameter> ReplacedParameters::part_of(const nn::Parameter& 
 TensorParallelRegistry TensorParallelRegistry::defaults() {
   TensorParallelRegistry registry;
   registry.add("CausalSelfAttention", cut_attention);
+  registry.add("SelfAttention", cut_self_attention);
   registry.add("Mlp", cut_mlp);
   registry.add("Embedding", cut_embedding);
   registry.add("LmHead", cut_head);
+  registry.add("SampleHead", give_sequences);
   return registry;
 }
 

@@ -2,7 +2,7 @@
 // [V·r/tp, V·(r+1)/tp), which need not be equally many.
 #pragma once
 
-#include "shoal/nn/layers/kinds.h"
+#include "shoal/nn/layers/layers.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
 namespace shoal::parallel {
@@ -16,8 +16,9 @@ VocabularyRows vocabulary_rows(std::int64_t vocabulary, int rank, int ranks);
 // divide. An id outside the vocabulary throws with its place.
 class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
  public:
+  // `padding`: as of nn::Embedding.
   VocabularyParallelEmbedding(const TensorParallel& group, std::int64_t vocabulary,
-                              std::int64_t channels, float std);
+                              std::int64_t channels, float std, std::int64_t padding = -1);
   std::string_view kind() const override { return "VocabularyParallelEmbedding"; }
   nn::Value forward(nn::Context& context, const Tensor& ids) override;
   const std::shared_ptr<nn::Parameter>& weight() const override { return weight_; }
@@ -25,6 +26,7 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
  private:
   TensorParallel group_;
   std::shared_ptr<nn::Parameter> weight_;
+  std::int64_t padding_;  // this rank's row of it; not in [0, rows): none
 };
 
 // Logits and their cross-entropy, slice of rows by slice of rows; of a slice the ranks exchange
@@ -35,9 +37,10 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 // and targets of the result are the group's, the same on each of its ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {
  public:
+  // `config` is the whole layer's, but that `tied` is the part of the same group's embedding.
+  VocabularyParallelHead(const TensorParallel& group, const nn::LmHeadConfig& config);
   VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,
                          std::int64_t channels, float std);
-  // Tied to the embedding of the same group.
   VocabularyParallelHead(const TensorParallel& group, std::shared_ptr<nn::Parameter> tied);
   std::string_view kind() const override { return "VocabularyParallelHead"; }
   nn::LossOutput forward(nn::Context& context, const nn::Value& hidden, const Tensor& targets,
@@ -52,7 +55,7 @@ class VocabularyParallelHead final : public nn::HeadLoss {
 
  private:
   TensorParallel group_;
-  std::shared_ptr<nn::Parameter> weight_;
+  std::shared_ptr<nn::Parameter> weight_, bias_;
   std::int64_t slice_rows_ = 0;
 };
 

@@ -113,6 +113,33 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
   }
 }
 
+TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
+  for (int level = 0; level <= 3; ++level) {
+    const Layout layout{.rdp = 2, .pp = 2, .sharding = level};
+    SCOPED_TRACE(layout.text());
+    test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
+      Rank rank;
+      collectives::CommunicatorOptions how;
+      how.counted_by = &rank.memory;
+      const auto group = collectives::make_communicator(world, store, how);
+      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
+      nn::Gpt2 gpt2(tiny());
+      ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
+      const int rows = kRows / layout.rdp;
+      const std::vector<Microbatch> batch{
+          {{rank.rows(0, 0, rows, false), rank.rows(0, 0, rows, true), {}, {}}, 0}};
+      const double untrained = model.evaluate(batch).sum;
+      EXPECT_FALSE(model.owned().empty());  // what a checkpoint is read into
+      EXPECT_EQ(rank.memory.usage(MemoryTag::gradients).peak, 0);
+      EXPECT_EQ(rank.memory.usage(MemoryTag::optimizer).peak, 0);
+      EXPECT_EQ(model.train(batch).targets, model.evaluate(batch).targets);
+      EXPECT_EQ(model.evaluate(batch).sum, untrained);
+      EXPECT_GT(rank.memory.usage(MemoryTag::gradients).peak, 0);
+      group->barrier()->wait();
+    });
+  }
+}
+
 TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
   const auto said = test::thread_rank_errors(1, [&](const World& world, Store& store) {
     const auto group = collectives::make_communicator(world, store);

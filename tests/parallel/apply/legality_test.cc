@@ -1,8 +1,13 @@
 // What parallelism refuses, and what it says.
 #include "shoal/parallel/apply/legality.h"
 
+#include <fstream>
+#include <iterator>
+
 #include "support/error_text.h"
 #include <gmock/gmock.h>
+
+#include "shoal/nn/models/gpt2/model.h"
 
 namespace shoal::parallel {
 namespace {
@@ -45,6 +50,59 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
               AllOf(HasSubstr("does not divide the 6 replicas"), HasSubstr("1, 2, 3, 6")));
   EXPECT_THAT(said({.offloading = true}), HasSubstr("set activation_checkpointing too"));
   EXPECT_THAT(said({.ranks = 4, .pipeline = 0}), HasSubstr("degrees are 1 or more"));
+}
+
+// The document's table: one request for each thing that can be refused, and what is said of it.
+std::string legality_table() {
+  struct Row {
+    const char* asked;
+    LayoutRequest request;
+  };
+  using enum ScheduleKind;
+  const Row rows[] = {
+      {"any mesh", {.ranks = 6, .pipeline = 2, .tensor = 2}},
+      {"any mesh", {.ranks = 2, .pipeline = 4}},
+      {"any mesh", {.ranks = 4, .pipeline = 0}},
+      {"tensor parallelism", {.ranks = 8, .tensor = 8}},
+      {"`prescaled_batch`, `optimize = memory`",
+       {.ranks = 4, .tensor = 4, .length = 510, .prescaled_batch = true}},
+      {"microbatches", {.ranks = 2, .pipeline = 2, .microbatches = 3, .batch = 8}},
+      {"pipelines", {.ranks = 16, .pipeline = 16}},
+      {"`zero_bubble_v`", {.ranks = 2, .pipeline = 2, .schedule = zero_bubble_v}},
+      {"`simple`, `interleaved`, `1f1b`, `zero_bubble`",
+       {.ranks = 2, .pipeline = 2, .schedule = one_f_one_b, .chunks = 2}},
+      {"sharding", {.ranks = 4, .sharding = 4}},
+      {"sharding", {.ranks = 6, .sharding = 1, .sharded_degree = 4}},
+      {"offloading", {.offloading = true}},
+  };
+  std::string table = "| asked for | refused, for example | remedy |\n|---|---|---|\n";
+  for (const Row& row : rows) {
+    const auto problems = find_problems(row.request, kGpt2);
+    EXPECT_EQ(problems.size(), 1U) << row.asked;
+    for (const LayoutProblem& problem : problems)
+      table += fmt::format("| {} | {} | {} |\n", row.asked, problem.what, problem.remedy);
+  }
+  return table;
+}
+
+TEST(Legality, TheDocumentHasWhatIsSaid) {
+  std::ifstream file(SHOAL_SOURCE_DIR "/docs/parallelism.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string table = legality_table();
+  EXPECT_NE(text.find(table), std::string::npos)
+      << "docs/parallelism.md differs from the table, which is now:\n"
+      << table;
+}
+
+TEST(Legality, ReadsWhatMattersOffTheModulesOfAModel) {
+  nn::Gpt2Config config;
+  config.n_embd = 24;
+  config.n_head = 6;
+  config.n_layer = 3;
+  const LayoutModel model = layout_model(nn::Gpt2(config));
+  EXPECT_EQ(model.units, 5);
+  EXPECT_EQ(model.heads, 6);
+  EXPECT_EQ(model.inner, 96);
 }
 
 TEST(Legality, NamesEveryProblemAtOnce) {

@@ -16,19 +16,27 @@
 
 namespace shoal::parallel {
 
-constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83;
+constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-inline nn::Gpt2Config tiny() {
+// What is trained: layouts of one task are compared with one rank.
+struct Task {
+  int rows = kRows;  // of the global batch
+  int length = kLength, heads = 8;
+  friend auto operator<=>(const Task&, const Task&) = default;
+};
+
+inline nn::Gpt2Config tiny(const Task& task = {}) {
   nn::Gpt2Config config;
   config.vocab_size = kVocabulary;
   config.n_positions = 24;
-  config.n_embd = 32;
-  config.n_layer = 6;  // with its ends: 8 units
-  config.n_head = 8;
+  config.n_embd = 4 * task.heads;
+  config.n_layer = kUnits - 2;  // and its ends
+  config.n_head = task.heads;
   return config;
 }
 
 struct Layout {
+  Task task = {};
   int rdp = 1, pp = 1, tp = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;
@@ -70,20 +78,21 @@ struct Trained {
 };
 
 struct Rank : nn::Room {
-  Rank() { context.random.state = &state; }
+  // One thread: ranks are many, and what they compute is small.
+  Rank() : Room(false, 1) { context.random.state = &state; }
   // Row `row` of the global batch of `step`: the same whoever asks.
-  Tensor rows(int step, int first, int count, bool targets) {
+  Tensor rows(int step, int first, int count, bool targets, int length = kLength) {
     std::vector<std::int32_t> all;
     for (int row = first; row < first + count; ++row) {
       std::int32_t id = (step * 31 + row * 7) % kVocabulary;
-      for (int t = 0; t <= kLength; ++t) {
+      for (int t = 0; t <= length; ++t) {
         id = (id * 3 + 1) % kVocabulary;  // what follows can be learned
         // Rows have different numbers of targets, as padding makes them.
-        if (t < kLength && !targets) all.push_back(id);
+        if (t < length && !targets) all.push_back(id);
         if (t > 0 && targets) all.push_back(t > 3 + row % 13 ? -1 : id);
       }
     }
-    return ids({count, kLength}, all);
+    return ids({count, length}, all);
   }
   kernels::StepState state;
 };
@@ -102,9 +111,10 @@ ParallelOptions options_of(const Layout& layout);
 // Steps [from, to); `start`: where they continue, or null. f16 starts with a loss scale of 2^26,
 // which overflows, and continues with 2^16, which does not.
 Trained trained(const Layout& layout, int from = 0, int to = kSteps, const Whole* start = nullptr);
-// Made once. Not called by ranks.
-const Trained& one_rank(DType dtype = DType::f32);
+// Made once for each. Not called by ranks.
+const Trained& one_rank(DType dtype = DType::f32, const Task& task = {});
 
+// NaN where either has one. Both have losses of as many steps.
 Difference difference(const Trained& got, const Trained& want);
 // Of everything that one rank has, one rank writes each element.
 void expect_one_writer(const Whole& got, const Whole& want);

@@ -394,18 +394,45 @@ TEST(SmpParameters, LossScaling) {
 
 // Gradients are always summed: a configuration that says otherwise is not carried out silently.
 TEST(SmpParameters, ReplicasWantDdp) {
-  const RunValues eight{.ranks = 8};
-  EXPECT_THAT(said(R"({"partitions": 2, "ddp": false})", eight),
+  const auto request = [](const char* text) { return layout_request(parse(text), 8, 8, 128); };
+  const auto problem = [&](const char* text) {
+    const auto found = find_problems(request(text), {.units = 10, .heads = 8, .inner = 8});
+    return found.empty() ? std::string() : found[0].what + "; " + found[0].remedy;
+  };
+  const auto notes = [&](const char* text) { return find_idle_options(request(text)); };
+  EXPECT_THAT(problem(R"({"partitions": 2, "ddp": false})"),
               AllOf(HasSubstr("8 ranks make 4 replicas"), HasSubstr("start 2 ranks")));
-  EXPECT_THAT(parse(R"({"partitions": 2})", eight).notices,
-              ElementsAre(HasSubstr("gradients of the 4 replicas")));
-  EXPECT_THAT(parse(R"({"partitions": 2, "ddp": true})", eight).notices, IsEmpty());
-  EXPECT_THAT(parse(R"({"partitions": 8, "ddp": false})", eight).notices, IsEmpty());
-  EXPECT_THAT(parse(R"({"hybrid_shard_degree": 2})", eight).notices, IsEmpty());
-  EXPECT_THAT(parse(R"({"partitions": 2, "horovod": true})", eight).notices,
-              ElementsAre(HasSubstr("horovod has no effect")));
+  EXPECT_EQ(problem(R"({"partitions": 8, "ddp": false})"), "");
+  EXPECT_EQ(problem(R"({"partitions": 2})"), "");
+  EXPECT_THAT(notes(R"({"partitions": 2})"),
+              ElementsAre(HasSubstr("gradients of the 4 replicas (8 ranks)")));
+  for (const char* quiet : {R"({"partitions": 2, "ddp": true})", R"({"partitions": 8})",
+                            R"({"hybrid_shard_degree": 2})"})
+    EXPECT_THAT(notes(quiet), IsEmpty()) << quiet;
+  const char* horovod = R"({"partitions": 2, "horovod": true})";
+  EXPECT_THAT(notes(horovod), IsEmpty());
+  EXPECT_THAT(parse(horovod).notices, ElementsAre(HasSubstr("horovod has no effect")));
   EXPECT_THAT(said(R"({"ddp": true, "horovod": true})"), HasSubstr("choose ddp"));
   EXPECT_THAT(said(R"({"ddp_dist_backend": "nccl"})"), HasSubstr("ddp is not true"));
+}
+
+// For who links the library: `shoal train` makes its communicator of the same.
+TEST(SmpParameters, SayHowTheCommunicatorIsMade) {
+  const SmpParameters p = parse(R"({"ddp": true, "ddp_dist_backend": "nccl",
+      "sharded_data_parallel_degree": 2, "sdp_hierarchical_allgather": false})");
+  collectives::CommunicatorOptions run;
+  run.collectives = "all_reduce:@ring";
+  run.fixed_order = true;
+  const auto how = communicator_options(p, run);
+  EXPECT_EQ(how.backend, "nccl");
+  EXPECT_EQ(how.collectives, "all_reduce:@ring#all_gather:^hierarchical");
+  EXPECT_TRUE(how.fixed_order);
+  EXPECT_EQ(communicator_options(p, how).collectives, how.collectives);
+  run.backend = "mpi";
+  EXPECT_EQ(communicator_options(parse("{}"), run).backend, "mpi");
+  run.collectives = "@rules";
+  EXPECT_THAT(test::error_text([&] { communicator_options(p, run); }),
+              HasSubstr("put the rule into the file"));
 }
 
 TEST(SmpParameters, SaysWhatHasNoEffect) {
@@ -472,6 +499,11 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
   EXPECT_EQ(options.sharded_degree, 2);
   EXPECT_EQ(options.checkpoint_group, 2);
   EXPECT_EQ(options.activation_loading_horizon, 5);
+  EXPECT_FALSE(options.skip_tracing);
+  EXPECT_TRUE(parallel_options(parse(R"({"skip_tracing": true})")).skip_tracing);
+  const ParallelOptions by_hand =
+      parallel_options(parse(R"({"partitions": 2, "manual_partition": [7, 1]})"));
+  EXPECT_THAT(counts_of(by_hand.partition(units_of(8))), ElementsAre(7, 1));
   const ParallelOptions chunked =
       parallel_options(parse(R"({"partitions": 2, "pipeline": "zero_bubble_v", "fp16": true})"));
   EXPECT_EQ(chunked.schedule, ScheduleKind::zero_bubble_v);

@@ -133,12 +133,33 @@ TEST(Partition, ByHandMeansWhatItSays) {
               HasSubstr("did you mean u4?"));
 }
 
+// Times that were measured decide where they say something else than numbers of parameters, but not
+// by what differs from run to run.
+TEST(Partition, MeasuredTimesCutSteadily) {
+  const auto counts = [](const std::vector<double>& seconds) {
+    std::vector<UnitCost> units = units_of(seconds);
+    for (UnitCost& unit : units) unit.work = 1;
+    std::string text;
+    for (const UnitRange& stage : partition_units(units, {.stages = 2, .memory_weight = 0}).stages)
+      text += fmt::format("{} ", stage.last - stage.first);
+    return text;
+  };
+  EXPECT_EQ(counts({0, 0, 0, 0, 0, 0}), "3 3 ");
+  EXPECT_EQ(counts({1, 1, 1, 1, 1, 1.5}), "3 3 ");  // nothing is better
+  EXPECT_EQ(counts({1, 1, 1, 0.96, 1.02, 0.9}), "3 3 ");
+  EXPECT_EQ(counts({1, 1, 0.1, 0.65, 0.65, 0.65}), "3 3 ");  // 2 4 is 2 % better
+  EXPECT_EQ(counts({1, 1, 1, 1, 1, 4.5}), "5 1 ");
+}
+
 TEST(Partition, IsShownAsATable) {
   auto units = units_of({0.001, 0.002, 0.003}, {10, 2'000'000, 30});
   units[1].activation_bytes = 5'000'000;
   const std::string table =
       partition_table(partition_by_counts(units, "2,1", {.stages = 2, .memory_weight = 0}), units,
                       std::vector<int>{0, 1});
+  units[1].seconds = units[0].seconds = units[2].seconds = 0;
+  EXPECT_THAT(partition_table(partition_by_counts(units, "3", {}), units, std::vector<int>{0}),
+              HasSubstr("  - "));
   EXPECT_THAT(table, AllOf(HasSubstr("u0 to u1"), HasSubstr("2000010"), HasSubstr("37.0 MB"),
                            HasSubstr("3.00 ms"), HasSubstr("50.0%")));
 }
@@ -156,10 +177,10 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
     nn::Room room;
     nn::Gpt2 model(config);
     const Tensor ids = Tensor::zeros({2, 16}, DType::i32, room.memory, MemoryTag::data);
-    const nn::ChainInput input{ids, ids, {}, {}};
+    const Microbatch batch{.input = {ids, ids, {}, {}}};
     room.memory.reset_peaks();
     all[static_cast<std::size_t>(world.rank)] =
-        measure_units(room.context, room.memory, model, input, *group, {});
+        measure_units(room.context, model, batch, *group, {});
     for (const nn::Parameter* parameter : model.parameters())
       EXPECT_FALSE(parameter->value.defined() || parameter->gradient.defined());
     if (world.rank == 0) {
@@ -169,7 +190,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
       EXPECT_EQ(room.memory.usage(MemoryTag::parameters).peak, block);
     }
     checkpointed[static_cast<std::size_t>(world.rank)] =
-        measure_units(room.context, room.memory, model, input, *group, {.checkpoint_group = 1});
+        measure_units(room.context, model, batch, *group, {.stage = {.checkpoint_group = 1}});
   });
   ASSERT_EQ(all[0].size(), 6U);
   for (std::size_t unit = 0; unit < 6; ++unit) {
@@ -178,6 +199,9 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
     EXPECT_EQ(all[0][unit].parameters, all[1][unit].parameters);
     EXPECT_GT(all[0][unit].seconds, 0);
   }
+  EXPECT_EQ(all[0][1].seconds, all[0][4].seconds) << "blocks are alike: one is measured";
+  EXPECT_NE(all[0][1].seconds, all[0][5].seconds);
+  EXPECT_THAT(unit_times(all[0]), AllOf(HasSubstr("h.0 to h.3 "), HasSubstr(" ms each, head ")));
   EXPECT_EQ(all[0][0].parameters.count(0) + all[0][5].parameters.count(0), 2U) << "the tied table";
   // A block keeps more than its input [2, 16, 48]; the embeddings are a sum of two rows.
   EXPECT_GT(all[0][2].activation_bytes, 5 * 2 * 16 * 48 * 4);

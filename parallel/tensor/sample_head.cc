@@ -1,0 +1,67 @@
+#include "shoal/parallel/tensor/sample_head.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "shoal/parallel/tensor/exchange.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+// A copy in which only samples [first, last) have targets.
+Tensor targets_of(nn::Context& context, const Tensor& targets, std::int64_t first,
+                  std::int64_t last) {
+  SHOAL_CHECK(
+      targets.device().is_cpu() && (targets.dtype() == DType::i32 || targets.dtype() == DType::f32),
+      "targets are {} on {}, not i32 or f32 in host memory", to_string(targets.dtype()),
+      to_string(targets.device()));
+  Tensor own = Tensor::empty(targets.shape(), targets.dtype(), context.memory(),
+                             MemoryTag::activations, context.stream);
+  const std::int64_t each = targets.count() / std::max<std::int64_t>(targets.shape()[0], 1);
+  const auto blank = [&](auto* to, auto none) {
+    std::memcpy(to, targets.const_view().data, targets.bytes());
+    std::fill(to, to + first * each, none);
+    std::fill(to + last * each, to + targets.count(), none);
+  };
+  if (targets.dtype() == DType::i32)
+    blank(own.data<std::int32_t>(), std::int32_t{-100});
+  else
+    blank(own.data<float>(), std::numeric_limits<float>::quiet_NaN());
+  return own;
+}
+
+}  // namespace
+
+nn::Value SharedSamples::whole(nn::Context& context, const nn::Value& hidden) {
+  return enter(context, group_, hidden);
+}
+
+nn::LossOutput SharedSamples::share(nn::Context& context, const nn::Value& hidden,
+                                    const nn::ChainInput& input, const Head& head) {
+  const std::int64_t samples = input.ids.shape()[0];
+  nn::ChainInput own = input;
+  own.targets = targets_of(context, input.targets, samples * group_.rank() / group_.size(),
+                           samples * (group_.rank() + 1) / group_.size());
+  const nn::Value sequences = whole(context, hidden);
+  nn::LossOutput out;
+  {
+    const GroupCoordinates coordinates(context, group_, samples);
+    out = head(sequences, own);
+  }
+  const Tensor sum = exchange_memory(context, group_, {1}, DType::f32);
+  context.run("sample_head.loss", {out.loss_sum}, {sum}, [&] {
+    group_.tp
+        .all_reduce(out.loss_sum.const_view().data, sum.view().data, 1, DType::f32,
+                    collectives::ReduceOp::sum, context.stream)
+        ->wait();
+  });
+  out.loss_sum = sum;
+  std::int64_t targets = out.targets;
+  group_.tp.all_reduce(&targets, &targets, 1, DType::i64, collectives::ReduceOp::sum)->wait();
+  out.targets = targets;
+  return out;
+}
+
+}  // namespace shoal::parallel
