@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes train/data/tokenizer/unicode_classes.inc: the character classes that Hugging Face's
-tokenizers uses (its regular expressions bring their own Unicode tables, so asking them is the only
-way to agree with them on characters that Python, ICU and they know from different years).
+"""Writes train/data/tokenizer/unicode_classes.inc, bert_classes.inc and lower_case.inc: the character classes and
+lower-case letters that Hugging Face's tokenizers uses (its parts bring Unicode tables of different
+years, so asking them is the only way to agree with them on all characters).
 
 Needs the Python package `tokenizers`; run it when that moves to a newer Unicode.
 """
@@ -9,7 +9,7 @@ import argparse
 import pathlib
 
 import tokenizers
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 OTHER, LETTER, NUMBER, SPACE = 0, 1, 2, 3
 WORD = 4  # added to the above
@@ -33,11 +33,64 @@ def word_characters():
     return {c for c in code_points() if len(whitespace.pre_tokenize_str(f"a{chr(c)}a")) == 1}
 
 
+def bert_normalizer(**asked):
+    flags = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**{**flags, **asked})
+
+
+def bert_classes():
+    """Bits as in bert_unicode.h: what clean_text removes (1) and makes a space (2), what
+    strip_accents removes (4), what BertPreTokenizer isolates (8) and splits at (16), what
+    handle_chinese_chars puts spaces around (32)."""
+    clean, chinese = bert_normalizer(clean_text=True), bert_normalizer(handle_chinese_chars=True)
+    strip, words = bert_normalizer(strip_accents=True), pre_tokenizers.BertPreTokenizer()
+    classes = [0] * 0x110000
+    for c in code_points():
+        text = f"a{chr(c)}b"
+        cleaned = clean.normalize_str(text)
+        pieces = [piece for piece, _ in words.pre_tokenize_str(text)]
+        classes[c] = ((cleaned == "ab") + 2 * (cleaned == "a b") + 4 * (strip.normalize_str(text) == "ab")
+                      + 8 * (len(pieces) == 3) + 16 * (pieces == ["a", "b"])
+                      + 32 * (chinese.normalize_str(text) == f"a {chr(c)} b"))
+    return classes
+
+
+def lower_case_runs():
+    """[first, last, step, distance]: `step` apart from first to last, each becomes itself + distance."""
+    lower, runs = bert_normalizer(lowercase=True), []
+    for c in code_points():
+        to = lower.normalize_str(chr(c))
+        if to == chr(c) or c == 0x130:  # the one letter that becomes two: bert_normalizer.cc has it
+            continue
+        assert len(to) == 1, hex(c)
+        distance = ord(to) - c
+        last = runs[-1] if runs else None
+        if last and last[3] == distance and (last[0] == last[1] and c - last[1] <= 2 or c - last[1] == last[2]):
+            last[2] = c - last[1]
+            last[1] = c
+        else:
+            runs.append([c, c, 1, distance])
+    return runs
+
+
+def write(path, about, entries):
+    with open(path, "w") as out:
+        out.write(f"// Made by tools/make_unicode_classes.py from tokenizers {tokenizers.__version__}; "
+                  f"do not edit.\n// {about}\n")
+        for row in range(0, len(entries), 8):
+            out.write(" ".join(entries[row:row + 8]) + "\n")
+    print(f"{len(entries)} entries in {path}")
+
+
+def ranges(classes):
+    return [f"{{0x{c:x},{classes[c]}}}," for c in range(0x110000) if c == 0 or classes[c] != classes[c - 1]]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--output", default=root / "train/data/tokenizer/unicode_classes.inc")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", type=pathlib.Path, default=root / "train/data/tokenizer", help="folder")
+    folder = parser.parse_args().output
     classes = [OTHER] * 0x110000
     for pattern, value in ((r"\p{L}", LETTER), (r"\p{N}", NUMBER), (r"\s", SPACE)):
         for c in matching(pattern):
@@ -45,13 +98,10 @@ def main():
             classes[c] = value
     for c in word_characters():
         classes[c] += WORD
-    ranges = [(c, classes[c]) for c in range(0x110000) if c == 0 or classes[c] != classes[c - 1]]
-    with open(arguments.output, "w") as out:
-        out.write(f"// Made by tools/make_unicode_classes.py from tokenizers {tokenizers.__version__}; "
-                  "do not edit.\n// {first code point of a range, class | word bit}\n")
-        for row in range(0, len(ranges), 8):
-            out.write(" ".join(f"{{0x{c:x},{k}}}," for c, k in ranges[row:row + 8]) + "\n")
-    print(f"{len(ranges)} ranges in {arguments.output}")
+    write(folder / "unicode_classes.inc", "{first code point of a range, class | word bit}", ranges(classes))
+    write(folder / "bert_classes.inc", "{first code point of a range, bits of bert_unicode.h}", ranges(bert_classes()))
+    write(folder / "lower_case.inc", "{first, last, step, distance to its lower case}",
+          [f"{{0x{first:x},0x{last:x},{step},{distance}}}," for first, last, step, distance in lower_case_runs()])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-from tokenizers import ByteLevelBPETokenizer  # noqa: E402: after the environment is set
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer  # noqa: E402: after the environment is set
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -30,21 +30,28 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, default=ROOT.parent / "shared/data")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    peer = ByteLevelBPETokenizer(str(arguments.data / "gpt2-vocab.json"), str(arguments.data / "gpt2-merges.txt"))
-    peer.add_special_tokens(["<|endoftext|>"])
+    byte_level = ByteLevelBPETokenizer(str(arguments.data / "gpt2-vocab.json"), str(arguments.data / "gpt2-merges.txt"))
+    byte_level.add_special_tokens(["<|endoftext|>"])
+    word_piece = BertWordPieceTokenizer(str(arguments.data / "bert-base-uncased-vocab.txt"), lowercase=True)
+    compare(arguments, byte_level, "--ids", "EncodeLines", "byte-level BPE")
+    compare(arguments, word_piece, "--word-piece-ids", "WordPieceLines", "WordPiece")
+
+
+def compare(arguments, peer, ids_flag, row_name, kind):
     for path in sorted(arguments.data.glob("*.txt")):
         text = path.read_bytes().decode()
-        ids = subprocess.run([arguments.shoal, "--ids", path], capture_output=True, check=True).stdout
-        print(json.dumps({"text": path.name, "identical": peer.encode(text).ids == [int(i) for i in ids.split()]}))
+        ids = subprocess.run([arguments.shoal, ids_flag, path], capture_output=True, check=True).stdout
+        identical = peer.encode(text, add_special_tokens=False).ids == [int(i) for i in ids.split()]
+        print(json.dumps({"kind": kind, "text": path.name, "identical": identical}))
     lines = (arguments.data / "wikitext2-valid.txt").read_bytes().decode().splitlines(keepends=True)
     size = sum(len(line.encode()) for line in lines)
     ours, theirs = [], []
     for _ in range(arguments.repeats):
         start = time.perf_counter()
-        peer.encode_batch(lines)
+        peer.encode_batch(lines, add_special_tokens=False)
         theirs.append(size / (time.perf_counter() - start) / 1e6)
-        ours.append(shoal_rate(arguments.shoal, "EncodeLines"))
-    row = {"operation": "encode lines", "text": "wikitext2-valid", "threads": 1,
+        ours.append(shoal_rate(arguments.shoal, row_name))
+    row = {"operation": f"encode lines, {kind}", "text": "wikitext2-valid", "threads": 1,
            "shoal_MB/s": round(statistics.median(ours), 1), "tokenizers_MB/s": round(statistics.median(theirs), 2)}
     row["ratio"] = round(row["shoal_MB/s"] / row["tokenizers_MB/s"], 1)
     print(json.dumps(row))

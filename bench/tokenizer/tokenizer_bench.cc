@@ -47,6 +47,18 @@ const Inputs& inputs() {
   return made;
 }
 
+// BERT's WordPiece on the same text.
+const Inputs& word_piece_inputs() {
+  static const Inputs made = [] {
+    const std::string vocab = kShared + "bert-base-uncased-vocab.txt";
+    const bool real = std::filesystem::exists(vocab);
+    return Inputs{.tokenizer = load_tokenizer(real ? vocab : kGolden + "word_piece.json"),
+                  .text = inputs().text,
+                  .label = real ? "bert, wikitext2-valid" : "golden vocabulary of 600, genesis"};
+  }();
+  return made;
+}
+
 // The text repeated to at least `bytes`.
 std::string repeated(std::size_t bytes) {
   std::string text;
@@ -130,6 +142,29 @@ void EncodeOffsets(benchmark::State& state) {
 }
 BENCHMARK(EncodeOffsets)->Unit(benchmark::kMillisecond);
 
+void WordPieceLines(benchmark::State& state) {
+  const Inputs& bert = word_piece_inputs();
+  const auto lines = lines_of(bert.text);
+  std::vector<TokenId> ids;
+  for (auto _ : state) {
+    ids.clear();
+    for (const std::string_view line : lines) bert.tokenizer->append_ids(line, ids);
+    benchmark::DoNotOptimize(ids.data());
+  }
+  report(state, bert.text.size());
+  state.SetLabel(bert.label);
+}
+BENCHMARK(WordPieceLines)->Unit(benchmark::kMillisecond);
+
+void WordPieceOffsets(benchmark::State& state) {
+  const Inputs& bert = word_piece_inputs();
+  for (auto _ : state)
+    benchmark::DoNotOptimize(bert.tokenizer->encode(bert.text, {.offsets = true}));
+  report(state, bert.text.size());
+  state.SetLabel(bert.label);
+}
+BENCHMARK(WordPieceOffsets)->Unit(benchmark::kMillisecond);
+
 void EncodeBatch(benchmark::State& state) {
   const std::string text = repeated(16 << 20);
   const auto lines = lines_of(text);
@@ -167,11 +202,14 @@ void Load(benchmark::State& state) {
 }
 BENCHMARK(Load)->Unit(benchmark::kMillisecond);
 
-// --ids TEXT: the ids of a file, one a line, for peer.py; everything else is Google Benchmark's.
+// --ids TEXT, --word-piece-ids TEXT: the ids of a file, one a line, for peer.py; everything else is
+// Google Benchmark's.
 int run(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--ids") == 0) {
+  const bool word_piece = argc == 3 && std::strcmp(argv[1], "--word-piece-ids") == 0;
+  if (word_piece || (argc == 3 && std::strcmp(argv[1], "--ids") == 0)) {
     std::vector<TokenId> ids;
-    inputs().tokenizer->append_ids(read_text_file(argv[2]), ids);
+    const Inputs& with = word_piece ? word_piece_inputs() : inputs();
+    with.tokenizer->append_ids(read_text_file(argv[2]), ids);
     for (const TokenId id : ids) std::printf("%d\n", id);
     return 0;
   }

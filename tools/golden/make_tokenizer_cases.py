@@ -6,13 +6,15 @@ Needs the packages `tokenizers` and `transformers`, Debian's `bible` for the tra
 where genesis.txt is missing), and GPT-2's vocabulary for gpt2.cases.json. Deterministic.
 """
 import argparse
+import hashlib
 import json
 import pathlib
 import random
+import struct
 import subprocess
 
-from tokenizers import (AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models,
-                        pre_tokenizers, processors, trainers)
+from tokenizers import (AddedToken, BertWordPieceTokenizer, ByteLevelBPETokenizer, Regex, Tokenizer, decoders,
+                        models, normalizers, pre_tokenizers, processors, trainers)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -48,10 +50,25 @@ def texts():
     return HAND_MADE + made
 
 
-def cases(tokenizer):
+def word_piece_texts():
+    """What BERT's normalization does something to."""
+    marks = "".join(chr(c) for c in (0x300, 0x323, 0x5B0, 0x302E, 0x1D165, 0x94D, 0x345, 0x1D16D, 0x16FF0, 0x110BA))
+    rng = random.Random(11)
+    jumble = ["".join(rng.choice("aE\u00c9\u1e69\u4e2d" + marks) for _ in range(12)) for _ in range(12)]
+    return texts() + jumble + [
+        "In the beginning GOD created", "\u00c9l\u00e8ve \u00c5ngstr\u00f6m \u0130stanbul \u0130\u0307 STRASSE \u1e9e \u03a3\u0391\u03a3",
+        "e\u0301a\u0323\u0301b \u1ea9 \u1e69s\u0307\u0323 \u0344", "\ud55c\uad6d\uc5b4 \uac01", "\u4e2d\u6587abc\u3400\U00020000\U0002b820x\uf900",
+        "a\ufffdb\u200bc\u00add\u0000e\u000bf\u0085g", "[CLS] [cls] [MASK]ed un[MASK]able [SEP][PAD] [UNK]", "unaffable##able ##s # #",
+        "a" * 99 + " " + "a" * 100 + " " + "a" * 101 + " " + "\u00e9" * 101, "don't do not n't 'm ' x ' y , . ! ? it's we've we're",
+        "\U00011938 \u0958 \u212b \u2126 \u1f71 \ufb1d \u1d15e", "$%^+<=>|~` \u00a1\u00a7\u2014\u3001\uff01 \u20ac\u00a3",
+        "NewTok newtok N\u00c9WTOK raw RAW alone alone2 sp  x",
+    ]
+
+
+def cases(tokenizer, of=None):
     """Per text: ids, offsets as begin, end, begin, end ..., and what decode() gives where that is not the text."""
     result = []
-    for text in texts():
+    for text in of or texts():
         encoding = tokenizer.encode(text)
         case = {"ids": encoding.ids, "offsets": [at for span in encoding.offsets for at in span]}
         for key, skip in (("decoded", True), ("decoded_all", False)):
@@ -124,6 +141,68 @@ def unknown(path, fuse):
     return tokenizer
 
 
+def word_piece(path, name):
+    lowercase, flags = name != "word_piece_cased", {}
+    trainer = BertWordPieceTokenizer(lowercase=lowercase)
+    trainer.train([str(path)], vocab_size=600, min_frequency=2, show_progress=False)
+    tokenizer = trainer._tokenizer
+    if name == "word_piece_odd":
+        tokenizer.normalizer = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False,
+                                                          strip_accents=True, lowercase=False)
+        tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+        tokenizer.model.max_input_chars_per_word = 12
+        tokenizer.add_tokens([AddedToken("alone", single_word=True), AddedToken("sp", rstrip=True, lstrip=True)])
+    else:
+        tokenizer.add_tokens([AddedToken("N\u00c9wTok", normalized=True), AddedToken("raw", normalized=False)])
+    tokenizer.post_processor = {
+        "word_piece": processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]),
+        "word_piece_cased": processors.BertProcessing(("[SEP]", tokenizer.token_to_id("[SEP]")),
+                                                      ("[CLS]", tokenizer.token_to_id("[CLS]"))),
+        "word_piece_odd": processors.TemplateProcessing(
+            single="$A [SEP]:3", pair="$B:2 [SEP]:1 $A:1 [CLS]",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]),
+    }[name]
+    return tokenizer
+
+
+def pairs(tokenizer):
+    result = []
+    for a, b in (("In the beginning", "God created"), ("", "b"), ("a", ""), ("a,b", "c d")):
+        encoding = tokenizer.encode(a, b)
+        result.append({"a": a, "b": b, "ids": encoding.ids, "types": encoding.type_ids,
+                       "special": encoding.special_tokens_mask,
+                       "offsets": [at for span in encoding.offsets for at in span]})
+    return result
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def characters(tokenizer):
+    """Every character between two letters, 8,192 at a time: hashes of the normalized text, and of ids and offsets."""
+    result = []
+    for first in range(0, 0x110000, 0x2000):
+        text = "".join(f"a{chr(c)}b\n" for c in range(first, first + 0x2000) if not 0xD800 <= c < 0xE000)
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        numbers = encoding.ids + [at for span in encoding.offsets for at in span]
+        result.append([digest(tokenizer.normalizer.normalize_str(text).encode()),
+                       digest(struct.pack(f"<{len(numbers)}i", *numbers))])
+    return result
+
+
+def of_file(tokenizer, path):
+    """Lines, and hashes of their ids and offsets."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    encodings = tokenizer.encode_batch(lines, add_special_tokens=False)
+    ids = [i for e in encodings for i in e.ids]
+    offsets = [at for e in encodings for span in e.offsets for at in span]
+    return {"lines": len(lines), "ids": digest(struct.pack(f"<{len(ids)}i", *ids)),
+            "offsets": digest(struct.pack(f"<{len(offsets)}i", *offsets))}
+
+
 def write(path, value):
     path.write_text(json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n")
 
@@ -149,6 +228,16 @@ def main():
     for name, tokenizer in variants.items():
         tokenizer.save(str(out / f"{name}.json"), pretty=False)
         write(out / f"{name}.cases.json", cases(tokenizer))
+    write(out / "word_piece.texts.json", word_piece_texts())
+    for name in ("word_piece", "word_piece_cased", "word_piece_odd"):
+        tokenizer = word_piece(text, name)
+        tokenizer.save(str(out / f"{name}.json"), pretty=False)
+        write(out / f"{name}.cases.json", {"single": cases(tokenizer, word_piece_texts()), "pair": pairs(tokenizer),
+                                           "characters": characters(tokenizer)})
+    bert = BertWordPieceTokenizer(str(arguments.data / "bert-base-uncased-vocab.txt"), lowercase=True)._tokenizer
+    write(out / "bert.cases.json", {"single": cases(bert, word_piece_texts()), "files": {
+        path.name: of_file(bert, path) for path in sorted(arguments.data.iterdir())
+        if path.suffix in (".txt", ".tsv") and "vocab" not in path.name and "merges" not in path.name}})
     gpt2 = ByteLevelBPETokenizer(str(arguments.data / "gpt2-vocab.json"), str(arguments.data / "gpt2-merges.txt"))
     gpt2.add_special_tokens(["<|endoftext|>"])
     write(out / "gpt2.cases.json", cases(gpt2._tokenizer))

@@ -73,8 +73,7 @@ void CausalLmTask::save_setup(const std::string& directory) const {
 }
 
 void CausalLmTask::save_tokenizer_to(const std::string& directory) const {
-  if (const auto* bpe = dynamic_cast<const ByteLevelBpe*>(tokenizer_.get()))
-    save_tokenizer(*bpe, directory, model_.config().n_positions);
+  if (tokenizer_) save_tokenizer(*tokenizer_, directory, model_.config().n_positions);
 }
 
 }  // namespace shoal

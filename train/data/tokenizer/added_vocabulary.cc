@@ -16,26 +16,30 @@ std::uint8_t class_at(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-AddedVocabulary::AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens)
+AddedVocabulary::AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens,
+                                 const Normalizer& normalizer)
     : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const auto& token) { return token.first.content.empty(); });
-  for (const auto& [token, id] : tokens_) passes_[token.normalized ? 1 : 0].add(token, id);
+  for (const auto& [token, id] : tokens_) {
+    std::string text = token.normalized && normalizer ? normalizer(token.content) : token.content;
+    if (!text.empty()) passes_[token.normalized ? 1 : 0].add(token, std::move(text), id);
+  }
   for (Pass& pass : passes_) pass.finish();
 }
 
-void AddedVocabulary::Pass::add(const AddedToken& token, TokenId id) {
-  entries_.push_back({token, id});
+void AddedVocabulary::Pass::add(const AddedToken& token, std::string text, TokenId id) {
+  entries_.push_back({token, std::move(text), id});
 }
 
 void AddedVocabulary::Pass::finish() {
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    const std::uint8_t x = byte_at(a.token.content, 0), y = byte_at(b.token.content, 0);
-    return x != y ? x < y : a.token.content.size() > b.token.content.size();
+    const std::uint8_t x = byte_at(a.text, 0), y = byte_at(b.text, 0);
+    return x != y ? x < y : a.text.size() > b.text.size();
   });
-  for (const Entry& entry : entries_) ++first_[byte_at(entry.token.content, 0) + 1u];
+  for (const Entry& entry : entries_) ++first_[byte_at(entry.text, 0) + 1u];
   for (std::size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
-  if (!entries_.empty() && entries_.front().token.content[0] == entries_.back().token.content[0])
-    only_byte_ = byte_at(entries_.front().token.content, 0);
+  if (!entries_.empty() && entries_.front().text[0] == entries_.back().text[0])
+    only_byte_ = byte_at(entries_.front().text, 0);
 }
 
 bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match& match) const {
@@ -47,7 +51,7 @@ bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match&
     }
     const std::uint8_t b = byte_at(text, at);
     for (std::uint32_t i = first_[b]; i < first_[b + 1u]; ++i) {
-      const std::string& content = entries_[i].token.content;
+      const std::string& content = entries_[i].text;
       if (text.substr(at, content.size()) != content) continue;
       match = {at, at + content.size(), &entries_[i]};
       return true;

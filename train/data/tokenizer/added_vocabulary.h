@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,21 +19,35 @@ namespace shoal {
 
 class AddedVocabulary {
  public:
-  // A token with empty content is left out, as Hugging Face does.
-  explicit AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens = {});
+  using Normalizer = std::function<std::string(const std::string&)>;
+  // A token with empty content is left out, as Hugging Face does. `normalizer`: what is done to the
+  // text, and so to tokens that are normalized, before these are looked for.
+  explicit AddedVocabulary(std::vector<std::pair<AddedToken, TokenId>> tokens = {},
+                           const Normalizer& normalizer = {});
 
   const std::vector<std::pair<AddedToken, TokenId>>& tokens() const { return tokens_; }
 
-  // Calls text_piece(view) and added(view, id) from left to right; the views lie in `text`.
+  // Call text_piece(view) and added(view, id) from left to right; the views lie in `text`.
   template <typename TextPiece, typename Added>
   void split(std::string_view text, const TextPiece& text_piece, const Added& added) const {
-    passes_[0].split(
-        text, [&](std::string_view piece) { passes_[1].split(piece, text_piece, added); }, added);
+    split_text(
+        text, [&](std::string_view piece) { split_normalized(piece, text_piece, added); }, added);
+  }
+  // The two passes of split(), for who normalizes what the first leaves.
+  template <typename TextPiece, typename Added>
+  void split_text(std::string_view text, const TextPiece& text_piece, const Added& added) const {
+    passes_[0].split(text, text_piece, added);
+  }
+  template <typename TextPiece, typename Added>
+  void split_normalized(std::string_view text, const TextPiece& text_piece,
+                        const Added& added) const {
+    passes_[1].split(text, text_piece, added);
   }
 
  private:
   struct Entry {
     AddedToken token;
+    std::string text;  // what is looked for
     TokenId id;
   };
   struct Match {
@@ -42,7 +57,7 @@ class AddedVocabulary {
 
   class Pass {
    public:
-    void add(const AddedToken& token, TokenId id);
+    void add(const AddedToken& token, std::string text, TokenId id);
     void finish();
 
     template <typename TextPiece, typename Added>

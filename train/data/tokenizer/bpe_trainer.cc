@@ -11,7 +11,7 @@
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
-#include "shoal/train/data/tokenizer/make_byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 
 namespace shoal {

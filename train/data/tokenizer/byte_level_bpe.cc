@@ -1,20 +1,20 @@
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/added_vocabulary.h"
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
-#include "shoal/train/data/tokenizer/make_byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/offsets.h"
 #include "shoal/train/data/tokenizer/sha256.h"
 #include "shoal/train/data/tokenizer/utf8.h"
 #include "shoal/train/data/tokenizer/word_cache.h"
+#include "shoal/train/data/tokenizer/workspace_pool.h"
 
 namespace shoal {
 namespace {
@@ -26,46 +26,6 @@ struct Workspace {
   std::vector<TokenId> ids;
   std::vector<std::string_view> pieces;
   std::string prefixed;
-};
-
-// Workspaces between calls: a thread usually finds the one it used before, caches warm. Bounded by
-// kSlots; what does not fit is freed.
-class WorkspacePool {
- public:
-  ~WorkspacePool() {
-    for (auto& slot : slots_) delete slot.load();
-  }
-  std::unique_ptr<Workspace> take() {
-    std::unique_ptr<Workspace> mine(home().exchange(nullptr, std::memory_order_acquire));
-    return mine ? std::move(mine) : std::make_unique<Workspace>();
-  }
-  void give_back(std::unique_ptr<Workspace> workspace) {
-    Workspace* none = nullptr;
-    if (home().compare_exchange_strong(none, workspace.get(), std::memory_order_release,
-                                       std::memory_order_relaxed))
-      (void)workspace.release();  // the slot owns it now
-  }
-
- private:
-  static constexpr std::size_t kSlots = 64;
-  std::atomic<Workspace*>& home() {
-    const std::size_t hash = std::hash<std::thread::id>{}(std::this_thread::get_id());
-    return slots_[(hash * 0x9E3779B97F4A7C15u) >> 58];
-  }
-  std::array<std::atomic<Workspace*>, kSlots> slots_{};
-};
-
-class Borrowed {
- public:
-  explicit Borrowed(WorkspacePool& pool) : pool_(pool), workspace_(pool.take()) {}
-  ~Borrowed() { pool_.give_back(std::move(workspace_)); }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  Workspace& operator*() { return *workspace_; }
-
- private:
-  WorkspacePool& pool_;
-  std::unique_ptr<Workspace> workspace_;
 };
 
 }  // namespace
@@ -133,7 +93,7 @@ struct ByteLevelBpe::Impl {
   std::vector<std::string> texts_;   // bytes that decode() writes, by id
   std::vector<std::uint8_t> kinds_;  // by id
   static constexpr std::uint8_t kExists = 1, kSpecial = 2, kAdded = 4;
-  mutable WorkspacePool pool_;
+  mutable WorkspacePool<Workspace> pool_;
   mutable std::once_flag hashed_;
   mutable std::string hash_;
 };
@@ -146,12 +106,7 @@ ByteLevelBpe::Impl::Impl(BpeDefinition definition_in, const std::string& source)
   std::size_t ids = model_.tokens().size();
   for (const auto& [token, id] : added_.tokens())
     ids = std::max(ids, static_cast<std::size_t>(id) + 1);
-  for (const auto& side : {definition_.before, definition_.after})
-    for (const TokenId id : side)
-      if (static_cast<std::size_t>(id) >= ids)
-        throw_error(ErrorCode::corrupt_data,
-                    "{}: the post-processor adds the id {}, but the highest id is {}", source, id,
-                    ids - 1);
+  check_template(definition_.sequence, ids, source);
   texts_.resize(ids);
   kinds_.resize(ids);
   const auto set = [&](std::size_t id, const std::string& token, std::uint8_t kind) {
@@ -192,7 +147,7 @@ bool ByteLevelBpe::Impl::spell(std::span<const TokenId> ids, std::string_view wo
 
 void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids) const {
   check_utf8(text, "text to tokenize");
-  Borrowed borrowed(pool_);
+  Borrowed<Workspace> borrowed(pool_);
   Workspace& workspace = *borrowed;
   walk(
       text, workspace,
@@ -208,7 +163,7 @@ void ByteLevelBpe::Impl::append(std::string_view text, std::vector<TokenId>& ids
 
 void ByteLevelBpe::Impl::encode_with_offsets(std::string_view text, Encoding& encoding) const {
   check_utf8(text, "text to tokenize");
-  Borrowed borrowed(pool_);
+  Borrowed<Workspace> borrowed(pool_);
   Workspace& workspace = *borrowed;
   OffsetWriter offsets(text, encoding);
   if (definition_.trim_offsets) offsets.trim(definition_.trim_prefix_space);
@@ -242,34 +197,20 @@ std::shared_ptr<const ByteLevelBpe> make_byte_level_bpe(BpeDefinition definition
   auto impl = std::make_unique<ByteLevelBpe::Impl>(std::move(definition), source);
   TokenRoles& roles = impl->roles_;
   auto tokenizer = std::make_shared<ByteLevelBpe>(std::move(impl));
-  const auto role = [&](const char* key,
-                        std::initializer_list<const char*> usual) -> std::optional<TokenId> {
-    if (!names.empty()) {
-      const auto named = names.find(key);
-      if (named == names.end()) return std::nullopt;
-      const auto id = tokenizer->token_to_id(named->second);
-      if (!id)
-        throw_error(ErrorCode::corrupt_data, "{}: {} is '{}', which the tokenizer lacks", source,
-                    key, named->second);
-      return id;
-    }
-    for (const char* token : usual)
-      if (const auto id = tokenizer->token_to_id(token)) return id;
-    return std::nullopt;
-  };
-  roles.bos = role("bos_token", {"<|endoftext|>", "<s>"});
-  roles.eos = role("eos_token", {"<|endoftext|>", "</s>"});
-  roles.pad = role("pad_token", {"<pad>"});
-  roles.unk = role("unk_token", {"<|endoftext|>", "<unk>"});
-  roles.mask = role("mask_token", {"<mask>"});
-  roles.cls = role("cls_token", {"<s>"});
-  roles.sep = role("sep_token", {"</s>"});
+  roles = find_roles(*tokenizer, names, source,
+                     {.bos = {"<|endoftext|>", "<s>"},
+                      .eos = {"<|endoftext|>", "</s>"},
+                      .pad = {"<pad>"},
+                      .unk = {"<|endoftext|>", "<unk>"},
+                      .mask = {"<mask>"},
+                      .cls = {"<s>"},
+                      .sep = {"</s>"}});
   return tokenizer;
 }
 
 std::shared_ptr<const ByteLevelBpe> ByteLevelBpe::from_json(std::string_view json,
                                                             const std::string& source) {
-  return make_byte_level_bpe(parse_tokenizer_json(json, source), source);
+  return make_byte_level_bpe(parse_bpe(parse_json(json, source), source), source);
 }
 
 std::shared_ptr<const ByteLevelBpe> ByteLevelBpe::from_vocab_and_merges(
@@ -280,14 +221,22 @@ std::shared_ptr<const ByteLevelBpe> ByteLevelBpe::from_vocab_and_merges(
 }
 
 std::string ByteLevelBpe::to_json() const {
-  return tokenizer_json_of(impl_->model_, impl_->definition_);
+  return tokenizer_json_of(impl_->definition_,
+                           bpe_model_json_of(impl_->model_, impl_->definition_.model));
 }
-std::string ByteLevelBpe::vocab_json() const { return vocab_json_of(impl_->model_); }
-std::string ByteLevelBpe::merges_txt() const { return merges_txt_of(impl_->model_); }
+
+std::vector<Tokenizer::File> ByteLevelBpe::files() const {
+  return {{"vocab.json", vocab_json_of(impl_->model_.tokens())},
+          {"merges.txt", merges_txt_of(impl_->model_)},
+          {"tokenizer.json", to_json()}};
+}
 
 std::int64_t ByteLevelBpe::vocab_size() const { return impl_->vocab_size_; }
 TokenId ByteLevelBpe::max_id() const { return static_cast<TokenId>(impl_->texts_.size()) - 1; }
 const TokenRoles& ByteLevelBpe::roles() const { return impl_->roles_; }
+const SequenceTemplate& ByteLevelBpe::sequence_template() const {
+  return impl_->definition_.sequence;
+}
 
 Encoding ByteLevelBpe::encode(std::string_view text, const EncodeOptions& options) const {
   Encoding encoding;
@@ -296,26 +245,19 @@ Encoding ByteLevelBpe::encode(std::string_view text, const EncodeOptions& option
   else
     impl_->append(text, encoding.ids);
   encoding.special.assign(encoding.ids.size(), 0);
-  if (!options.add_special_tokens) return encoding;
-  const auto insert = [&](bool front, const std::vector<TokenId>& ids) {
-    const auto at = [front](auto& list) { return front ? list.begin() : list.end(); };
-    encoding.ids.insert(at(encoding.ids), ids.begin(), ids.end());
-    encoding.special.insert(at(encoding.special), ids.size(), std::uint8_t{1});
-    if (!options.offsets) return;
-    encoding.bytes.insert(at(encoding.bytes), ids.size(), TextSpan{});
-    encoding.characters.insert(at(encoding.characters), ids.size(), TextSpan{});
-  };
-  insert(true, impl_->definition_.before);
-  insert(false, impl_->definition_.after);
-  return encoding;
+  encoding.types.assign(encoding.ids.size(), 0);
+  return options.add_special_tokens ? join(impl_->definition_.sequence, encoding) : encoding;
 }
 
 void ByteLevelBpe::append_ids(std::string_view text, std::vector<TokenId>& ids,
                               bool add_special_tokens) const {
-  const auto& [before, after] = std::tie(impl_->definition_.before, impl_->definition_.after);
-  if (add_special_tokens) ids.insert(ids.end(), before.begin(), before.end());
-  impl_->append(text, ids);
-  if (add_special_tokens) ids.insert(ids.end(), after.begin(), after.end());
+  if (!add_special_tokens) return impl_->append(text, ids);
+  for (const auto& piece : impl_->definition_.sequence.single) {
+    if (piece.text == SequenceTemplate::kSpecial)
+      ids.push_back(piece.id);
+    else
+      impl_->append(text, ids);
+  }
 }
 
 std::string ByteLevelBpe::decode_bytes(std::span<const TokenId> ids,

@@ -42,10 +42,7 @@ class ByteLevelBpe final : public Tokenizer {
       std::string_view vocab_json, std::string_view merges_txt, const std::string& source,
       const BpeFileOptions& options = {});
 
-  // The same tokenizer as tokenizer.json, vocab.json and merges.txt, for Hugging Face to load.
-  std::string to_json() const;
-  std::string vocab_json() const;
-  std::string merges_txt() const;
+  std::string to_json() const;  // tokenizer.json
 
   ~ByteLevelBpe() override;
   std::int64_t vocab_size() const override;
@@ -60,6 +57,8 @@ class ByteLevelBpe final : public Tokenizer {
   std::optional<std::string> id_to_token(TokenId id) const override;
   bool is_special(TokenId id) const override;
   const TokenRoles& roles() const override;
+  const SequenceTemplate& sequence_template() const override;
+  std::vector<File> files() const override;  // vocab.json, merges.txt, tokenizer.json
   const std::string& hash() const override;
 
   struct Impl;  // byte_level_bpe.cc

@@ -1,6 +1,7 @@
 // A tokenizer.json in memory, checked. Internal to this room.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,44 +10,73 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/train/data/tokenizer/bert_normalizer.h"
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
 #include "shoal/train/data/tokenizer/split_pattern.h"
+#include "shoal/train/data/tokenizer/word_piece.h"
 
 namespace shoal {
 
-struct BpeDefinition {
+class Section;
+
+// What every kind has.
+struct TokenizerDefinition {
   std::vector<std::optional<std::string>> tokens;  // of the model, by id
-  std::vector<std::pair<std::string, std::string>> merges;
-  BpeModelOptions model;
   std::vector<std::pair<AddedToken, TokenId>> added;
 
+  SequenceTemplate sequence;       // what the post-processor puts around texts
+  bool trim_offsets = false;       // it leaves white space out of offsets
+  bool trim_prefix_space = false;  // ... but not the space that add_prefix_space put there
+
+  // As they stood, for writing the file again; keys sorted, so that one tokenizer has one text.
+  nlohmann::json normalizer, pre_tokenizer, post_processor, decoder;
+};
+
+struct BpeDefinition : TokenizerDefinition {
+  std::vector<std::pair<std::string, std::string>> merges;
+  BpeModelOptions model;
   std::vector<SplitPattern> splits;  // before ByteLevel; GPT-2's pattern is gpt2_words instead
   bool gpt2_words = true;
   bool add_prefix_space = false;
-
-  bool trim_offsets = false;           // the post-processor leaves white space out of offsets
-  bool trim_prefix_space = false;      // ... but not the space that add_prefix_space put there
-  std::vector<TokenId> before, after;  // what it puts around the ids
-
-  // As they stood, for writing the file again; keys sorted, so that one tokenizer has one text.
-  nlohmann::json pre_tokenizer, post_processor, decoder;
 };
 
-// Throws as ByteLevelBpe::from_json says.
-BpeDefinition parse_tokenizer_json(std::string_view text, const std::string& source);
+struct WordPieceDefinition : TokenizerDefinition {
+  BertNormalizerOptions normalize;
+  std::string unk_token = "[UNK]", prefix = "##";  // of a word's second piece and later ones
+  std::int64_t longest_word = 100;                 // in characters; a longer one is unk_token
+  std::string decoder_prefix = "##";
+  bool cleanup = true;  // decode() takes the spaces before punctuation away
+};
+
+// --- definition.cc: parts that the kinds share ---------------------------------------------------
+void read_vocab(const nlohmann::json& vocab, const std::string& source,
+                TokenizerDefinition& definition);
+void read_added_tokens(const nlohmann::json* list, const std::string& source,
+                       TokenizerDefinition& definition);
+void read_post_processor(const nlohmann::json& value, const std::string& where,
+                         const std::string& source, TokenizerDefinition& definition);
+// Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
+void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens);
+// Throws corrupt_data where the post-processor adds an id of `ids` or above.
+void check_template(const SequenceTemplate& sequence, std::size_t ids, const std::string& source);
+
+// --- bpe_definition.cc, word_piece_definition.cc. Throw as ByteLevelBpe::from_json says ----------
+BpeDefinition parse_bpe(const nlohmann::json& file, const std::string& source);
 BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
                                      const std::string& source, const BpeFileOptions& options);
-
 // The parts of a definition that has none: ByteLevel throughout, as GPT-2 has them.
 void set_gpt2_parts(BpeDefinition& definition, bool add_prefix_space, bool trim_offsets);
 
-// Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
-void add_tokens(BpeDefinition& definition, const std::vector<AddedToken>& tokens);
+WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::string& source);
+WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
+                                    const WordPieceFileOptions& options);
 
-// Writers. Keys in the order in which Hugging Face writes them.
-std::string tokenizer_json_of(const BpeModel& model, const BpeDefinition& definition);
-std::string vocab_json_of(const BpeModel& model);
+// --- definition_writer.cc. Keys in the order in which Hugging Face writes them -------------------
+// `model`: the last member's text.
+std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string_view model);
+std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& options);
+std::string vocab_json_of(const std::vector<std::optional<std::string>>& tokens);
 std::string merges_txt_of(const BpeModel& model);
 
 }  // namespace shoal

@@ -12,12 +12,12 @@ nlohmann::ordered_json ordered(const nlohmann::json& value) {
 }  // namespace
 
 // {"token":id,...} by rising id, as Hugging Face writes it.
-std::string vocab_json_of(const BpeModel& model) {
+std::string vocab_json_of(const std::vector<std::optional<std::string>>& tokens) {
   std::string text = "{";
-  for (std::size_t id = 0; id < model.tokens().size(); ++id) {
-    if (!model.tokens()[id]) continue;
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id]) continue;
     if (text.size() > 1) text += ',';
-    text += quoted(*model.tokens()[id]) + ':' + std::to_string(id);
+    text += quoted(*tokens[id]) + ':' + std::to_string(id);
   }
   return text + '}';
 }
@@ -30,7 +30,7 @@ std::string merges_txt_of(const BpeModel& model) {
   return text;
 }
 
-std::string tokenizer_json_of(const BpeModel& model, const BpeDefinition& definition) {
+std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string_view model) {
   nlohmann::ordered_json added = nlohmann::ordered_json::array();
   for (const auto& [token, id] : definition.added)
     added.push_back({{"id", id},
@@ -40,29 +40,33 @@ std::string tokenizer_json_of(const BpeModel& model, const BpeDefinition& defini
                      {"rstrip", token.rstrip},
                      {"normalized", token.normalized},
                      {"special", token.special}});
-  nlohmann::ordered_json head = {{"version", "1.0"},
-                                 {"truncation", nullptr},
-                                 {"padding", nullptr},
-                                 {"added_tokens", added},
-                                 {"normalizer", nullptr},
-                                 {"pre_tokenizer", ordered(definition.pre_tokenizer)},
-                                 {"post_processor", ordered(definition.post_processor)},
-                                 {"decoder", ordered(definition.decoder)}};
+  const nlohmann::ordered_json head = {{"version", "1.0"},
+                                       {"truncation", nullptr},
+                                       {"padding", nullptr},
+                                       {"added_tokens", added},
+                                       {"normalizer", ordered(definition.normalizer)},
+                                       {"pre_tokenizer", ordered(definition.pre_tokenizer)},
+                                       {"post_processor", ordered(definition.post_processor)},
+                                       {"decoder", ordered(definition.decoder)}};
+  std::string text = head.dump();
+  text.back() = ',';
+  return text.append("\"model\":").append(model) + '}';
+}
+
+// The long parts are written by hand: an ordered_json looks its keys up one by one.
+std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& model_options) {
   nlohmann::ordered_json options = {{"type", "BPE"},
                                     {"dropout", nullptr},
                                     {"unk_token", nullptr},
                                     {"continuing_subword_prefix", nullptr},
                                     {"end_of_word_suffix", nullptr},
-                                    {"fuse_unk", definition.model.fuse_unk},
+                                    {"fuse_unk", model_options.fuse_unk},
                                     {"byte_fallback", false},
-                                    {"ignore_merges", definition.model.ignore_merges}};
-  if (definition.model.unk_token) options["unk_token"] = *definition.model.unk_token;
-  // The long parts are written by hand: an ordered_json looks its keys up one by one.
-  std::string text = head.dump();
+                                    {"ignore_merges", model_options.ignore_merges}};
+  if (model_options.unk_token) options["unk_token"] = *model_options.unk_token;
+  std::string text = options.dump();
   text.back() = ',';
-  std::string model_text = options.dump();
-  model_text.back() = ',';
-  text += "\"model\":" + model_text + "\"vocab\":" + vocab_json_of(model) + ",\"merges\":[";
+  text += "\"vocab\":" + vocab_json_of(model.tokens()) + ",\"merges\":[";
   bool first = true;
   for (const auto& [left, right] : model.merges()) {
     if (!first) text += ',';
@@ -70,7 +74,7 @@ std::string tokenizer_json_of(const BpeModel& model, const BpeDefinition& defini
     text += '[' + quoted(*model.tokens()[static_cast<std::size_t>(left)]) + ',' +
             quoted(*model.tokens()[static_cast<std::size_t>(right)]) + ']';
   }
-  return text + "]}}";
+  return text + "]}";
 }
 
 }  // namespace shoal

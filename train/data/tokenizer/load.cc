@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/definition.h"
-#include "shoal/train/data/tokenizer/make_byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/make_tokenizer.h"
 
 namespace shoal {
 namespace {
@@ -25,6 +26,9 @@ struct Config {
   RoleNames roles;
   std::vector<AddedToken> special;  // the roles' tokens, once each
   bool add_prefix_space = false;
+  // Of BERT's, under transformers' names.
+  bool do_lower_case = true, tokenize_chinese_chars = true;
+  std::optional<bool> strip_accents;  // not said: as do_lower_case
 };
 
 AddedToken special_token(const json& value) {
@@ -57,6 +61,11 @@ Config read_config(const fs::path& directory) {
         config.special.push_back(token);
       }
       config.add_prefix_space = file.value("add_prefix_space", config.add_prefix_space);
+      config.do_lower_case = file.value("do_lower_case", config.do_lower_case);
+      config.tokenize_chinese_chars =
+          file.value("tokenize_chinese_chars", config.tokenize_chinese_chars);
+      if (file.contains("strip_accents") && !file["strip_accents"].is_null())
+        config.strip_accents = file["strip_accents"].get<bool>();
     } catch (const json::exception& error) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", path.string(), error.what());
     }
@@ -76,6 +85,32 @@ std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
   return tokens;
 }
 
+std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
+                                                     const Config& config) {
+  const json file = parse_json(read_text_file(path), path);
+  const json* model = file.is_object() && file.contains("model") ? &file["model"] : nullptr;
+  const bool is_word_piece = model != nullptr && model->is_object() && model->contains("type") &&
+                             (*model)["type"] == "WordPiece";
+  if (is_word_piece) return make_word_piece(parse_word_piece(file, path), path, config.roles);
+  return make_byte_level_bpe(parse_bpe(file, path), path, config.roles);
+}
+
+std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const Config& config) {
+  WordPieceFileOptions options;
+  options.normalize.lowercase = config.do_lower_case;
+  options.normalize.strip_accents = config.strip_accents.value_or(config.do_lower_case);
+  options.normalize.handle_chinese_chars = config.tokenize_chinese_chars;
+  const auto name = [&](const char* role, std::string& token) {
+    if (const auto named = config.roles.find(role); named != config.roles.end())
+      token = named->second;
+  };
+  name("unk_token", options.unk_token);
+  name("cls_token", options.cls_token);
+  name("sep_token", options.sep_token);
+  if (!config.special.empty()) options.special_tokens = config.special;
+  return make_word_piece(parse_vocab_txt(read_text_file(path), path, options), path, config.roles);
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
@@ -85,16 +120,17 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   const fs::path directory = is_directory ? place : place.parent_path();
   const fs::path whole = is_directory ? place / "tokenizer.json" : place;
   const Config config = read_config(directory);
-  if (fs::exists(whole)) {
-    BpeDefinition definition = parse_tokenizer_json(read_text_file(whole.string()), whole.string());
-    return make_byte_level_bpe(std::move(definition), whole.string(), config.roles);
-  }
+  if (place.extension() == ".txt") return from_vocab_txt(path, config);
+  if (fs::exists(whole)) return from_tokenizer_json(whole.string(), config);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
+  const fs::path word_pieces = place / "vocab.txt";
+  if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), config);
   if (!fs::exists(vocab) || !fs::exists(merges))
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("'{}' holds neither tokenizer.json nor vocab.json with merges.txt", path),
-        "give the directory that a tokenizer was saved in");
+    throw Error(ErrorCode::not_found,
+                fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt and no "
+                            "vocab.txt",
+                            path),
+                "give the directory that a tokenizer was saved in");
   BpeFileOptions options;
   options.add_prefix_space = config.add_prefix_space;
   options.added_tokens = config.special;
@@ -112,7 +148,7 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
                                              vocab_path + " + " + merges_path, options);
 }
 
-void save_tokenizer(const ByteLevelBpe& tokenizer, const std::string& directory,
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
                     std::int64_t model_max_length) {
   std::error_code failure;
   fs::create_directories(directory, failure);
@@ -133,11 +169,9 @@ void save_tokenizer(const ByteLevelBpe& tokenizer, const std::string& directory,
   const auto write = [&](const char* name, std::string_view text) {
     write_file_atomically((base / name).string(), text);
   };
-  write("vocab.json", tokenizer.vocab_json());
-  write("merges.txt", tokenizer.merges_txt());
   write("special_tokens_map.json", map.dump(2) + "\n");
   write("tokenizer_config.json", config.dump(2) + "\n");
-  write("tokenizer.json", tokenizer.to_json());
+  for (const auto& file : tokenizer.files()) write(file.name.c_str(), file.text);
 }
 
 }  // namespace shoal

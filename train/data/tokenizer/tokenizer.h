@@ -31,7 +31,30 @@ struct Encoding {
   std::vector<TextSpan> bytes;
   std::vector<TextSpan> characters;
   std::vector<std::uint8_t> special;  // 1: put there by the post-processor (<s>, </s>)
+  std::vector<std::uint8_t> types;    // token_type_ids: which of two texts, as the model counts
 };
+
+// What a model wants around one text or two: [CLS] A [SEP] B [SEP].
+struct SequenceTemplate {
+  static constexpr int kSpecial = -1;
+  struct Piece {
+    int text = kSpecial;  // 0: the first text, 1: the second
+    TokenId id = 0;       // of a special token
+    TokenId type = 0;
+  };
+  std::vector<Piece> single = {{.text = 0}};
+  std::vector<Piece> pair = {{.text = 0}, {.text = 1, .type = 1}};
+
+  static SequenceTemplate bert(TokenId cls, TokenId sep);
+  static SequenceTemplate roberta(TokenId cls, TokenId sep);
+  bool adds_tokens() const;
+  // Tokens it puts around one text, or two.
+  std::int64_t special_tokens(bool of_pair) const;
+};
+
+// The texts, encoded without special tokens and cut to what fits, as the template has them.
+Encoding join(const SequenceTemplate& sequence, const Encoding& first,
+              const Encoding* second = nullptr);
 
 struct EncodeOptions {
   bool add_special_tokens = true;  // run the post-processor's template; GPT-2 has none
@@ -69,6 +92,13 @@ class Tokenizer {
   virtual std::optional<std::string> id_to_token(TokenId id) const = 0;
   virtual bool is_special(TokenId id) const = 0;
   virtual const TokenRoles& roles() const = 0;
+  virtual const SequenceTemplate& sequence_template() const = 0;
+
+  // The same tokenizer as files for Hugging Face to load, tokenizer.json among them.
+  struct File {
+    std::string name, text;
+  };
+  virtual std::vector<File> files() const = 0;
 
   // SHA-256 (hex) of everything that decides the ids: two tokenizers with one hash agree.
   virtual const std::string& hash() const = 0;

@@ -1,8 +1,12 @@
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
+#include <span>
+
+#include "shoal/train/data/tokenizer/bert_unicode.h"
 
 namespace shoal::unicode {
 namespace {
@@ -16,13 +20,26 @@ constexpr Range kRanges[] = {
 #include "unicode_classes.inc"
 };
 
+constexpr Range kBertRanges[] = {
+#include "bert_classes.inc"
+};
+
+struct LowerRun {
+  std::uint32_t first, last, step;
+  std::int32_t distance;
+};
+
+constexpr LowerRun kLowerRuns[] = {
+#include "lower_case.inc"
+};
+
 // A flat table of 1.1 MB: one load a character; text touches few of its pages.
-std::unique_ptr<std::uint8_t[]> expand() {
+std::unique_ptr<std::uint8_t[]> expand(std::span<const Range> ranges) {
   auto table = std::make_unique<std::uint8_t[]>(kCodePoints);
-  for (std::size_t i = 0; i < std::size(kRanges); ++i) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
     const std::int64_t end =
-        i + 1 < std::size(kRanges) ? static_cast<std::int64_t>(kRanges[i + 1].first) : kCodePoints;
-    std::fill(table.get() + kRanges[i].first, table.get() + end, kRanges[i].value);
+        i + 1 < ranges.size() ? static_cast<std::int64_t>(ranges[i + 1].first) : kCodePoints;
+    std::fill(table.get() + ranges[i].first, table.get() + end, ranges[i].value);
   }
   return table;
 }
@@ -30,8 +47,24 @@ std::unique_ptr<std::uint8_t[]> expand() {
 }  // namespace
 
 const std::uint8_t* classes() {
-  static const std::unique_ptr<std::uint8_t[]> table = expand();
+  static const std::unique_ptr<std::uint8_t[]> table = expand(kRanges);
   return table.get();
+}
+
+const std::uint8_t* bert_classes() {
+  static const std::unique_ptr<std::uint8_t[]> table = expand(kBertRanges);
+  return table.get();
+}
+
+std::uint32_t lower_case(std::uint32_t character) {
+  // The last run that begins at or before it.
+  const auto* run = std::upper_bound(
+      std::begin(kLowerRuns), std::end(kLowerRuns), character,
+      [](std::uint32_t wanted, const LowerRun& candidate) { return wanted < candidate.first; });
+  if (run == std::begin(kLowerRuns)) return character;
+  --run;
+  if (character > run->last || (character - run->first) % run->step != 0) return character;
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(character) + run->distance);
 }
 
 }  // namespace shoal::unicode

@@ -1,72 +1,26 @@
 // Ids, offsets and decoded text against Hugging Face's (tools/golden/make_tokenizer_cases.py).
 #include "support/golden.h"
 
+#include "golden_cases.h"
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/sha256.h"
-#include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal {
 namespace {
 
-using nlohmann::json;
+using testing::expect_cases;
 
-json read_golden(const std::string& name) {
-  return json::parse(read_text_file(testing::golden_path("tokenizer/" + name)));
-}
-
-std::vector<std::int64_t> flat(const std::vector<TextSpan>& spans) {
-  std::vector<std::int64_t> list;
-  for (const TextSpan& span : spans) list.insert(list.end(), {span.begin, span.end});
-  return list;
-}
-
-// A byte span must hold exactly the characters of its character span.
-void expect_spans_agree(std::string_view text, const Encoding& encoding) {
-  const auto characters = [&](std::int64_t bytes) {
-    std::int64_t count = 0;
-    for (std::int64_t i = 0; i < bytes; ++i)
-      count += !unicode::is_continuation(text[static_cast<std::size_t>(i)]);
-    return count;
-  };
-  for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
-    if (encoding.special[i]) continue;
-    EXPECT_EQ(characters(encoding.bytes[i].begin), encoding.characters[i].begin) << i;
-    EXPECT_EQ(characters(encoding.bytes[i].end), encoding.characters[i].end) << i;
-  }
-}
-
-void expect_cases(const Tokenizer& tokenizer, const json& cases) {
-  const json texts = read_golden("texts.json");
-  ASSERT_EQ(texts.size(), cases.size());
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    const std::string text = texts[i];
-    SCOPED_TRACE("text " + std::to_string(i) + ": " + text);
-    const auto ids = cases[i].at("ids").get<std::vector<TokenId>>();
-    for (int pass = 0; pass < 2; ++pass) {  // the second finds its words in the cache
-      const Encoding encoding = tokenizer.encode(text, {.offsets = true});
-      EXPECT_EQ(encoding.ids, ids) << "pass " << pass;
-      EXPECT_EQ(flat(encoding.characters), cases[i].at("offsets").get<std::vector<std::int64_t>>())
-          << "pass " << pass;
-      expect_spans_agree(text, encoding);
-      std::vector<TokenId> appended;
-      tokenizer.append_ids(text, appended, true);
-      EXPECT_EQ(appended, ids) << "pass " << pass;
-    }
-    EXPECT_EQ(tokenizer.decode(ids, true), cases[i].value("decoded", text));
-    EXPECT_EQ(tokenizer.decode(ids, false), cases[i].value("decoded_all", text));
-  }
-}
+nlohmann::json read_golden(const std::string& name) { return testing::read_tokenizer_golden(name); }
 
 class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerGolden, EqualsHuggingFace) {
   const std::string name = GetParam();
   const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/" + name + ".json"));
-  expect_cases(*tokenizer, read_golden(name + ".cases.json"));
+  expect_cases(*tokenizer, read_golden("texts.json"), read_golden(name + ".cases.json"));
 }
 
 // Written by Shoal and read again, it must still be the same tokenizer.
@@ -76,7 +30,7 @@ TEST_P(TokenizerGolden, SurvivesItsOwnJson) {
   const auto first = ByteLevelBpe::from_json(read_text_file(path), path);
   const auto second = ByteLevelBpe::from_json(first->to_json(), "again");
   EXPECT_EQ(first->hash(), second->hash());
-  expect_cases(*second, read_golden(name + ".cases.json"));
+  expect_cases(*second, read_golden("texts.json"), read_golden(name + ".cases.json"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, TokenizerGolden,
@@ -92,7 +46,7 @@ TEST(TokenizerGpt2, EqualsHuggingFace) {
   EXPECT_EQ(tokenizer->vocab_size(), 50257);
   EXPECT_EQ(tokenizer->max_id(), 50256);
   EXPECT_EQ(tokenizer->roles().eos, 50256);
-  expect_cases(*tokenizer, read_golden("gpt2.cases.json"));
+  expect_cases(*tokenizer, read_golden("texts.json"), read_golden("gpt2.cases.json"));
 }
 
 TEST(TokenizerGpt2, WikitextHasHuggingFacesIdsAndDecodesToItself) {

@@ -130,7 +130,7 @@ TEST(LoadTokenizer, SaysWhatIsMissing) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("neither tokenizer.json nor vocab.json"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("holds no tokenizer.json, no vocab.json"));
   }
 }
 

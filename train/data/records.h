@@ -1,0 +1,98 @@
+// Rows with named fields from a file: GLUE's TSV, CSV (RFC 4180), JSON lines.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/io/files.h"
+
+namespace shoal {
+
+enum class RecordFormat { tsv, csv, json_lines };
+enum class BadRecords {
+  stop,
+  skip
+};  // refuse the file at its first bad row, or leave such rows out
+
+struct RecordOptions {
+  // Names of the fields where a TSV or CSV has no header line. Empty: its first line has them.
+  std::vector<std::string> columns = {};
+  std::vector<std::string> needed = {};  // a row without one of these is bad
+  BadRecords bad = BadRecords::stop;
+};
+
+// One row. A field of a JSON line may be a list of texts (tokens, tags); numbers and truth values
+// are their JSON text; null is a missing field.
+class Record {
+ public:
+  struct Field {
+    std::string name, text;
+    std::vector<std::string> list;
+    bool is_list = false;
+  };
+
+  Record(std::string place, std::vector<Field> fields)
+      : place_(std::move(place)), fields_(std::move(fields)) {}
+
+  const std::string& place() const { return place_; }  // "train.tsv, line 7", for messages
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  void check(std::string_view name) const {
+    need(name);
+  }  // throws as text() does for a missing one
+  // not_found names the nearest field; a list where a text is asked for, or a text that is no
+  // number, is corrupt_data. All messages begin with the place.
+  const std::string& text(std::string_view name) const;
+  double number(std::string_view name) const;
+  std::int64_t integer(std::string_view name) const;
+  const std::vector<std::string>& list(std::string_view name) const;
+
+ private:
+  const Field* find(std::string_view name) const;
+  const Field& need(std::string_view name) const;
+  [[noreturn]] void wrong(std::string_view name, std::string_view text, const char* wanted) const;
+
+  std::string place_;
+  std::vector<Field> fields_;
+};
+
+// The file is mapped, looked through once, and its rows are read where they are asked for.
+class RecordFile {
+ public:
+  // The format by the file's ending: .tsv or .txt, .csv, .jsonl or .json (one object a line). A
+  // byte order mark is passed over, blank lines are too. A bad row (another number of fields than
+  // the header has, an open quotation, JSON that is no object, text that is not UTF-8, a needed
+  // field missing) is corrupt_data with its line, or skipped and counted, as the options say.
+  explicit RecordFile(const std::string& path, const RecordOptions& options = {});
+
+  std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
+  const std::vector<std::string>& columns() const { return columns_; }  // of JSON: the first row's
+  // Any thread. 0 <= row < size(), else invalid_argument.
+  Record get(std::int64_t row) const;
+  // Rows left out, and what was wrong with the first of them.
+  std::int64_t skipped() const { return skipped_; }
+  const std::string& first_skipped() const { return first_skipped_; }
+
+ private:
+  struct Row {
+    std::size_t begin, end;  // bytes, without the line's end
+    std::int64_t line;       // from 1
+  };
+  bool next_row(std::size_t& at, std::int64_t& line, Row& row) const;
+  std::vector<std::string> split(const Row& row) const;
+  std::vector<Record::Field> fields_of(const Row& row) const;
+  std::string place_of(const Row& row) const;
+
+  std::shared_ptr<MappedFile> map_;
+  std::string_view text_;
+  RecordFormat format_;
+  std::vector<std::string> columns_;
+  std::vector<Row> rows_;
+  std::int64_t skipped_ = 0;
+  std::string first_skipped_;
+};
+
+}  // namespace shoal

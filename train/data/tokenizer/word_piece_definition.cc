@@ -1,0 +1,120 @@
+#include <algorithm>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/section.h"
+#include "shoal/train/data/tokenizer/utf8.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+void read_model(const json& value, const std::string& source, WordPieceDefinition& definition) {
+  Section model(value, "model", source);
+  model.find("type");
+  definition.unk_token = model.text("unk_token");
+  definition.prefix = model.text("continuing_subword_prefix");
+  const json& longest = model.need("max_input_chars_per_word");
+  if (!longest.is_number_unsigned()) model.wrong("max_input_chars_per_word", "a number");
+  definition.longest_word = longest.get<std::int64_t>();
+  read_vocab(model.need("vocab"), source, definition);
+  model.nothing_else();
+}
+
+void read_normalizer(const json* value, const std::string& source,
+                     WordPieceDefinition& definition) {
+  if (value == nullptr) {
+    definition.normalize = {false, false, false, false};
+    return;
+  }
+  Section section(*value, "normalizer", source);
+  if (const std::string type = section.text("type"); type != "BertNormalizer")
+    unsupported_tokenizer(source, fmt::format("the normalizer '{}'", type));
+  definition.normalize.clean_text = section.boolean("clean_text", true);
+  definition.normalize.handle_chinese_chars = section.boolean("handle_chinese_chars", true);
+  definition.normalize.lowercase = section.boolean("lowercase", true);
+  // Not said: as lower case.
+  definition.normalize.strip_accents =
+      section.boolean("strip_accents", definition.normalize.lowercase);
+  section.nothing_else();
+  definition.normalizer = *value;
+}
+
+void read_only_type(const json* value, const char* where, const char* wanted,
+                    const std::string& source) {
+  if (value == nullptr) unsupported_tokenizer(source, fmt::format("WordPiece without {}", wanted));
+  Section section(*value, where, source);
+  if (const std::string type = section.text("type"); type != wanted)
+    unsupported_tokenizer(source, fmt::format("the {} '{}' with WordPiece", where, type));
+}
+
+void read_decoder(const json* value, const std::string& source, WordPieceDefinition& definition) {
+  read_only_type(value, "decoder", "WordPiece", source);
+  Section section(*value, "decoder", source);
+  section.find("type");
+  definition.decoder_prefix = section.text("prefix");
+  definition.cleanup = section.boolean("cleanup");
+  section.nothing_else();
+  definition.decoder = *value;
+}
+
+}  // namespace
+
+WordPieceDefinition parse_word_piece(const json& file, const std::string& source) {
+  WordPieceDefinition definition;
+  Section top(file, "the file", source);
+  top.find("version");
+  for (const char* key : {"truncation", "padding"}) top.find(key);  // the task's, not the text's
+  read_model(top.need("model"), source, definition);
+  read_added_tokens(top.find("added_tokens"), source, definition);
+  read_normalizer(top.find("normalizer"), source, definition);
+  read_only_type(top.find("pre_tokenizer"), "pre_tokenizer", "BertPreTokenizer", source);
+  definition.pre_tokenizer = *top.find("pre_tokenizer");
+  if (const json* post = top.find("post_processor")) {
+    read_post_processor(*post, "post_processor", source, definition);
+    if (definition.trim_offsets)
+      unsupported_tokenizer(source, "a post-processor that trims offsets with WordPiece");
+    definition.post_processor = *post;
+  }
+  read_decoder(top.find("decoder"), source, definition);
+  top.nothing_else();
+  return definition;
+}
+
+WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
+                                    const WordPieceFileOptions& options) {
+  WordPieceDefinition definition;
+  check_utf8(vocab_txt, source);
+  while (!vocab_txt.empty()) {
+    const std::size_t end = std::min(vocab_txt.find('\n'), vocab_txt.size());
+    std::string_view line = vocab_txt.substr(0, end);
+    vocab_txt.remove_prefix(std::min(end + 1, vocab_txt.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    definition.tokens.emplace_back(line);
+  }
+  const auto id_of = [&](const std::string& token) {
+    const auto found = std::find(definition.tokens.begin(), definition.tokens.end(), token);
+    if (found == definition.tokens.end())
+      corrupt_tokenizer(source, fmt::format("the vocabulary lacks '{}'", token));
+    return static_cast<TokenId>(found - definition.tokens.begin());
+  };
+  const TokenId cls = id_of(options.cls_token), sep = id_of(options.sep_token);
+  add_tokens(definition, options.special_tokens);
+  definition.normalize = options.normalize;
+  definition.unk_token = options.unk_token;
+  definition.sequence = SequenceTemplate::bert(cls, sep);
+  definition.normalizer = {{"type", "BertNormalizer"},
+                           {"clean_text", options.normalize.clean_text},
+                           {"handle_chinese_chars", options.normalize.handle_chinese_chars},
+                           {"strip_accents", options.normalize.strip_accents},
+                           {"lowercase", options.normalize.lowercase}};
+  definition.pre_tokenizer = {{"type", "BertPreTokenizer"}};
+  definition.post_processor = {{"type", "BertProcessing"},
+                               {"sep", {options.sep_token, sep}},
+                               {"cls", {options.cls_token, cls}}};
+  definition.decoder = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  return definition;
+}
+
+}  // namespace shoal
