@@ -1,7 +1,7 @@
 // shoal generate: continue a prompt, token by token.
 #include <cstdio>
-#include <filesystem>
 #include <memory>
+#include <set>
 
 #include "commands.h"
 #include "run_setup.h"
@@ -21,13 +21,25 @@
 namespace shoal::app {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct Options {
   std::string model, tokenizer, prompt, logits_out, input_ids;
   bool has_prompt = false, greedy = false, bf16 = false, no_stop = false;
   nn::GenerationOptions generation;
 };
+
+// A mesh's checkpoint, whose shards together have every tensor.
+void load_parts(const std::string& directory, nn::Gpt2& model) {
+  const auto checkpoint = ShardedCheckpoint::open(directory);
+  std::set<std::string> wanted;
+  for (nn::Parameter* parameter : model.parameters()) {
+    wanted.insert(parameter->name());
+    checkpoint.read(whole_tensor(parameter->name(), parameter->shape(), parameter->value.dtype()),
+                    parameter->value.view());
+  }
+  for (const auto& [name, description] : checkpoint.tensors())
+    if (!is_state_name(name) && !wanted.contains(name))
+      log::warn("{} holds '{}', which the model has no place for", directory, name);
+}
 
 // One model with its memory and kernels, f32 or bf16.
 struct LoadedModel {
@@ -43,6 +55,10 @@ struct LoadedModel {
         model(nn::Gpt2Config::from_file(directory + "/config.json")) {
     context.mode = nn::Mode::evaluate;
     model.materialize(context, bf16 ? DType::bf16 : DType::f32);
+    if (find_shards(directory).ranks > 0) {
+      load_parts(directory, model);
+      return;
+    }
     const nn::LoadReport report =
         nn::load_gpt2_weights(directory, model, nn::assign_values(context));
     for (const std::string& name : report.unexpected)
@@ -106,21 +122,8 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2C
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
-// A mesh's checkpoints are in parts, and this program is one rank that wants tensors whole.
-void check_is_whole(const std::string& directory) {
-  if (fs::exists(fs::path(directory) / "model.safetensors") ||
-      fs::exists(fs::path(directory) / "model.safetensors.index.json"))
-    return;
-  if (const int ranks = find_shards(directory).ranks; ranks > 0)
-    throw Error(ErrorCode::not_found,
-                fmt::format("{} holds its tensors in parts of {} ranks", directory, ranks),
-                fmt::format("`shoal checkpoint convert {} NEW` makes whole ones, for --model NEW",
-                            directory));
-}
-
 int generate(Options options) {
   const std::string directory = model_directory(options.model);
-  check_is_whole(directory);
   if (!options.input_ids.empty()) {
     SHOAL_CHECK(!options.has_prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/parallel/apply/legality.h"
+#include "shoal/nn/models/gpt2/model.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -16,7 +16,7 @@
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
-#include "shoal/train/trainer/mp_parameters.h"
+#include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::app {
@@ -163,6 +163,16 @@ TokenFiles token_files(const RunArguments& a, const Tokenizer* tokenizer, const 
   return files;
 }
 
+// A directory that is not there; what is in one, the trainer looks at.
+void check_resume(const TrainingArguments& a) {
+  const std::string& from = a.resume_from_checkpoint;
+  for (const char* word : {"", "true", "True", "1", "false", "False", "0"})
+    if (from == word) return;
+  if (!exists(from))
+    throw Error(ErrorCode::not_found, fmt::format("resume_from_checkpoint: there is no {}", from),
+                "give a checkpoint-N directory, or true for the newest in output_dir");
+}
+
 // What is asked for, but could have no effect.
 void check_is_possible(const RunArguments& a) {
   const bool held_out = !a.data.validation_file.empty() || a.data.validation_split_percentage > 0;
@@ -179,7 +189,10 @@ void check_is_possible(const RunArguments& a) {
   SHOAL_CHECK(held_out || !a.training.eval_on_start,
               "eval_on_start asks for evaluation, but there is no validation set; give "
               "validation_file or validation_split_percentage");
-  if (a.training.do_train) return check_output_directory(a.training);
+  if (a.training.do_train) {
+    check_output_directory(a.training);
+    return check_resume(a.training);
+  }
   SHOAL_CHECK(held_out && a.training.do_eval,
               "there is nothing to do: do_train is false, and there is {}",
               a.training.do_eval ? "no validation_file" : "no do_eval either");
@@ -188,18 +201,6 @@ void check_is_possible(const RunArguments& a) {
     throw Error(ErrorCode::invalid_argument,
                 "resume_from_checkpoint continues training, but do_train is false",
                 "to evaluate a checkpoint, give it as --model_name_or_path");
-}
-
-void check_layout(const TrainingArguments& a, const RunSetup& setup, int ranks) {
-  if (a.mp_parameters.empty()) return;
-  try {
-    parallel::check_layout(mesh_layout(a, read_mp_parameters(a, ranks), ranks, setup.block_size),
-                           {.units = static_cast<int>(setup.config.n_layer) + 2,
-                            .heads = setup.config.n_head,
-                            .inner = setup.config.inner()});
-  } catch (const Error& problem) {
-    throw WrongLayout(problem.code(), problem.what());
-  }
 }
 
 }  // namespace
@@ -213,7 +214,7 @@ std::string model_directory(const std::string& path) {
       "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
-RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
+RunSetup set_up_run(const RunArguments& a, const World& world) {
   RunSetup setup;
   check_is_possible(a);
   if (!a.model.model_name_or_path.empty())
@@ -250,7 +251,12 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
                 fmt::format("block_size is {}, but the model has {} positions", setup.block_size,
                             setup.config.n_positions),
                 fmt::format("use --block_size {} or fewer", setup.config.n_positions));
-  check_layout(a.training, setup, world.size);
+  if (a.training.model_parallel)
+    check_mesh(a.training, nn::Gpt2(setup.config), world.size, setup.block_size);
+  return setup;
+}
+
+void open_data(const RunArguments& a, const World& world, Store& store, RunSetup& setup) {
   const TokenFiles files = token_files(a, setup.tokenizer.get(), world, store, available_cores());
   if (!files.train.empty())
     setup.train_dataset = blocks_of(files.train, setup.block_size, setup.config,
@@ -258,7 +264,6 @@ RunSetup set_up_run(const RunArguments& a, const World& world, Store& store) {
   if (!files.validation.empty())
     setup.eval_dataset = blocks_of(files.validation, setup.block_size, setup.config,
                                    setup.tokenizer.get(), a.data.max_eval_samples);
-  return setup;
 }
 
 }  // namespace shoal::app

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "shoal/nn/models/gpt2/config.h"
-#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
@@ -27,15 +26,12 @@ struct RunSetup {
   std::int64_t block_size = 0;
 };
 
-// What mp_parameters ask for cannot be: a wrong option, which it takes the model to find.
-class WrongLayout : public Error {
- public:
-  using Error::Error;
-};
-
-// Everything that may be wrong with the arguments is found here, before ranks talk: each rank
-// finds the same. Tokenizes text files; the first rank of a host does it, the others wait.
-RunSetup set_up_run(const RunArguments& arguments, const World& world, Store& store);
+// Model, tokenizer and sizes: everything that may be wrong with the arguments is found here,
+// without a word between the ranks and before anything takes memory.
+RunSetup set_up_run(const RunArguments& arguments, const World& world);
+// Then the data. Tokenizes text files; the first rank of a host does it, the others wait: every
+// rank calls this.
+void open_data(const RunArguments& arguments, const World& world, Store& store, RunSetup& setup);
 
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
 // checkpoints. not_found says what was looked for.

@@ -10,6 +10,7 @@
 
 #include "commands.h"
 #include "compute.h"
+#include "failures.h"
 #include "run_setup.h"
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,8 +32,6 @@
 
 namespace shoal::app {
 namespace {
-
-constexpr const char* kCommand = "shoal train";
 
 // A signal handler can reach nothing else.
 std::atomic<int> stop_signal{0};
@@ -141,8 +140,8 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
   refused.check(options);
-  check_arguments(arguments.training);
-  arguments.training = with_mp_parameters(arguments.training);
+  note_given(options, arguments.training);
+  arguments.training = resolve_arguments(arguments.training);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
     notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
@@ -269,88 +268,62 @@ int train_and_evaluate(const Rank& rank) {
   return stopped_by == 0 ? 0 : 128 + stopped_by;
 }
 
-// What every rank finds wrong alike is said once, by the lowest rank that found it.
-void agree_on_setup(const World& world, Store& store, const std::string& failure) {
-  if (world.size == 1) {
-    if (!failure.empty()) throw Error(ErrorCode::invalid_argument, failure);
-    return;
-  }
-  const auto all = exchange(store, "setup", world.rank, world.size, failure,
-                            Deadline::in_seconds(env::get_real(env::kDeadline)));
-  for (int rank = 0; rank < world.size; ++rank) {
-    const std::string& text = all[static_cast<std::size_t>(rank)];
-    if (text.empty()) continue;
-    // Everybody should have read it before anybody's exit makes the launcher end the others. That
-    // is a courtesy: rank 0, which may serve the store, can be gone already, and what is wrong is
-    // known.
-    try {
-      barrier(store, "setup-failed", world.size, Deadline::in_seconds(30));
-    } catch (const Error& gone) {
-      log::debug("not every rank waited to be told: {}", gone.what());
-    }
-    if (rank != world.rank) throw Error(ErrorCode::aborted, text);
-    throw Error(ErrorCode::invalid_argument, text).at_rank(rank);
-  }
-}
-
-int run_rank(const RunArguments& arguments, World& world, Store& store,
-             const std::vector<std::string>& notices) {
-  const TrainingArguments& a = arguments.training;
+// What each rank finds out by itself.
+struct Prepared {
+  std::vector<std::string> notices;  // for rank 0 to print
+  RunArguments arguments;
   RunSetup setup;
   ChosenDevice device;
-  std::string failure;
-  int status_of_failure = 1;
-  try {
-    device = choose_device(world, a.use_cpu);
-    if (!device.device.is_cpu() && world.size > 1)
-      throw Error(ErrorCode::unavailable,
-                  "training on several GPUs is not connected to their collectives yet",
-                  "start one rank, or train on CPUs with --use_cpu true");
-    setup = set_up_run(arguments, world, store);
-  } catch (const WrongLayout& error) {  // on every rank alike
-    failure = error.what();
-    status_of_failure = 2;
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  try {
-    agree_on_setup(world, store, failure);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::aborted) report_error(kCommand, error.what());
-    return status_of_failure;
-  }
+};
 
+Prepared prepare(const std::vector<std::string>& words, const World& world) {
+  Prepared prepared;
+  prepared.notices = parse(words, prepared.arguments);
+  const TrainingArguments& a = prepared.arguments.training;
+  prepared.device = choose_device(world, a.use_cpu);
+  if (!prepared.device.device.is_cpu() && world.size > 1)
+    throw Error(ErrorCode::unavailable,
+                "training on several GPUs is not connected to their collectives yet",
+                "start one rank, or train on CPUs with --use_cpu true");
+  prepared.setup = set_up_run(prepared.arguments, world);
+  // What cannot be written should not be found out when all is done.
+  const std::filesystem::path trace = a.trace;
+  if (trace.has_parent_path() && !std::filesystem::is_directory(trace.parent_path()))
+    throw Error(ErrorCode::not_found,
+                fmt::format("trace is {}, and there is no directory {}", a.trace,
+                            trace.parent_path().string()),
+                "make the directory");
+  if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
+  return prepared;
+}
+
+int run_rank(const Prepared& prepared, World& world, Store& store) {
+  const TrainingArguments& a = prepared.arguments.training;
   const int threads =
       threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
   std::unique_ptr<Tracer> tracer;
-  // What cannot be written should not be found out when all is done.
-  if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
-  Compute compute(device.device, threads);
-  collectives::CommunicatorOptions how;
-  how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
-  how.collectives = a.collectives;
-  how.fixed_order = a.fixed_order;
+  Compute compute(prepared.device.device, threads);
+  collectives::CommunicatorOptions how = communicator_options(a);
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &compute.memory;
   const auto communicator = collectives::make_communicator(world, store, how);
   try {
-    const int status = train_and_evaluate(
-        {arguments, setup, world, *communicator, compute, device, tracer.get(), notices});
+    const int status =
+        train_and_evaluate({prepared.arguments, prepared.setup, world, *communicator, compute,
+                            prepared.device, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();
     return status;
-  } catch (Error& error) {
-    if (world.size > 1) {
-      if (error.rank() < 0) error.at_rank(world.rank);
-      if (error.code() != ErrorCode::aborted) communicator->abort(error.message());
-    }
-    throw;
-  } catch (const std::exception& error) {
-    communicator->abort(error.what());
+  } catch (const std::exception& problem) {
+    const Error error = error_of(problem);
+    if (world.size > 1 && error.code() != ErrorCode::aborted) communicator->abort(error.message());
     throw;
   }
 }
+
+// How long ranks that fail wait for each other to say what they found.
+constexpr double kTellSeconds = 1;
 
 int train(const std::vector<std::string>& words) {
   for (const std::string& word : words)
@@ -360,24 +333,33 @@ int train(const std::vector<std::string>& words) {
     }
   World world = discover_world();
   log::set_rank(world.rank, world.size);
-  RunArguments arguments;
-  std::vector<std::string> notices;
+  const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));
+  const auto store = make_store(world, deadline);
+  if (world.size > 1) settle_nodes(world, *store, deadline);
+  // work() on every rank; the exit status where it failed on one, else 0.
+  const auto everywhere = [&](const char* label, double seconds, const auto& work) {
+    std::optional<Error> failure;
+    try {
+      work();
+    } catch (const std::exception& problem) {
+      failure = error_of(problem);
+    }
+    return tell_failures(world, *store, label, failure, Deadline::in_seconds(seconds));
+  };
+  const double patience = env::get_real(env::kDeadline);
+  Prepared prepared;
+  if (const int status = everywhere("options", patience, [&] { prepared = prepare(words, world); });
+      status != 0)
+    return status;
+  if (const int status = everywhere(
+          "data", patience, [&] { open_data(prepared.arguments, world, *store, prepared.setup); });
+      status != 0)
+    return status;
   try {
-    notices = parse(words, arguments);
-  } catch (const Error& error) {
-    // Every rank reads the same words: one a host says so.
-    if (world.local_rank == 0) report_error(kCommand, error.what());
-    return 2;
-  }
-  try {
-    const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));
-    const auto store = make_store(world, deadline);
-    if (world.size > 1) settle_nodes(world, *store, deadline);
-    return run_rank(arguments, world, *store, notices);
-  } catch (const Error& error) {
-    // Who was made to stop by another rank's failure leaves the word to it.
-    if (error.code() != ErrorCode::aborted) report_error(kCommand, error.what());
-    return 1;
+    return run_rank(prepared, world, *store);
+  } catch (const std::exception& problem) {
+    return tell_failures(world, *store, "failed", error_of(problem),
+                         Deadline::in_seconds(kTellSeconds));
   }
 }
 

@@ -6,8 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/program.h"
-#include "support/temporary_directory.h"
+#include "apps/shoal_fixture.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -18,103 +17,7 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
-using test::ProgramOptions;
-using test::ProgramResult;
 using ::testing::AllOf;
-using ::testing::HasSubstr;
-
-std::string sentences(int count) {
-  static const char* words[] = {"the", "shoal", "swims", "in",    "cold", "water", "and",
-                                "no",  "fish",  "asks",  "where", "it",   "goes",  "tonight"};
-  std::string text;
-  unsigned x = 12345;
-  for (int i = 0; i < count; ++i) {
-    for (int w = 0; w < 9; ++w) {
-      x = x * 1664525U + 1013904223U;
-      text += words[(x >> 16U) % 14U];
-      text += w == 8 ? ".\n" : " ";
-    }
-  }
-  return text;
-}
-
-bool is_one_line(const std::string& text) {
-  return std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
-}
-
-class Shoal : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    data_ = new testing::TemporaryDirectory;
-    std::ofstream(*data_ / "train.txt") << sentences(300);
-    std::ofstream(*data_ / "validation.txt") << sentences(30);
-    const auto made = shoal(
-        {"tokenizer", "train", "--vocab-size", "300", "-o", *data_ / "tok", *data_ / "train.txt"});
-    ASSERT_EQ(made.status, 0) << made.err;
-  }
-  static void TearDownTestSuite() {
-    delete data_;
-    data_ = nullptr;
-  }
-
-  static ProgramResult shoal(std::vector<std::string> words, ProgramOptions options = {}) {
-    words.insert(words.begin(), SHOAL_PROGRAM);
-    options.environment.emplace_back("SHOAL_THREADS=1");
-    return test::run_program(words, options);
-  }
-  // A small run; `more` comes last, so it wins.
-  std::vector<std::string> train_words(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words = {"train",
-                                      "--model_type",
-                                      "gpt2",
-                                      "--config_overrides",
-                                      "n_layer=2,n_head=2,n_embd=32,n_positions=64",
-                                      "--tokenizer_name",
-                                      *data_ / "tok",
-                                      "--train_file",
-                                      *data_ / "train.txt",
-                                      "--validation_file",
-                                      *data_ / "validation.txt",
-                                      "--block_size",
-                                      "32",
-                                      "--max_steps",
-                                      "6",
-                                      "--logging_steps",
-                                      "2",
-                                      "--save_steps",
-                                      "3",
-                                      "--per_device_train_batch_size",
-                                      "4",
-                                      "--output_dir",
-                                      out()};
-    for (std::size_t i = 0; i < more.size(); ++i) {
-      const auto same = std::find(words.begin(), words.end(), more[i]);
-      if (more[i].starts_with("--") && same != words.end() && i + 1 < more.size()) {
-        *(same + 1) = more[++i];
-      } else {
-        words.push_back(more[i]);
-      }
-    }
-    return words;
-  }
-  ProgramResult train(const std::vector<std::string>& more = {},
-                      const ProgramOptions& options = {}) const {
-    return shoal(train_words(more), options);
-  }
-  // One line, a status, and the words it must have.
-  void expect_refused(const ProgramResult& result, const std::string& words) const {
-    EXPECT_GT(result.status, 0) << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(words));
-    EXPECT_TRUE(is_one_line(result.err)) << result.err;
-    EXPECT_THAT(result.err, ::testing::StartsWith("shoal"));
-  }
-  std::string out() const { return mine_ / "out"; }
-  std::string model_file() const { return out() + "/model.safetensors"; }
-
-  static testing::TemporaryDirectory* data_;
-  testing::TemporaryDirectory mine_;
-};
-testing::TemporaryDirectory* Shoal::data_ = nullptr;
 
 TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   const auto trained = train(
@@ -193,8 +96,15 @@ TEST_F(Shoal, ConvertsCheckpointsThatRunsResumeFrom) {
       shoal({"checkpoint", "convert", out() + "/checkpoint-3", parts, "--shards", "3"});
   ASSERT_EQ(split.status, 0) << split.err;
   EXPECT_THAT(split.out, AllOf(HasSubstr("3 shards"), HasSubstr("trainer_state.json")));
-  expect_refused(shoal({"generate", "-m", parts, "-p", "the"}), "shoal checkpoint convert");
   ASSERT_EQ(shoal({"checkpoint", "convert", parts, whole}).status, 0);
+  const auto continued = [](const std::string& model, bool bf16) {
+    std::vector<std::string> words{"generate", "-m", model, "-p", "the", "--max-new-tokens", "8"};
+    if (bf16) words.emplace_back("--bf16");
+    const auto done = shoal(words);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  };
+  for (const bool bf16 : {false, true}) EXPECT_EQ(continued(parts, bf16), continued(whole, bf16));
   const auto resumed = train({"--output_dir", mine_ / "more", "--resume_from_checkpoint", whole});
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   const auto bytes = [](const std::string& path) {
@@ -326,6 +236,7 @@ TEST_F(Shoal, TrainsOnAMesh) {
   ASSERT_EQ(mesh[0].status, 0) << mesh[0].err;
   for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(mesh[rank].out + mesh[rank].err, "");
   EXPECT_THAT(mesh[0].out, AllOf(HasSubstr("layout: 4 ranks = rdp 1 x pp 2 x tp 2"),
+                                 HasSubstr("a microbatch takes embeddings "),
                                  HasSubstr("microbatches: 4 a step")));
   EXPECT_NEAR(loss(mine_ / "mesh"), loss(out()), 2e-5 * loss(out()));
 
@@ -346,9 +257,47 @@ TEST_F(Shoal, TrainsOnAMesh) {
   EXPECT_NEAR(loss(mine_ / "opened"), loss(out()), 2e-5 * loss(out()));
 }
 
+// As users start it: the same bits as plain processes give, and what is wrong is said once.
+TEST_F(Shoal, TrainsOnAMeshUnderMpirun) {
+  if (test::run_program({"sh", "-c", "command -v mpirun"}).status != 0)
+    GTEST_SKIP() << "mpirun is not installed";
+  ProgramOptions options;
+  options.environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                         "SHOAL_THREADS=1"};
+  const auto mpirun = [&](std::vector<std::string> words) {
+    const std::vector<std::string> launcher = {"mpirun", "--oversubscribe", "-n", "2",
+                                               SHOAL_PROGRAM};
+    words.insert(words.begin(), launcher.begin(), launcher.end());
+    return test::run_program(words, options);
+  };
+  const std::vector<std::string> mesh = {"--mp_parameters",
+                                         R"({"pipeline_parallel_degree": 2, "microbatches": 2})",
+                                         "--save_strategy", "no"};
+  ASSERT_EQ(on_ranks(2, train_words(mesh))[0].status, 0);
+  const std::string plain = mine_ / "plain";
+  fs::rename(out(), plain);
+  const auto trained = mpirun(train_words(mesh));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("layout: 2 ranks = rdp 1 x pp 2 x tp 1"));
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_TRUE(bytes(plain + "/model.safetensors") == bytes(model_file()));
+
+  const auto refused = mpirun(train_words({"--mp_parameters", R"({"partitions": 3})"}));
+  EXPECT_EQ(refused.status, 2);
+  const auto said = refused.err.find("shoal train: 2 ranks do not divide");
+  ASSERT_NE(said, std::string::npos) << refused.err;
+  EXPECT_EQ(refused.err.find("shoal train:", said + 1), std::string::npos) << refused.err;
+}
+
 TEST_F(Shoal, RefusesAMeshThatCannotBe) {
-  const auto refused = [&](int ranks, const char* parameters, const std::string& text) {
-    const auto results = on_ranks(ranks, train_words({"--mp_parameters", parameters}));
+  const auto refused = [&](int ranks, const char* parameters, const std::string& text,
+                           const std::vector<std::string>& more = {}) {
+    auto words = train_words({"--mp_parameters", parameters});
+    words.insert(words.end(), more.begin(), more.end());
+    const auto results = on_ranks(ranks, words);
     std::string said;
     for (const ProgramResult& result : results) {
       EXPECT_EQ(result.status, 2) << result.err;
@@ -363,12 +312,21 @@ TEST_F(Shoal, RefusesAMeshThatCannotBe) {
   refused(4, R"({"tensor_parallel_degree": 4, "ddp": true})", "2 attention heads");
   refused(2, R"({"pipeline_parallel_degree": 2, "microbatches": 3})", "that do: 1, 2, 4");
   refused(2, R"({"pipeline_parallel_degre": 2})", "pipeline_parallel_degree");
+  refused(2, R"({"pipeline_parallel_degree": 2, "manual_partition": [2, 3]})", "the model 4 units");
+  refused(2, R"({"pipeline_parallel_degree": 2})", "resume_from_checkpoint: there is no nix",
+          {"--resume_from_checkpoint", "nix"});
+  refused(2, R"({"pipeline_parallel_degree": 2})", "all_reduce:nix",
+          {"--collectives", "all_reduce:nix"});
 }
 
 TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--learning_rat", "1"}), "learning_rate");
   expect_refused(train({"--max_steps", "many"}), "max_steps");
   expect_refused(train({"--deepspeed", "z.json"}), "deepspeed");
+  // A default that is given is not a default.
+  expect_refused(train({"--max_grad_norm", "1.0", "--mp_parameters",
+                        R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})"}),
+                 "sdp_gradient_clipping is 0.5");
   expect_refused(train({"--block_size", "128"}), "the model has 64 positions");
   expect_refused(train({"--config_overrides", "n_layers=2"}), "n_layers");
   expect_refused(train({"--model_type", "bert"}), "bert");
@@ -527,103 +485,6 @@ TEST_F(Shoal, RefusesAnOutputItCannotWrite) {
   expect_refused(train({"--output_dir", mine_ / "file" + "/out"}), "file");
   ASSERT_EQ(train().status, 0);
   expect_refused(train(), "--resume_from_checkpoint true");
-}
-
-TEST_F(Shoal, TokenizesBothWays) {
-  const auto ids = shoal({"tokenizer", "encode", "-t", *data_ / "tok", "the shoal swims"});
-  ASSERT_EQ(ids.status, 0) << ids.err;
-  EXPECT_EQ(
-      shoal({"tokenizer", "decode", "-t", *data_ / "tok", ids.out.substr(0, ids.out.size() - 1)})
-          .out,
-      "the shoal swims\n");
-  std::ofstream(mine_ / "text.txt") << "the shoal swims";
-  EXPECT_EQ(ids.out,
-            shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", mine_ / "text.txt"}).out);
-  const auto decode = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"tokenizer", "decode", "-t", *data_ / "tok", "0"};
-    words.insert(words.end(), more.begin(), more.end());
-    return shoal(words).out;
-  };
-  EXPECT_EQ(decode({}), "<|endoftext|>\n");
-  EXPECT_EQ(decode({"--skip-special"}), "\n");
-  expect_refused(shoal({"tokenizer", "decode", "-t", *data_ / "tok", "70000"}), "70000");
-  expect_refused(shoal({"tokenizer", "encode", "-t", mine_ / "none", "x"}), "none");
-  expect_refused(
-      shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", *data_ / "train.txt", "x"}),
-      "choose one");
-}
-
-// Every option of `shoal data prepare` changes the files it makes, or what is refused.
-TEST_F(Shoal, PreparesAsItsOptionsSay) {
-  std::ofstream(mine_ / "text.txt")
-      << "the shoal asks where it goes\n\nswims in\ncold water\n\nand no fish\n";
-  std::ofstream(mine_ / "records.jsonl") << R"({"text": "the fish", "body": "asks"})" << "\n";
-  std::ofstream(mine_ / "bytes.txt") << "good \xff\n";
-  int runs = 0;
-  const auto prepare = [&](std::vector<std::string> more) {
-    const std::string directory = mine_ / ("tokens" + std::to_string(runs++));
-    more.insert(more.begin(), {"data", "prepare", "-t", *data_ / "tok", "-o", directory});
-    const auto result = shoal(more);
-    EXPECT_EQ(result.status, 0) << result.err;
-    // "train: PATH (6 documents, 30 tokens)", without the path.
-    std::string counts;
-    std::istringstream lines(result.out);
-    for (std::string line; std::getline(lines, line);)
-      if (const auto at = line.find('('); at != std::string::npos)
-        counts += line.substr(0, line.find(':')) + line.substr(at);
-    return counts;
-  };
-  const std::string text = mine_ / "text.txt";
-  EXPECT_THAT(prepare({text}), HasSubstr("(6 documents, "));
-  EXPECT_THAT(prepare({text, "--document", "paragraph"}), HasSubstr("(3 documents, "));
-  EXPECT_THAT(prepare({text, "--document", "file"}), HasSubstr("(1 documents, "));
-  EXPECT_NE(prepare({text}), prepare({text, "--append-eos"}));
-  EXPECT_THAT(prepare({text, "--validation", *data_ / "validation.txt"}),
-              HasSubstr("validation(30 documents"));
-  const std::vector<std::string> half = {text, "--validation-fraction", "0.34", "--split"};
-  std::set<std::string> splits;
-  for (const char* split : {"first", "last"}) {
-    auto words = half;
-    words.emplace_back(split);
-    splits.insert(prepare(words));
-  }
-  EXPECT_EQ(splits.size(), 2U);
-  EXPECT_NE(prepare({mine_ / "records.jsonl"}),
-            prepare({mine_ / "records.jsonl", "--text-field", "body"}));
-  EXPECT_THAT(prepare({mine_ / "bytes.txt", "--repair-utf8"}), HasSubstr("1 documents"));
-  const auto again = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {
-        "data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "tokens0", text, "--threads", "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return shoal(words).out;
-  };
-  EXPECT_THAT(again({}), HasSubstr("prepared before"));
-  EXPECT_THAT(again({"--overwrite"}), HasSubstr("prepared in"));
-  expect_refused(
-      shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "x", mine_ / "bytes.txt"}),
-      "bytes.txt");
-  expect_refused(shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "x", text,
-                        "--validation-fraction", "2"}),
-                 "validation_fraction is 2");
-}
-
-TEST_F(Shoal, TrainsTokenizersAsItsOptionsSay) {
-  const auto made = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"tokenizer", "train", "-o", mine_ / "t", *data_ / "train.txt"});
-    const auto result = shoal(more);
-    EXPECT_EQ(result.status, 0) << result.err;
-    std::ifstream file(mine_ / "t" + "/tokenizer.json");
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string usual = made({"--vocab-size", "280"});
-  EXPECT_NE(usual, made({"--vocab-size", "270"}));
-  EXPECT_NE(usual, made({"--vocab-size", "280", "--min-frequency", "300"}));
-  EXPECT_NE(usual, made({"--vocab-size", "280", "--special-token", "<s>"}));
-  EXPECT_NE(usual, made({"--vocab-size", "280", "--add-prefix-space"}));
-  EXPECT_EQ(usual, made({"--vocab-size", "280", "--threads", "2"}));
-  expect_refused(
-      shoal({"tokenizer", "train", "-o", mine_ / "t", "--vocab-size", "10", *data_ / "train.txt"}),
-      "10");
 }
 
 TEST_F(Shoal, SaysWhatItAndTheMachineHave) {

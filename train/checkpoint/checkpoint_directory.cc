@@ -2,15 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <openssl/evp.h>
-#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
@@ -23,41 +18,7 @@ namespace {
 constexpr std::string_view kFormat = "shoal-checkpoint-1";
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kTemporaryPrefix = "tmp-checkpoint-";
-
-class FileDescriptor {
- public:
-  FileDescriptor(const std::string& path, int flags) : value_(::open(path.c_str(), flags)) {
-    if (value_ < 0) throw_error(ErrorCode::io, "cannot open {}: {}", path, std::strerror(errno));
-  }
-  ~FileDescriptor() { ::close(value_); }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
-
-std::string sha256_of_file(const std::string& path) {
-  const FileDescriptor file(path, O_RDONLY | O_CLOEXEC);
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(),
-                                                                       &EVP_MD_CTX_free);
-  SHOAL_ASSERT(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1);
-  std::vector<unsigned char> block(std::size_t{1} << 20);
-  for (;;) {
-    const ssize_t got = ::read(file.get(), block.data(), block.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_error(ErrorCode::io, "cannot read {}: {}", path, std::strerror(errno));
-    if (got == 0) break;
-    EVP_DigestUpdate(digest.get(), block.data(), static_cast<std::size_t>(got));
-  }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
-  unsigned int length = 0;
-  EVP_DigestFinal_ex(digest.get(), bytes.data(), &length);
-  std::string hex;
-  for (unsigned int i = 0; i < length; ++i) hex += fmt::format("{:02x}", bytes[i]);
-  return hex;
-}
+constexpr std::string_view kReplaced = ".replaced";
 
 // Paths relative to `directory`, sorted; the marker left out.
 std::vector<std::string> files_below(const std::string& directory) {
@@ -98,8 +59,26 @@ void check_listed_file(const std::string& directory, const nlohmann::json& entry
   SHOAL_CHECK(static_cast<std::int64_t>(size) == bytes, "{} has {} bytes instead of {}", name, size,
               bytes);
   if (checksums)
-    SHOAL_CHECK(sha256_of_file(path) == entry.at("sha256").get<std::string>(),
+    SHOAL_CHECK(to_hex(sha256_of_file(path)) == entry.at("sha256").get<std::string>(),
                 "{} does not match its checksum", name);
+}
+
+// By file of the marker: whether the share has it. The largest ones are dealt first, each to whom
+// has least.
+std::vector<bool> dealt(const nlohmann::json& files, const ChecksumShare& share) {
+  std::vector<std::pair<std::int64_t, std::size_t>> by_size;
+  for (const auto& file : files)
+    by_size.emplace_back(file.at("bytes").get<std::int64_t>(), by_size.size());
+  std::ranges::stable_sort(by_size, std::ranges::greater(),
+                           &std::pair<std::int64_t, std::size_t>::first);
+  std::vector<std::int64_t> load(static_cast<std::size_t>(share.readers));
+  std::vector<bool> mine(by_size.size());
+  for (const auto& [bytes, file] : by_size) {
+    const auto least = std::ranges::min_element(load);
+    *least += bytes;
+    mine[file] = least - load.begin() == share.index;
+  }
+  return mine;
 }
 
 }  // namespace
@@ -127,7 +106,8 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir) {
   return found;
 }
 
-std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums) {
+std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
+                                              const ChecksumShare& share) {
   const std::string marker = path + "/" + std::string(kCompleteMarker);
   std::error_code error;
   if (!fs::is_directory(path, error)) return "it is not a directory";
@@ -138,7 +118,10 @@ std::optional<std::string> checkpoint_problem(const std::string& path, bool chec
     const auto format = content.at("format").get<std::string>();
     if (format != kFormat)
       return fmt::format("its format is '{}'; this build reads '{}'", format, kFormat);
-    for (const auto& entry : content.at("files")) check_listed_file(path, entry, checksums);
+    const nlohmann::json& files = content.at("files");
+    const std::vector<bool> mine = dealt(files, share);
+    for (std::size_t i = 0; i < mine.size(); ++i)
+      check_listed_file(path, files.at(i), checksums && mine[i]);
   } catch (const Error& problem) {
     return problem.what();
   } catch (const nlohmann::json::exception& problem) {
@@ -180,13 +163,36 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
   return removed;
 }
 
-void remove_unfinished_checkpoints(const std::string& output_dir) {
-  std::vector<std::string> unfinished;
+namespace {
+
+std::vector<std::string> names_of_unfinished(const std::string& output_dir) {
+  std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
     if (it->path().filename().string().starts_with(kTemporaryPrefix))
-      unfinished.push_back(it->path().string());
-  for (const auto& path : unfinished) remove_tree(path);
+      names.push_back(it->path().filename().string());
+  return names;
+}
+
+}  // namespace
+
+void remove_unfinished_checkpoints(const std::string& output_dir) {
+  for (const std::string& name : names_of_unfinished(output_dir))
+    remove_tree(output_dir + "/" + name);
+}
+
+void restore_replaced_checkpoints(const std::string& output_dir) {
+  for (const std::string& name : names_of_unfinished(output_dir)) {
+    if (!name.ends_with(kReplaced)) continue;
+    const std::string rest = name.substr(std::string_view("tmp-").size());  // checkpoint-N.RANK...
+    const auto step = step_of(std::string_view(rest).substr(0, rest.find('.')));
+    const std::string aside = output_dir + "/" + name;
+    if (!step || checkpoint_problem(aside, false)) continue;
+    const std::string path = checkpoint_path(output_dir, *step);
+    if (!checkpoint_problem(path, false)) continue;  // the newer one is whole
+    remove_tree(path);
+    rename_and_sync(aside, path);
+  }
 }
 
 CheckpointTransaction::CheckpointTransaction(const std::string& output_dir, std::int64_t step,
@@ -219,26 +225,29 @@ CheckpointTransaction::~CheckpointTransaction() {
   if (!committed_) remove_tree(temporary_);
 }
 
-std::string CheckpointTransaction::commit() {
+std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed) {
   nlohmann::ordered_json marker;
   marker["format"] = kFormat;
   marker["step"] = step_;
   marker["files"] = nlohmann::ordered_json::array();
-  for (const std::string& name : files_below(temporary_)) {
-    const std::string path = temporary_ + "/" + name;
-    {
-      const FileDescriptor file(path, O_RDONLY | O_CLOEXEC);
-      if (::fsync(file.get()) != 0)
-        throw_error(ErrorCode::io, "cannot sync {}: {}", path, std::strerror(errno));
-    }
-    marker["files"].push_back({{"name", name},
-                               {"bytes", static_cast<std::int64_t>(fs::file_size(path))},
-                               {"sha256", sha256_of_file(path)}});
+  const std::vector<std::string> names = files_below(temporary_);
+  for (const SealedFile& file : sealed)
+    if (!std::ranges::binary_search(names, file.name))
+      throw_error(ErrorCode::corrupt_data, "{}/{}, which its rank has written, is not there",
+                  temporary_, file.name);
+  for (const std::string& name : names) {
+    const auto known = std::ranges::find(sealed, name, &SealedFile::name);
+    const SealedFile file = known != sealed.end() ? *known : seal_file(temporary_, name);
+    const auto bytes = static_cast<std::int64_t>(fs::file_size(temporary_ + "/" + name));
+    if (bytes != file.bytes)
+      throw_error(ErrorCode::corrupt_data, "{}/{} has {} bytes, and {} for the rank that wrote it",
+                  temporary_, name, bytes, file.bytes);
+    marker["files"].push_back({{"name", name}, {"bytes", bytes}, {"sha256", to_hex(file.sha256)}});
   }
   sync_directory(temporary_);
   // A directory of this step may stand there: an incomplete one, or that of a run which is being
   // repeated. It is moved aside, so that at no moment a mixture has the name.
-  const std::string replaced = temporary_ + ".replaced";
+  const std::string replaced = temporary_ + std::string(kReplaced);
   std::error_code error;
   if (fs::exists(final_, error)) {
     remove_tree(replaced);

@@ -4,16 +4,19 @@
 //   <output_dir>/checkpoint-N/              renamed into place
 //   <output_dir>/checkpoint-N/COMPLETE      JSON: every file with its bytes and SHA-256. Without
 //                                           it, or where it does not fit, the rest does not count.
-// One rank has the transaction; others may write files of their own into its directory, and are
-// done before it commits. Readers may be others. Calls block on the file system.
+// One rank has the transaction; others may write files of their own into its directory, seal them,
+// and are done before it commits. Readers may be others. Calls block on the file system.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "shoal/train/checkpoint/sealed_file.h"
 
 namespace shoal {
 
@@ -34,8 +37,15 @@ std::string unfinished_checkpoint_path(const std::string& output_dir, std::int64
 // not exist has none.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& output_dir);
 
-// Why a checkpoint cannot be used; nothing when it is complete. `checksums`: read every byte.
-std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums);
+// Of `readers` that look at one checkpoint together, this is the one of that index. Each reads
+// whole files of about as many bytes as the others.
+struct ChecksumShare {
+  int index = 0, readers = 1;
+};
+// Why a checkpoint cannot be used; nothing when it is complete. `checksums`: read every byte, of
+// the share's files.
+std::optional<std::string> checkpoint_problem(const std::string& path, bool checksums,
+                                              const ChecksumShare& share = {});
 
 // The complete one of the highest step. Each newer one that is not complete is told to `skipped`
 // (path and reason), then passed over.
@@ -49,6 +59,9 @@ std::vector<std::string> rotate_checkpoints(const std::string& output_dir, std::
                                             const std::vector<std::string>& keep);
 // Removes what writers that died have left (tmp-checkpoint-*). Nobody may be writing there.
 void remove_unfinished_checkpoints(const std::string& output_dir);
+// A writer that died while it replaced a whole checkpoint by one of the same step had moved the
+// older one aside: it comes back. Nobody may be writing there.
+void restore_replaced_checkpoints(const std::string& output_dir);
 
 // One checkpoint being written. Without commit() nothing is left of it.
 class CheckpointTransaction {
@@ -63,8 +76,9 @@ class CheckpointTransaction {
 
   const std::string& directory() const { return temporary_; }  // put the files here
   // Syncs every file, renames the directory into place (an older one of this step is replaced),
-  // and writes the marker. Returns the final path. io when any of it fails.
-  std::string commit();
+  // and writes the marker. Returns the final path. io when any of it fails. `sealed`: files that
+  // their writers have read already; corrupt_data where one is not there with these bytes.
+  std::string commit(std::span<const SealedFile> sealed = {});
 
  private:
   void make_temporary(std::string_view what);  // what to choose another of

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
@@ -74,6 +77,7 @@ class Converter {
       write_shards(transaction.directory());
     else
       write_whole(transaction.directory());
+    refuse_overflows();
     check_target();  // commit() would put aside what came there meanwhile
     transaction.commit();
     for (const Item& item : items_) ++(item.is_state ? out_.states : out_.tensors);
@@ -154,10 +158,55 @@ class Converter {
     if (buffer_.size() < bytes) buffer_.resize(bytes);
     out_.largest = std::max(out_.largest, static_cast<std::int64_t>(buffer_.size()));
     source_.read(wanted, View{buffer_.data(), {wanted.count()}, item.dtype});
+    note_overflows(item, wanted);
     done_ += static_cast<std::int64_t>(bytes);
     if (options_.progress) options_.progress(done_, total_);
     return ConstView(buffer_.data(), {wanted.count()}, item.dtype);
   }
+
+  // What was a number and is infinite in the buffer, where `wanted` has just been read.
+  void note_overflows(const Item& item, HeldTensor wanted) {
+    const bool f16 = item.dtype == DType::f16;
+    if (source_.tensors().at(item.name).dtype == item.dtype || (!f16 && item.dtype != DType::bf16))
+      return;
+    const auto infinite = [&](std::int64_t i) {
+      return f16 ? std::isinf(
+                       static_cast<float>(reinterpret_cast<const float16*>(buffer_.data())[i]))
+                 : std::isinf(
+                       static_cast<float>(reinterpret_cast<const bfloat16*>(buffer_.data())[i]));
+    };
+    std::vector<std::int64_t> found;
+    for (std::int64_t i = 0; i < wanted.count(); ++i)
+      if (infinite(i)) found.push_back(i);
+    if (found.empty()) return;
+    wanted.dtype = DType::f32;
+    std::vector<float> exact(static_cast<std::size_t>(wanted.count()));
+    source_.read(wanted, View{exact.data(), {wanted.count()}, DType::f32});
+    for (const std::int64_t i : found) {
+      const float value = std::abs(exact[static_cast<std::size_t>(i)]);
+      if (!std::isfinite(value)) continue;
+      Overflow& overflow = overflows_[item.name];
+      ++overflow.numbers;
+      overflow.largest = std::max(overflow.largest, value);
+    }
+  }
+
+  void refuse_overflows() const {
+    if (overflows_.empty()) return;
+    constexpr std::size_t kShown = 5;
+    std::vector<std::string> tensors;
+    for (const auto& [name, overflow] : overflows_)
+      if (tensors.size() < kShown)
+        tensors.push_back(fmt::format("{} ({} of its numbers, up to {:.4g})", name,
+                                      overflow.numbers, overflow.largest));
+    if (overflows_.size() > kShown)
+      tensors.push_back(fmt::format("{} more", overflows_.size() - kShown));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} tensors of {} would become infinite in {}: {}", overflows_.size(),
+                            options_.from, to_string(*options_.dtype), fmt::join(tensors, ", ")),
+                "bf16 has the range of f32, f16 ends at 65504: --dtype bf16, or none");
+  }
+
   const Item& item_named(const std::string& name) const {
     const auto found = std::ranges::lower_bound(items_, name, {}, &Item::name);
     SHOAL_ASSERT(found != items_.end() && found->name == name);
@@ -194,8 +243,9 @@ class Converter {
         held.push_back(std::move(part));
         of.push_back(&item);
       }
-      write_shard(directory, shard, options_.shards, held,
-                  [&](std::size_t i) { return read(*of[i], held[i]); });
+      write_shard(
+          directory, shard, options_.shards, held,
+          [&](std::size_t i) { return read(*of[i], held[i]); }, "converted");
     }
   }
 
@@ -203,6 +253,11 @@ class Converter {
   ShardedCheckpoint source_;
   std::vector<Item> items_;  // by name
   std::vector<std::byte> buffer_;
+  struct Overflow {
+    std::int64_t numbers = 0;
+    float largest = 0;
+  };
+  std::map<std::string, Overflow> overflows_;  // by tensor
   std::int64_t done_ = 0, total_ = 0;
   Conversion out_;
 };

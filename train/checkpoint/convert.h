@@ -31,8 +31,9 @@ struct Conversion {
 };
 
 // Checks `from` against its checksums first, where it has any. `to` appears whole, with a marker
-// that lists checksums, or not at all. invalid_argument: `to` exists; corrupt_data: `from` is not
-// complete, with what is missing.
+// that lists checksums, or not at all. invalid_argument: `to` exists, or numbers of `from` are
+// infinite in `dtype`, with their tensors; corrupt_data: `from` is not complete, with what is
+// missing.
 Conversion convert_checkpoint(const ConvertOptions& options);
 
 }  // namespace shoal

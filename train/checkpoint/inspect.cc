@@ -79,10 +79,15 @@ class Inspection {
     if (!missing.empty())
       out_.problems.push_back(fmt::format("missing: {}", fmt::join(missing, ", ")));
     std::map<std::string, std::vector<HeldTensor>> held;
+    std::shared_ptr<SafetensorsFile> first_shard;
     for (const auto& [rank, path] : shards.paths) {
       CheckpointFile& file = file_named(path);
       try {
-        for (ShardEntry& entry : entries_of_shard(*SafetensorsFile::open(path))) {
+        const auto shard = SafetensorsFile::open(path);
+        if (!first_shard) first_shard = shard;
+        if (const std::string two = save_problem(*first_shard, *shard); !two.empty())
+          out_.problems.push_back(two);
+        for (ShardEntry& entry : entries_of_shard(*shard)) {
           ++file.tensors;
           held[entry.held.name].push_back(std::move(entry.held));
         }

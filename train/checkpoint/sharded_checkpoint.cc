@@ -15,7 +15,8 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kMetadata = "shoal";
+constexpr std::string_view kMetadata = "shoal", kSave = "shoal_save";
+constexpr int kMostRanks = 99'999;  // five digits
 
 float number_at(const std::byte* data, DType dtype, std::int64_t element) {
   const auto at = static_cast<std::size_t>(element);
@@ -83,7 +84,9 @@ std::string shard_name(int rank, int ranks) {
 
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldTensor> tensors,
-                 const std::function<ConstView(std::size_t)>& data) {
+                 const std::function<ConstView(std::size_t)>& data, const std::string& save) {
+  SHOAL_CHECK(0 <= rank && rank < ranks && ranks <= kMostRanks, "a shard of rank {} of {}", rank,
+              ranks);
   std::vector<SafetensorsEntry> entries;
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
   std::map<std::string, std::size_t> index;
@@ -96,8 +99,9 @@ void write_shard(const std::string& directory, int rank, int ranks,
     index.emplace(key, entries.size());
     entries.push_back(make_entry(key, held.dtype, {held.count()}));
   }
-  SafetensorsWriter writer(directory + "/" + shard_name(rank, ranks), std::move(entries),
-                           {{std::string(kMetadata), described.dump()}});
+  SafetensorsWriter writer(
+      directory + "/" + shard_name(rank, ranks), std::move(entries),
+      {{std::string(kMetadata), described.dump()}, {std::string(kSave), save}});
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
     const HeldTensor& held = tensors[index.at(entry.name)];
     const ConstView view = data(index.at(entry.name));
@@ -111,10 +115,10 @@ void write_shard(const std::string& directory, int rank, int ranks,
 }
 
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldData> tensors) {
+                 std::span<const HeldData> tensors, const std::string& save) {
   std::vector<HeldTensor> held;
   for (const HeldData& tensor : tensors) held.push_back(tensor.held);
-  write_shard(directory, rank, ranks, held, [&](std::size_t i) { return tensors[i].data; });
+  write_shard(directory, rank, ranks, held, [&](std::size_t i) { return tensors[i].data; }, save);
 }
 
 FoundShards find_shards(const std::string& directory) {
@@ -135,6 +139,18 @@ FoundShards find_shards(const std::string& directory) {
   return found;
 }
 
+std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard) {
+  // Shards of before saves had names have none.
+  const auto save_of = [](const SafetensorsFile& file) {
+    const auto found = file.metadata().find(std::string(kSave));
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  const std::string one = save_of(first), other = save_of(shard);
+  if (one == other) return {};
+  return fmt::format("{} is of the save '{}', {} of '{}': two saves, of which one did not end",
+                     shard.path(), other, first.path(), one);
+}
+
 std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
   const auto metadata = file.metadata().find(std::string(kMetadata));
   const auto json = metadata == file.metadata().end()
@@ -145,7 +161,8 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
   std::vector<ShardEntry> entries;
   for (const auto& one : json) {
     HeldTensor held = held_from_json(one, file.path());
-    std::string key = one.value("key", "");
+    const auto name = one.find("key");
+    std::string key = name != one.end() && name->is_string() ? name->get<std::string>() : "";
     if (!file.contains(key) || file.entry(key).sizes.size() != 1 ||
         file.entry(key).sizes[0] != held.count() ||
         dtype_from_safetensors(file.entry(key).dtype, key) != held.dtype)
@@ -172,6 +189,8 @@ ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
   for (const auto& [rank, path] : found.paths) {
     const auto file = SafetensorsFile::open(path);
     checkpoint.files_.push_back(file);
+    if (const std::string two = save_problem(*checkpoint.files_.front(), *file); !two.empty())
+      throw Error(ErrorCode::corrupt_data, two, "take another checkpoint");
     for (ShardEntry& entry : entries_of_shard(*file)) {
       held[entry.held.name].push_back(entry.held);
       checkpoint.add_part(std::move(entry), file);

@@ -24,14 +24,16 @@ struct HeldData {
 };
 
 std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
-// Rank `rank` of `ranks`; a rank that holds nothing writes an empty shard.
+// Rank `rank` of `ranks`; a rank that holds nothing writes an empty shard. A shard of that name is
+// replaced. `save`: the same on every rank, another for another save ("step 20"): by it a directory
+// in which a save over older shards was interrupted is told from a whole one.
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldData> tensors);
+                 std::span<const HeldData> tensors, const std::string& save);
 // The same without holding them all: `data(i)` of tensors[i] is asked for once, in any order, and
 // must stay until the next call.
 void write_shard(const std::string& directory, int rank, int ranks,
                  std::span<const HeldTensor> tensors,
-                 const std::function<ConstView(std::size_t)>& data);
+                 const std::function<ConstView(std::size_t)>& data, const std::string& save);
 
 // Paths by rank; `ranks` is of how many, 0 where there is none. corrupt_data: shards of two saves.
 struct FoundShards {
@@ -39,6 +41,8 @@ struct FoundShards {
   std::map<int, std::string> paths;
 };
 FoundShards find_shards(const std::string& directory);
+// Why `shard` cannot belong to `first`, of the same directory; empty: both are of one save.
+std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard);
 // What a shard says that it holds; `key` is the tensor's name in the file. Throws corrupt_data.
 struct ShardEntry {
   HeldTensor held;
@@ -49,7 +53,7 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file);
 class ShardedCheckpoint {
  public:
   // Maps every shard. Throws corrupt_data, naming the shard or the tensor: shards missing or of
-  // different saves, elements in no shard or in two.
+  // different saves (write_shard), elements in no shard or in two. io: it cannot be listed.
   static ShardedCheckpoint open(const std::string& directory);
   // A directory of whole tensors: model.safetensors or its parts, and optimizer.safetensors where
   // that is there.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
 namespace {
@@ -342,11 +341,6 @@ void check_arguments(const TrainingArguments& a) {
     refuse(fmt::format("metric_for_best_model '{}' is not computed; use loss or perplexity",
                        a.metric_for_best_model));
   if (a.output_dir.empty()) refuse("output_dir is empty");
-  if (!a.mp_parameters.empty()) try {
-      read_mp_parameters(a);
-    } catch (const Error& problem) {
-      refuse(problem.what());
-    }
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
 }
 

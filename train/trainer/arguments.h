@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,10 @@
 #include "shoal/runtime/config/options.h"
 
 namespace shoal {
+
+namespace parallel {
+struct SmpParameters;
+}
 
 enum class Interval { no, steps, epoch };
 enum class Optim { adamw, sgd, lamb };
@@ -101,6 +107,11 @@ struct TrainingArguments {
 
   // Model parallelism: SMP's `parameters`. Empty: every rank has the whole model.
   nlohmann::json mp_parameters = nlohmann::json::object();
+  // As resolve_arguments() read them, once; null: not yet, or there are none.
+  std::shared_ptr<const parallel::SmpParameters> model_parallel;
+  // Of the options that mp_parameters speak of too, those that were given, whatever their value
+  // (note_given()). What is not its default counts as given anyway.
+  std::set<std::string> given;
 
   bool overlaps_forward(int ranks) const {
     return ddp_overlap_forward && ranks > 1 && max_grad_norm == 0 && !fp16;
@@ -149,8 +160,8 @@ class RefusedOptions {
   std::vector<Entry> entries_;
 };
 
-// What no single option can know; after finish(). invalid_argument or unavailable with every
-// problem, one a line.
+// What no single option can know, but for mp_parameters (resolve_arguments() has those too); after
+// finish(). invalid_argument with every problem, one a line.
 void check_arguments(const TrainingArguments& arguments);
 
 }  // namespace shoal

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/held_numbers.h"
@@ -67,6 +68,16 @@ std::vector<std::string> DataParallelEngine::describe_gradients() const {
 
 collectives::Communicator& DataParallelEngine::beside() {
   return beside_ ? *beside_ : *parts_.trainer.communicator;
+}
+
+void DataParallelEngine::abort(const std::exception& why) noexcept {
+  if (ranks() == 1) return;
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  for (collectives::Communicator* group : {parts_.trainer.communicator, beside_.get()}) try {
+      if (group != nullptr) group->abort(error != nullptr ? error->message() : why.what());
+    } catch (const std::exception& problem) {
+      log::debug("the other ranks are not told why this one ends: {}", problem.what());
+    }
 }
 
 void DataParallelEngine::overlap_forward(parallel::ReducerOptions& options) {

@@ -20,6 +20,7 @@ class DataParallelEngine final : public Engine {
   std::vector<std::string> describe_layout() const override;
   std::vector<std::string> describe_gradients() const override;
   collectives::Communicator& beside() override;
+  void abort(const std::exception& why) noexcept override;
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;

@@ -51,7 +51,7 @@ parallel::ReducerOptions reducer_options(const EngineParts& parts) {
 }
 
 std::unique_ptr<Engine> make_engine(const EngineParts& parts) {
-  if (parts.arguments.mp_parameters.empty()) return std::make_unique<DataParallelEngine>(parts);
+  if (!parts.arguments.model_parallel) return std::make_unique<DataParallelEngine>(parts);
   return std::make_unique<MeshEngine>(parts);
 }
 

@@ -6,12 +6,16 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/layers/functional.h"
@@ -31,6 +35,11 @@ struct DataShare {
   // A batch of an index is so many devices' (tensor-parallel ranks may bring one each).
   int devices = 1;
   bool counts = true;  // one rank of each index: it speaks for the samples in sums over ranks
+  // What a device is: "rank", "replica" (of the model, on several ranks), "data-parallel rank".
+  std::string_view device = "rank";
+  std::string text() const {  // "2 replicas"
+    return fmt::format("{} {}{}", count * devices, device, count * devices == 1 ? "" : "s");
+  }
   std::int64_t samples(std::int64_t per_device) const { return per_device * devices * count; }
 };
 
@@ -64,6 +73,9 @@ class Engine {
   virtual std::vector<std::string> describe_gradients() const = 0;
   // For sums over all ranks between steps, while updates may be under way.
   virtual collectives::Communicator& beside() = 0;
+  // This rank fails: gives up every group of ranks that the engine knows, so that the others end
+  // too (Communicator::abort()). Any thread.
+  virtual void abort(const std::exception& why) noexcept = 0;
 
   // --- training --------------------------------------------------------------------------------
   // Before the first step: gradients' memory and the optimizer. May be called again.
@@ -78,6 +90,8 @@ class Engine {
   virtual std::string describe_capture() { return {}; }
   // Of gradients' way over the ranks since prepare_training(); none where it is not measured.
   virtual std::optional<parallel::ReducerStatistics> reduced() const { return std::nullopt; }
+  // What this rank's pipeline waited for its neighbours (bubbles and messages), since the same.
+  virtual std::optional<double> pipeline_wait_seconds() const { return std::nullopt; }
 
   // --- evaluation ------------------------------------------------------------------------------
   // So many batches of an index are evaluated at a time. Where forwards communicate (true), every
@@ -107,9 +121,11 @@ class Engine {
 
 // What both kinds are made of.
 struct EngineParts {
-  TrainingArguments arguments;
+  TrainingArguments arguments;  // resolved
   TrainerParts trainer;
   std::function<void(const std::string&)> say;  // to the user; rank 0's is printed
+  // The checkpoint that training will go on from, as rank 0 sees it; empty: none, or not rank 0.
+  std::string continues = {};
 };
 std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments);

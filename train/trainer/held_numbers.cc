@@ -124,7 +124,8 @@ void write_held(const std::string& directory, int rank, int ranks,
   data.reserve(tensors.size());
   for (const HeldNumbers& part : tensors)
     data.push_back({part.held, part.tensor.reshaped({part.tensor.count()}).const_view()});
-  write_shard(directory, rank, ranks, data);
+  // Each save has a directory of its own.
+  write_shard(directory, rank, ranks, data, fs::path(directory).filename());
 }
 
 }  // namespace shoal

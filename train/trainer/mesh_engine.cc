@@ -8,6 +8,7 @@
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
@@ -15,6 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using parallel::Microbatch;
+
+constexpr const char* kPartitionFile = "partition.json";  // of a checkpoint: how stages were cut
 
 // `rows` rows, the first ones those of `from`, the others copies of row 0.
 Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
@@ -76,8 +79,7 @@ parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpP
                 fmt::format("{} is no chain of units, which mp_parameters need",
                             parts.trainer.task->describe()),
                 "train it without mp_parameters");
-  parallel::check_layout(mesh_layout(parts.arguments, smp, ranks, 0),
-                         {.units = chain->units(), .heads = 0, .inner = 0});
+  check_mesh(parts.arguments, *chain, ranks, 0);
   return parallel::mesh_shape(ranks, smp.pipeline, smp.tensor);
 }
 
@@ -94,27 +96,98 @@ parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments
 
 MeshEngine::MeshEngine(const EngineParts& parts)
     : parts_(parts),
-      smp_(read_mp_parameters(parts.arguments, parts.trainer.communicator->size())),
+      smp_(*parts.arguments.model_parallel),
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement) {
+  mesh_.guarded([this] { build(); });
+}
+
+void MeshEngine::build() {
   const TrainingArguments& a = parts_.arguments;
   context_.random.seed = static_cast<std::uint64_t>(a.seed);
   context_.random.state = step_state_.pointer();
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
-  parallel::ParallelOptions options = parallel::parallel_options(smp_);
+  parallel::SmpParameters whole_step = smp_;  // of which each batch is a part
+  whole_step.microbatches *= batches_at_a_time();
+  parallel::ParallelOptions options = parallel::parallel_options(whole_step);
   options.dtype = compute_dtype(a);
-  options.microbatches *= batches_at_a_time();
   options.reducer = reducer_options(parts_);
   options.tracer = parts_.trainer.tracer;
-  // By parameters, the same from run to run.
-  const auto units = parallel::count_units(*task_.chain());
-  options.partition = parallel::choose_partition(smp_, units);
-  if (!smp_.partition.file.empty() && !smp_.partition.load && mesh_.world().rank() == 0)
-    parallel::write_partition(smp_.partition.file, *options.partition, units);
+  if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
+  prepare_cut(options);
   model_ = std::make_unique<parallel::ParallelModel>(context_, *task_.chain(), mesh_, options);
+  if (!smp_.partition.file.empty() && !smp_.partition.load && mesh_.world().rank() == 0)
+    parallel::write_partition(smp_.partition.file, model_->partition(), model_->units());
   if (!parts_.trainer.initial_weights.empty()) load_weights(parts_.trainer.initial_weights);
+}
+
+void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
+  const parallel::PartitionChoice& choice = smp_.partition;
+  if (!choice.is_automatic()) {
+    options.skip_tracing = true;  // what units take decides nothing
+    cut_by_ = choice.load ? "as " + choice.file + " says" : "as mp_parameters say";
+    return;
+  }
+  const std::string weighs = fmt::format("memory_weight {}", choice.memory_weight);
+  cut_by_ = fmt::format("by numbers of parameters, {}: ", weighs);
+  if (smp_.pipeline * smp_.chunks == 1) {
+    cut_by_.clear();
+  } else if (!choice.measured) {
+    cut_by_ += "skip_tracing is true";
+  } else if (const std::string counts = kept_cut(); !counts.empty()) {
+    parallel::SmpParameters kept = smp_;
+    kept.partition.counts = counts;
+    options.partition = parallel::parallel_options(kept).partition;
+    options.skip_tracing = true;
+    cut_by_ = "as in the checkpoint that is continued";
+  } else {
+    options.trace = trace();
+    if (options.trace)
+      cut_by_ = fmt::format("by measured memory and time, {}", weighs);
+    else
+      cut_by_ += "nothing is trained";
+  }
+}
+
+// A run that is continued must be cut as before, whatever its units take today: its bits hang on
+// it.
+std::string MeshEngine::kept_cut() const {
+  const auto stages =
+      static_cast<std::size_t>(smp_.pipeline) * static_cast<std::size_t>(smp_.chunks);
+  std::vector<std::int64_t> counts(stages, 0);
+  const std::string path = parts_.continues + "/" + kPartitionFile;
+  std::error_code unknown;
+  if (!parts_.continues.empty() && fs::exists(path, unknown)) try {
+      parallel::SmpParameters from_file = smp_;
+      from_file.partition.file = path;
+      from_file.partition.load = true;
+      const auto cut = parallel::choose_partition(from_file, parallel::count_units(*task_.chain()));
+      for (std::size_t stage = 0; stage < stages; ++stage)
+        counts[stage] = cut.stages[stage].last - cut.stages[stage].first;
+    } catch (const Error& other) {
+      parts_.say(fmt::format("the model is cut anew: {}", other.what()));
+    }
+  if (mesh_.world().size() > 1)
+    mesh_.world()
+        .broadcast(counts.data(), static_cast<std::int64_t>(stages), DType::i64, 0)
+        ->wait();
+  return counts[0] == 0 ? std::string() : fmt::format("{}", fmt::join(counts, ","));
+}
+
+std::optional<Microbatch> MeshEngine::trace() const {
+  const TrainingArguments& a = parts_.arguments;
+  const auto& dataset = parts_.trainer.train_dataset;
+  if (!a.do_train || !dataset || dataset->size() == 0) return std::nullopt;
+  const std::int64_t rows = a.per_device_train_batch_size / smp_.microbatches;
+  std::vector<Sample> samples;
+  for (std::int64_t i = 0; i < rows; ++i) samples.push_back(dataset->get(i % dataset->size()));
+  MemoryResource& memory = parts_.trainer.host();
+  // Of the tensor-parallel ranks' rows, where each has its own, this rank's are so far on.
+  const std::int64_t first = mesh_.place().tp * rows * context_.random.sample_stride;
+  return Microbatch{task_.chain_input(parts_.trainer.collator->collate(samples, memory), memory),
+                    static_cast<std::uint32_t>(first)};
 }
 
 nn::LossScaler& MeshEngine::scaler() {
@@ -122,12 +195,20 @@ nn::LossScaler& MeshEngine::scaler() {
   return optimizer_->scaler();
 }
 
+std::optional<double> MeshEngine::pipeline_wait_seconds() const {
+  if (mesh_.shape().pp == 1) return std::nullopt;
+  return model_->pipeline_statistics().wait_seconds;
+}
+
 DataShare MeshEngine::data_share() const {
   const parallel::MeshPlace& place = mesh_.place();
   return {.count = mesh_.shape().rdp,
           .index = place.rdp,
           .devices = model_->batch_parts(),
-          .counts = place.pp == 0 && place.tp == 0};
+          .counts = place.pp == 0 && place.tp == 0,
+          .device = mesh_.shape().size() == mesh_.shape().rdp ? "rank"
+                    : model_->batch_parts() > 1               ? "data-parallel rank"
+                                                              : "replica"};
 }
 
 std::vector<std::string> MeshEngine::describe_layout() const {
@@ -138,13 +219,14 @@ std::vector<std::string> MeshEngine::describe_layout() const {
   for (const std::string& text :
        {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
     for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
+  if (!cut_by_.empty()) lines.push_back("stages: cut " + cut_by_);
   if (parts_.arguments.gradient_accumulation_steps > 1 || smp_.microbatches > 1)
     lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
                                 batches_at_a_time() * smp_.microbatches, smp_.microbatches,
                                 batches_at_a_time()));
   std::vector<std::string> notices = smp_.notices;
   for (std::string& idle :
-       parallel::find_idle_options(mesh_layout(parts_.arguments, smp_, shape.size(), 0)))
+       parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
     notices.push_back(std::move(idle));
   for (const std::string& notice : notices) lines.push_back("note: " + notice);
   return lines;
@@ -256,10 +338,12 @@ Engine::Write MeshEngine::snapshot(bool with_optimizer) {
   if (with_optimizer)
     for (HeldNumbers& moment : copied(moments(Which::written), host, stream))
       copy->push_back(std::move(moment));
-  return [copy, task = &task_, rank = mesh_.world().rank(),
-          ranks = mesh_.world().size()](const std::string& directory) {
+  return [copy, task = &task_, rank = mesh_.world().rank(), ranks = mesh_.world().size(),
+          partition = model_->partition(), units = model_->units()](const std::string& directory) {
     write_held(directory, rank, ranks, *copy);
-    if (rank == 0) task->save_setup(directory);
+    if (rank != 0) return;
+    task->save_setup(directory);
+    parallel::write_partition(directory + "/" + kPartitionFile, partition, units);
   };
 }
 

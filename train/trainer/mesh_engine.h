@@ -7,6 +7,9 @@
 // loss and no gradient.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "shoal/nn/autograd/context.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/smp_parameters.h"
@@ -25,10 +28,15 @@ class MeshEngine final : public Engine {
   std::vector<std::string> describe_layout() const override;
   std::vector<std::string> describe_gradients() const override;
   collectives::Communicator& beside() override { return mesh_.world(); }
+  void abort(const std::exception& why) noexcept override { mesh_.abort(why); }
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
   nn::LossScaler& scaler() override;
+  std::optional<parallel::ReducerStatistics> reduced() const override {
+    return model_->gradient_statistics();
+  }
+  std::optional<double> pipeline_wait_seconds() const override;
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }
@@ -41,6 +49,12 @@ class MeshEngine final : public Engine {
   void save_model(const std::string& directory) override;
 
  private:
+  // How the model is cut: as the checkpoint that is continued, or by what units take on the run's
+  // own samples.
+  void prepare_cut(parallel::ParallelOptions& options);
+  std::string kept_cut() const;  // "3,2,1" of that checkpoint, on every rank; empty: measure
+  std::optional<parallel::Microbatch> trace() const;  // none: nothing is trained
+  void build();
   // This rank's part of the batches, as many microbatches as the pipeline has.
   std::vector<parallel::Microbatch> cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const;
@@ -57,6 +71,7 @@ class MeshEngine final : public Engine {
   nn::StepStateMemory step_state_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
+  std::string cut_by_;                                         // how, for the log
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // from prepare_training() on
 };
 

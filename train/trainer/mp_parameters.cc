@@ -1,54 +1,81 @@
 #include "shoal/train/trainer/mp_parameters.h"
 
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
 namespace {
 
-// What was given and what is a default cannot be told apart: a default gives way.
-template <typename T>
-std::optional<T> unless(const T& value, const T& unset) {
-  return value == unset ? std::nullopt : std::optional<T>(value);
-}
-
-}  // namespace
-
-parallel::SmpParameters read_mp_parameters(const TrainingArguments& a, int ranks) {
+// Of the run's own options; nothing: not given, so that mp_parameters' word holds.
+parallel::RunValues run_values(const TrainingArguments& a) {
   static const TrainingArguments defaults;
-  parallel::RunValues run{.ranks = ranks, .training = a.do_train};
-  run.fp16 = unless(a.fp16, false);
-  run.bf16 = unless(a.bf16, false);
-  run.gradient_checkpointing = unless(a.gradient_checkpointing, false);
-  run.max_grad_norm = unless(a.max_grad_norm, defaults.max_grad_norm);
-  run.seed = unless(a.seed, defaults.seed);
-  run.backend = unless(a.ddp_backend, defaults.ddp_backend);
-  return parallel::parse_smp_parameters(a.mp_parameters, run);
+  const auto said = [&a](const char* name, const auto& value, const auto& unset) {
+    const bool is_given = value != unset || a.given.contains(name);
+    return is_given ? std::optional(value) : std::nullopt;
+  };
+  return {.training = a.do_train,
+          .fp16 = said("fp16", a.fp16, defaults.fp16),
+          .bf16 = said("bf16", a.bf16, defaults.bf16),
+          .gradient_checkpointing = said("gradient_checkpointing", a.gradient_checkpointing,
+                                         defaults.gradient_checkpointing),
+          .max_grad_norm = said("max_grad_norm", a.max_grad_norm, defaults.max_grad_norm),
+          .seed = said("seed", a.seed, defaults.seed),
+          .backend = a.ddp_backend.empty() ? std::nullopt : std::optional(a.ddp_backend)};
 }
 
-TrainingArguments with_mp_parameters(TrainingArguments a) {
-  if (a.mp_parameters.empty()) return a;
-  const parallel::SmpParameters smp = read_mp_parameters(a);
+void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.fp16 = smp.fp16.value_or(a.fp16);
   a.bf16 = smp.bf16.value_or(a.bf16);
   a.gradient_checkpointing = smp.checkpoint_group > 0;
   a.max_grad_norm = smp.max_grad_norm.value_or(a.max_grad_norm);
   a.seed = smp.seed.value_or(a.seed);
-  a.ddp_backend = smp.backend.value_or(a.ddp_backend);
-  if (smp.collectives.empty() || a.collectives.find(smp.collectives) != std::string::npos) return a;
-  if (a.collectives.starts_with('@'))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("mp_parameters ask for the rule {}, and collectives is the file {}",
-                            smp.collectives, a.collectives),
-                "put the rule into the file, or leave the parameter out");
-  a.collectives += (a.collectives.empty() ? "" : "#") + smp.collectives;
+  collectives::CommunicatorOptions how;
+  how.backend = a.ddp_backend;
+  how.collectives = a.collectives;
+  how = parallel::communicator_options(smp, how);
+  a.ddp_backend = how.backend;
+  a.collectives = how.collectives;
+}
+
+}  // namespace
+
+void note_given(const OptionSet& options, TrainingArguments& arguments) {
+  for (const char* name : {"fp16", "bf16", "gradient_checkpointing", "max_grad_norm", "seed"})
+    if (options.is_set(name)) arguments.given.insert(name);
+}
+
+TrainingArguments resolve_arguments(TrainingArguments a) {
+  if (a.model_parallel) return a;
+  std::string problems;
+  const auto collect = [&problems](const auto& check) {
+    try {
+      check();
+    } catch (const Error& problem) {
+      problems += (problems.empty() ? "" : "\n") + std::string(problem.what());
+    }
+  };
+  collect([&] { check_arguments(a); });
+  if (!a.mp_parameters.empty())
+    collect([&] {
+      auto smp = parallel::parse_smp_parameters(a.mp_parameters, run_values(a));
+      take(smp, a);
+      a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
+    });
+  if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
   return a;
 }
 
-parallel::LayoutRequest mesh_layout(const TrainingArguments& a,
-                                    const parallel::SmpParameters& parameters, int ranks,
-                                    std::int64_t length) {
+collectives::CommunicatorOptions communicator_options(const TrainingArguments& a) {
+  collectives::CommunicatorOptions how;
+  how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
+  how.collectives = a.collectives;
+  how.fixed_order = a.fixed_order;
+  return how;
+}
+
+parallel::LayoutRequest mesh_layout(const TrainingArguments& a, int ranks, std::int64_t length) {
   parallel::LayoutRequest request =
-      parallel::layout_request(parameters, ranks, a.per_device_train_batch_size, length);
+      parallel::layout_request(*a.model_parallel, ranks, a.per_device_train_batch_size, length);
   request.accumulated = static_cast<int>(a.gradient_accumulation_steps);
   return request;
 }

@@ -1,19 +1,28 @@
 // mp_parameters (SMP's `parameters`) beside the run's other options.
 #pragma once
 
+#include "shoal/collectives/communicator.h"
 #include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/train/trainer/arguments.h"
 
 namespace shoal {
 
-// Throws invalid_argument with every problem, one a line. `ranks` 0: not known yet.
-parallel::SmpParameters read_mp_parameters(const TrainingArguments& arguments, int ranks = 0);
-// `arguments` with what mp_parameters say of precision, clipping, seed, recomputation and
-// collectives. Where there are none, or no others than it has already, the same.
-TrainingArguments with_mp_parameters(TrainingArguments arguments);
-// What the run asks for, for check_layout(). `length`: positions of a sample; 0: not known.
-parallel::LayoutRequest mesh_layout(const TrainingArguments& arguments,
-                                    const parallel::SmpParameters& parameters, int ranks,
+// Notes which options that mp_parameters speak of too were given, that a value that happens to be
+// the default holds against them. After finish().
+void note_given(const OptionSet& options, TrainingArguments& arguments);
+
+// Checks arguments and reads mp_parameters: `arguments` with what these say of precision, clipping,
+// seed, recomputation and collectives, and with model_parallel. Those that were resolved before
+// come back as they are. Throws with every problem, one a line.
+TrainingArguments resolve_arguments(TrainingArguments arguments);
+
+// How a run's communicator is to be made: ddp_backend (else SHOAL_BACKEND), rules, fixed order. Of
+// resolved arguments.
+collectives::CommunicatorOptions communicator_options(const TrainingArguments& arguments);
+
+// What a run with model_parallel asks for, for check_layout(). `length`: positions of a sample; 0:
+// not known.
+parallel::LayoutRequest mesh_layout(const TrainingArguments& arguments, int ranks,
                                     std::int64_t length);
 
 }  // namespace shoal

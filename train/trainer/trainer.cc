@@ -21,13 +21,26 @@ using collectives::ReduceOp;
 
 Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
     : args(arguments), parts(trainer_parts) {
-  check_arguments(args);
-  args = with_mp_parameters(args);
-  engine = make_engine({args, parts, [this](const std::string& line) { say(line); }});
+  args = resolve_arguments(args);
+  check_communicator();
+  engine =
+      make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
   share = engine->data_share();
   state.seed = static_cast<std::uint64_t>(args.seed);
   state.data_seed = static_cast<std::uint64_t>(args.order_seed());
   state.train_batch_size = args.per_device_train_batch_size;
+}
+
+// The Trainer is given it; what it was to be like is in the arguments.
+void Trainer::Impl::check_communicator() const {
+  const std::string& asked = args.ddp_backend;
+  const std::string there = parts.communicator->backend();
+  if (asked.empty() || ranks() == 1 || asked == there) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("ddp_backend (mp_parameters' ddp_dist_backend) is {}, but the Trainer's "
+                          "communicator is {}",
+                          asked, there),
+              "make it with communicator_options(resolve_arguments(arguments))");
 }
 
 void Trainer::Impl::sum(std::int64_t* values, std::int64_t count) {
@@ -47,10 +60,9 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
   if (args.dataloader_drop_last && samples < together())
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("the training set has {} samples, fewer than one batch of {} x {} ranks "
-                    "= {}, and dataloader_drop_last leaves nothing",
-                    samples, args.per_device_train_batch_size, share.count * share.devices,
-                    together()),
+        fmt::format("the training set has {} samples, fewer than one batch of {} x {} = {}, and "
+                    "dataloader_drop_last leaves nothing",
+                    samples, args.per_device_train_batch_size, share.text(), together()),
         "use a smaller batch or block_size, or more text");
   auto sampler = std::make_unique<DistributedSampler>(
       samples, DistributedSamplerOptions{.ranks = share.count,
@@ -67,8 +79,8 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
 
 void Trainer::Impl::prepare_training() {
   if (plan) return;
+  loader = make_train_loader();  // what it refuses, it refuses before gradients take memory
   engine->prepare_training();
-  loader = make_train_loader();
   plan = plan_steps(args, loader->batches(), share.count * share.devices);
   schedule.emplace(args.lr_scheduler_type, args.learning_rate, plan->warmup_steps,
                    plan->total_steps, args.lr_scheduler_kwargs);
@@ -208,6 +220,12 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
       record["exposed_communication_seconds"] =
           reduced.exposed_seconds / static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
       record["hidden_communication_share"] = reduced.hidden_share();
+      if (const auto waited = engine->pipeline_wait_seconds()) {
+        record["pipeline_wait_seconds"] =
+            (*waited - waited_when_logged) /
+            static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
+        waited_when_logged = *waited;
+      }
     }
   }
   metrics_file->write(record);
@@ -325,9 +343,15 @@ Trainer::Trainer(const TrainingArguments& arguments, const TrainerParts& parts)
     : impl_(std::make_unique<Impl>(arguments, parts)) {}
 Trainer::~Trainer() = default;
 
-TrainResult Trainer::train() { return impl_->train(); }
-nlohmann::ordered_json Trainer::evaluate() { return impl_->evaluate(); }
-void Trainer::save_model(const std::string& directory) { impl_->save_model(directory); }
+TrainResult Trainer::train() {
+  return impl_->guarded([this] { return impl_->train(); });
+}
+nlohmann::ordered_json Trainer::evaluate() {
+  return impl_->guarded([this] { return impl_->evaluate(); });
+}
+void Trainer::save_model(const std::string& directory) {
+  impl_->guarded([&] { impl_->save_model(directory); });
+}
 const TrainerState& Trainer::state() const { return impl_->state; }
 
 std::int64_t Trainer::total_steps() const { return impl_->plan ? impl_->plan->total_steps : 0; }
@@ -340,10 +364,9 @@ std::int64_t Trainer::parameter_count() const {
 }
 
 std::vector<std::string> Trainer::header() const {
-  impl_->prepare_training();
+  impl_->guarded([this] { impl_->prepare_training(); });
   const TrainingArguments& a = impl_->args;
   const StepPlan& plan = *impl_->plan;
-  const int devices = impl_->share.count * impl_->share.devices;
   std::vector<std::string> lines;
   const auto append = [&lines](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
@@ -354,10 +377,9 @@ std::vector<std::string> Trainer::header() const {
                               : a.fp16 ? "f16 with f32 masters"
                                        : "f32"));
   append(impl_->engine->describe_layout());
-  lines.push_back(
-      fmt::format("global batch: {} samples = {} per device x {} rank{} x {} accumulated",
-                  plan.global_batch, a.per_device_train_batch_size, devices,
-                  devices == 1 ? "" : "s", a.gradient_accumulation_steps));
+  lines.push_back(fmt::format("global batch: {} samples = {} per device x {} x {} accumulated",
+                              plan.global_batch, a.per_device_train_batch_size, impl_->share.text(),
+                              a.gradient_accumulation_steps));
   lines.push_back(fmt::format("steps: {} = {:.4g} epochs x {} updates ({} samples an epoch)",
                               format_count(plan.total_steps), plan.epochs,
                               format_count(plan.updates_per_epoch),

@@ -31,6 +31,10 @@
 
 namespace shoal {
 
+namespace parallel {
+class TensorParallelRegistry;
+}
+
 // What a Trainer works with; all of it outlives the Trainer.
 struct TrainerParts {
   Task* task = nullptr;  // its module need not have values yet
@@ -40,7 +44,11 @@ struct TrainerParts {
   MemoryResource* host_memory = nullptr;
   // Below `memory` and what the kernels take scratch from; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
+  // As communicator_options() of resolved arguments says (mp_parameters.h): of what stands there,
+  // another backend is refused.
   collectives::Communicator* communicator = nullptr;
+  // How tensor parallelism cuts modules, a user's own kinds among them; null: its defaults().
+  const parallel::TensorParallelRegistry* tensor_parallel = nullptr;
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;  // eval: optional
   std::shared_ptr<const Collator> collator;
   // A directory whose weights training starts from; empty: initialised from the seed.

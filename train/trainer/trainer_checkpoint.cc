@@ -21,6 +21,11 @@ bool begins_anew(const std::string& resume_from_checkpoint) {
   return asked.empty() || asked == "false" || asked == "False" || asked == "0";
 }
 
+bool wants_newest(const std::string& resume_from_checkpoint) {
+  const std::string& asked = resume_from_checkpoint;
+  return asked == "true" || asked == "True" || asked == "1";
+}
+
 }  // namespace
 
 void check_output_directory(const TrainingArguments& arguments) {
@@ -81,31 +86,47 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
     finish_writing();
   }
   const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
-  Unfinished now{nullptr, std::make_shared<std::atomic<bool>>(false), keep};
+  Unfinished now{nullptr, std::make_shared<SealedFile>(),
+                 std::make_shared<std::atomic<bool>>(false), keep};
   if (is_main())
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
   if (ranks() > 1) parts.communicator->barrier()->wait();  // the directory is there
-  writer->submit([write = engine->snapshot(!args.save_only_model), written = now.written,
+  writer->submit([write = engine->snapshot(!args.save_only_model), part = now.part,
+                  written = now.written, name = shard_name(parts.communicator->rank(), ranks()),
                   directory = unfinished_checkpoint_path(args.output_dir, state.global_step, 0),
                   text = is_main() ? text_of(state) : std::string(), step = state.global_step,
                   tracer = parts.tracer] {
     const TraceSpan writing(tracer, "checkpoint", "write", step);
     write(directory);
     if (!text.empty()) write_file_atomically(directory + "/" + kStateFile, text);
+    *part = seal_file(directory, name);
     *written = true;
   });
   unfinished = std::move(now);
 }
 
 void Trainer::Impl::complete() {
+  // Rank 0 marks the checkpoint with the checksums of those who wrote.
+  const auto all = static_cast<std::size_t>(ranks());
+  const auto own = static_cast<std::size_t>(parts.communicator->rank());
+  std::vector<std::int64_t> numbers(5 * all, 0);
+  numbers[5 * own] = unfinished->part->bytes;
+  std::ranges::copy(unfinished->part->sha256, numbers.data() + 5 * own + 1);
+  sum(numbers.data(), std::ssize(numbers));
+  std::vector<SealedFile> sealed;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto* const of_rank = numbers.data() + 5 * rank;
+    sealed.push_back({shard_name(rank, ranks()), of_rank[0], {}});
+    std::copy_n(of_rank + 1, 4, sealed.back().sha256.begin());
+  }
   if (is_main())
-    writer->submit([transaction = unfinished->transaction, keep = unfinished->keep,
+    writer->submit([sealed, transaction = unfinished->transaction, keep = unfinished->keep,
                     output_dir = args.output_dir, limit = args.save_total_limit,
                     tracer = parts.tracer] {
       const TraceSpan writing(tracer, "checkpoint", "complete");
       ShardedCheckpoint::open(transaction->directory());  // each element is there, once
-      transaction->commit();
+      transaction->commit(sealed);
       if (limit) rotate_checkpoints(output_dir, *limit, keep);
     });
   unfinished.reset();
@@ -134,49 +155,86 @@ void Trainer::Impl::save_model(const std::string& directory) {
   if (ranks() > 1) parts.communicator->barrier()->wait();
 }
 
+std::string Trainer::Impl::will_continue() const {
+  const std::string& asked = args.resume_from_checkpoint;
+  if (!is_main() || !args.do_train || begins_anew(asked)) return {};
+  if (!wants_newest(asked)) return asked;
+  auto all = list_checkpoints(args.output_dir);  // resume() reads the bytes, all ranks together
+  while (!all.empty() && checkpoint_problem(all.back().path, false)) all.pop_back();
+  return all.empty() ? std::string() : all.back().path;
+}
+
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   const std::string& asked = args.resume_from_checkpoint;
-  const bool newest = asked == "true" || asked == "True" || asked == "1";
+  if (wants_newest(asked)) return newest_to_resume();
   if (begins_anew(asked)) {
     check_output_directory(args);
+    agree_on_step(-1);  // and everybody has looked
     return std::nullopt;
   }
-  if (!newest) {
-    if (const auto problem = checkpoint_problem(asked, true))
-      throw_error(ErrorCode::corrupt_data, "cannot resume from {}: {}", asked, *problem);
-    return asked;
+  if (const auto problem = problem_of(asked))
+    refuse({ErrorCode::corrupt_data, fmt::format("cannot resume from {}: {}", asked, *problem),
+            "--resume_from_checkpoint true takes the newest that is whole"});
+  agree_on_step(read_trainer_state(asked).global_step);
+  return asked;
+}
+
+std::optional<std::string> Trainer::Impl::newest_to_resume() {
+  if (is_main()) restore_replaced_checkpoints(args.output_dir);
+  agree_on_step(0);  // nobody looks before
+  auto all = list_checkpoints(args.output_dir);
+  for (; !all.empty(); all.pop_back()) {
+    agree_on_step(all.back().step);
+    const auto problem = problem_of(all.back().path);
+    if (!problem) return all.back().path;
+    say(fmt::format("warning: {} is passed over: {}", all.back().path, *problem));
   }
-  const auto found =
-      newest_checkpoint(args.output_dir, [&](const std::string& path, const std::string& reason) {
-        say(fmt::format("warning: {} is passed over: {}", path, reason));
-      });
-  if (found) return found->path;
+  agree_on_step(-1);
   say(fmt::format("no complete checkpoint in {}: training begins at step 0", args.output_dir));
   return std::nullopt;
 }
 
+// Every rank reads its share of the bytes; what one finds, all are told.
+std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint) {
+  const int rank = parts.communicator->rank();
+  const auto own = checkpoint_problem(checkpoint, true, {rank, ranks()});
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(ranks()), 0);
+  if (own) lengths[static_cast<std::size_t>(rank)] = std::ssize(*own);
+  sum(lengths.data(), ranks());
+  const auto first = std::ranges::find_if(lengths, [](auto length) { return length > 0; });
+  if (first == lengths.end()) return std::nullopt;
+  std::vector<std::int64_t> letters(static_cast<std::size_t>(*first), 0);
+  if (first - lengths.begin() == rank) std::ranges::copy(*own, letters.begin());
+  sum(letters.data(), *first);
+  std::string problem;
+  for (const std::int64_t letter : letters) problem += static_cast<char>(letter);
+  return problem;
+}
+
 // Ranks that look at different directories would train different models.
-void Trainer::Impl::agree_on_resuming(const std::optional<std::string>& path) {
-  if (ranks() == 1) return;
+void Trainer::Impl::agree_on_step(std::int64_t step) {
   std::vector<std::int64_t> steps(static_cast<std::size_t>(ranks()), 0);
-  const auto own = static_cast<std::size_t>(parts.communicator->rank());
-  steps[own] = path ? read_trainer_state(*path).global_step : -1;
+  steps[static_cast<std::size_t>(parts.communicator->rank())] = step;
   sum(steps.data(), ranks());
-  const auto text = [](std::int64_t step) {
-    return step < 0 ? std::string("no checkpoint") : fmt::format("step {}", step);
+  const auto text = [](std::int64_t of) {
+    return of < 0 ? std::string("no checkpoint") : fmt::format("step {}", of);
   };
   for (std::size_t rank = 1; rank < steps.size(); ++rank)
     if (steps[rank] != steps[0])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rank 0 would resume from {}, but rank {} from {}", text(steps[0]),
-                              rank, text(steps[rank])),
-                  "output_dir must be on a file system that every rank sees");
+      refuse({ErrorCode::invalid_argument,
+              fmt::format("rank 0 would resume from {}, but rank {} from {}", text(steps[0]), rank,
+                          text(steps[rank])),
+              "output_dir must be on a file system that every rank sees"});
+}
+
+void Trainer::Impl::refuse(const Error& error) const {
+  if (is_main()) throw Error(error);
+  throw Error(ErrorCode::aborted, error.what());
 }
 
 bool Trainer::Impl::resume() {
   if (state.global_step > 0) return true;  // train() called again
   const auto path = checkpoint_to_resume();
-  agree_on_resuming(path);  // and everybody has looked
   if (!path) {
     // A later resume must not find a step of the run that was to be overwritten.
     if (is_main() && args.overwrite_output_dir)
@@ -250,8 +308,10 @@ void Trainer::Impl::load_best_model() {
   if (!state.best_model_checkpoint) return;
   if (ranks() > 1) parts.communicator->barrier()->wait();  // rank 0's writer has finished
   const std::string& path = *state.best_model_checkpoint;
-  if (const auto problem = checkpoint_problem(path, true))
-    throw_error(ErrorCode::corrupt_data, "cannot load the best model from {}: {}", path, *problem);
+  if (const auto problem = problem_of(path))
+    refuse({ErrorCode::corrupt_data,
+            fmt::format("cannot load the best model from {}: {}", path, *problem),
+            "the model of the last step is in the newest checkpoint"});
   engine->load_weights(path);
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));

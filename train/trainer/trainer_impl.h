@@ -11,6 +11,7 @@
 
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/trace/json_lines.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
@@ -38,13 +39,15 @@ struct Trainer::Impl {
   // A checkpoint in parts that is not complete yet: on all ranks or none.
   struct Unfinished {
     std::shared_ptr<CheckpointTransaction> transaction;  // rank 0
-    std::shared_ptr<std::atomic<bool>> written;          // this rank's part is there
+    std::shared_ptr<SealedFile> part;                    // this rank's, once it is written
+    std::shared_ptr<std::atomic<bool>> written;
     std::vector<std::string> keep;
   };
   std::optional<Unfinished> unfinished;
   std::string last_checkpoint;  // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;
+  double waited_when_logged = 0;
   bool warned_not_finite = false;
   Clock::time_point train_began{};
 
@@ -59,11 +62,22 @@ struct Trainer::Impl {
   void say(const std::string& line) {
     each_callback([&](TrainerCallback& c) { c.on_message(line); });
   }
+  // work(); where it throws on this rank, the others' waits end too.
+  template <typename Work>
+  decltype(auto) guarded(Work&& work) {
+    try {
+      return work();
+    } catch (const std::exception& why) {
+      engine->abort(why);
+      throw;
+    }
+  }
   // In place, over all ranks; blocks.
   void sum(std::int64_t* values, std::int64_t count);
   void sum(double* values, std::int64_t count);
 
   // trainer.cc
+  void check_communicator() const;
   std::unique_ptr<Loader> make_train_loader();
   void prepare_training();
   TrainResult train();
@@ -97,8 +111,13 @@ struct Trainer::Impl {
   void complete();        // every part is there: rank 0 marks the checkpoint, on its writer
   void finish_writing();  // waits for this rank's writer; then every part is there
   bool resume();          // true: continued from a checkpoint
+  std::string will_continue() const;  // that checkpoint, not yet checked, on rank 0; or empty
   std::optional<std::string> checkpoint_to_resume();
-  void agree_on_resuming(const std::optional<std::string>& path);
+  std::optional<std::string> newest_to_resume();
+  void agree_on_step(std::int64_t step);  // -1: no checkpoint
+  // What every rank has found alike: rank 0 says it, the others end without a word.
+  [[noreturn]] void refuse(const Error& error) const;
+  std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
   void load_checkpoint(const std::string& directory);
   void load_best_model();
   void save_model(const std::string& directory);

@@ -121,6 +121,74 @@ TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
 }
 
+// A writer that died between its renames, and one that died before it wrote the marker.
+TEST(CheckpointDirectory, WhatADeadWriterWasReplacingComesBack) {
+  const TemporaryDirectory output;
+  for (const bool renamed : {false, true}) {
+    save(output.path(), 1, "old");
+    fs::rename(output / "checkpoint-1", output / "tmp-checkpoint-1.0.replaced");
+    if (renamed) fs::create_directory(output / "checkpoint-1");
+    restore_replaced_checkpoints(output.path());
+    EXPECT_EQ(checkpoint_problem(output / "checkpoint-1", true), std::nullopt);
+    EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
+  }
+  // But not in the place of a whole one, nor one that was not whole itself.
+  save(output.path(), 1, "newer!");
+  save(output / "other", 1, "old");
+  fs::rename(output / "other/checkpoint-1", output / "tmp-checkpoint-1.0.replaced");
+  fs::create_directory(output / "tmp-checkpoint-2.0.replaced");
+  restore_replaced_checkpoints(output.path());
+  EXPECT_EQ(fs::file_size(output / "checkpoint-1/model.bin"), 6U);
+  EXPECT_FALSE(fs::exists(output / "checkpoint-2"));
+}
+
+// Several readers read each byte once, and each of them knows of every file's size.
+TEST(CheckpointDirectory, ReadersShareTheBytes) {
+  const TemporaryDirectory output;
+  CheckpointTransaction transaction(output.path(), 1, 0);
+  for (int i = 0; i < 5; ++i)
+    write_file_atomically(transaction.directory() + fmt::format("/part-{}", i),
+                          std::string(static_cast<std::size_t>(10 + i), 'x'));
+  const std::string path = transaction.commit();
+  for (const int readers : {1, 2, 3, 7})
+    for (int spoilt = 0; spoilt < 5; ++spoilt) {
+      const std::string file = path + fmt::format("/part-{}", spoilt);
+      std::ofstream(file) << std::string(static_cast<std::size_t>(10 + spoilt), 'y');
+      int saw = 0;
+      for (int reader = 0; reader < readers; ++reader)
+        if (const auto problem = checkpoint_problem(path, true, {reader, readers})) {
+          EXPECT_THAT(*problem, HasSubstr(fmt::format("part-{} does not match", spoilt)));
+          ++saw;
+        }
+      EXPECT_EQ(saw, 1) << readers << " readers";
+      std::ofstream(file) << std::string(static_cast<std::size_t>(10 + spoilt), 'x');
+    }
+  fs::resize_file(path + "/part-3", 1);
+  for (int reader = 0; reader < 3; ++reader)
+    EXPECT_TRUE(checkpoint_problem(path, true, {reader, 3}));
+}
+
+// What a writer has sealed is taken on its word, but for what can be seen.
+TEST(CheckpointDirectory, SealedFilesAreNotReadAgain) {
+  const TemporaryDirectory output;
+  const auto commit = [&](const std::string& later) {
+    CheckpointTransaction transaction(output.path(), 1, 0);
+    write_file_atomically(transaction.directory() + "/part", "abc");
+    const SealedFile sealed = seal_file(transaction.directory(), "part");
+    EXPECT_EQ(sealed.bytes, 3);
+    EXPECT_EQ(to_hex(sealed.sha256),
+              "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    fs::remove(transaction.directory() + "/part");
+    if (!later.empty()) write_file_atomically(transaction.directory() + "/part", later);
+    return transaction.commit(std::vector{sealed});
+  };
+  EXPECT_THAT(error_of([&] { commit("ab"); }), HasSubstr("has 2 bytes, and 3 for the rank"));
+  EXPECT_THAT(error_of([&] { commit(""); }), HasSubstr("part, which its rank has written, is not"));
+  EXPECT_THAT(names(output.path()), IsEmpty());
+  EXPECT_EQ(checkpoint_problem(commit("abc"), true), std::nullopt);
+  EXPECT_THAT(checkpoint_problem(commit("abd"), true).value_or(""), HasSubstr("checksum"));
+}
+
 TEST(CheckpointDirectory, RotatesButKeepsTheBestAndTheNewest) {
   const TemporaryDirectory output;
   for (int step = 1; step <= 5; ++step) save(output.path(), step);

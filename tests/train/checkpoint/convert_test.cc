@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <numeric>
 
 #include "support/error_text.h"
@@ -99,7 +100,7 @@ void write_parts(const std::string& directory, int ranks) {
       parts.push_back({held, ConstView(nullptr, {held.count()}, DType::f32)});
     }
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].data.data = kept[i].data();
-    write_shard(directory, rank, ranks, parts);
+    write_shard(directory, rank, ranks, parts, "step 12");
   }
 }
 
@@ -211,6 +212,29 @@ TEST(Convert, WeightsInAnotherDtype) {
   EXPECT_THAT(light.carried, Not(Contains("trainer_state.json")));
   EXPECT_FALSE(fs::exists(directory / "weights/optimizer.safetensors"));
   EXPECT_EQ(inspect(directory / "weights").kind, CheckpointKind::huggingface);
+}
+
+TEST(Convert, NumbersThatWouldBecomeInfiniteAreRefused) {
+  const TemporaryDirectory directory;
+  write_setup(directory / "model", false);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> large{1e5f, 1, -7e4f, infinity}, fits{65504, -65504, infinity, 0};
+  write_safetensors(directory / "model/model.safetensors",
+                    {{"large", ConstView(large.data(), {4}, DType::f32)},
+                     {"fits", ConstView(fits.data(), {4}, DType::f32)}});
+  for (const int shards : {0, 3}) {
+    EXPECT_THAT(error_text([&] {
+                  convert(directory / "model", directory / "half",
+                          {.shards = shards, .dtype = DType::f16});
+                }),
+                AllOf(HasSubstr("1 tensors of"),
+                      HasSubstr("infinite in f16: large (2 of its "
+                                "numbers, up to 1e+05)"),
+                      HasSubstr("--dtype bf16")));
+    EXPECT_FALSE(fs::exists(directory / "half"));
+  }
+  convert(directory / "model", directory / "bf16", {.dtype = DType::bf16});
+  EXPECT_EQ(numbers_in(directory / "bf16", {"large", {4}})[3], infinity) << "it was before";
 }
 
 TEST(Convert, LargeModelsAreSeveralFiles) {

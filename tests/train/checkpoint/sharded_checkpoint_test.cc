@@ -9,11 +9,14 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/train/checkpoint/inspect.h"
+
 namespace shoal {
 namespace {
 
 using test::error_text;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
@@ -90,8 +93,9 @@ std::vector<float> numbers_of(const HeldTensor& held) {
   return numbers;
 }
 
-void save(const Layout& layout, const std::string& directory) {
-  for (std::size_t rank = 0; rank < layout.size(); ++rank) {
+void save(const Layout& layout, const std::string& directory, const std::string& name = "step 1",
+          std::size_t first_rank = 0) {
+  for (std::size_t rank = first_rank; rank < layout.size(); ++rank) {
     std::vector<std::vector<float>> numbers;
     std::vector<std::vector<bfloat16>> halves;
     std::vector<HeldData> tensors;
@@ -102,7 +106,7 @@ void save(const Layout& layout, const std::string& directory) {
                                                   : halves.back().data();
       tensors.push_back({held, ConstView(data, {held.count()}, held.dtype)});
     }
-    write_shard(directory, static_cast<int>(rank), static_cast<int>(layout.size()), tensors);
+    write_shard(directory, static_cast<int>(rank), static_cast<int>(layout.size()), tensors, name);
   }
 }
 
@@ -176,6 +180,21 @@ TEST(ShardedCheckpoint, NamesWhatIsMissing) {
               HasSubstr("elements [0, 54) are in two parts"));
   std::filesystem::rename(path + "/aside", path + "/" + shard_name(1, 4));
   EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(path); }), AllOf(HasSubstr("two saves")));
+}
+
+TEST(ShardedCheckpoint, AMixtureOfTwoSavesIsRefused) {
+  const TemporaryDirectory directory;
+  const Layout layout = layouts(DType::f32)[2].second;
+  save(layout, directory.path());
+  save(layout, directory.path(), "step 2", 1);  // as if rank 0 had died before it wrote
+  const auto says = AllOf(HasSubstr(shard_name(1, 3) + " is of the save 'step 2'"),
+                          HasSubstr(shard_name(0, 3) + " of 'step 1'"));
+  EXPECT_THAT(error_text([&] { ShardedCheckpoint::open(directory.path()); }), says);
+  EXPECT_THAT(inspect_checkpoint(directory.path(), false).problems, Contains(says));
+  save(layout, directory.path(), "step 2");
+  EXPECT_EQ(ShardedCheckpoint::open(directory.path()).shards(), 3);
+  EXPECT_THAT(error_text([&] { write_shard(directory.path(), 2, 2, {}, "step 3"); }),
+              HasSubstr("a shard of rank 2 of 2"));
 }
 
 TEST(ShardedCheckpoint, SaysWhyADirectoryCannotBeListed) {

@@ -1,5 +1,6 @@
 #include "shoal/train/trainer/arguments.h"
 
+#include "support/error_text.h"
 #include <gmock/gmock.h>
 
 #include "shoal/runtime/base/error.h"
@@ -8,6 +9,8 @@
 namespace shoal {
 namespace {
 
+using test::error_text;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct Parsed {
@@ -29,7 +32,8 @@ Parsed parse(const nlohmann::json& file, const std::vector<std::string>& line = 
   options.add_arguments(line);
   options.finish();
   refused.check(options);
-  check_arguments(parsed.training);
+  note_given(options, parsed.training);
+  parsed.training = resolve_arguments(parsed.training);
   parsed.notices = options.notices();
   return parsed;
 }
@@ -115,14 +119,58 @@ TEST(Arguments, MpParametersAndTheRunsOptionsAgreeOrAreRefused) {
   TrainingArguments arguments;
   arguments.bf16 = true;
   arguments.mp_parameters = {{"pipeline_parallel_degree", 2}, {"bf16", true}, {"random_seed", 7}};
-  EXPECT_EQ(with_mp_parameters(arguments).seed, 7);
+  EXPECT_EQ(resolve_arguments(arguments).seed, 7);
   arguments.mp_parameters["bf16"] = false;
-  try {
-    check_arguments(arguments);
-    ADD_FAILURE() << "bf16 twice";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("bf16 is false in mp_parameters and bf16 is true"));
-  }
+  arguments.max_steps = 0;
+  EXPECT_THAT(error_text([&] { resolve_arguments(arguments); }),
+              AllOf(HasSubstr("max_steps is 0"),
+                    HasSubstr("bf16 is false in mp_parameters and bf16 is true")));
+}
+
+// What was given holds, even where it is the default.
+TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
+  const nlohmann::json parameters = {{"sharded_data_parallel_degree", 2},
+                                     {"sdp_gradient_clipping", 0.5},
+                                     {"random_seed", 7},
+                                     {"bf16", true},
+                                     {"activation_checkpointing", "each"}};
+  const TrainingArguments taken = parse({{"mp_parameters", parameters}}).training;
+  EXPECT_EQ(taken.max_grad_norm, 0.5);
+  EXPECT_EQ(taken.seed, 7);
+  EXPECT_TRUE(taken.bf16 && taken.gradient_checkpointing);
+  const auto refused = [&](const char* name, const char* value) {
+    return refusal({{"mp_parameters", parameters}}, {std::string("--") + name, value});
+  };
+  EXPECT_THAT(refused("max_grad_norm", "1.0"),
+              HasSubstr("sdp_gradient_clipping is 0.5 in mp_parameters and max_grad_norm is 1 in"));
+  EXPECT_THAT(refused("seed", "42"), HasSubstr("seed is 42"));
+  EXPECT_THAT(refused("bf16", "false"), HasSubstr("bf16 is false"));
+  EXPECT_THAT(refused("gradient_checkpointing", "false"), HasSubstr("must agree"));
+  EXPECT_EQ(refused("max_grad_norm", "0.5"), "accepted");
+  EXPECT_EQ(refused("fp16", "false"), "accepted");
+}
+
+TEST(Arguments, MpParametersAreReadOnce) {
+  TrainingArguments arguments;
+  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}};
+  arguments = resolve_arguments(arguments);
+  ASSERT_TRUE(arguments.model_parallel);
+  arguments.mp_parameters = {{"no such key", 2}};
+  EXPECT_EQ(resolve_arguments(arguments).model_parallel, arguments.model_parallel);
+  EXPECT_EQ(mesh_layout(arguments, 4, 16).pipeline, 2);
+}
+
+TEST(Arguments, SayHowTheCommunicatorIsMade) {
+  TrainingArguments arguments;
+  arguments.fixed_order = true;
+  arguments.mp_parameters = {{"ddp", true},
+                             {"ddp_dist_backend", "nccl"},
+                             {"sharded_data_parallel_degree", 2},
+                             {"sdp_hierarchical_allgather", false}};
+  const auto how = communicator_options(resolve_arguments(arguments));
+  EXPECT_EQ(how.backend, "nccl");
+  EXPECT_EQ(how.collectives, "all_gather:^hierarchical");
+  EXPECT_TRUE(how.fixed_order);
 }
 
 TEST(Arguments, ContradictionsShowBothValues) {

@@ -8,8 +8,6 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 
-#include "shoal/train/tasks/causal_lm.h"
-
 namespace shoal::test {
 namespace {
 
@@ -76,6 +74,7 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     parts.initial_weights = options.initial_weights;
     parts.callbacks = {&recorder};
     parts.stop_signal = world.rank == options.ranks - 1 ? &signal : &never;
+    if (options.prepare) options.prepare(task, parts);
     Trainer trainer(options.arguments_of ? options.arguments_of(world.rank) : arguments, parts);
     if (options.header) {
       const std::vector<std::string> lines = trainer.header();

@@ -8,6 +8,7 @@
 
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal::test {
@@ -54,8 +55,9 @@ struct RunOptions {
   std::int64_t fail_after = -1;  // the last rank throws
   nn::Gpt2Config config = toy_config();
   bool header = false;
-  std::string save_model_to = {}, initial_weights = {};          // directories; empty: none
-  std::function<TrainingArguments(int rank)> arguments_of = {};  // empty: the same on each
+  std::string save_model_to = {}, initial_weights = {};            // directories; empty: none
+  std::function<TrainingArguments(int rank)> arguments_of = {};    // empty: the same on each
+  std::function<void(CausalLmTask&, TrainerParts&)> prepare = {};  // before the Trainer is made
 };
 
 // Trains; the outcome is rank 0's. Throws what a rank threw.

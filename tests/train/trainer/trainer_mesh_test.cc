@@ -2,11 +2,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/layers/layers.h"
+#include "shoal/parallel/tensor/linear.h"
+#include "shoal/parallel/tensor/replace.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 
 namespace shoal {
@@ -21,6 +25,7 @@ using test::RunOptions;
 using test::toy_arguments;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::TemporaryDirectory;
 
 constexpr std::int64_t kGlobalBatch = 8;
@@ -171,10 +176,155 @@ TEST(TrainerMesh, SaysHowRanksShareTheWork) {
   options.header = true;
   const auto outcome =
       run_on({.rdp = 2, .pp = 2, .microbatches = 2}, arguments_for(output.path(), 1), options);
-  EXPECT_THAT(outcome.header,
-              AllOf(HasSubstr("layout: 4 ranks = rdp 2 x pp 2 x tp 1"), HasSubstr("embeddings"),
-                    HasSubstr("global batch: 8 samples = 4 per device x 2 ranks x 1 accumulated"),
-                    HasSubstr("microbatches: 2 a step")));
+  EXPECT_THAT(
+      outcome.header,
+      AllOf(HasSubstr("layout: 4 ranks = rdp 2 x pp 2 x tp 1"), HasSubstr("embeddings"),
+            HasSubstr("global batch: 8 samples = 4 per device x 2 replicas x 1 accumulated"),
+            HasSubstr("microbatches: 2 a step")));
+}
+
+TEST(TrainerMesh, SaysWhatRanksWaitedFor) {
+  const TemporaryDirectory output;
+  for (const Layout& layout :
+       {Layout{.rdp = 2, .pp = 2, .microbatches = 2},
+        Layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded}}) {
+    SCOPED_TRACE(layout.text());
+    run_on(layout, arguments_for(output / "run", 7), {});
+    std::ifstream file(output / "run/metrics.jsonl");
+    std::string line;
+    ASSERT_TRUE(std::getline(file, line));
+    const auto record = nlohmann::json::parse(line);
+    EXPECT_GT(record.at("exposed_communication_seconds").get<double>(), 0);
+    EXPECT_GT(record.at("pipeline_wait_seconds").get<double>(), 0);
+    EXPECT_LT(record.at("pipeline_wait_seconds").get<double>(), record.at("elapsed").get<double>());
+    EXPECT_GE(record.at("hidden_communication_share").get<double>(), 0);
+    EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
+  }
+}
+
+// Outside the model too: a callback, a file.
+TEST(TrainerMesh, ARankThatFailsEndsTheOthers) {
+  const TemporaryDirectory output;
+  for (const bool on_mesh : {true, false}) {
+    auto arguments = arguments_for(output.path(), 50);
+    const Layout layout{
+        .rdp = on_mesh ? 1 : 4, .pp = on_mesh ? 2 : 1, .tp = on_mesh ? 2 : 1, .on_mesh = on_mesh};
+    layout.apply(arguments);
+    RunOptions options{.ranks = 4, .fail_after = 2};
+    options.config = config();
+    const auto errors = errors_of(arguments, options);
+    EXPECT_THAT(errors.back(), HasSubstr("the test's own failure"));
+    for (std::size_t rank = 0; rank < 3; ++rank)
+      EXPECT_THAT(errors[rank], ::testing::StartsWith("rank 3 aborted: the test's own failure"));
+  }
+}
+
+// Units are measured on the run's own samples; what they took decides the cut, is shown, and is
+// kept: a continued run is cut as before, whatever units take today.
+TEST(TrainerMesh, IsCutByWhatUnitsTakeAndGoesOnWithTheSameCut) {
+  const TemporaryDirectory output;
+  RunOptions options;
+  options.header = true;
+  auto arguments = arguments_for(output.path(), 2);
+  arguments.save_strategy = Interval::steps;
+  const Layout layout{.pp = 2, .microbatches = 2};
+  const auto measured = run_on(layout, arguments, options);
+  EXPECT_THAT(measured.header,
+              AllOf(HasSubstr("a microbatch takes embeddings 0."), HasSubstr("h.0 to h.1 "),
+                    HasSubstr("stages: cut by measured memory and time, memory_weight 0.8")));
+
+  arguments.overwrite_output_dir = true;
+  run_on({.pp = 2, .microbatches = 2, .more = {{"manual_partition", {1, 3}}}}, arguments, {});
+  arguments.overwrite_output_dir = false;
+  arguments.max_steps = 3;
+  arguments.resume_from_checkpoint = "true";
+  const auto resumed = run_on(layout, arguments, options);
+  EXPECT_THAT(resumed.header,
+              AllOf(HasSubstr("h.0 to head"), HasSubstr("stages: cut as in the checkpoint")));
+  // Other stages: anew, and said.
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  arguments.save_strategy = Interval::no;
+  const auto other = run_on({.pp = 4, .microbatches = 2}, arguments, options);
+  EXPECT_THAT(other.header, HasSubstr("stages: cut by measured"));
+  EXPECT_THAT(other.main.messages, HasSubstr("the model is cut anew: "));
+
+  arguments.mp_parameters = nlohmann::json::object();
+  const auto counted = run_on({.pp = 2, .microbatches = 2, .more = {{"skip_tracing", true}}},
+                              arguments_for(output / "counted", 1), options);
+  EXPECT_THAT(counted.header,
+              AllOf(HasSubstr("skip_tracing is true"), HasSubstr(" - "), Not(HasSubstr("takes"))));
+}
+
+// Where the model is cut changes no bit in f32, of up to two replicas with whole gradients: sums
+// have the same order. So a cut by what was measured may differ from run to run.
+TEST(TrainerMesh, TwoCutsGiveTheSameBits) {
+  const TemporaryDirectory output;
+  for (const nlohmann::json& sharding : {nlohmann::json::object(), kOptimizerSharded}) {
+    const auto cut = [&](const char* name, const nlohmann::json& counts) {
+      nlohmann::json more = sharding;
+      more["manual_partition"] = counts;
+      return run_on({.rdp = 2, .pp = 2, .microbatches = 2, .more = more},
+                    arguments_for(output / name, 8), {.save_model_to = output / name});
+    };
+    const auto one = cut("one", {3, 1}), two = cut("two", {1, 3});
+    EXPECT_EQ(one.main.losses, two.main.losses) << sharding;
+    EXPECT_TRUE(bytes_of(output / "one/model.safetensors") ==
+                bytes_of(output / "two/model.safetensors"))
+        << sharding;
+  }
+}
+
+// A user's own module, in a block's attention slot: it computes each position by itself.
+class Mixer final : public nn::AttentionLike {
+ public:
+  explicit Mixer(std::int64_t channels)
+      : in(*this, "in", std::make_unique<nn::Linear>(nn::LinearConfig{.in = channels, .out = 32})),
+        out(*this, "out",
+            std::make_unique<nn::Linear>(nn::LinearConfig{.in = 32, .out = channels})) {}
+  std::string_view kind() const override { return "Mixer"; }
+  nn::Value forward(nn::Context& context, const nn::Value& x, const nn::AttentionInput&) override {
+    return out->forward(context, in->forward(context, x));
+  }
+  nn::Slot<nn::LinearLike> in, out;
+};
+
+// What smp.tp_register is for.
+TEST(TrainerMesh, CutsAUsersOwnModule) {
+  const TemporaryDirectory output;
+  parallel::TensorParallelRegistry registry = parallel::TensorParallelRegistry::defaults();
+  registry.add("Mixer",
+               [](nn::Module& original, const parallel::TensorParallel& group,
+                  parallel::ReplacedParameters&) -> std::unique_ptr<nn::Module> {
+                 auto& mixer = dynamic_cast<Mixer&>(original);
+                 mixer.in.replace(column_parallel(*mixer.in, group));
+                 mixer.out.replace(row_parallel(*mixer.out, group));
+                 return nullptr;
+               });
+  RunOptions options{.samples = 48};
+  const auto with = [&](const parallel::TensorParallelRegistry* given) {
+    options.prepare = [given](CausalLmTask& task, TrainerParts& parts) {
+      task.model().replace_modules([](nn::Module& child) -> std::unique_ptr<nn::Module> {
+        if (child.kind() != "CausalSelfAttention") return nullptr;
+        return std::make_unique<Mixer>(config().n_embd);
+      });
+      task.model().name_tree();
+      parts.tensor_parallel = given;
+    };
+    return options;
+  };
+  const auto one = run_on({.on_mesh = false}, arguments_for(output.path(), 8), with(nullptr));
+  for (const nlohmann::json& more : {kShared, kSpeed, nlohmann::json::object()}) {
+    const Layout layout{.pp = 2, .tp = 2, .microbatches = 2, .more = more};
+    const auto mesh = run_on(layout, arguments_for(output.path(), 8), with(&registry));
+    expect_close(one.main.losses, mesh.main.losses, 2e-5);
+  }
+  auto arguments = arguments_for(output.path(), 1);
+  const Layout sequence{.tp = 2, .more = kShared};
+  sequence.apply(arguments);
+  RunOptions unknown = with(nullptr);
+  unknown.ranks = 2;
+  unknown.config = config();
+  EXPECT_THAT(errors_of(arguments, unknown)[0], HasSubstr("a Mixer has no tensor-parallel form"));
 }
 
 TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
@@ -192,6 +342,8 @@ TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
   refused({{"microbatches", 3}}, 1, "a batch of 8 does not divide into 3 microbatches");
   refused({{"tensor_parallel_degree", 3}, {"ddp", true}}, 3, "do not");
   refused({{"pipeline_parallel_degre", 2}}, 2, "pipeline_parallel_degree");
+  refused({{"ddp", true}, {"ddp_dist_backend", "nccl"}}, 2, "communicator is native");
+  refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {3, 2}}}, 2, "the model 4 units");
 }
 
 // Every layout continues what every other one saved, as if the run had never stopped.
@@ -254,6 +406,24 @@ TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
   const auto rest = run_on(layout, arguments, {});
   EXPECT_EQ(rest.main.losses,
             std::vector<double>(whole.main.losses.begin() + 9, whole.main.losses.end()));
+}
+
+// Whichever rank reads it: a changed byte and a short file.
+TEST(TrainerMesh, DamagedShardsArePassedOverByAll) {
+  const TemporaryDirectory output;
+  auto arguments = arguments_for(output.path(), 6);
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  const auto whole = run_on({.pp = 2}, arguments, {});
+  const std::string changed = output / "checkpoint-4/shard-00001-of-00002.safetensors";
+  std::fstream(changed, std::ios::in | std::ios::out).seekp(-3, std::ios::end).put('\x7f');
+  std::filesystem::resize_file(output / "checkpoint-6/shard-00000-of-00002.safetensors", 100);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run_on({.pp = 2, .tp = 2}, arguments, {});
+  EXPECT_THAT(rest.main.messages,
+              AllOf(HasSubstr("shard-00000-of-00002.safetensors has 100 bytes instead of"),
+                    HasSubstr("shard-00001-of-00002.safetensors does not match its checksum")));
+  expect_close({whole.main.losses.begin() + 2, whole.main.losses.end()}, rest.main.losses, 2e-5);
 }
 
 TEST(TrainerMesh, CheckpointsInPartsAreRotatedAndTheBestIsLoaded) {

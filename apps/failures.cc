@@ -1,0 +1,97 @@
+#include "failures.h"
+
+#include <new>
+#include <vector>
+
+#include "commands.h"
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::app {
+namespace {
+
+struct Failure {
+  int status = 0;        // 0: none
+  bool noticed = false;  // others fail; why, they know
+  std::string text;      // without the rank
+};
+
+Failure failure_of(const Error& error) {
+  const ErrorCode code = error.code();
+  const bool option = code == ErrorCode::invalid_argument || code == ErrorCode::not_found ||
+                      code == ErrorCode::unavailable;
+  return {option ? kWrongOptions : kFailed,
+          code == ErrorCode::aborted || code == ErrorCode::peer_lost,
+          Error(code, error.message(), error.remedy()).in_operation(error.operation()).what()};
+}
+
+std::string packed(const Failure& failure) {
+  return nlohmann::json{failure.status, failure.noticed, failure.text}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Failure unpacked(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<std::string>()};
+}
+
+bool speaks(const std::vector<Failure>& all, std::size_t rank) {
+  const Failure& own = all[rank];
+  if (own.status == 0) return false;
+  for (std::size_t other = 0; other < all.size(); ++other) {
+    if (all[other].status == 0 || other == rank) continue;
+    if (own.noticed && (!all[other].noticed || other < rank)) return false;
+    if (!own.noticed && !all[other].noticed && other < rank && all[other].text == own.text)
+      return false;
+  }
+  return true;
+}
+
+bool is_everybodys(const std::vector<Failure>& all, const Failure& own) {
+  for (const Failure& other : all)
+    if (other.text != own.text) return false;
+  return true;
+}
+
+}  // namespace
+
+Error error_of(const std::exception& caught) {
+  if (const auto* const error = dynamic_cast<const Error*>(&caught)) return *error;
+  if (dynamic_cast<const std::bad_alloc*>(&caught) != nullptr)
+    return {ErrorCode::out_of_memory, "out of memory"};
+  return {ErrorCode::internal, std::string("unexpected: ") + caught.what()};
+}
+
+int tell_failures(const World& world, Store& store, const std::string& label,
+                  const std::optional<Error>& own, Deadline deadline) {
+  const Failure mine = own ? failure_of(*own) : Failure{};
+  std::vector<Failure> all;
+  try {
+    for (const std::string& text :
+         exchange(store, label, world.rank, world.size, packed(mine), deadline))
+      all.push_back(unpacked(text));
+  } catch (const Error& gone) {
+    if (!own) report_error("shoal train", gone.what());
+    // An abort is somebody else's, who says what it was.
+    if (own && own->code() != ErrorCode::aborted) report_error("shoal train", own->what());
+    return own ? mine.status : kFailed;
+  }
+  int status = 0;
+  for (const Failure& failure : all)
+    if (failure.status != 0 && (status == 0 || !failure.noticed)) status = failure.status;
+  if (status == 0) return 0;
+  if (world.size > 1) try {
+      // Everybody should have read it before anybody's exit makes the launcher end the others. That
+      // is a courtesy: rank 0, which may serve the store, can be gone already.
+      barrier(store, label + "-told", world.size, deadline);
+    } catch (const Error& gone) {
+      log::debug("not every rank waited to be told: {}", gone.what());
+    }
+  if (own && speaks(all, static_cast<std::size_t>(world.rank)))
+    report_error("shoal train",
+                 is_everybodys(all, mine) ? mine.text : Error(*own).at_rank(world.rank).what());
+  return status;
+}
+
+}  // namespace shoal::app

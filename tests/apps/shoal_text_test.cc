@@ -1,0 +1,118 @@
+// The real binary on texts: tokenizers trained and used, token files prepared.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "apps/shoal_fixture.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/safetensors.h"
+
+namespace shoal {
+namespace {
+
+
+TEST_F(Shoal, TokenizesBothWays) {
+  const auto ids = shoal({"tokenizer", "encode", "-t", *data_ / "tok", "the shoal swims"});
+  ASSERT_EQ(ids.status, 0) << ids.err;
+  EXPECT_EQ(
+      shoal({"tokenizer", "decode", "-t", *data_ / "tok", ids.out.substr(0, ids.out.size() - 1)})
+          .out,
+      "the shoal swims\n");
+  std::ofstream(mine_ / "text.txt") << "the shoal swims";
+  EXPECT_EQ(ids.out,
+            shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", mine_ / "text.txt"}).out);
+  const auto decode = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"tokenizer", "decode", "-t", *data_ / "tok", "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return shoal(words).out;
+  };
+  EXPECT_EQ(decode({}), "<|endoftext|>\n");
+  EXPECT_EQ(decode({"--skip-special"}), "\n");
+  expect_refused(shoal({"tokenizer", "decode", "-t", *data_ / "tok", "70000"}), "70000");
+  expect_refused(shoal({"tokenizer", "encode", "-t", mine_ / "none", "x"}), "none");
+  expect_refused(
+      shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", *data_ / "train.txt", "x"}),
+      "choose one");
+}
+
+// Every option of `shoal data prepare` changes the files it makes, or what is refused.
+TEST_F(Shoal, PreparesAsItsOptionsSay) {
+  std::ofstream(mine_ / "text.txt")
+      << "the shoal asks where it goes\n\nswims in\ncold water\n\nand no fish\n";
+  std::ofstream(mine_ / "records.jsonl") << R"({"text": "the fish", "body": "asks"})" << "\n";
+  std::ofstream(mine_ / "bytes.txt") << "good \xff\n";
+  int runs = 0;
+  const auto prepare = [&](std::vector<std::string> more) {
+    const std::string directory = mine_ / ("tokens" + std::to_string(runs++));
+    more.insert(more.begin(), {"data", "prepare", "-t", *data_ / "tok", "-o", directory});
+    const auto result = shoal(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    // "train: PATH (6 documents, 30 tokens)", without the path.
+    std::string counts;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);)
+      if (const auto at = line.find('('); at != std::string::npos)
+        counts += line.substr(0, line.find(':')) + line.substr(at);
+    return counts;
+  };
+  const std::string text = mine_ / "text.txt";
+  EXPECT_THAT(prepare({text}), HasSubstr("(6 documents, "));
+  EXPECT_THAT(prepare({text, "--document", "paragraph"}), HasSubstr("(3 documents, "));
+  EXPECT_THAT(prepare({text, "--document", "file"}), HasSubstr("(1 documents, "));
+  EXPECT_NE(prepare({text}), prepare({text, "--append-eos"}));
+  EXPECT_THAT(prepare({text, "--validation", *data_ / "validation.txt"}),
+              HasSubstr("validation(30 documents"));
+  const std::vector<std::string> half = {text, "--validation-fraction", "0.34", "--split"};
+  std::set<std::string> splits;
+  for (const char* split : {"first", "last"}) {
+    auto words = half;
+    words.emplace_back(split);
+    splits.insert(prepare(words));
+  }
+  EXPECT_EQ(splits.size(), 2U);
+  EXPECT_NE(prepare({mine_ / "records.jsonl"}),
+            prepare({mine_ / "records.jsonl", "--text-field", "body"}));
+  EXPECT_THAT(prepare({mine_ / "bytes.txt", "--repair-utf8"}), HasSubstr("1 documents"));
+  const auto again = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "tokens0", text, "--threads", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return shoal(words).out;
+  };
+  EXPECT_THAT(again({}), HasSubstr("prepared before"));
+  EXPECT_THAT(again({"--overwrite"}), HasSubstr("prepared in"));
+  expect_refused(
+      shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "x", mine_ / "bytes.txt"}),
+      "bytes.txt");
+  expect_refused(shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "x", text,
+                        "--validation-fraction", "2"}),
+                 "validation_fraction is 2");
+}
+
+TEST_F(Shoal, TrainsTokenizersAsItsOptionsSay) {
+  const auto made = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"tokenizer", "train", "-o", mine_ / "t", *data_ / "train.txt"});
+    const auto result = shoal(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    std::ifstream file(mine_ / "t" + "/tokenizer.json");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string usual = made({"--vocab-size", "280"});
+  EXPECT_NE(usual, made({"--vocab-size", "270"}));
+  EXPECT_NE(usual, made({"--vocab-size", "280", "--min-frequency", "300"}));
+  EXPECT_NE(usual, made({"--vocab-size", "280", "--special-token", "<s>"}));
+  EXPECT_NE(usual, made({"--vocab-size", "280", "--add-prefix-space"}));
+  EXPECT_EQ(usual, made({"--vocab-size", "280", "--threads", "2"}));
+  expect_refused(
+      shoal({"tokenizer", "train", "-o", mine_ / "t", "--vocab-size", "10", *data_ / "train.txt"}),
+      "10");
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,25 @@
+// A file of a checkpoint with its SHA-256 (FIPS 180-4), as whoever wrote it knows it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace shoal {
+
+// Eight bytes a word, the first byte highest: what ranks tell each other in one small sum.
+using Sha256 = std::array<std::int64_t, 4>;
+std::string to_hex(const Sha256& sum);
+
+struct SealedFile {
+  std::string name;  // within the checkpoint's directory
+  std::int64_t bytes = 0;
+  Sha256 sha256 = {};
+};
+
+// Syncs it and reads every byte. Blocks; io with path and reason.
+SealedFile seal_file(const std::string& directory, const std::string& name);
+// Reads every byte.
+Sha256 sha256_of_file(const std::string& path);
+
+}  // namespace shoal

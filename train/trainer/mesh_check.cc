@@ -1,0 +1,29 @@
+#include "shoal/train/trainer/mesh_check.h"
+
+#include <filesystem>
+
+#include "shoal/parallel/apply/smp_parameters.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/trainer/mp_parameters.h"
+
+namespace shoal {
+
+void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int ranks,
+                std::int64_t length) {
+  SHOAL_ASSERT(arguments.model_parallel);
+  const parallel::SmpParameters& smp = *arguments.model_parallel;
+  parallel::check_layout(mesh_layout(arguments, ranks, length), parallel::layout_model(chain));
+  // Whatever units cost, a partition by hand fits the model or does not.
+  parallel::choose_partition(smp, parallel::count_units(chain));
+  const std::filesystem::path file = smp.partition.file;
+  std::error_code unknown;
+  if (!smp.partition.load && file.has_parent_path() &&
+      !std::filesystem::is_directory(file.parent_path(), unknown))
+    throw Error(ErrorCode::not_found,
+                fmt::format("partition_file is {}, and there is no directory {}", file.string(),
+                            file.parent_path().string()),
+                "make the directory, or leave partition_file out: nothing needs the file");
+}
+
+}  // namespace shoal
