@@ -1,6 +1,5 @@
 // The real binary on texts: tokenizers trained and used, token files prepared.
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -15,7 +14,6 @@
 
 namespace shoal {
 namespace {
-
 
 TEST_F(Shoal, TokenizesBothWays) {
   const auto ids = shoal({"tokenizer", "encode", "-t", *data_ / "tok", "the shoal swims"});
