@@ -65,14 +65,14 @@ def names_the_fault(what, victim, said):
 
 
 def survivors(place, directory, name):
-    """(rank, exit status, seconds since the fault, what it said) of each."""
+    """(rank, exit status or -signal, seconds since the fault, what it said) of each."""
     what, victim = name.split(":")
     for rank in range(PLACES[place]):
         if what in ("kill", "stall") and rank == int(victim):
             continue
         first, _, said = (pathlib.Path(directory) / f"{name}.{rank}").read_text().partition("\n")
-        status, _, seconds = first.split()
-        yield rank, int(status), float(seconds), said
+        status, signal, seconds = first.split()
+        yield rank, int(status) if signal == "0" else -int(signal), float(seconds), said
 
 
 def left_behind(directory):

@@ -424,6 +424,32 @@ TEST_P(KilledPeer, NeverHangsItsPeers) {
 INSTANTIATE_TEST_SUITE_P(All, KilledPeer, ::testing::Values("tcp", "udp"),
                          [](const auto& named) { return named.param; });
 
+// Closing ofi_rxm's endpoint just then took the process with it.
+TEST(Fabric, LeavingInTheMiddleOfAPeersWriteEndsOnlyTheEndpoint) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [](const World& world, Store& store) {
+    auto endpoint = connect(world, store, over("tcp"));
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    std::vector<std::uint8_t> data(kBytes, world.rank == 0 ? 1 : 0);
+    Completion completion;
+    endpoint->begin({1, 1}, {});
+    const Deadline deadline = Deadline::in_seconds(kSeconds);
+    if (world.rank == 0) {
+      endpoint->post_send(1, {{1, 1}, 0}, data.data(), kBytes, completion);
+      while (!store.try_get("left") && !deadline.passed()) endpoint->progress();
+    } else {
+      endpoint->post_receive(0, {{1, 1}, 0}, data.data(), kBytes, completion);
+      while (data[0] == 0 && !deadline.passed()) endpoint->progress();
+      EXPECT_EQ(completion.pending, 1);
+      endpoint->abandon();
+      endpoint.reset();
+      store.set("left", "1");
+      return;
+    }
+    endpoint->abandon();
+  });
+}
+
 // The last message of a rank that leaves at once still arrives, large and small.
 TEST(Fabric, LastWordsArrive) {
   SHOAL_PROVIDER_OR_SKIP();

@@ -1,6 +1,8 @@
 // Moving: credits, queues, completions, waiting.
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include <poll.h>
 #include <time.h>
@@ -23,6 +25,20 @@ constexpr int kMostLeftOut = 8;
 void nap(int microseconds) {
   const timespec time{microseconds / 1'000'000, (microseconds % 1'000'000) * 1000L};
   nanosleep(&time, nullptr);
+}
+
+// Until the process ends: nothing is polled any more, so what still arrives goes nowhere.
+void leave_open(std::unique_ptr<Rail> rail) {
+  log::once(
+      log::Level::info, "fabric-left-open",
+      fmt::format("{} on {}: left open until the process ends, since peers' writes were under "
+                  "way and closing would crash libfabric",
+                  rail->provider(), rail->site().name));
+  static std::mutex mutex;
+  // Never destroyed, which would close them at the process's end.
+  static auto& open = *new std::vector<std::unique_ptr<Rail>>;
+  const std::scoped_lock lock(mutex);
+  open.push_back(std::move(rail));
 }
 
 }  // namespace
@@ -77,6 +93,9 @@ FabricEndpoint::~FabricEndpoint() {
     // The provider failed while we leave: nobody is left to tell.
     log::debug("leaving the fabric: {}", error.what());
   }
+  if (granted_segments_ > 0)
+    for (auto& rail : setup_.rails)
+      if (rail->must_stay_open_for_writes()) leave_open(std::move(rail));
 }
 
 void FabricEndpoint::submit(int peer, Message message) {
