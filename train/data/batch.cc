@@ -1,6 +1,7 @@
 #include "shoal/train/data/batch.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "shoal/runtime/base/error.h"
 
@@ -29,10 +30,46 @@ Tensor padded(std::span<const Sample> samples, std::int64_t columns, T fill, Mem
   return tensor;
 }
 
+// [rows, n], or with `flat` [rows] where n is 1: the n that each sample has, `none` where it has
+// nothing. Undefined: no sample has any.
+template <typename T>
+Tensor of_samples(std::span<const Sample> samples, std::vector<T> Sample::* member,
+                  const char* name, T none, bool flat, MemoryResource& memory) {
+  std::size_t count = 0, first = 0;
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const std::size_t own = (samples[row].*member).size();
+    if (own == 0) continue;
+    if (count == 0) {
+      count = own;
+      first = row;
+    }
+    SHOAL_CHECK(own == count, "collate: sample {} has {} {}, but sample {} has {}", row, own, name,
+                first, count);
+  }
+  if (count == 0) return {};
+  const auto rows = static_cast<std::int64_t>(samples.size());
+  const auto columns = static_cast<std::int64_t>(count);
+  Tensor tensor = padded(samples, columns, none, memory, [member](const Sample& sample, T* row) {
+    return std::copy((sample.*member).begin(), (sample.*member).end(), row);
+  });
+  return columns == 1 && flat ? tensor.reshaped({rows}) : tensor;
+}
+
+Tensor labels_of_samples(std::span<const Sample> samples, MemoryResource& memory) {
+  Tensor classes =
+      of_samples(samples, &Sample::labels, "labels", kIgnoreLabel, /*flat=*/true, memory);
+  Tensor values = of_samples(samples, &Sample::values, "values",
+                             std::numeric_limits<float>::quiet_NaN(), /*flat=*/false, memory);
+  SHOAL_CHECK(!classes.defined() || !values.defined(),
+              "collate: of {} samples some have labels and some have values", samples.size());
+  return values.defined() ? values : classes;
+}
+
 }  // namespace
 
-PaddingCollator::PaddingCollator(std::int32_t pad_id, std::int64_t pad_to_multiple_of)
-    : pad_id_(pad_id), multiple_(pad_to_multiple_of) {
+PaddingCollator::PaddingCollator(std::int32_t pad_id, std::int64_t pad_to_multiple_of,
+                                 LabelsOf labels)
+    : pad_id_(pad_id), multiple_(pad_to_multiple_of), labels_(labels) {
   SHOAL_CHECK(multiple_ > 0, "collate: padding to a multiple of {}", multiple_);
 }
 
@@ -44,7 +81,12 @@ Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& 
     const Sample& sample = samples[row];
     const std::size_t length = sample.input_ids.size();
     SHOAL_CHECK(length > 0, "collate: sample {} is empty", row);
-    check_length(sample.labels, length, "labels", row);
+    if (labels_ == LabelsOf::positions) {
+      check_length(sample.labels, length, "labels", row);
+      SHOAL_CHECK(sample.values.empty(),
+                  "collate: sample {} has {} values, where labels are of positions", row,
+                  sample.values.size());
+    }
     check_length(sample.attention_mask, length, "attention_mask values", row);
     check_length(sample.token_type_ids, length, "token_type_ids", row);
     longest = std::max(longest, length);
@@ -63,7 +105,9 @@ Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& 
     return std::copy(sample.input_ids.begin(), sample.input_ids.end(), row);
   };
   batch.input_ids = padded(samples, columns, pad_id_, memory, ids);
-  if (labels || is_padded) {
+  if (labels_ == LabelsOf::sample) {
+    batch.labels = labels_of_samples(samples, memory);
+  } else if (labels || is_padded) {
     batch.labels = padded(
         samples, columns, kIgnoreLabel, memory, [&](const Sample& sample, std::int32_t* row) {
           return sample.labels.empty() ? ids(sample, row)

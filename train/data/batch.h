@@ -19,9 +19,11 @@ struct SampleOrdinals {
 
 // Host tensors with memory of their own.
 struct Batch {
-  Tensor input_ids;       // [B, T] i32
-  Tensor labels;          // [B, T] i32, kIgnoreLabel where no loss; not shifted. For causal
-                          // language models the same storage as input_ids
+  Tensor input_ids;  // [B, T] i32
+  // i32, kIgnoreLabel where no loss: [B, T], not shifted, for causal language models the same
+  // storage as input_ids; or of the whole sample, [B] (one) or [B, n]; or values, f32 [B, n],
+  // NaN where there is none. Undefined: whole samples that have none.
+  Tensor labels;
   Tensor attention_mask;  // [B, T] u8; undefined: every position counts
   Tensor token_type_ids;  // [B, T] i32; undefined: all 0
   SampleOrdinals ordinals;
@@ -35,18 +37,24 @@ class Collator {
   virtual Batch collate(std::span<const Sample> samples, MemoryResource& memory) const = 0;
 };
 
+// What Sample::labels are of.
+enum class LabelsOf : std::uint8_t { positions, sample };
+
 // Pads to the longest sample, then up to a multiple of `pad_to_multiple_of`: input_ids with
-// `pad_id`, labels with kIgnoreLabel, attention_mask and token_type_ids with 0. Samples of one
-// length, without masks, give no attention_mask. A sample whose vectors differ in length is
-// refused.
+// `pad_id`, labels of positions with kIgnoreLabel, attention_mask and token_type_ids with 0.
+// Samples of one length, without masks, give no attention_mask. A sample whose vectors differ in
+// length is refused; so are labels of whole samples, or values, of which samples have other
+// numbers (none is a number that goes with any).
 class PaddingCollator final : public Collator {
  public:
-  explicit PaddingCollator(std::int32_t pad_id = 0, std::int64_t pad_to_multiple_of = 1);
+  explicit PaddingCollator(std::int32_t pad_id = 0, std::int64_t pad_to_multiple_of = 1,
+                           LabelsOf labels = LabelsOf::positions);
   Batch collate(std::span<const Sample> samples, MemoryResource& memory) const override;
 
  private:
   std::int32_t pad_id_;
   std::int64_t multiple_;
+  LabelsOf labels_;
 };
 
 }  // namespace shoal

@@ -1,5 +1,7 @@
 #include "shoal/train/data/batch.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
@@ -42,6 +44,52 @@ TEST_F(PaddingCollatorTest, PadsToTheLongestAndItsMultiple) {
             (std::vector<std::uint8_t>{1, 0, 0, 0, 1, 0, 1, 0}));
   EXPECT_EQ(values<std::int32_t>(batch.token_type_ids),
             (std::vector<std::int32_t>{0, 0, 0, 0, 0, 1, 1, 0}));
+}
+
+TEST_F(PaddingCollatorTest, LabelsOfWholeSamples) {
+  const PaddingCollator collator(0, 1, LabelsOf::sample);
+  const std::vector<Sample> classes = {{.input_ids = {1, 2}, .labels = {3}}, {.input_ids = {1}}};
+  const Batch of_classes = collator.collate(classes, *memory_);
+  EXPECT_EQ(of_classes.labels.shape(), (Shape{2}));
+  EXPECT_EQ(values<std::int32_t>(of_classes.labels), (std::vector<std::int32_t>{3, kIgnoreLabel}));
+
+  // As many labels as positions are labels of the sample all the same.
+  const std::vector<Sample> answers = {{.input_ids = {1, 2}, .labels = {0, 1}},
+                                       {.input_ids = {1, 2, 3}, .labels = {2, 2}}};
+  const Batch of_answers = collator.collate(answers, *memory_);
+  EXPECT_EQ(of_answers.labels.shape(), (Shape{2, 2}));
+  EXPECT_EQ(values<std::int32_t>(of_answers.labels), (std::vector<std::int32_t>{0, 1, 2, 2}));
+
+  const std::vector<Sample> scores = {{.input_ids = {1}, .values = {2.5F}}, {.input_ids = {1}}};
+  const Batch of_scores = collator.collate(scores, *memory_);
+  EXPECT_EQ(of_scores.labels.shape(), (Shape{2, 1}));
+  EXPECT_EQ(of_scores.labels.dtype(), DType::f32);
+  EXPECT_EQ(values<float>(of_scores.labels)[0], 2.5F);
+  EXPECT_TRUE(std::isnan(values<float>(of_scores.labels)[1]));
+
+  const std::vector<Sample> unlabelled = {{.input_ids = {1}}, {.input_ids = {1, 2}}};
+  EXPECT_FALSE(collator.collate(unlabelled, *memory_).labels.defined());
+}
+
+TEST_F(PaddingCollatorTest, RefusesLabelsOfOtherNumbers) {
+  const PaddingCollator collator(0, 1, LabelsOf::sample);
+  const auto message = [&](const std::vector<Sample>& samples) -> std::string {
+    try {
+      collator.collate(samples, *memory_);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message({{.input_ids = {1}},
+                     {.input_ids = {1}, .labels = {1}},
+                     {.input_ids = {1}, .labels = {1, 2}}}),
+            "collate: sample 2 has 2 labels, but sample 1 has 1");
+  EXPECT_EQ(message({{.input_ids = {1}, .labels = {1}}, {.input_ids = {1}, .values = {1}}}),
+            "collate: of 2 samples some have labels and some have values");
+  EXPECT_THROW(
+      PaddingCollator().collate(std::vector<Sample>{{.input_ids = {1}, .values = {1}}}, *memory_),
+      Error);
 }
 
 TEST_F(PaddingCollatorTest, RefusesSamplesThatDisagree) {
