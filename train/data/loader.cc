@@ -33,6 +33,7 @@ struct Loader::Impl {
 
   std::shared_ptr<const Dataset> dataset;
   std::shared_ptr<const Collator> collator;
+  const PlacedCollator* placed = nullptr;  // the collator, where it is one
   std::unique_ptr<Sampler> sampler;
   MemoryResource* memory = nullptr;
   LoaderOptions options;
@@ -63,8 +64,10 @@ Batch Loader::Impl::make(std::int64_t k) const {
   std::vector<Sample> samples;
   samples.reserve(static_cast<std::size_t>(end - begin));
   for (std::int64_t i = begin; i < end; ++i) samples.push_back(dataset->get(sampler->index(i)));
-  Batch batch = collator->collate(samples, *memory);
-  batch.ordinals = {sampler->ordinal(begin), sampler->ranks()};
+  const BatchPlace place{{sampler->ordinal(begin), sampler->ranks()}, sampler->epoch()};
+  Batch batch = placed != nullptr ? placed->collate_at(place, samples, *memory)
+                                  : collator->collate(samples, *memory);
+  batch.ordinals = place.ordinals;
   return batch;
 }
 
@@ -156,6 +159,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Col
               options.prefetch_factor);
   SHOAL_CHECK(dataset->size() > 0, "loader: the dataset is empty");
   impl_->dataset = std::move(dataset);
+  impl_->placed = dynamic_cast<const PlacedCollator*>(collator.get());
   impl_->collator = std::move(collator);
   impl_->sampler = std::move(sampler);
   impl_->memory = &memory;

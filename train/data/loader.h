@@ -8,11 +8,28 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "shoal/train/data/batch.h"
 #include "shoal/train/data/sampler.h"
 
 namespace shoal {
+
+// Which samples a batch holds, for a collator that draws random numbers (decision 10).
+struct BatchPlace {
+  SampleOrdinals ordinals = {};
+  std::int64_t epoch = 0;
+};
+
+// A Collator that is told. A Loader calls it so; who calls it as a plain one has ordinals from 0.
+class PlacedCollator : public Collator {
+ public:
+  virtual Batch collate_at(const BatchPlace& place, std::span<const Sample> samples,
+                           MemoryResource& memory) const = 0;
+  Batch collate(std::span<const Sample> samples, MemoryResource& memory) const final {
+    return collate_at({}, samples, memory);
+  }
+};
 
 struct LoaderOptions {
   std::int64_t batch_size = 8;   // samples a batch, of this rank

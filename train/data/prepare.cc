@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Part of the key: to be raised when the same inputs would give other files.
-constexpr std::string_view kFormat = "shoal data 1";
+constexpr std::string_view kFormat = "shoal data 2";
 
 void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
   SHOAL_CHECK(!options.inputs.empty(), "prepare: no input files");
@@ -32,6 +32,8 @@ void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
               options.validation_fraction);
   SHOAL_CHECK(!options.append_eos || tokenizer.roles().eos,
               "prepare: append_eos is on, but the tokenizer has no eos token");
+  SHOAL_CHECK(!options.add_special_tokens || tokenizer.sequence_template().adds_tokens(),
+              "prepare: add_special_tokens is on, but the tokenizer puts none around a text");
 }
 
 using Sources = std::vector<DocumentSource>;
@@ -45,11 +47,11 @@ Sources open_all(const std::vector<std::string>& paths, const PrepareOptions& op
 std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, const Sources& inputs,
                    const Sources& validation) {
   Sha256 hash;
-  hash.add(fmt::format("{}\n{}\n{}\n{}:{}\n{:a} {} {}\n{} {}\n", kFormat, tokenizer.hash(),
+  hash.add(fmt::format("{}\n{}\n{}\n{}:{}\n{:a} {} {}\n{} {} {} {}\n", kFormat, tokenizer.hash(),
                        static_cast<int>(options.document), options.text_field.size(),
                        options.text_field, options.validation_fraction,
                        static_cast<int>(options.split), options.split_seed, options.append_eos,
-                       options.repair_utf8));
+                       options.repair_utf8, options.add_special_tokens, options.keep_line_ends));
   for (const Sources* const sources : {&inputs, &validation}) {
     hash.add(fmt::format("{} files\n", sources->size()));
     for (const DocumentSource& source : *sources) {
@@ -73,11 +75,20 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
   }
 }
 
+std::string_view without_line_end(std::string_view line) {
+  if (line.ends_with('\n')) line.remove_suffix(1);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
 // Tokenizes documents in parallel, in chunks, and hands the ids on in order.
 class Tokenization {
  public:
   Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options)
-      : tokenizer_(tokenizer), options_(options) {}
+      : tokenizer_(tokenizer),
+        options_(options),
+        cuts_lines_(!options.keep_line_ends && options.document == PrepareOptions::Document::line) {
+  }
 
   // sink(ids) for each document of `sources`, in order.
   void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
@@ -108,10 +119,12 @@ class Tokenization {
   void tokenize(const DocumentSource& source, Chunk& chunk) const {
     for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
       const Pending& document = pending_[i];
+      const std::string_view raw = cuts_lines_ ? without_line_end(document.raw) : document.raw;
       if (source.needs_text_of())
-        tokenizer_.append_ids(source.text_of(document.raw, document.line), chunk.ids);
+        tokenizer_.append_ids(source.text_of(raw, document.line), chunk.ids,
+                              options_.add_special_tokens);
       else
-        tokenizer_.append_ids(document.raw, chunk.ids);
+        tokenizer_.append_ids(raw, chunk.ids, options_.add_special_tokens);
       if (options_.append_eos) chunk.ids.push_back(*tokenizer_.roles().eos);
       chunk.ends.push_back(chunk.ids.size());
     }
@@ -149,6 +162,7 @@ class Tokenization {
 
   const Tokenizer& tokenizer_;
   const PrepareOptions& options_;
+  bool cuts_lines_;
   std::vector<Pending> pending_;
   std::int64_t pending_bytes_ = 0, done_ = 0, total_ = 0;
 };

@@ -88,12 +88,31 @@ const std::vector<std::string>& Record::list(std::string_view name) const {
   return field.list;
 }
 
-RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
-    : map_(MappedFile::open(path)),
+RecordFile::RecordFile(std::shared_ptr<MappedFile> map)
+    : map_(std::move(map)),
       text_(reinterpret_cast<const char*>(map_->bytes().data()), map_->bytes().size()),
-      format_(format_of(path)),
-      columns_(options.columns) {
-  std::size_t at = text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+      format_(format_of(map_->path())) {}
+
+std::size_t RecordFile::text_begin() const {
+  return text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+}
+
+std::vector<std::string> RecordFile::first_fields(const std::string& path) {
+  const RecordFile file(MappedFile::open(path));
+  std::size_t at = file.text_begin();
+  std::int64_t line = 1;
+  Row row{};
+  if (!file.next_row(at, line, row)) return {};
+  if (file.format_ != RecordFormat::json_lines) return file.split(row);
+  std::vector<std::string> names;
+  for (const Record::Field& field : file.fields_of(row)) names.push_back(field.name);
+  return names;
+}
+
+RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
+    : RecordFile(MappedFile::open(path)) {
+  columns_ = options.columns;
+  std::size_t at = text_begin();
   std::int64_t line = 1;
   Row row{};
   if (format_ != RecordFormat::json_lines && columns_.empty()) {

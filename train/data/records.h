@@ -68,6 +68,12 @@ class RecordFile {
   // field missing) is corrupt_data with its line, or skipped and counted, as the options say.
   explicit RecordFile(const std::string& path, const RecordOptions& options = {});
 
+  // Of a file's first row: a TSV's or CSV's fields, which may be a header; the names of a JSON
+  // line's, in alphabetical order. Empty where there is none.
+  static std::vector<std::string> first_fields(const std::string& path);
+
+  const std::string& path() const { return map_->path(); }
+  RecordFormat format() const { return format_; }
   std::int64_t size() const { return static_cast<std::int64_t>(rows_.size()); }
   const std::vector<std::string>& columns() const { return columns_; }  // of JSON: the first row's
   // Any thread. 0 <= row < size(), else invalid_argument.
@@ -81,6 +87,8 @@ class RecordFile {
     std::size_t begin, end;  // bytes, without the line's end
     std::int64_t line;       // from 1
   };
+  explicit RecordFile(std::shared_ptr<MappedFile> map);
+  std::size_t text_begin() const;
   bool next_row(std::size_t& at, std::int64_t& line, Row& row) const;
   std::vector<std::string> split(const Row& row) const;
   std::vector<Record::Field> fields_of(const Row& row) const;

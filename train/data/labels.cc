@@ -1,0 +1,91 @@
+#include "shoal/train/data/labels.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [at, error] = std::from_chars(text.begin(), text.end(), value);
+  if (error != std::errc() || at != text.end()) return std::nullopt;
+  return value;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 'a' - 'A');
+  return text;
+}
+
+std::vector<std::string> lower(std::vector<std::string> texts) {
+  for (std::string& text : texts) text = lower(std::move(text));
+  return texts;
+}
+
+}  // namespace
+
+LabelSet::LabelSet(std::vector<std::string> names) : names_(std::move(names)) {
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    SHOAL_CHECK(!names_[i].empty(), "labels: class {} has an empty name", i);
+    const auto before =
+        std::find(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(i), names_[i]);
+    SHOAL_CHECK(before == names_.begin() + static_cast<std::ptrdiff_t>(i),
+                "labels: classes {} and {} are both called '{}'", before - names_.begin(), i,
+                names_[i]);
+    numbers_are_ids_ = numbers_are_ids_ && !whole_number(names_[i]);
+  }
+}
+
+LabelSet LabelSet::discover(std::vector<std::string> texts) {
+  std::sort(texts.begin(), texts.end());  // UTF-8 sorts as its code points do
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  const auto is_number = [](const std::string& text) { return whole_number(text).has_value(); };
+  if (std::all_of(texts.begin(), texts.end(), is_number))
+    std::stable_sort(texts.begin(), texts.end(), [](const auto& a, const auto& b) {
+      return *whole_number(a) < *whole_number(b);
+    });
+  return LabelSet(std::move(texts));
+}
+
+const std::string& LabelSet::name(std::int64_t id) const {
+  SHOAL_CHECK(id >= 0 && id < size(), "labels: class {} of {}", id, size());
+  return names_[static_cast<std::size_t>(id)];
+}
+
+std::optional<std::int32_t> LabelSet::find(std::string_view text) const {
+  const auto named = std::find(names_.begin(), names_.end(), text);
+  if (named != names_.end()) return static_cast<std::int32_t>(named - names_.begin());
+  if (!numbers_are_ids_) return std::nullopt;
+  const auto id = whole_number(text);
+  if (!id || *id < 0 || *id >= size()) return std::nullopt;
+  return static_cast<std::int32_t>(*id);
+}
+
+std::int32_t LabelSet::need(std::string_view text, std::string_view place) const {
+  if (const auto id = find(text)) return *id;
+  constexpr std::size_t kShown = 12;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, names_.size()); ++i)
+    names += fmt::format("{}{}", i == 0 ? "" : ", ", names_[i]);
+  if (names_.size() > kShown) names += ", ...";
+  throw_error(ErrorCode::corrupt_data, "{}: the label is '{}', none of the {} classes ({})", place,
+              text, names_.size(), names);
+}
+
+std::optional<std::vector<std::int32_t>> LabelSet::ids_in(const LabelSet& model) const {
+  if (model.size() != size()) return std::nullopt;
+  const std::vector<std::string> theirs = lower(model.names_);
+  std::vector<std::int32_t> ids;
+  for (const std::string& name : lower(names_)) {
+    const auto found = std::find(theirs.begin(), theirs.end(), name);
+    if (found == theirs.end()) return std::nullopt;
+    ids.push_back(static_cast<std::int32_t>(found - theirs.begin()));
+  }
+  return ids;
+}
+
+}  // namespace shoal

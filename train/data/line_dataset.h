@@ -1,0 +1,33 @@
+// Text line by line, as run_mlm's line_by_line has it: a sample is a line.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shoal/train/data/dataset.h"
+#include "shoal/train/data/token_file.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+
+namespace shoal {
+
+// The documents of a file prepared with add_special_tokens, each cut to `max_length` tokens, of
+// which the template's own stay. Documents without text are left out. (Documents end to end, in
+// blocks, are a CausalLmDataset of the same file.)
+class LineDataset final : public Dataset {
+ public:
+  // Refuses a file without text, ids beyond `vocab_size` (0: not checked), and a max_length that
+  // leaves no token of text.
+  LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTemplate& sequence,
+              std::int64_t max_length, std::int64_t vocab_size);
+  std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
+  Sample get(std::int64_t index) const override;
+
+ private:
+  std::shared_ptr<const TokenFile> file_;
+  std::vector<std::int64_t> lines_;  // documents with text
+  std::int64_t max_length_;
+  std::int64_t tail_ = 0;  // special tokens after the text
+};
+
+}  // namespace shoal
