@@ -1,0 +1,135 @@
+#include "shoal/train/tasks/classification/text_dataset.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/model_input.h"
+
+namespace shoal {
+namespace {
+
+constexpr float kNoScore = std::numeric_limits<float>::quiet_NaN();
+
+bool contains(const std::vector<std::string>& names, const char* name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+template <typename Number>
+bool is_number(const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && at == end;
+}
+
+}  // namespace
+
+TextColumns default_columns(const RecordFile& rows) {
+  const std::vector<std::string>& names = rows.columns();
+  TextColumns columns;
+  if (contains(names, "label")) columns.label = "label";
+  if (contains(names, "sentence1") && contains(names, "sentence2")) {
+    columns.first = "sentence1";
+    columns.second = "sentence2";
+    return columns;
+  }
+  std::vector<std::string> texts;
+  for (const std::string& name : names)
+    if (name != "label") texts.push_back(name);
+  SHOAL_CHECK(!texts.empty(), "{}: no column but 'label'", rows.path());
+  if (texts.size() > 1 && rows.format() == RecordFormat::json_lines)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: '{}' and {} more fields could be the text", rows.path(), texts[0],
+                            texts.size() - 1),
+                "name the columns, or call them sentence1 and sentence2");
+  columns.first = texts[0];
+  if (texts.size() > 1) columns.second = texts[1];
+  return columns;
+}
+
+LabelSet discover_labels(const RecordFile& rows, const std::string& column) {
+  std::vector<std::string> texts;
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const Record record = rows.get(i);
+    if (record.has(column)) texts.push_back(record.text(column));
+  }
+  SHOAL_CHECK(!texts.empty(), "{}: no row has a label in '{}'", rows.path(), column);
+  if (std::all_of(texts.begin(), texts.end(), is_number<double>) &&
+      !std::all_of(texts.begin(), texts.end(), is_number<std::int64_t>))
+    return {};
+  return LabelSet::discover(std::move(texts));
+}
+
+TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const RecordFile> rows,
+                                                     std::shared_ptr<const Tokenizer> tokenizer,
+                                                     const TextClassificationOptions& options)
+    : file_(std::move(rows)), tokenizer_(std::move(tokenizer)), options_(options) {
+  SHOAL_CHECK(!options_.columns.first.empty(), "{}: no column of text is named", file_->path());
+  SHOAL_CHECK(
+      options_.model_ids.empty() || options_.model_ids.size() == options_.labels.names().size(),
+      "{} of the model's ids for {} classes", options_.model_ids.size(), options_.labels.size());
+  room_for_text(tokenizer_->sequence_template(), !options_.columns.second.empty(),
+                options_.max_seq_length);
+  for (std::int64_t i = 0; i < file_->size(); ++i) {
+    try {
+      rows_.push_back(read(i));
+    } catch (const Error& error) {
+      if (options_.bad == BadRecords::stop) throw;
+      if (skipped_++ == 0) first_skipped_ = error.message();
+      continue;
+    }
+    has_labels_ =
+        has_labels_ || rows_.back().label != kIgnoreLabel || !std::isnan(rows_.back().score);
+  }
+}
+
+TextClassificationDataset::Row TextClassificationDataset::read(std::int64_t record) const {
+  const Record row = file_->get(record);
+  row.text(options_.columns.first);
+  if (!options_.columns.second.empty()) row.text(options_.columns.second);
+  Row result{record, kIgnoreLabel, kNoScore};
+  const std::string& column = options_.columns.label;
+  if (column.empty() || (options_.may_lack_labels && !row.has(column))) return result;
+  const std::string& text = row.text(column);
+  if (options_.may_lack_labels && (text.empty() || (text == "-1" && !options_.labels.find(text))))
+    return result;
+  if (!is_regression()) {
+    result.label = options_.labels.need(text, row.place());
+    if (!options_.model_ids.empty())
+      result.label = options_.model_ids[static_cast<std::size_t>(result.label)];
+    return result;
+  }
+  const double score = row.number(column);
+  if (!std::isfinite(score) ||
+      (options_.least < options_.most && (score < options_.least || score > options_.most)))
+    throw_error(ErrorCode::corrupt_data, "{}: the score is {}, not between {} and {}", row.place(),
+                text, options_.least, options_.most);
+  result.score = static_cast<float>(score);
+  return result;
+}
+
+Sample TextClassificationDataset::get(std::int64_t index) const {
+  SHOAL_CHECK(index >= 0 && index < size(), "row {} of {}", index, size());
+  const Row& row = rows_[static_cast<std::size_t>(index)];
+  const Record record = file_->get(row.record);
+  const std::string_view first = record.text(options_.columns.first);
+  std::string_view second;
+  if (!options_.columns.second.empty()) second = record.text(options_.columns.second);
+  Sample sample =
+      model_input(*tokenizer_, first, options_.columns.second.empty() ? nullptr : &second,
+                  options_.max_seq_length);
+  if (is_regression())
+    sample.values = {row.score};
+  else
+    sample.labels = {row.label};
+  return sample;
+}
+
+const std::string& TextClassificationDataset::first_skipped() const {
+  return file_->skipped() > 0 ? file_->first_skipped() : first_skipped_;
+}
+
+}  // namespace shoal
