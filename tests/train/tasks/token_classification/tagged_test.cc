@@ -1,0 +1,141 @@
+// Tagged text; labels of pieces against Hugging Face's (tools/golden/make_tasks.py).
+#include "support/golden.h"
+#include "train/data/temporary_folder.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/tasks/token_classification/tagged_dataset.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int32_t>;
+using Words = std::vector<std::string>;
+
+class TaggedTest : public ::testing::Test {
+ protected:
+  TaggedText read(const std::string& name, const std::string& text,
+                  const TaggedTextOptions& options = {}) {
+    write_file_atomically(folder_ / name, text);
+    return read_tagged_text(folder_ / name, options);
+  }
+  std::string error_of(const std::string& name, const std::string& text) {
+    try {
+      read(name, text);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+      return error.what();
+    }
+    return "no error";
+  }
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(TaggedTest, ReadsConllsColumns) {
+  const TaggedText text =
+      read("a.conll",
+           "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\r\nrejects  VBZ I-VP O\n \n\n"
+           "caf\xC3\xA9\tB-LOC\nNew York\tI-LOC\n");
+  ASSERT_EQ(text.sentences.size(), 2u);
+  EXPECT_EQ(text.sentences[0].words, Words({"EU", "rejects"}));
+  EXPECT_EQ(text.sentences[0].tags, Words({"B-ORG", "O"}));
+  EXPECT_EQ(text.sentences[1].words, Words({"caf\xC3\xA9", "New York"}));
+  EXPECT_EQ(text.sentences[1].place, (folder_ / "a.conll") + ", line 7");
+  EXPECT_EQ(discover_tags(text).names(), Words({"B-LOC", "B-ORG", "I-LOC", "O"}));
+}
+
+TEST_F(TaggedTest, ReadsJsonLines) {
+  const TaggedText text = read("a.jsonl", R"({"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]})"
+                                          "\n"
+                                          R"({"tokens": ["c"], "ner_tags": [10]})"
+                                          "\n"
+                                          R"({"tokens": ["c"], "ner_tags": [9]})");
+  ASSERT_EQ(text.sentences.size(), 3u);
+  EXPECT_EQ(text.sentences[0].tags, Words({"O", "B-X"}));
+  EXPECT_EQ(discover_tags(text).names(), Words({"10", "9", "B-X", "O"}));
+  const TaggedText other =
+      read("b.jsonl", R"({"w": ["a"], "t": [1]})", {.words_field = "w", .tags_field = "t"});
+  EXPECT_EQ(other.sentences[0].tags, Words({"1"}));
+}
+
+TEST_F(TaggedTest, NamesTheBadLineOrLeavesItsSentenceOut) {
+  EXPECT_THAT(error_of("a.txt", "a O\n\nb O\nc\n"),
+              HasSubstr("a.txt, line 4: 'c' is not a word and its tag"));
+  EXPECT_THAT(error_of("a.txt", "a\tO\nb\t\n"), HasSubstr("a.txt, line 2"));
+  EXPECT_THAT(error_of("a.txt", "a O\n\xFF O\n"), HasSubstr("a.txt, line 2"));
+  EXPECT_THAT(error_of("a.jsonl", R"({"tokens": ["a"], "ner_tags": ["O", "O"]})"),
+              HasSubstr("a.jsonl, line 1: 1 words but 2 tags"));
+  EXPECT_THAT(error_of("a.jsonl", R"({"tokens": "a b", "ner_tags": ["O", "O"]})"),
+              HasSubstr("not a list"));
+  EXPECT_THAT(error_of("a.txt", "\n\n"), HasSubstr("no sentence that can be used"));
+  const TaggedText text = read("a.txt", "a O\nb\nc O\n\nd O\n\ne\n", {.bad = BadRecords::skip});
+  ASSERT_EQ(text.sentences.size(), 1u);
+  EXPECT_EQ(text.sentences[0].words, Words({"d"}));
+  EXPECT_EQ(text.skipped, 2);
+  EXPECT_THAT(text.first_skipped, HasSubstr("line 2"));
+  const TaggedText bare = read("a.txt", "a\nb x\n", {.has_tags = false});
+  EXPECT_EQ(bare.sentences[0].words, Words({"a", "b"}));
+  EXPECT_TRUE(bare.sentences[0].tags.empty());
+}
+
+TEST_F(TaggedTest, LabelsEqualHuggingFaces) {
+  const json golden = json::parse(read_text_file(testing::golden_path("tasks.json"))).at("tagged");
+  for (const std::string name : {"word_piece", "roberta"}) {
+    const json& expected = golden.at(name);
+    const auto text = std::make_shared<TaggedText>();
+    for (const json& row : expected["sentences"])
+      text->sentences.push_back({row["words"], row["tags"], "here"});
+    const LabelSet labels = discover_tags(*text);
+    EXPECT_EQ(labels.names(), expected["names"].get<Words>());
+    const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/" + name + ".json"));
+    for (const bool all : {false, true}) {
+      const TaggedDataset data(
+          text, tokenizer,
+          {.labels = labels, .label_all_tokens = all, .max_seq_length = expected["max_length"]});
+      for (std::int64_t i = 0; i < data.size(); ++i) {
+        const json& row = expected["sentences"][static_cast<std::size_t>(i)];
+        EXPECT_EQ(data.get(i).input_ids, row["ids"].get<Ids>()) << name << " " << row;
+        EXPECT_EQ(data.get(i).labels, row[all ? "all" : "first"].get<Ids>()) << name << " " << row;
+      }
+    }
+  }
+}
+
+TEST_F(TaggedTest, FollowsTheModelsOrderAndRefusesOtherTags) {
+  const auto text = std::make_shared<TaggedText>(read("a.txt", "God B-PER\nsaid O\n"));
+  const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
+  const LabelSet labels({"B-PER", "O"});
+  const TaggedDataset data(text, tokenizer, {.labels = labels, .model_ids = {7, 4}});
+  EXPECT_EQ(data.get(0).labels.at(1), 7);
+  EXPECT_EQ(data.get(0).labels.front(), kIgnoreLabel);
+  EXPECT_THROW(data.get(1), Error);
+  try {
+    const TaggedDataset refused(text, tokenizer, {.labels = LabelSet({"O", "B-LOC"})});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("a.txt, line 1: the label is 'B-PER', none of the 2 classes"));
+  }
+  const auto bare = std::make_shared<TaggedText>(read("b.txt", "God\n", {.has_tags = false}));
+  const Ids none = TaggedDataset(bare, tokenizer, {.labels = labels}).get(0).labels;
+  EXPECT_EQ(std::count(none.begin(), none.end(), kIgnoreLabel),
+            static_cast<std::int64_t>(none.size()));
+}
+
+TEST_F(TaggedTest, TagsAreTakenWhereThereIsALabel) {
+  const LabelSet names({"O", "B-X"});
+  const Ids labels = {-100, 1, -100, 0, -100}, classes = {1, 1, 0, 1, 0};
+  EXPECT_EQ(tags_where_labelled(classes, labels, names), Words({"B-X", "B-X"}));
+  EXPECT_EQ(tags_where_labelled(labels, labels, names), Words({"B-X", "O"}));
+  EXPECT_THROW(tags_where_labelled(Ids{1}, labels, names), Error);
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,134 @@
+#include "shoal/train/tasks/token_classification/tagged_text.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/train/data/tokenizer/utf8.h"
+
+namespace shoal {
+namespace {
+
+// The columns of a CoNLL line: by tabs where it has one, else by spaces.
+std::vector<std::string_view> columns_of(std::string_view line) {
+  const bool tabs = line.find('\t') != line.npos;
+  std::vector<std::string_view> columns;
+  for (std::size_t at = 0; at <= line.size();) {
+    const std::size_t end = std::min(line.find(tabs ? '\t' : ' ', at), line.size());
+    if (tabs || end > at) columns.push_back(line.substr(at, end - at));
+    at = end + 1;
+  }
+  return columns;
+}
+
+class ColumnReader {
+ public:
+  ColumnReader(TaggedText& text, const TaggedTextOptions& options, std::string path)
+      : text_(text), options_(options), path_(std::move(path)) {}
+
+  void read(std::string_view all) {
+    if (all.starts_with("\xEF\xBB\xBF")) all.remove_prefix(3);
+    std::int64_t number = 1;
+    for (std::size_t at = 0; at < all.size(); ++number) {
+      const std::size_t end = std::min(all.find('\n', at), all.size());
+      std::string_view line = all.substr(at, end - at);
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      at = end + 1;
+      if (line.find_first_not_of(" \t") == line.npos || line.starts_with("-DOCSTART-"))
+        finish();
+      else
+        add(line, number);
+    }
+    finish();
+  }
+
+ private:
+  void add(std::string_view line, std::int64_t number) {
+    const std::string place = fmt::format("{}, line {}", path_, number);
+    if (sentence_.words.empty() && wrong_.empty()) sentence_.place = place;
+    if (!wrong_.empty()) return;
+    try {
+      if (const std::int64_t at = first_invalid_utf8(line); at >= 0)
+        throw_error(ErrorCode::corrupt_data, "{}: not UTF-8 at byte {} of the line", place, at);
+      const auto columns = columns_of(line);
+      if (columns[0].empty() ||
+          (options_.has_tags && (columns.size() < 2 || columns.back().empty())))
+        throw_error(ErrorCode::corrupt_data, "{}: '{}' is not a word and its tag", place, line);
+      sentence_.words.emplace_back(columns[0]);
+      if (options_.has_tags) sentence_.tags.emplace_back(columns.back());
+    } catch (const Error& error) {
+      if (options_.bad == BadRecords::stop) throw;
+      wrong_ = error.message();
+    }
+  }
+
+  void finish() {
+    if (!wrong_.empty()) {
+      if (text_.skipped++ == 0) text_.first_skipped = wrong_;
+    } else if (!sentence_.words.empty()) {
+      text_.sentences.push_back(std::move(sentence_));
+    }
+    sentence_ = {};
+    wrong_.clear();
+  }
+
+  TaggedText& text_;
+  const TaggedTextOptions& options_;
+  std::string path_;
+  TaggedSentence sentence_;
+  std::string wrong_;  // what is, of the sentence that is being read
+};
+
+TaggedSentence sentence_of(const Record& record, const TaggedTextOptions& options) {
+  TaggedSentence sentence{record.list(options.words_field), {}, record.place()};
+  if (!options.has_tags) return sentence;
+  sentence.tags = record.list(options.tags_field);
+  if (sentence.words.size() != sentence.tags.size())
+    throw_error(ErrorCode::corrupt_data, "{}: {} words but {} tags", record.place(),
+                sentence.words.size(), sentence.tags.size());
+  return sentence;
+}
+
+void read_json_lines(const std::string& path, const TaggedTextOptions& options, TaggedText& text) {
+  const RecordFile rows(path, {.needed = {options.words_field}, .bad = options.bad});
+  text.skipped = rows.skipped();
+  text.first_skipped = rows.first_skipped();
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    try {
+      text.sentences.push_back(sentence_of(rows.get(i), options));
+    } catch (const Error& error) {
+      if (options.bad == BadRecords::stop) throw;
+      if (text.skipped++ == 0) text.first_skipped = error.message();
+    }
+  }
+}
+
+}  // namespace
+
+TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options) {
+  TaggedText text;
+  if (path.ends_with(".jsonl") || path.ends_with(".json")) {
+    read_json_lines(path, options, text);
+  } else {
+    const auto map = MappedFile::open(path);
+    const auto bytes = map->bytes();
+    ColumnReader(text, options, path)
+        .read({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  if (text.sentences.empty())
+    throw_error(ErrorCode::corrupt_data, "{}: no sentence that can be used{}{}", path,
+                text.skipped > 0 ? "; the first: " : "", text.first_skipped);
+  return text;
+}
+
+LabelSet discover_tags(const TaggedText& text) {
+  std::set<std::string> tags;
+  for (const TaggedSentence& sentence : text.sentences)
+    tags.insert(sentence.tags.begin(), sentence.tags.end());
+  return LabelSet::discover({tags.begin(), tags.end()});
+}
+
+}  // namespace shoal
