@@ -1,0 +1,112 @@
+#include "shoal/train/tasks/question_answering/squad_file.h"
+
+#include "train/data/temporary_folder.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SquadFileTest : public ::testing::Test {
+ protected:
+  // A file of one paragraph, "Élan vital", with these questions.
+  std::string file(const std::string& questions) {
+    return raw(R"({"data": [{"title": "t", "paragraphs": [{"context": "Élan vital", "qas": [)" +
+               questions + "]}]}]}");
+  }
+  std::string raw(const std::string& text) {
+    write_file_atomically(folder_ / "squad.json", text);
+    return folder_ / "squad.json";
+  }
+  static std::string error_of(const std::string& path, const SquadFileOptions& options = {}) {
+    try {
+      read_squad(path, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+      return error.what();
+    }
+    return "no error";
+  }
+  testing::TemporaryFolder folder_;
+};
+
+constexpr const char* kGood =
+    R"({"id": "a", "question": " \u00a0What?", "answers": [{"text": "vital", "answer_start": 5}]})";
+
+TEST_F(SquadFileTest, CountsCharactersAndKeepsBytes) {
+  const SquadFile squad = read_squad(file(kGood));
+  ASSERT_EQ(squad.questions.size(), 1u);
+  EXPECT_EQ(squad.questions[0].text, "What?");
+  ASSERT_EQ(squad.questions[0].answers.size(), 1u);
+  EXPECT_EQ(squad.questions[0].answers[0].bytes, (TextSpan{6, 11}));
+}
+
+TEST_F(SquadFileTest, ReadsFlatRows) {
+  const SquadFile squad = read_squad(raw(
+      R"({"data": [{"id": "a", "context": "x y", "question": "q", "answers": {"text": ["y"], "answer_start": [2]}},
+                   {"id": "b", "context": "x y", "question": "r", "answers": {"text": ["x"], "answer_start": [0]}},
+                   {"id": "c", "context": "z", "question": "s", "answers": {"text": ["z"], "answer_start": [0]}}]})"));
+  EXPECT_EQ(squad.contexts, std::vector<std::string>({"x y", "z"}));
+  ASSERT_EQ(squad.questions.size(), 3u);
+  EXPECT_EQ(squad.questions[2].context, 1);
+  EXPECT_EQ(squad.questions[0].answers[0].bytes, (TextSpan{2, 3}));
+}
+
+TEST_F(SquadFileTest, NamesTheBadQuestion) {
+  const auto wrong = [&](const std::string& question) {
+    return error_of(file(std::string(kGood) + ", " + question));
+  };
+  EXPECT_THAT(
+      wrong(R"({"id": "b", "question": "q", "answers": [{"text": "vital", "answer_start": 6}]})"),
+      HasSubstr("squad.json, entry 0, paragraph 0, question 1 (b): the answer 'vital' is not at "
+                "character 6 of its context"));
+  EXPECT_THAT(
+      wrong(R"({"id": "b", "question": "q", "answers": [{"text": "vital", "answer_start": 99}]})"),
+      HasSubstr("not at character 99"));
+  EXPECT_THAT(
+      wrong(R"({"id": "b", "question": "q", "answers": [{"text": "vital", "answer_start": -1}]})"),
+      HasSubstr("not at character -1"));
+  EXPECT_THAT(
+      wrong(R"({"id": "b", "question": "q", "answers": [{"text": "", "answer_start": 0}]})"),
+      HasSubstr("an empty answer"));
+  EXPECT_THAT(wrong(R"({"id": "b", "question": "q", "answers": [{"text": "vital"}]})"),
+              HasSubstr("(b): there is no 'answer_start'"));
+  EXPECT_THAT(wrong(R"({"id": "b", "question": "q", "answers": "vital"})"),
+              HasSubstr("'answers' is a string, not a list"));
+  EXPECT_THAT(wrong(R"({"id": 7, "question": "q", "answers": []})"),
+              HasSubstr("question 1: 'id' is a number, not a text"));
+  EXPECT_THAT(wrong(kGood), HasSubstr("(a): this id was met before"));
+  EXPECT_THAT(wrong(R"({"id": "b", "question": "q", "answers": []})"),
+              HasSubstr("there is no answer; set version_2_with_negative"));
+  EXPECT_THAT(error_of(raw(R"({"data": [{"title": "t"}]})")),
+              HasSubstr("entry 0: there is no 'paragraphs'"));
+  EXPECT_THAT(error_of(raw(R"([1])")), HasSubstr("array where an object is wanted"));
+  EXPECT_THAT(error_of(raw(R"({"data": []})")), HasSubstr("no question of 0 entries"));
+  EXPECT_THAT(error_of(raw(R"({"data": [)")), HasSubstr("squad.json"));
+}
+
+TEST_F(SquadFileTest, LeavesBadQuestionsOut) {
+  const std::string questions =
+      R"({"id": "b", "question": "q", "answers": [{"text": "x", "answer_start": 0}]}, )" +
+      std::string(kGood) + R"(, {"question": "no id"})";
+  const SquadFile squad = read_squad(file(questions), {.bad = BadRecords::skip});
+  ASSERT_EQ(squad.questions.size(), 1u);
+  EXPECT_EQ(squad.questions[0].id, "a");
+  EXPECT_EQ(squad.skipped, 2);
+  EXPECT_THAT(squad.first_skipped, HasSubstr("question 0 (b)"));
+}
+
+TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
+  const std::string path = file(
+      R"({"id": "b", "question": "q", "is_impossible": true, "answers": [], "plausible_answers": []}, {"id": "c", "question": "q"})");
+  EXPECT_EQ(read_squad(path, {.version_2_with_negative = true}).questions.size(), 2u);
+  EXPECT_EQ(read_squad(path, {.needs_answers = false}).questions.size(), 2u);
+}
+
+}  // namespace
+}  // namespace shoal
