@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <numeric>
+#include <map>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
@@ -33,71 +33,104 @@ bool is_measured(std::span<const UnitCost> units) {
   return std::ranges::any_of(units, [](const UnitCost& unit) { return unit.seconds > 0; });
 }
 
-// What segments cost, as shares of the model's whole.
+// What segments of units hold and take, and what they cost as stages.
 class Costs {
  public:
   enum class Time { seconds, work };
   Costs(std::span<const UnitCost> units, const PartitionOptions& options, Time time)
-      : units_(units), options_(options), time_(time) {
-    whole_ = sum({0, static_cast<int>(units.size())}, -1);
+      : options_(options), count_(units.size()), segments_(units.size() * units.size()) {
+    for (std::size_t first = 0; first < count_; ++first) {
+      std::map<int, std::int64_t> parameters;
+      Segment all;
+      for (std::size_t unit = first; unit < count_; ++unit) {
+        const UnitCost& one = units[unit];
+        for (const auto& [number, elements] : one.parameters)
+          if (parameters.emplace(number, elements).second) all.parameters += elements;
+        all.activation_bytes += static_cast<double>(one.activation_bytes);
+        all.seconds += one.seconds;
+        all.time += time == Time::seconds ? one.seconds : one.work;
+        segments_[first * count_ + unit] = all;
+      }
+    }
   }
-  StageCost of(UnitRange range, int stage) const {
-    const Sum part = sum(range, stage);
-    StageCost cost = part.cost;
-    const double memory =
-        whole_.cost.memory_bytes > 0 ? cost.memory_bytes / whole_.cost.memory_bytes : 0;
-    const double time = whole_.time > 0 ? part.time / whole_.time : 0;
-    cost.cost = options_.memory_weight * memory + (1 - options_.memory_weight) * time;
+  std::size_t units() const { return count_; }
+
+  // `all_bytes`: what the memory of all stages adds up to.
+  StageCost of(UnitRange range, std::size_t stage, double all_bytes) const {
+    const Segment& part = segment(range);
+    StageCost cost{.parameters = part.parameters,
+                   .microbatches = kept(stage),
+                   .memory_bytes = bytes(range, stage),
+                   .seconds = part.seconds};
+    const double all_time = segment({0, static_cast<int>(count_)}).time;
+    const double memory = all_bytes > 0 ? cost.memory_bytes / all_bytes : 0;
+    const double time = all_time > 0 ? part.time / all_time : 0;
+    // What nothing is known of weighs nothing.
+    const double weight = all_time <= 0 ? 1 : all_bytes <= 0 ? 0 : options_.memory_weight;
+    cost.cost = weight * memory + (1 - weight) * time;
     return cost;
+  }
+  double bytes_of(std::span<const UnitRange> cut) const {
+    double all = 0;
+    for (std::size_t stage = 0; stage < cut.size(); ++stage) all += bytes(cut[stage], stage);
+    return all;
+  }
+  double largest(std::span<const UnitRange> cut, double all_bytes) const {
+    double most = 0;
+    for (std::size_t stage = 0; stage < cut.size(); ++stage)
+      most = std::max(most, of(cut[stage], stage, all_bytes).cost);
+    return most;
+  }
+  // The whole model, with as many microbatches as stages keep on average.
+  double usual_bytes() const {
+    double microbatches = 0;
+    const auto stages = static_cast<std::size_t>(options_.stages);
+    for (std::size_t stage = 0; stage < stages; ++stage) microbatches += kept(stage);
+    const Segment& whole = segment({0, static_cast<int>(count_)});
+    return static_cast<double>(whole.parameters) * options_.bytes_per_parameter +
+           whole.activation_bytes * microbatches / options_.stages;
   }
 
  private:
-  struct Sum {
-    StageCost cost;
-    double time = 0;
+  struct Segment {
+    std::int64_t parameters = 0;  // elements, shared ones once
+    double activation_bytes = 0, seconds = 0, time = 0;
   };
-  Sum sum(UnitRange range, int stage) const {
-    Sum sum;
-    StageCost& cost = sum.cost;
-    std::map<int, std::int64_t> parameters;
-    const int kept = stage < 0 || options_.microbatches_kept.empty()
-                         ? 1
-                         : options_.microbatches_kept[static_cast<std::size_t>(stage)];
-    for (int unit = range.first; unit < range.last; ++unit) {
-      const UnitCost& one = units_[static_cast<std::size_t>(unit)];
-      parameters.insert(one.parameters.begin(), one.parameters.end());
-      cost.memory_bytes += static_cast<double>(one.activation_bytes) * kept;
-      cost.seconds += one.seconds;
-      sum.time += time_ == Time::seconds ? one.seconds : one.work;
-    }
-    for (const auto& [name, elements] : parameters) cost.parameters += elements;
-    cost.memory_bytes += static_cast<double>(cost.parameters) * options_.bytes_per_parameter;
-    return sum;
+  const Segment& segment(UnitRange range) const {
+    return segments_[static_cast<std::size_t>(range.first) * count_ +
+                     static_cast<std::size_t>(range.last) - 1];
   }
-  std::span<const UnitCost> units_;
+  int kept(std::size_t stage) const {
+    return options_.microbatches_kept.empty() ? 1 : options_.microbatches_kept[stage];
+  }
+  double bytes(UnitRange range, std::size_t stage) const {
+    const Segment& part = segment(range);
+    return static_cast<double>(part.parameters) * options_.bytes_per_parameter +
+           part.activation_bytes * kept(stage);
+  }
   const PartitionOptions& options_;
-  Time time_;
-  Sum whole_;
+  std::size_t count_;
+  std::vector<Segment> segments_;  // by first unit, then last
 };
 
 Costs real_costs(std::span<const UnitCost> units, const PartitionOptions& options) {
   return {units, options, is_measured(units) ? Costs::Time::seconds : Costs::Time::work};
 }
 
-Partition with_costs(std::vector<UnitRange> stages, std::span<const UnitCost> units,
-                     const PartitionOptions& options) {
+Partition with_costs(std::vector<UnitRange> stages, const Costs& costs) {
   Partition partition{std::move(stages), {}};
-  const Costs costs = real_costs(units, options);
+  const double all_bytes = costs.bytes_of(partition.stages);
   for (std::size_t stage = 0; stage < partition.stages.size(); ++stage)
-    partition.costs.push_back(costs.of(partition.stages[stage], static_cast<int>(stage)));
+    partition.costs.push_back(costs.of(partition.stages[stage], stage, all_bytes));
   return partition;
 }
 
-// The best cut of `units` by those costs.
-std::vector<UnitRange> best_cut(const Costs& costs, std::size_t n, std::size_t stages) {
+// The best cut by those costs where the memory of all stages is taken to be `all_bytes`.
+std::vector<UnitRange> best_cut_at(const Costs& costs, std::size_t stages, double all_bytes) {
   // best[s][j]: the first j units on the first s stages: largest cost, then sum of squares.
   using Score = std::pair<double, double>;
   constexpr double kNever = std::numeric_limits<double>::infinity();
+  const std::size_t n = costs.units();
   std::vector<std::vector<Score>> best(stages + 1, std::vector<Score>(n + 1, {kNever, kNever}));
   std::vector<std::vector<std::size_t>> from(stages + 1, std::vector<std::size_t>(n + 1, 0));
   best[0][0] = {0, 0};
@@ -106,7 +139,7 @@ std::vector<UnitRange> best_cut(const Costs& costs, std::size_t n, std::size_t s
       if (best[s - 1][i].first == kNever) continue;
       for (std::size_t j = i + 1; j + (stages - s) <= n; ++j) {
         const double cost =
-            costs.of({static_cast<int>(i), static_cast<int>(j)}, static_cast<int>(s) - 1).cost;
+            costs.of({static_cast<int>(i), static_cast<int>(j)}, s - 1, all_bytes).cost;
         const Score score{std::max(best[s - 1][i].first, cost),
                           best[s - 1][i].second + cost * cost};
         if (score < best[s][j]) {
@@ -119,6 +152,26 @@ std::vector<UnitRange> best_cut(const Costs& costs, std::size_t n, std::size_t s
   for (std::size_t s = stages, j = n; s > 0; j = from[s][j], --s)
     cut[s - 1] = {static_cast<int>(from[s][j]), static_cast<int>(j)};
   return cut;
+}
+
+// What stages hold adds up to more where early ones, which keep more microbatches, have more units,
+// and tied weights count on each stage. Divided by each cut's own sum, waste would look cheap; so
+// the sum is held while cuts are compared, and is that of the cut which comes out (a few turns
+// agree). Where none does, those that follow one another differ by little: the one whose own share
+// is the smallest.
+std::vector<UnitRange> best_cut(const Costs& costs, std::size_t stages) {
+  std::vector<std::vector<UnitRange>> seen;
+  double all_bytes = costs.usual_bytes();
+  while (true) {
+    std::vector<UnitRange> cut = best_cut_at(costs, stages, all_bytes);
+    const auto again = std::ranges::find(seen, cut);
+    if (again != seen.end())
+      return *std::min_element(again, seen.end(), [&](const auto& a, const auto& b) {
+        return costs.largest(a, costs.bytes_of(a)) < costs.largest(b, costs.bytes_of(b));
+      });
+    all_bytes = costs.bytes_of(cut);
+    seen.push_back(std::move(cut));
+  }
 }
 
 // "h.3 to h.5"
@@ -144,14 +197,17 @@ double Partition::largest() const {
 Partition partition_units(std::span<const UnitCost> units, const PartitionOptions& options) {
   check(units, options);
   const auto stages = static_cast<std::size_t>(options.stages);
-  const auto cut = [&](Costs::Time time) {
-    return with_costs(best_cut(Costs(units, options, time), units.size(), stages), units, options);
-  };
-  if (!is_measured(units)) return cut(Costs::Time::work);
-  Partition best = cut(Costs::Time::seconds);
-  if (std::ranges::all_of(units, [](const UnitCost& unit) { return unit.work == 0; })) return best;
-  Partition steady = cut(Costs::Time::work);
-  return steady.largest() <= (1 + kSteady) * best.largest() ? steady : best;
+  const Costs costs = real_costs(units, options);
+  std::vector<UnitRange> best = best_cut(costs, stages);
+  const auto has_work = [](const UnitCost& unit) { return unit.work > 0; };
+  if (is_measured(units) && std::ranges::any_of(units, has_work)) {
+    std::vector<UnitRange> steady =
+        best_cut(Costs(units, options, Costs::Time::work), stages);
+    const double all_bytes = costs.bytes_of(best);
+    if (costs.largest(steady, all_bytes) <= (1 + kSteady) * costs.largest(best, all_bytes))
+      best = std::move(steady);
+  }
+  return with_costs(std::move(best), costs);
 }
 
 Partition partition_by_counts(std::span<const UnitCost> units, std::string_view counts,
@@ -178,7 +234,7 @@ Partition partition_by_counts(std::span<const UnitCost> units, std::string_view 
                             "{} stages",
                             counts, at, cut.size(), units.size(), options.stages),
                 "every unit belongs to one stage; embeddings and head are units too");
-  return with_costs(std::move(cut), units, options);
+  return with_costs(std::move(cut), real_costs(units, options));
 }
 
 Partition partition_by_assignment(std::span<const UnitCost> units,
@@ -216,20 +272,22 @@ Partition partition_by_assignment(std::span<const UnitCost> units,
     if (cut[stage].last == 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("partition {} has no units", stage),
                   "assign some to it, use fewer partitions, or set auto_partition");
-  return with_costs(std::move(cut), units, options);
+  return with_costs(std::move(cut), real_costs(units, options));
 }
 
 std::string partition_table(const Partition& partition, std::span<const UnitCost> units,
                             std::span<const int> rank_of_stage) {
-  std::string text = fmt::format("{:>5} {:>4}  {:<24} {:>12} {:>10} {:>9} {:>6}\n", "stage", "pp",
-                                 "units", "parameters", "memory", "time", "share");
+  std::string text =
+      fmt::format("{:>5} {:>4}  {:<24} {:>12} {:>9} {:>10} {:>9} {:>6}\n", "stage", "pp", "units",
+                  "parameters", "in flight", "memory", "time", "share");
   for (std::size_t stage = 0; stage < partition.stages.size(); ++stage) {
     const UnitRange& range = partition.stages[stage];
     const StageCost& cost = partition.costs[stage];
-    text += fmt::format(
-        "{:>5} {:>4}  {:<24} {:>12} {:>10} {:>9} {:>5.1f}%\n", stage, rank_of_stage[stage],
-        range_text(units, range), cost.parameters, bytes_text(cost.memory_bytes),
-        cost.seconds > 0 ? fmt::format("{:.2f} ms", cost.seconds * 1e3) : "-", cost.cost * 100);
+    text += fmt::format("{:>5} {:>4}  {:<24} {:>12} {:>9} {:>10} {:>9} {:>5.1f}%\n", stage,
+                        rank_of_stage[stage], range_text(units, range), cost.parameters,
+                        cost.microbatches, bytes_text(cost.memory_bytes),
+                        cost.seconds > 0 ? fmt::format("{:.2f} ms", cost.seconds * 1e3) : "-",
+                        cost.cost * 100);
   }
   return text;
 }

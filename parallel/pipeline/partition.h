@@ -35,8 +35,11 @@ struct PartitionOptions {
 
 struct StageCost {
   std::int64_t parameters = 0;  // elements, shared ones once
-  double memory_bytes = 0, seconds = 0;
-  // memory_weight × its share of the model's memory + (1 - memory_weight) × its share of the time.
+  int microbatches = 1;         // whose activations it keeps
+  double memory_bytes = 0;      // parameters' and those activations'
+  double seconds = 0;           // of one microbatch
+  // memory_weight × its share of the memory of all stages + (1 - memory_weight) × its share of the
+  // time: over all stages, 1. Where no time is known memory alone counts, and the other way round.
   double cost = 0;
 };
 
@@ -46,8 +49,9 @@ struct Partition {
   double largest() const;
 };
 
-// Contiguous segments, none empty, whose largest cost is the smallest possible; among those, costs
-// as even as a stage-by-stage choice makes them. Measured seconds differ a little each time, and a
+// Contiguous segments, none empty, whose largest cost is the smallest possible where the memory of
+// all stages is what theirs adds up to; among those, costs as even as a stage-by-stage choice makes
+// them. Measured seconds differ a little each time, and a
 // cut should not: where the one by work instead of seconds is as good within kSteady of the largest
 // cost, it is taken. More stages than units, or a memory_weight outside [0, 1]: invalid_argument
 // with the numbers.
@@ -63,8 +67,8 @@ Partition partition_by_assignment(std::span<const UnitCost> units,
                                   const std::map<std::string, int>& stage_of, int default_stage,
                                   const PartitionOptions& options);
 
-// A line for each stage: its rank in the pipeline, units, parameters, memory, time ("-": not
-// measured) and share.
+// A line for each stage: its rank in the pipeline, units, parameters, microbatches in flight,
+// memory, time ("-": not measured) and share (StageCost::cost).
 std::string partition_table(const Partition& partition, std::span<const UnitCost> units,
                             std::span<const int> rank_of_stage);
 // "embeddings 0.31 ms, h.0 to h.11 2.10 ms each, head 4.02 ms"; empty: nothing was measured.

@@ -178,12 +178,26 @@ Simulation simulate(const Schedule& schedule, const PipelineCosts& costs) {
 }
 
 std::vector<int> microbatches_kept(const Schedule& schedule) {
-  const Simulation simulation = simulate(schedule);
-  const int chunks = schedule.stages() / static_cast<int>(simulation.peak_microbatches.size());
-  std::vector<int> kept;
-  for (const int rank : schedule.rank_of_stage)
-    kept.push_back(
-        std::max(1, simulation.peak_microbatches[static_cast<std::size_t>(rank)] / chunks));
+  const auto stages = static_cast<std::size_t>(schedule.stages());
+  std::vector<int> kept(stages, 1);
+  for (const std::vector<Action>& actions : schedule.actions) {  // in the order of each rank's list
+    std::vector<int> now(stages, 0);
+    int all = 0, most = 0;
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::forward) {
+        ++now[static_cast<std::size_t>(action.stage)];
+        ++all;
+      } else if (action.kind == ActionKind::backward ||
+                 action.kind == ActionKind::weight_backward) {
+        --now[static_cast<std::size_t>(action.stage)];
+        --all;
+      }
+      if (all <= most) continue;
+      most = all;
+      for (std::size_t stage = 0; stage < stages; ++stage)
+        if (now[stage] > 0) kept[stage] = now[stage];
+    }
+  }
   return kept;
 }
 

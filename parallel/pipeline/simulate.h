@@ -47,8 +47,8 @@ struct Simulation {
 // to its end throws invalid_argument.
 Simulation simulate(const Schedule& schedule, const PipelineCosts& costs = {});
 
-// By stage, microbatches whose activations its rank keeps at its peak, for each of the rank's
-// stages: PartitionOptions::microbatches_kept.
+// By stage, microbatches whose activations it keeps when its rank keeps the most of all its stages
+// (at least one): PartitionOptions::microbatches_kept.
 std::vector<int> microbatches_kept(const Schedule& schedule);
 
 // A line for each rank, `width` characters wide: digits are forwards (the microbatch's last digit),

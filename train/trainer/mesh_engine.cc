@@ -139,6 +139,7 @@ void MeshEngine::prepare_cut(parallel::ParallelOptions& options) {
   } else if (const std::string counts = kept_cut(); !counts.empty()) {
     parallel::SmpParameters kept = smp_;
     kept.partition.counts = counts;
+    kept.microbatches *= batches_at_a_time();  // the plan says what stages keep in a step
     options.partition = parallel::parallel_options(kept).partition;
     options.skip_tracing = true;
     cut_by_ = "as in the checkpoint that is continued";

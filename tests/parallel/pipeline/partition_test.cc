@@ -17,7 +17,9 @@ namespace {
 
 using test::error_text;
 using ::testing::AllOf;
+using ::testing::DoubleEq;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 std::vector<UnitCost> units_of(const std::vector<double>& seconds,
                                const std::vector<std::int64_t>& parameters = {}) {
@@ -31,17 +33,30 @@ std::vector<UnitCost> units_of(const std::vector<double>& seconds,
   return units;
 }
 
-// Every way to cut, one after the other.
-double best_of_all(std::span<const UnitCost> units, const PartitionOptions& options) {
+// Every way to cut, one after the other: the smallest largest stage, as shares of the memory that
+// the stages of `found` add up to.
+double best_of_all(std::span<const UnitCost> units, const PartitionOptions& options,
+                   const Partition& found) {
+  double bytes = 0, seconds = 0;
+  for (const StageCost& stage : found.costs) {
+    bytes += stage.memory_bytes;
+    seconds += stage.seconds;
+  }
+  const auto largest = [&](const Partition& cut) {
+    double most = 0;
+    for (const StageCost& stage : cut.costs)
+      most = std::max(most, options.memory_weight * stage.memory_bytes / bytes +
+                                (1 - options.memory_weight) * stage.seconds / seconds);
+    return most;
+  };
   double best = std::numeric_limits<double>::infinity();
   const auto n = static_cast<int>(units.size());
   std::vector<int> counts;
   const std::function<void(int)> visit = [&](int left) {
     if (static_cast<int>(counts.size()) == options.stages - 1) {
       counts.push_back(left);
-      best = std::min(
-          best,
-          partition_by_counts(units, fmt::format("{}", fmt::join(counts, ",")), options).largest());
+      best = std::min(best, largest(partition_by_counts(
+                                units, fmt::format("{}", fmt::join(counts, ",")), options)));
       counts.pop_back();
       return;
     }
@@ -68,12 +83,16 @@ TEST(Partition, LargestStageIsTheSmallestPossible) {
     }
     auto units = units_of(seconds, parameters);
     units.back().parameters = units.front().parameters;  // tied
+    for (UnitCost& unit : units) {
+      random = random * 1664525u + 1013904223u;
+      unit.activation_bytes = random >> 17;
+    }
     PartitionOptions options{.stages = 1 + round % 4, .memory_weight = 0.25 * (round % 5)};
     options.stages = std::min(options.stages, static_cast<int>(units.size()));
     if (round % 2 == 1)
       for (int s = options.stages; s > 0; --s) options.microbatches_kept.push_back(s);
     const Partition found = partition_units(units, options);
-    EXPECT_DOUBLE_EQ(found.largest(), best_of_all(units, options)) << round;
+    EXPECT_NEAR(found.largest(), best_of_all(units, options, found), 1e-12) << round;
     ASSERT_EQ(found.stages.size(), static_cast<std::size_t>(options.stages));
     int at = 0;
     for (const UnitRange& range : found.stages) {
@@ -92,6 +111,65 @@ TEST(Partition, WeighsMemoryAgainstComputation) {
   };
   EXPECT_EQ(cut(0), 4) << "the last unit takes half of the time";
   EXPECT_EQ(cut(1), 1) << "the first one holds most of the memory";
+}
+
+std::vector<double> shares_of(const Partition& partition) {
+  std::vector<double> shares;
+  for (const StageCost& stage : partition.costs) shares.push_back(stage.cost);
+  return shares;
+}
+
+// 1f1b of two stages: the first keeps two microbatches.
+TEST(Partition, SharesAreOfWhatAllStagesHold) {
+  auto units = units_of({1, 1, 1, 1}, {10, 10, 10, 10});
+  for (UnitCost& unit : units) unit.activation_bytes = 100;
+  PartitionOptions options{.stages = 2, .memory_weight = 1, .microbatches_kept = {2, 1}};
+  const Partition memory = partition_by_counts(units, "2,2", options);
+  EXPECT_EQ(memory.costs[0].microbatches, 2);
+  EXPECT_EQ(memory.costs[0].memory_bytes, 2 * (16 * 10 + 2 * 100));
+  EXPECT_EQ(memory.costs[1].memory_bytes, 2 * (16 * 10 + 1 * 100));
+  EXPECT_THAT(shares_of(memory), Pointwise(DoubleEq(), {720.0 / 1240, 520.0 / 1240}));
+  options.memory_weight = 0.25;
+  EXPECT_THAT(shares_of(partition_by_counts(units, "1,3", options)),
+              Pointwise(DoubleEq(), {0.25 * 360 / 1140 + 0.75 / 4, 0.25 * 780 / 1140 + 2.25 / 4}));
+  // A tied table takes memory on both stages.
+  units[3].parameters = {{0, 10}, {3, 30}};
+  options.memory_weight = 1;
+  EXPECT_THAT(shares_of(partition_by_counts(units, "2,2", options)),
+              Pointwise(DoubleEq(), {720.0 / 1720, 1000.0 / 1720}));
+}
+
+TEST(Partition, WeighsActivationsByTheMicrobatchesInFlight) {
+  auto units = units_of({1, 1, 1, 1}, {10, 10, 10, 10});
+  for (UnitCost& unit : units) unit.activation_bytes = 100;
+  const auto first_stage = [&](std::vector<int> kept) {
+    return partition_units(
+               units, {.stages = 2, .memory_weight = 1, .microbatches_kept = std::move(kept)})
+        .stages[0]
+        .last;
+  };
+  EXPECT_EQ(first_stage({2, 1}), 2) << "720 beside 520 bytes; 360 beside 780 is worse";
+  EXPECT_EQ(first_stage({4, 1}), 1) << "560 beside 780 bytes; 1120 beside 520 is worse";
+}
+
+// Whatever is known of units, and however they are cut.
+TEST(Partition, SharesAddUpToOne) {
+  const auto sum_of = [](const std::vector<UnitCost>& units, double weight) {
+    double sum = 0;
+    for (const double share :
+         shares_of(partition_units(units, {.stages = 3,
+                                           .memory_weight = weight,
+                                           .microbatches_kept = {3, 2, 1}})))
+      sum += share;
+    return sum;
+  };
+  for (const double weight : {0.0, 0.2, 1.0}) {
+    auto units = units_of({3, 1, 4, 1, 5, 9}, {2, 6, 5, 3, 5, 8});
+    for (UnitCost& unit : units) unit.activation_bytes = 50;
+    EXPECT_NEAR(sum_of(units, weight), 1, 1e-12);
+    EXPECT_NEAR(sum_of(units_of({3, 1, 4, 1, 5, 9}), weight), 1, 1e-12) << "no memory is known";
+    EXPECT_NEAR(sum_of(units_of({0, 0, 0, 0}, {1, 2, 3, 4}), weight), 1, 1e-12) << "no time is";
+  }
 }
 
 TEST(Partition, HoldsTiedWeightsOnceAStage) {
@@ -161,6 +239,7 @@ TEST(Partition, IsShownAsATable) {
   EXPECT_THAT(partition_table(partition_by_counts(units, "3", {}), units, std::vector<int>{0}),
               HasSubstr("  - "));
   EXPECT_THAT(table, AllOf(HasSubstr("u0 to u1"), HasSubstr("2000010"), HasSubstr("37.0 MB"),
+                           HasSubstr("in flight"),
                            HasSubstr("3.00 ms"), HasSubstr("50.0%")));
 }
 

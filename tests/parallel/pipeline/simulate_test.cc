@@ -74,6 +74,24 @@ TEST(Simulate, ActivationsInFlight) {
       2);
 }
 
+// Stage by stage, together what a rank keeps at its peak.
+TEST(Simulate, MicrobatchesKeptAreThoseOfARanksPeak) {
+  const auto schedule = [](ScheduleKind kind, int chunks = 1) {
+    return make_schedule({.kind = kind, .ranks = 4, .microbatches = 12, .chunks = chunks});
+  };
+  EXPECT_THAT(microbatches_kept(schedule(ScheduleKind::simple)), testing::Each(12));
+  EXPECT_THAT(microbatches_kept(schedule(ScheduleKind::one_f_one_b)),
+              testing::ElementsAre(4, 3, 2, 1));
+  for (const ScheduleKind kind : {ScheduleKind::virtual_interleaved, ScheduleKind::zero_bubble_v}) {
+    const Schedule two = schedule(kind, 2);
+    std::vector<int> by_rank(4, 0);
+    const std::vector<int> kept = microbatches_kept(two);
+    for (std::size_t stage = 0; stage < kept.size(); ++stage)
+      by_rank[static_cast<std::size_t>(two.rank_of_stage[stage])] += kept[stage];
+    EXPECT_EQ(by_rank, simulate(two).peak_microbatches) << name(kind);
+  }
+}
+
 TEST(Simulate, ActiveMicrobatchesBoundWhatIsInFlight) {
   for (const int active : {1, 2, 4, 6, 100}) {
     const Simulation s = run({.kind = ScheduleKind::interleaved,
