@@ -43,35 +43,79 @@ class Held {
 // One unit's, or the group's of it.
 struct Measured {
   double seconds = std::numeric_limits<double>::infinity();
-  std::int64_t activation_bytes = 0;
+  std::int64_t activation_bytes = 0, peak_bytes = 0, weight_bytes = 0, split_peak_bytes = 0;
 };
 
-void run_once(nn::Context& context, const CountingMemory& memory, nn::Chain& chain, int unit,
-              const Microbatch& microbatch, const MeasureOptions& options, Measured& measured) {
-  const bool is_head = unit == chain.units() - 1;
-  ChainStage stage(context, chain, {unit, unit + 1}, options.stage);
-  stage.begin({&microbatch, 1});
-  const Stage::Message message = stage.input(0);
-  const auto zeros = [&] {
-    return Tensor::zeros(message.shape, message.dtype, context.memory(), MemoryTag::data,
-                         context.stream);
-  };
-  const Tensor input = unit > 0 ? zeros() : Tensor();
-  Tensor gradient = is_head ? Tensor() : zeros();
-  DeviceBackend& device = device_backend(context.stream.device.type);
-  device.synchronize(context.stream);
+enum class Backward : std::uint8_t { whole, split };
 
-  const std::int64_t before = memory.usage(MemoryTag::activations).current;
-  const auto began = Clock::now();
-  stage.forward(0, input);
-  // The input, which is not the unit's own, lives as long: every unit's backward needs it.
-  measured.activation_bytes = memory.usage(MemoryTag::activations).current - before +
-                              static_cast<std::int64_t>(input.defined() ? input.bytes() : 0);
-  stage.backward(0, std::move(gradient), false);
-  device.synchronize(context.stream);
-  measured.seconds =
-      std::min(measured.seconds, std::chrono::duration<double>(Clock::now() - began).count());
-}
+// One unit, ready to run on a microbatch.
+class Runner {
+ public:
+  Runner(nn::Context& context, CountingMemory& memory, nn::Chain& chain, int unit,
+         const Microbatch& microbatch, const MeasureOptions& options)
+      : context_(context),
+        memory_(memory),
+        chain_(chain),
+        unit_(unit),
+        microbatch_(microbatch),
+        options_(options) {}
+
+  void run(Backward backward, Measured& measured) {
+    ChainStage stage(context_, chain_, {unit_, unit_ + 1}, options_.stage);
+    stage.begin({&microbatch_, 1});
+    DeviceBackend& device = device_backend(context_.stream.device.type);
+    memory_.reset_peaks();
+    const std::int64_t before = current();
+    // Given away: the unit keeps it or not.
+    Tensor input = unit_ > 0 ? zeros(stage) : Tensor();
+    device.synchronize(context_.stream);
+    const auto began = Clock::now();
+    stage.forward(0, std::move(input));
+    const std::int64_t kept = current() - before;
+    Tensor gradient = is_head() ? Tensor() : zeros(stage);
+    stage.backward(0, std::move(gradient), backward == Backward::split);
+    device.synchronize(context_.stream);
+    const double seconds = seconds_since(began);
+    const std::int64_t peak = memory_.usage(MemoryTag::activations).peak - before;
+    if (backward == Backward::whole) {
+      measured.seconds = std::min(measured.seconds, seconds);
+      measured.activation_bytes = kept;
+      measured.peak_bytes = peak;
+    } else {
+      measured.weight_bytes = current() - before;
+      measured.split_peak_bytes = peak;
+      stage.weight_backward(0);
+    }
+  }
+
+  // What stays in memory of what the unit keeps.
+  std::int64_t kept_offloading(OffloadOptions offload) {
+    offload.max_leaving = 0;  // all that leaves has left when forward is done
+    Offloader offloader(context_.memory(), offload);
+    ChainStageOptions stage_options = options_.stage;
+    stage_options.offloader = &offloader;
+    ChainStage stage(context_, chain_, {unit_, unit_ + 1}, stage_options);
+    stage.begin({&microbatch_, 1});
+    const std::int64_t before = current();
+    stage.forward(0, unit_ > 0 ? zeros(stage) : Tensor());
+    return current() - before;
+  }
+
+ private:
+  bool is_head() const { return unit_ == chain_.units() - 1; }
+  std::int64_t current() const { return memory_.usage(MemoryTag::activations).current; }
+  Tensor zeros(const ChainStage& stage) const {
+    const Stage::Message message = stage.input(0);
+    return Tensor::zeros(message.shape, message.dtype, context_.memory(), MemoryTag::activations,
+                         context_.stream);
+  }
+  nn::Context& context_;
+  CountingMemory& memory_;
+  nn::Chain& chain_;
+  int unit_;
+  const Microbatch& microbatch_;
+  const MeasureOptions& options_;
+};
 
 void append_kinds(nn::Module& module, std::string& text) {
   text += fmt::format("{}(", module.kind());
@@ -95,12 +139,15 @@ void agree(std::vector<Measured>& all, collectives::Communicator& group) {
   std::vector<std::int64_t> bytes;
   for (const Measured& one : all) {
     seconds.push_back(one.seconds);
-    bytes.push_back(one.activation_bytes);
+    bytes.insert(bytes.end(),
+                 {one.activation_bytes, one.peak_bytes, one.weight_bytes, one.split_peak_bytes});
   }
   const auto count = static_cast<std::int64_t>(all.size());
   group.all_reduce(seconds.data(), seconds.data(), count, DType::f64, ReduceOp::sum)->wait();
-  group.all_reduce(bytes.data(), bytes.data(), count, DType::i64, ReduceOp::max)->wait();
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = {seconds[i] / group.size(), bytes[i]};
+  group.all_reduce(bytes.data(), bytes.data(), 4 * count, DType::i64, ReduceOp::max)->wait();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {seconds[i] / group.size(), bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2],
+              bytes[4 * i + 3]};
 }
 
 }  // namespace
@@ -124,8 +171,11 @@ std::vector<UnitCost> count_units(const nn::Chain& chain) {
 std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain,
                                     const Microbatch& microbatch, collectives::Communicator& group,
                                     const MeasureOptions& options) {
-  CountingMemory memory(context.memory());
-  nn::Context own(context.kernels(), memory, context.dispatcher());
+  CountingMemory own_memory(context.memory());
+  CountingMemory& memory = options.counted_by ? *options.counted_by : own_memory;
+  nn::Context own(context.kernels(),
+                  options.counted_by ? context.memory() : static_cast<MemoryResource&>(own_memory),
+                  context.dispatcher());
   own.stream = context.stream;
   own.random = context.random;
 
@@ -138,14 +188,21 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
     if (!is_new) continue;
     const Held held(own, chain.unit_parameters(unit), options.dtype);
     Measured& measured = all.emplace_back();
+    Runner runner(own, memory, chain, unit, microbatch, options);
     for (int i = 0; i < std::max(options.repetitions, 1); ++i)
-      run_once(own, memory, chain, unit, microbatch, options, measured);
+      runner.run(Backward::whole, measured);
+    if (options.split_backward) runner.run(Backward::split, measured);
+    if (options.offload) measured.activation_bytes = runner.kept_offloading(*options.offload);
   }
   agree(all, group);
   std::vector<UnitCost> units = count_units(chain);
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    units[unit].seconds = all[measured_as[unit]].seconds;
-    units[unit].activation_bytes = all[measured_as[unit]].activation_bytes;
+    const Measured& measured = all[measured_as[unit]];
+    units[unit].seconds = measured.seconds;
+    units[unit].activation_bytes = measured.activation_bytes;
+    units[unit].peak_bytes = measured.peak_bytes;
+    units[unit].weight_bytes = measured.weight_bytes;
+    units[unit].split_peak_bytes = measured.split_peak_bytes;
   }
   return units;
 }

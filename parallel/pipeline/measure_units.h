@@ -1,6 +1,7 @@
 // What each unit of a model costs, by running it.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
@@ -14,6 +15,14 @@ struct MeasureOptions {
   DType dtype = DType::f32;      // of values and activations
   int repetitions = 3;           // the fastest counts
   ChainStageOptions stage = {};  // as training has them, without offloader and observer
+  bool split_backward = false;   // by one run more, UnitCost's numbers of it
+  // Activations leave for a file (training's options for it): what a unit keeps is then what stays.
+  // Times are without it: waiting for a file is no computation, and a pipeline hides it.
+  std::optional<OffloadOptions> offload = {};
+  // Counts the context's memory and what the unit's groups share (CommunicatorOptions::counted_by),
+  // so that exchanges of tensor parallelism are seen; its peaks are reset. Null: the context's
+  // alone.
+  CountingMemory* counted_by = nullptr;
 };
 
 // Gives one unit after the other memory for values and gradients, runs it forward and backward on

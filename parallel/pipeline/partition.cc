@@ -201,8 +201,7 @@ Partition partition_units(std::span<const UnitCost> units, const PartitionOption
   std::vector<UnitRange> best = best_cut(costs, stages);
   const auto has_work = [](const UnitCost& unit) { return unit.work > 0; };
   if (is_measured(units) && std::ranges::any_of(units, has_work)) {
-    std::vector<UnitRange> steady =
-        best_cut(Costs(units, options, Costs::Time::work), stages);
+    std::vector<UnitRange> steady = best_cut(Costs(units, options, Costs::Time::work), stages);
     const double all_bytes = costs.bytes_of(best);
     if (costs.largest(steady, all_bytes) <= (1 + kSteady) * costs.largest(best, all_bytes))
       best = std::move(steady);
@@ -283,11 +282,10 @@ std::string partition_table(const Partition& partition, std::span<const UnitCost
   for (std::size_t stage = 0; stage < partition.stages.size(); ++stage) {
     const UnitRange& range = partition.stages[stage];
     const StageCost& cost = partition.costs[stage];
-    text += fmt::format("{:>5} {:>4}  {:<24} {:>12} {:>9} {:>10} {:>9} {:>5.1f}%\n", stage,
-                        rank_of_stage[stage], range_text(units, range), cost.parameters,
-                        cost.microbatches, bytes_text(cost.memory_bytes),
-                        cost.seconds > 0 ? fmt::format("{:.2f} ms", cost.seconds * 1e3) : "-",
-                        cost.cost * 100);
+    text += fmt::format(
+        "{:>5} {:>4}  {:<24} {:>12} {:>9} {:>10} {:>9} {:>5.1f}%\n", stage, rank_of_stage[stage],
+        range_text(units, range), cost.parameters, cost.microbatches, bytes_text(cost.memory_bytes),
+        cost.seconds > 0 ? fmt::format("{:.2f} ms", cost.seconds * 1e3) : "-", cost.cost * 100);
   }
   return text;
 }

@@ -18,9 +18,12 @@ struct UnitCost {
   // Elements of each parameter that the unit reads. A number names the parameter: tied weights
   // appear in several units, and a stage holds them once.
   std::map<int, std::int64_t> parameters = {};
-  std::int64_t activation_bytes = 0;  // kept from the forward of a microbatch until its backward
-  double seconds = 0;                 // forward and backward of a microbatch; 0: not measured
-  double work = 0;  // what stands for seconds where no unit has any; in any measure
+  // Of a microbatch: what is kept from the forward until the backward, the unit's input included;
+  // the most while the unit computes, with what is kept and the gradient it gets; and where
+  // backward is split, what is kept from the inputs' until the weights', and the most then.
+  std::int64_t activation_bytes = 0, peak_bytes = 0, weight_bytes = 0, split_peak_bytes = 0;
+  double seconds = 0;  // forward and backward of a microbatch; 0: not measured
+  double work = 0;     // what stands for seconds where no unit has any; in any measure
 };
 
 struct PartitionOptions {

@@ -143,8 +143,8 @@ TEST(Partition, WeighsActivationsByTheMicrobatchesInFlight) {
   auto units = units_of({1, 1, 1, 1}, {10, 10, 10, 10});
   for (UnitCost& unit : units) unit.activation_bytes = 100;
   const auto first_stage = [&](std::vector<int> kept) {
-    return partition_units(
-               units, {.stages = 2, .memory_weight = 1, .microbatches_kept = std::move(kept)})
+    return partition_units(units,
+                           {.stages = 2, .memory_weight = 1, .microbatches_kept = std::move(kept)})
         .stages[0]
         .last;
   };
@@ -156,10 +156,8 @@ TEST(Partition, WeighsActivationsByTheMicrobatchesInFlight) {
 TEST(Partition, SharesAddUpToOne) {
   const auto sum_of = [](const std::vector<UnitCost>& units, double weight) {
     double sum = 0;
-    for (const double share :
-         shares_of(partition_units(units, {.stages = 3,
-                                           .memory_weight = weight,
-                                           .microbatches_kept = {3, 2, 1}})))
+    for (const double share : shares_of(partition_units(
+             units, {.stages = 3, .memory_weight = weight, .microbatches_kept = {3, 2, 1}})))
       sum += share;
     return sum;
   };
@@ -239,8 +237,7 @@ TEST(Partition, IsShownAsATable) {
   EXPECT_THAT(partition_table(partition_by_counts(units, "3", {}), units, std::vector<int>{0}),
               HasSubstr("  - "));
   EXPECT_THAT(table, AllOf(HasSubstr("u0 to u1"), HasSubstr("2000010"), HasSubstr("37.0 MB"),
-                           HasSubstr("in flight"),
-                           HasSubstr("3.00 ms"), HasSubstr("50.0%")));
+                           HasSubstr("in flight"), HasSubstr("3.00 ms"), HasSubstr("50.0%")));
 }
 
 TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
@@ -250,7 +247,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   config.n_embd = 48;
   config.n_layer = 4;
   config.n_head = 3;
-  std::vector<std::vector<UnitCost>> all(2), checkpointed(2);
+  std::vector<std::vector<UnitCost>> all(2), checkpointed(2), offloaded(2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto group = collectives::make_communicator(world, store);
     nn::Room room;
@@ -269,7 +266,13 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
       EXPECT_EQ(room.memory.usage(MemoryTag::parameters).peak, block);
     }
     checkpointed[static_cast<std::size_t>(world.rank)] =
-        measure_units(room.context, model, batch, *group, {.stage = {.checkpoint_group = 1}});
+        measure_units(room.context, model, batch, *group,
+                      {.stage = {.checkpoint_group = 1}, .split_backward = true});
+    offloaded[static_cast<std::size_t>(world.rank)] =
+        measure_units(room.context, model, batch, *group,
+                      {.stage = {.checkpoint_group = 1},
+                       .split_backward = true,
+                       .offload = OffloadOptions{.min_bytes = 1}});
   });
   ASSERT_EQ(all[0].size(), 6U);
   for (std::size_t unit = 0; unit < 6; ++unit) {
@@ -286,6 +289,16 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   EXPECT_GT(all[0][2].activation_bytes, 5 * 2 * 16 * 48 * 4);
   EXPECT_LT(all[0][0].activation_bytes, all[0][2].activation_bytes);
   EXPECT_EQ(checkpointed[0][2].activation_bytes, 2 * 16 * 48 * 4) << "its input";
+  EXPECT_EQ(offloaded[0][2].activation_bytes, 0) << "its input has left";
+  EXPECT_EQ(offloaded[0][2].peak_bytes, offloaded[1][2].peak_bytes);
+  EXPECT_EQ(offloaded[0][2].peak_bytes, checkpointed[0][2].peak_bytes)
+      << "nothing leaves meanwhile";
+  // While it computes, a block has what it keeps, also where that is computed again; weights wait
+  // for some of it.
+  EXPECT_GT(all[0][2].peak_bytes, all[0][2].activation_bytes);
+  EXPECT_GT(checkpointed[0][2].peak_bytes, all[0][2].activation_bytes);
+  EXPECT_EQ(all[0][2].weight_bytes, 0) << "not asked for";
+  EXPECT_GT(offloaded[0][2].weight_bytes, 2 * 16 * 48 * 4);
 }
 
 }  // namespace
