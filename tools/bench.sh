@@ -22,10 +22,10 @@ case "$name" in
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
   parallel)
-    # Layouts on two ranks of this host; --bubbles on four, which sleep.
+    # Layouts on two ranks of this host; --bubbles (which sleep) and --memory (of one step) on four.
     build_preset release shoal_bench_parallel
     ranks=2
-    case " $* " in *" --bubbles "*) ranks=4 ;; esac
+    case " $* " in *" --bubbles "* | *" --memory "*) ranks=4 ;; esac
     exec mpirun -n "$ranks" --oversubscribe --bind-to none build/release/bench/parallel/shoal_bench_parallel "$@"
     ;;
   train)

@@ -1,3 +1,4 @@
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -57,10 +58,20 @@ struct Case {
   ScheduleKind kind;
   int chunks;
 };
+constexpr std::array kCases = {
+    Case{ScheduleKind::simple, 1},      Case{ScheduleKind::interleaved, 1},
+    Case{ScheduleKind::one_f_one_b, 1}, Case{ScheduleKind::virtual_interleaved, 2},
+    Case{ScheduleKind::zero_bubble, 1}, Case{ScheduleKind::zero_bubble_v, 2}};
 
 }  // namespace
 
 void measure_bubbles(const ParallelArguments& a, collectives::Communicator& world) {
+  std::vector<std::string> names;
+  for (const Case& c : kCases) names.emplace_back(name(c.kind));
+  for (std::size_t i = 0; a.list && world.rank() == 0 && i < names.size(); ++i)
+    std::printf("%s\n", names[i].c_str());
+  if (a.list) return;
+  const std::vector<bool> taken = chosen(a.only, names);
   const auto host = make_host_memory();
   const int microbatches = std::max(a.microbatches, 2 * world.size());
   if (world.rank() == 0 && !a.json)
@@ -69,12 +80,9 @@ void measure_bubbles(const ParallelArguments& a, collectives::Communicator& worl
         "%-22s %12s %12s %8s %10s %10s\n",
         world.size(), microbatches, a.forward_ms, a.rounds, "schedule", "simulated ms",
         "measured ms", "ratio", "bubble", "measured");
-  for (const Case& c : {Case{ScheduleKind::simple, 1},
-                        {ScheduleKind::interleaved, 1},
-                        {ScheduleKind::one_f_one_b, 1},
-                        {ScheduleKind::virtual_interleaved, 2},
-                        {ScheduleKind::zero_bubble, 1},
-                        {ScheduleKind::zero_bubble_v, 2}}) {
+  for (std::size_t i = 0; i < kCases.size(); ++i) {
+    if (!taken[i]) continue;
+    const Case& c = kCases[i];
     parallel::ScheduleOptions options;
     options.kind = c.kind;
     options.ranks = world.size();

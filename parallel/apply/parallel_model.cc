@@ -67,8 +67,9 @@ void ParallelModel::cut() {
   schedule_ = make_schedule(schedule_options(false));
   evaluation_ = make_schedule(schedule_options(true));
   const bool measures = options_.trace && !options_.skip_tracing && schedule_.stages() > 1;
-  units_ = measures ? measure_units(context_, chain_, *options_.trace, mesh_.world(),
-                                    {.dtype = options_.dtype, .stage = stage_options()})
+  MeasureOptions measure{.dtype = options_.dtype, .stage = stage_options()};
+  if (options_.offload_activations) measure.offload = options_.offload;
+  units_ = measures ? measure_units(context_, chain_, *options_.trace, mesh_.world(), measure)
                     : count_units(chain_);
   options_.trace.reset();
   partition_ = options_.partition
@@ -238,6 +239,10 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
     state_->drop_idle();
     return loss;
   });
+}
+
+OffloadStatistics ParallelModel::offload_statistics() const {
+  return offloader_ ? offloader_->statistics() : OffloadStatistics{};
 }
 
 std::string ParallelModel::describe() const {

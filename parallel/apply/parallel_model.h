@@ -108,7 +108,8 @@ class ParallelModel {
   const PipelineStatistics& pipeline_statistics() const { return executor_->statistics(); }
   // Gradients' way over the ranks, of all axes but those inside a pass of the model.
   ReducerStatistics gradient_statistics() const { return state_->statistics(); }
-  std::string describe() const;  // mesh, schedule and plan, as a table
+  OffloadStatistics offload_statistics() const;  // all zero where nothing is offloaded
+  std::string describe() const;                  // mesh, schedule and plan, as a table
 
  private:
   void split_tensors();

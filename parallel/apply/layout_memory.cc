@@ -1,0 +1,176 @@
+#include "shoal/parallel/apply/layout_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+// Bytes, and tensors of a stream's size that leave for a file: of all of these together only so
+// many take memory at a time.
+struct Holding {
+  double bytes = 0, leaving = 0;
+  Holding operator+(const Holding& other) const {
+    return {bytes + other.bytes, leaving + other.leaving};
+  }
+  Holding operator-(const Holding& other) const {
+    return {bytes - other.bytes, leaving - other.leaving};
+  }
+};
+
+// What one stage holds of a microbatch.
+class StageMemory {
+ public:
+  StageMemory(const ActivationRequest& request, UnitRange stage) : request_(request) {
+    const int head = static_cast<int>(request.units.size()) - 1;
+    for (int first = stage.first; first < stage.last;) {
+      // Embeddings and head are never computed again.
+      const bool again = request.checkpoint_group > 0 && first > 0 && first < head;
+      const int last =
+          again ? std::min({first + request.checkpoint_group, stage.last, head}) : first + 1;
+      pieces_.push_back({first, last, again});
+      first = last;
+    }
+    for (const Piece& piece : pieces_) {
+      kept_ = kept_ + kept_of(piece);
+      weights_.bytes += weights_of(piece);
+    }
+  }
+  Holding kept() const { return kept_; }        // from the forward until the backward
+  Holding weights() const { return weights_; }  // from a backward of inputs until the weights'
+
+  // The most of its own while it computes, `others` being held; `splits`: a backward of inputs.
+  double computing(const Holding& others, bool splits) const {
+    double most = 0;
+    Holding before = others;
+    double after = weights_.bytes;  // of later pieces, whose inputs' backward is done
+    for (const Piece& piece : pieces_) {
+      after -= weights_of(piece);
+      double inside = 0, inside_after = weights_of(piece);
+      for (int unit = piece.first; unit < piece.last; ++unit) {
+        const UnitCost& cost = request_.units[static_cast<std::size_t>(unit)];
+        inside_after -= static_cast<double>(cost.weight_bytes);
+        const auto own = static_cast<double>(splits ? cost.split_peak_bytes : cost.peak_bytes);
+        most =
+            std::max(most, bytes_of(before) + inside + own + (splits ? after + inside_after : 0));
+        inside += static_cast<double>(cost.activation_bytes);
+      }
+      before = before + kept_of(piece);
+    }
+    return most;
+  }
+  double bytes_of(const Holding& holding) const {
+    const double most = std::max(request_.offload.max_leaving, request_.offload.max_returning);
+    return holding.bytes + std::min(holding.leaving, most) * request_.stream_bytes;
+  }
+
+ private:
+  struct Piece {
+    int first, last;
+    bool again;  // computed again in backward: keeps its input
+  };
+  Holding kept_of(const Piece& piece) const {
+    double bytes = 0;
+    for (int unit = piece.first; unit < piece.last; ++unit)
+      bytes += static_cast<double>(request_.units[static_cast<std::size_t>(unit)].activation_bytes);
+    if (piece.again) bytes = request_.stream_bytes;
+    if (request_.offloads &&
+        request_.stream_bytes >= static_cast<double>(request_.offload.min_bytes))
+      return {0, std::round(bytes / request_.stream_bytes)};
+    return {bytes, 0};
+  }
+  double weights_of(const Piece& piece) const {
+    double bytes = 0;
+    for (int unit = piece.first; unit < piece.last; ++unit)
+      bytes += static_cast<double>(request_.units[static_cast<std::size_t>(unit)].weight_bytes);
+    return bytes;
+  }
+  const ActivationRequest& request_;
+  std::vector<Piece> pieces_;
+  Holding kept_, weights_;
+};
+
+}  // namespace
+
+StateMemory state_memory(const StateRequest& r) {
+  const double shards = r.shards, all = static_cast<double>(r.elements);
+  const auto divided = [&](bool is) { return is ? all / shards : all; };
+  const auto whole = static_cast<double>(r.shards > 1 ? r.persistent : r.elements);
+  const double values = r.level < 3 ? all : whole + (all - whole) / shards;
+  const double numbers = r.moments + (r.dtype == DType::f32 ? 0 : 1);  // with f32 masters
+  return {.parameters = static_cast<double>(size_of(r.dtype)) * values,
+          .gradients = 4 * divided(r.level >= 2),
+          .optimizer = 4 * numbers * divided(r.level >= 1)};
+}
+
+StateRequest state_request(const ParallelModel& model, int moments) {
+  const ParallelOptions& options = model.options();
+  StateRequest request{
+      .dtype = options.dtype,
+      .level = options.sharding.level,
+      .shards = options.sharded_degree > 0 ? options.sharded_degree : model.mesh().shape().rdp,
+      .moments = moments};
+  if (request.level == 0) request.shards = 1;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    const std::int64_t count = parameter->shape().count();
+    request.elements += count;
+    if (count <= options.sharding.persistence_threshold) request.persistent += count;
+  }
+  return request;
+}
+
+double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
+                        const ActivationRequest& request) {
+  SHOAL_CHECK(
+      stages.size() == static_cast<std::size_t>(schedule.stages()) && request.stream_bytes > 0,
+      "{} stages for a schedule of {}, a stream of {} bytes", stages.size(), schedule.stages(),
+      request.stream_bytes);
+  std::vector<StageMemory> memory;
+  for (const UnitRange& stage : stages) memory.emplace_back(request, stage);
+  Holding held;
+  double most = 0;
+  std::vector<std::pair<int, int>> leaving;  // messages: stage and microbatch of what made them
+  const auto compute = [&](const StageMemory& stage, bool splits) {
+    const Holding messages{static_cast<double>(leaving.size()) * request.stream_bytes, 0};
+    most = std::max(most, stage.computing(held + messages, splits));
+    leaving.clear();
+  };
+  // To a neighbour: another rank's, or one that this rank computes later.
+  const auto hand_on = [&](const Action& action, int to) {
+    if (to < 0 || to >= schedule.stages()) return;
+    if (schedule.rank_of_stage[static_cast<std::size_t>(to)] == rank)
+      held.bytes += request.stream_bytes;
+    else
+      leaving.emplace_back(action.stage, action.microbatch);
+  };
+  for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
+    if (receives(action.kind)) held.bytes += request.stream_bytes;
+    if (!computes(action.kind)) continue;
+    const StageMemory& stage = memory[static_cast<std::size_t>(action.stage)];
+    const bool splits = action.kind == ActionKind::input_backward;
+    if (action.kind == ActionKind::forward) {
+      if (action.stage > 0) held.bytes -= request.stream_bytes;  // the unit's own from here on
+      compute(stage, false);
+      held = held + stage.kept();
+      hand_on(action, action.stage + 1);
+    } else if (action.kind == ActionKind::weight_backward) {
+      held = held - stage.weights();
+      leaving.clear();
+    } else {
+      // Its gradient is the answer to what its forward sent.
+      std::erase(leaving, std::pair(action.stage, action.microbatch));
+      if (action.stage + 1 < schedule.stages()) held.bytes -= request.stream_bytes;
+      held = held - stage.kept();
+      compute(stage, splits);
+      if (splits) held = held + stage.weights();
+      hand_on(action, action.stage - 1);
+    }
+  }
+  return most;
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,288 @@
+// What ranks hold, counted by tag, beside the formulas of docs/parallelism.md.
+#include <numeric>
+
+#include "nn/room.h"
+#include "support/one_core.h"
+#include "support/ranks.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/parallel/apply/distributed_optimizer.h"
+#include "shoal/parallel/apply/layout_memory.h"
+#include "shoal/parallel/pipeline/measure_units.h"
+#include "shoal/parallel/pipeline/simulate.h"
+
+namespace shoal::parallel {
+namespace {
+
+constexpr int kContiguous = 1 << 20;
+
+// --- the formulas, in numbers ------------------------------------------------------------------
+
+TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
+  const auto held = [](int level, DType dtype, std::int64_t persistent = 0) {
+    const StateMemory memory = state_memory(
+        {.elements = 1000, .persistent = persistent, .dtype = dtype, .level = level, .shards = 4});
+    return std::vector<double>{memory.parameters, memory.gradients, memory.optimizer};
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(held(0, DType::f32), ElementsAre(4000, 4000, 8000));
+  EXPECT_THAT(held(1, DType::f32), ElementsAre(4000, 4000, 2000));
+  EXPECT_THAT(held(2, DType::f32), ElementsAre(4000, 1000, 2000));
+  EXPECT_THAT(held(3, DType::f32), ElementsAre(1000, 1000, 2000));
+  EXPECT_THAT(held(3, DType::f32, 200), ElementsAre(4 * (200 + 200), 1000, 2000));
+  EXPECT_THAT(held(3, DType::bf16), ElementsAre(500, 1000, 3000)) << "and f32 masters";
+}
+
+// Embeddings, four blocks, head; a stream of 8 bytes.
+std::vector<UnitCost> units() {
+  std::vector<UnitCost> all(6);
+  for (std::size_t unit = 0; unit < all.size(); ++unit) {
+    all[unit].activation_bytes = unit == 0 ? 10 : unit == 5 ? 30 : 100;
+    all[unit].weight_bytes = unit == 0 ? 2 : unit == 5 ? 5 : 60;
+    all[unit].peak_bytes = unit == 0 ? 20 : unit == 5 ? 70 : 150;
+    all[unit].split_peak_bytes = unit == 0 ? 25 : unit == 5 ? 75 : 170;
+  }
+  return all;
+}
+
+double peak_of(const ScheduleOptions& schedule, const std::vector<UnitRange>& stages, int rank,
+               int group = 0, bool offloads = false) {
+  return peak_activations(make_schedule(schedule), stages, rank,
+                          {.units = units(),
+                           .stream_bytes = 8,
+                           .checkpoint_group = group,
+                           .offloads = offloads,
+                           .offload = {.min_bytes = 1}});
+}
+
+TEST(LayoutMemory, CheckpointsKeepInputsAndOneGroup) {
+  const auto peak = [](int group, bool offloads = false) {
+    return peak_of({}, {{0, 6}}, 0, group, offloads);
+  };
+  EXPECT_EQ(peak(0), 10 + 4 * 100 + 70) << "the head, with all blocks";
+  EXPECT_EQ(peak(1), 10 + 3 * 8 + 150) << "the last block, with the inputs before it";
+  EXPECT_EQ(peak(2), 10 + 1 * 8 + 100 + 150) << "the last block, with the other of its group";
+  EXPECT_EQ(peak(kContiguous), 10 + 3 * 100 + 150);
+  EXPECT_EQ(peak(1, true), 2 * 8 + 150) << "two at most are on their way";
+}
+
+TEST(LayoutMemory, PipelinesKeepMicrobatchesInFlight) {
+  const std::vector<UnitRange> two{{0, 3}, {3, 6}};
+  const auto peak = [&](ScheduleKind kind, int microbatches, int rank, int group = 0) {
+    return peak_of({.kind = kind, .ranks = 2, .microbatches = microbatches, .receive_ahead = 0},
+                   two, rank, group);
+  };
+  const double first = 10 + 2 * 100, own = 10 + 100 + 150;  // of a microbatch: kept, and computing
+  const double message = 8;
+  // Rank 0 computes its second forward while the first one's output leaves.
+  EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 1, 0), own);
+  EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 8, 0), 1 * first + own + message);
+  EXPECT_EQ(peak(ScheduleKind::simple, 8, 0), 7 * first + own + message);
+  EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 8, 0, 1), 1 * (10 + 2 * 8) + 10 + 8 + 150 + message);
+  // Rank 1 has one microbatch at a time: two blocks, and the head.
+  EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 1, 1), 2 * 100 + 70);
+  // A split backward: the second block, with the first; then the first, with the weights' of the
+  // second.
+  EXPECT_EQ(peak(ScheduleKind::zero_bubble, 1, 0), 10 + 100 + 170);
+}
+
+// --- counted -----------------------------------------------------------------------------------
+
+nn::Gpt2Config larger() {
+  nn::Gpt2Config config;
+  config.vocab_size = 96;
+  config.n_positions = 32;
+  config.n_embd = 64;
+  config.n_layer = 6;
+  config.n_head = 4;
+  return config;
+}
+
+struct Held {
+  double elements = 0;  // of the rank's parameters
+  StateMemory counted, formula;
+  double activations = 0, activations_formula = 0;  // at their peak
+  double unit_bytes = 0;                            // what a block keeps of a microbatch
+  double message_bytes = 0;
+};
+
+// What the ranks of a mesh hold after a step of `rows` rows each microbatch.
+std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows = 2) {
+  const test::OneCore one_core;
+  std::vector<Held> all(static_cast<std::size_t>(shape.size()));
+  options.sharding.bucket_elements = 100'000;
+  options.sharding.persistence_threshold = 0;
+  options.offload.min_bytes = 1;
+  test::run_thread_ranks(shape.size(), [&](const World& world, Store& store) {
+    nn::Room room(false, 1);  // first: it counts what the groups share
+    collectives::CommunicatorOptions counted;
+    counted.counted_by = &room.memory;
+    const auto group = collectives::make_communicator(world, store, counted);
+    ProcessMesh mesh(*group, shape, Placement("cluster"));
+    kernels::StepState state;
+    room.context.random.state = &state;
+    const int length = static_cast<int>(larger().n_positions);
+    const Tensor ids = Tensor::zeros({rows, length}, DType::i32, room.memory, MemoryTag::data);
+    Microbatch batch{.input = {ids, ids, {}, {.loss_scale = 1e-3f}}};
+    nn::Gpt2 probe(larger()), gpt2(larger());
+    std::vector<UnitCost> units;
+    if (shape.tp == 1)
+      units = measure_units(room.context, probe, batch, *group,
+                            {.repetitions = 1, .split_backward = true});
+    ParallelModel model(room.context, gpt2, mesh, options);
+    DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
+      return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {});
+    });
+    Held& mine = all[static_cast<std::size_t>(world.rank)];
+    for (const nn::Parameter* parameter : model.parameters())
+      mine.elements += static_cast<double>(parameter->shape().count());
+    room.memory.reset_peaks();
+    EXPECT_EQ(room.memory.usage(MemoryTag::activations).current, 0);
+    model.train(std::vector<Microbatch>(static_cast<std::size_t>(options.microbatches), batch));
+    optimizer.step(state, {.learning_rate = 1e-3});
+    model.wait_for_values();
+    group->barrier()->wait();
+    const auto bytes = [&](MemoryTag tag) {
+      return static_cast<double>(room.memory.usage(tag).current);
+    };
+    mine.counted = {bytes(MemoryTag::parameters), bytes(MemoryTag::gradients),
+                    bytes(MemoryTag::optimizer)};
+    mine.formula = state_memory(state_request(model));
+    mine.message_bytes = static_cast<double>(rows) * length * 64 * 4;
+    mine.activations = static_cast<double>(room.memory.usage(MemoryTag::activations).peak);
+    if (shape.tp > 1) return;
+    mine.unit_bytes = static_cast<double>(units[1].activation_bytes);
+    mine.activations_formula =
+        peak_activations(model.schedule(), model.partition().stages, mesh.place().pp,
+                         {.units = units,
+                          .stream_bytes = mine.message_bytes,
+                          .checkpoint_group = options.checkpoint_group,
+                          .offloads = options.offload_activations,
+                          .offload = options.offload});
+    group->barrier()->wait();
+  });
+  return all;
+}
+
+double elements_of_model() {
+  nn::Gpt2 model(larger());
+  double all = 0;
+  for (const nn::Parameter* parameter : model.parameters())
+    all += static_cast<double>(parameter->shape().count());
+  return all;
+}
+
+void expect_near(double got, double want, double relative, const char* what) {
+  EXPECT_NEAR(got, want, relative * want) << what;
+}
+
+// Buckets' lengths are rounded up to a cache line of each shard: within 2 %.
+void expect_state(const Held& rank, const StateMemory& want) {
+  expect_near(rank.counted.parameters, want.parameters, 0.02, "parameters");
+  expect_near(rank.counted.gradients, want.gradients, 0.02, "gradients");
+  expect_near(rank.counted.optimizer, want.optimizer, 0.02, "optimizer");
+  expect_near(rank.formula.parameters, want.parameters, 1e-9, "parameters, formula");
+  expect_near(rank.formula.gradients, want.gradients, 1e-9, "gradients, formula");
+  expect_near(rank.formula.optimizer, want.optimizer, 1e-9, "optimizer, formula");
+}
+
+TEST(LayoutMemory, OptimizerStateIsTheTotalOverTheDegree) {
+  const double all = elements_of_model();
+  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 1}}))
+    expect_state(rank, {4 * all, 4 * all, 8 * all / 4});
+  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 1}, .sharded_degree = 2}))
+    expect_state(rank, {4 * all, 4 * all, 8 * all / 2});
+}
+
+TEST(LayoutMemory, ParametersAndGradientsAreToo) {
+  const double all = elements_of_model();
+  for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 3}}))
+    expect_state(rank, {4 * all / 4, 4 * all / 4, 8 * all / 4});
+  for (const MeshShape& shape : {MeshShape{2, 1, 2}, {2, 2, 1}}) {
+    const auto ranks = held(shape, {.schedule = ScheduleKind::one_f_one_b,
+                                    .microbatches = 2,
+                                    .prescaled_batch = true,
+                                    .sharding = {.level = 3}});
+    for (const Held& rank : ranks) {
+      EXPECT_LT(rank.elements, 0.7 * all) << "its parts, or its stage";
+      expect_state(rank, {4 * rank.elements / 2, 4 * rank.elements / 2, 8 * rank.elements / 2});
+    }
+  }
+}
+
+// The formula takes a unit's peak from one that runs alone, between whose blocks nothing is fused.
+constexpr double kActivations = 0.05;
+
+TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
+  const auto of = [](int group, bool offloads) {
+    SCOPED_TRACE(fmt::format("group {}{}", group, offloads ? ", offloaded" : ""));
+    const Held rank =
+        held({1, 1, 1}, {.checkpoint_group = group, .offload_activations = offloads})[0];
+    expect_near(rank.activations, rank.activations_formula, kActivations, "activations");
+    return rank;
+  };
+  const Held plain = of(0, false), each = of(1, false), pairs = of(2, false),
+             whole = of(kContiguous, false);
+  EXPECT_LT(each.activations, plain.activations - 4 * plain.unit_bytes) << "of six blocks";
+  EXPECT_NEAR(pairs.activations - each.activations, plain.unit_bytes - 3 * plain.message_bytes,
+              0.05 * pairs.activations);
+  EXPECT_GT(whole.activations, plain.activations - 1 * plain.unit_bytes)
+      << "all blocks live again in backward";
+  const Held offloaded = of(1, true);
+  EXPECT_LT(offloaded.activations, each.activations - 2 * plain.message_bytes);
+}
+
+// A plan's memory is of what stays; its times are without waiting for a file.
+TEST(LayoutMemory, APlanKnowsWhatLeaves) {
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    nn::Room room(false, 1);
+    const auto group = collectives::make_communicator(world, store);
+    ProcessMesh mesh(*group, {1, 2, 1}, Placement("cluster"));
+    kernels::StepState state;
+    room.context.random.state = &state;
+    const Tensor ids = Tensor::zeros({2, 32}, DType::i32, room.memory, MemoryTag::data);
+    const auto block = [&](bool offloads) {
+      nn::Gpt2 gpt2(larger());
+      ParallelOptions options{.checkpoint_group = 1,
+                              .offload_activations = offloads,
+                              .offload = {.min_bytes = 1},
+                              .trace = Microbatch{.input = {ids, ids, {}, {}}}};
+      const ParallelModel model(room.context, gpt2, mesh, options);
+      return model.units()[1];
+    };
+    EXPECT_EQ(block(false).activation_bytes, 2 * 32 * 64 * 4);
+    EXPECT_EQ(block(true).activation_bytes, 0);
+    EXPECT_GT(block(true).seconds, 0);
+    group->barrier()->wait();
+  });
+}
+
+TEST(LayoutMemory, PipelinesHoldTheirMicrobatches) {
+  const auto run = [](ScheduleKind kind, int microbatches) {
+    const auto ranks = held({1, 4, 1}, {.schedule = kind, .microbatches = microbatches});
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      SCOPED_TRACE(fmt::format("{}, {} microbatches, rank {}", name(kind), microbatches, rank));
+      // A message more or less may be on its way.
+      EXPECT_NEAR(ranks[rank].activations, ranks[rank].activations_formula,
+                  kActivations * ranks[rank].activations_formula + 2 * ranks[rank].message_bytes);
+    }
+    return ranks;
+  };
+  const auto one = run(ScheduleKind::one_f_one_b, 1), two = run(ScheduleKind::one_f_one_b, 2),
+             eight = run(ScheduleKind::one_f_one_b, 8), simple = run(ScheduleKind::simple, 8);
+  run(ScheduleKind::zero_bubble, 8);
+  // Rank 1 has two blocks.
+  const double kept = 2 * one[1].unit_bytes, message = one[1].message_bytes;
+  const auto beyond_one = [&](const std::vector<Held>& ranks) {
+    return (ranks[1].activations - one[1].activations) / kept;
+  };
+  const double slack = 2 * message / kept + 0.1;
+  EXPECT_NEAR(beyond_one(two), 1, slack) << "min(3, 2) microbatches";
+  EXPECT_NEAR(beyond_one(eight), 2, slack) << "min(3, 8)";
+  EXPECT_NEAR(beyond_one(simple), 7, slack) << "all 8";
+}
+
+}  // namespace
+}  // namespace shoal::parallel
