@@ -14,12 +14,12 @@ constexpr std::array kSchedules = {ScheduleKind::simple,      ScheduleKind::inte
                                    ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v};
 
 // Numbers that the degrees divide, without the degrees dividing all of them.
-Task task_for(int rdp, int tp) {
+Task task_for(Model model, int rdp, int tp) {
   const auto odd = [](int degree) {
     while (degree % 2 == 0) degree /= 2;
     return degree;
   };
-  Task task;
+  Task task{.model = model};
   const int rows = odd(rdp * tp), heads = odd(tp);
   if (rows > 1) task.rows = rows == 3 ? 24 : 4 * rows;
   if (heads > 1) {
@@ -63,7 +63,7 @@ void add_options(Layout layout, std::vector<Layout>& all) {
   }
 }
 
-constexpr std::size_t kAxes = 10, kMicrobatches = 4, kPlacement = 8, kMesh = 9;
+constexpr std::size_t kAxes = 11, kMicrobatches = 4, kPlacement = 8, kMesh = 10;
 using Values = std::array<int, kAxes>;
 
 Values values_of(const Layout& layout) {
@@ -78,6 +78,7 @@ Values values_of(const Layout& layout) {
           layout.sharding + (layout.degree > 0 ? 3 : 0),
           2 * layout.checkpoint_group + static_cast<int>(layout.offload),
           placement,
+          static_cast<int>(layout.task.model),
           layout.rdp * 100 + layout.pp * 10 + layout.tp};
 }
 
@@ -124,6 +125,11 @@ class Coverage {
 
 }  // namespace
 
+LayoutModel model_of(const Task& task) {
+  if (task.model == Model::gpt2) return {kUnits, task.heads, tiny(task).inner()};
+  return {kUnits, task.heads, tiny_encoder("bert", task.heads, kUnits - 2).intermediate_size};
+}
+
 LayoutRequest request_of(const Layout& layout) {
   LayoutRequest request;
   request.ranks = layout.ranks();
@@ -151,8 +157,7 @@ LayoutSpace every_layout(bool small) {
     const bool all = layout.rdp > 1 && layout.pp > 1 && layout.tp > 1;
     const bool few = layout.microbatches == 2 || layout.microbatches == 4;
     if (small && (!few || layout.ranks() == 3 || (layout.ranks() > 4 && !all))) return;
-    const nn::Gpt2Config config = tiny(layout.task);
-    const LayoutModel model{kUnits, config.n_head, config.inner()};
+    const LayoutModel model = model_of(layout.task);
     LayoutRequest request = request_of(layout);
     const std::array schedule{layout.pp, static_cast<int>(layout.schedule), layout.microbatches};
     const auto [found, fresh] = schedules.try_emplace(schedule);
@@ -171,24 +176,27 @@ LayoutSpace every_layout(bool small) {
     for (const LayoutProblem& problem : problems) ++space.refused[without_numbers(problem.what)];
     if (problems.empty()) add_options(layout, space.legal);
   };
+  const auto add_all = [&](int rdp, int pp, int tp, Model model) {
+    for (const ScheduleKind kind : kSchedules)
+      for (const int microbatches : {1, 2, 4, 8})
+        for (int held = 0; held <= (tp > 1 ? 2 : 0); ++held) {
+          const bool two =
+              kind == ScheduleKind::virtual_interleaved || kind == ScheduleKind::zero_bubble_v;
+          add({.task = task_for(model, rdp, tp),
+               .rdp = rdp,
+               .pp = pp,
+               .tp = tp,
+               .schedule = kind,
+               .chunks = two ? 2 : 1,
+               .microbatches = microbatches,
+               .prescaled = held > 0,
+               .speed = held == 2});
+        }
+  };
   for (int rdp = 1; rdp <= kMostRanks; ++rdp)
     for (int pp = 1; rdp * pp <= kMostRanks; ++pp)
       for (int tp = 1; rdp * pp * tp <= kMostRanks; ++tp)
-        for (const ScheduleKind kind : kSchedules)
-          for (const int microbatches : {1, 2, 4, 8})
-            for (int held = 0; held <= (tp > 1 ? 2 : 0); ++held) {
-              const bool two =
-                  kind == ScheduleKind::virtual_interleaved || kind == ScheduleKind::zero_bubble_v;
-              add({.task = task_for(rdp, tp),
-                   .rdp = rdp,
-                   .pp = pp,
-                   .tp = tp,
-                   .schedule = kind,
-                   .chunks = two ? 2 : 1,
-                   .microbatches = microbatches,
-                   .prescaled = held > 0,
-                   .speed = held == 2});
-            }
+        for (const Model model : {Model::gpt2, Model::bert}) add_all(rdp, pp, tp, model);
   return space;
 }
 

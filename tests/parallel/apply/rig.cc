@@ -3,10 +3,41 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <tuple>
 
 #include "support/one_core.h"
 
 namespace shoal::parallel {
+
+std::unique_ptr<nn::Chain> make_model(const Task& task) {
+  if (task.model == Model::gpt2) return std::make_unique<nn::Gpt2>(tiny(task));
+  return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
+                                       nn::EncoderTask::masked_lm);
+}
+
+nn::ChainInput encoder_input(Rank& rank, const nn::EncoderConfig& config, nn::EncoderTask task,
+                             int step, int first, int rows, int length) {
+  nn::ChainInput input;
+  input.ids = rank.rows(step, first, rows, false, length);
+  input.key_mask = Tensor::empty({rows, length}, DType::u8, rank.memory, MemoryTag::data);
+  std::vector<std::int32_t> types, classes, answers;
+  for (int row = 0; row < rows; ++row) {
+    for (int t = 0; t < length; ++t) {
+      input.key_mask.data<std::uint8_t>()[row * length + t] = t < 4 + (first + row) % 13 ? 1 : 0;
+      types.push_back(t >= 5 ? 1 : 0);
+    }
+    classes.push_back((first + row) % 3 == 0 ? 1 : 0);
+    answers.insert(answers.end(), {(first + row) % 3, 3 + (first + row) % 5});
+  }
+  if (config.type_vocab_size > 1) input.token_types = rank.ids({rows, length}, types);
+  if (task == nn::EncoderTask::masked_lm)
+    input.targets = rank.rows(step, first, rows, true, length);
+  else if (task == nn::EncoderTask::question_answering)
+    input.targets = rank.ids({rows, 2}, answers);
+  else
+    input.targets = rank.ids({rows}, classes);
+  return input;
+}
 
 std::vector<std::size_t> places_of(const nn::Parameter& parameter) {
   std::vector<std::size_t> places(static_cast<std::size_t>(parameter.shape().count()));
@@ -81,11 +112,15 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
     const int first = ((model.mesh().place().rdp * layout.microbatches + i) * model.batch_parts() +
                        model.batch_part()) *
                       rows;
-    microbatches.push_back({{rank.rows(step, first, rows, false, length),
-                             rank.rows(step, first, rows, true, length),
-                             {},
-                             {}},
-                            static_cast<std::uint32_t>(first)});
+    nn::ChainInput input;
+    if (layout.task.model == Model::gpt2) {
+      input.ids = rank.rows(step, first, rows, false, length);
+      input.targets = rank.rows(step, first, rows, true, length);
+    } else {
+      input = encoder_input(rank, tiny_encoder("bert", layout.task.heads, kUnits - 2),
+                            nn::EncoderTask::masked_lm, step, first, rows, length);
+    }
+    microbatches.push_back({std::move(input), static_cast<std::uint32_t>(first)});
     const auto* ids = microbatches.back().input.targets.const_data<std::int32_t>();
     targets += std::count_if(ids, ids + rows * length, [](auto id) { return id >= 0; });
   }
@@ -102,8 +137,8 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     const auto group = collectives::make_communicator(world, store);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
-    nn::Gpt2 gpt2(tiny(layout.task));
-    ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
+    const std::unique_ptr<nn::Chain> chain = make_model(layout.task);
+    ParallelModel model(rank.context, *chain, mesh, options_of(layout));
     DistributedOptimizer optimizer(model,
                                    [&](std::vector<nn::Segment> segments) {
                                      return nn::make_adamw(*rank.kernels, rank.memory,
@@ -158,10 +193,10 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
   return result;
 }
 
-const Trained& one_rank(DType dtype, const Task& task) {
-  static std::map<std::pair<DType, Task>, Trained> made;
-  const auto [found, fresh] = made.try_emplace({dtype, task});
-  if (fresh) found->second = trained({.task = task, .dtype = dtype});
+const Trained& one_rank(DType dtype, const Task& task, int steps) {
+  static std::map<std::tuple<DType, Task, int>, Trained> made;
+  const auto [found, fresh] = made.try_emplace({dtype, task, steps});
+  if (fresh) found->second = trained({.task = task, .dtype = dtype}, 0, steps);
   return found->second;
 }
 

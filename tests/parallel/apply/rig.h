@@ -1,8 +1,9 @@
-// A tiny GPT-2 trained on any layout, and on one rank.
+// A tiny GPT-2, or BERT, trained on any layout, and on one rank.
 #pragma once
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
@@ -18,10 +20,13 @@ namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
+enum class Model : std::uint8_t { gpt2, bert };  // bert: with a masked language model's head
+
 // What is trained: layouts of one task are compared with one rank.
 struct Task {
   int rows = kRows;  // of the global batch
   int length = kLength, heads = 8;
+  Model model = Model::gpt2;
   friend auto operator<=>(const Task&, const Task&) = default;
 };
 
@@ -34,6 +39,22 @@ inline nn::Gpt2Config tiny(const Task& task = {}) {
   config.n_head = task.heads;
   return config;
 }
+
+inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int layers) {
+  nn::EncoderConfig config = nn::EncoderConfig::of(model_type);
+  config.vocab_size = kVocabulary;
+  config.hidden_size = 4 * heads;
+  config.num_hidden_layers = layers;
+  config.num_attention_heads = heads;
+  config.intermediate_size = 5 * heads;
+  config.max_position_embeddings = 24;
+  config.initializer_range = 0.2;
+  config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1;
+  if (config.embedding_size > 0) config.embedding_size = 10;
+  return config;
+}
+// Not materialised.
+std::unique_ptr<nn::Chain> make_model(const Task& task);
 
 struct Layout {
   Task task = {};
@@ -59,6 +80,7 @@ struct Layout {
     if (sharding > 0) all += fmt::format("_sharded{}", sharding);
     if (degree > 0) all += fmt::format("_over{}", degree);
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
+    if (task.model == Model::bert) all += "_bert";
     std::replace(all.begin(), all.end(), '-', '_');
     return all;
   }
@@ -97,6 +119,10 @@ struct Rank : nn::Room {
   kernels::StepState state;
 };
 
+// Rows [first, first + rows) of a step's batch for an encoder's head: with padding and token types.
+nn::ChainInput encoder_input(Rank& rank, const nn::EncoderConfig& config, nn::EncoderTask task,
+                             int step, int first, int rows, int length = kLength);
+
 struct Difference {
   double loss = 0, norm = 0, gradient = 0;  // relative; the largest of all steps
 };
@@ -112,7 +138,7 @@ ParallelOptions options_of(const Layout& layout);
 // which overflows, and continues with 2^16, which does not.
 Trained trained(const Layout& layout, int from = 0, int to = kSteps, const Whole* start = nullptr);
 // Made once for each. Not called by ranks.
-const Trained& one_rank(DType dtype = DType::f32, const Task& task = {});
+const Trained& one_rank(DType dtype = DType::f32, const Task& task = {}, int steps = kSteps);
 
 // NaN where either has one. Both have losses of as many steps.
 Difference difference(const Trained& got, const Trained& want);
