@@ -187,4 +187,13 @@ LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStrea
   return out;
 }
 
+ScoredOutput score_head(Context& context, Chain& chain, ResidualStream stream,
+                        const ChainInput& input, UnitObserver* observer) {
+  SHOAL_CHECK(!context.tape && !context.training(), "scores are of evaluation");
+  const ObservedUnit observed(context, observer, chain.units() - 1, -1, -1);
+  ScoredOutput out{chain.forward_head(context, stream, input), {}};
+  out.logits = chain.head_logits(context, std::move(stream));
+  return out;
+}
+
 }  // namespace shoal::nn

@@ -4,6 +4,7 @@
 // begins a microbatch calls context.begin_forward().
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ struct ChainInput {
   Tensor key_mask;  // optional u8 [B, T], 1 where a key may be seen
   LossOptions loss;
   Tensor token_types{};  // optional i32 [B, T]: which segment (BERT); without: all 0
+  // All of them, each [B, ..], for who cuts or copies whole inputs.
+  std::array<Tensor*, 4> tensors() { return {&ids, &targets, &key_mask, &token_types}; }
 };
 
 class Chain : public Module {
@@ -49,6 +52,8 @@ class Chain : public Module {
                                       const ChainInput& input) = 0;
   virtual LossOutput forward_head(Context& context, ResidualStream stream,
                                   const ChainInput& input) = 0;
+  // The last unit's scores of every class, [B, ..], as its head says; nothing is recorded.
+  virtual Tensor head_logits(Context& context, ResidualStream stream) = 0;
 
   // Of one unit, in the order of registration.
   std::vector<Parameter*> unit_parameters(int unit) const;
@@ -78,5 +83,12 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
 LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStream stream,
                         const ChainInput& input, int checkpoint_group = 0,
                         UnitObserver* observer = nullptr);
+// The same in evaluation, with the scores.
+struct ScoredOutput {
+  LossOutput loss;
+  Tensor logits;
+};
+ScoredOutput score_head(Context& context, Chain& chain, ResidualStream stream,
+                        const ChainInput& input, UnitObserver* observer = nullptr);
 
 }  // namespace shoal::nn

@@ -186,11 +186,11 @@ std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
 }
 
 StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
-                             const std::function<void()>& after_last_forward) {
+                             const std::function<void()>& after_last_forward, bool scores) {
   SHOAL_CHECK(microbatches.size() == static_cast<std::size_t>(options_.microbatches),
               "{} microbatches are given to a pipeline of {}", microbatches.size(),
               options_.microbatches);
-  for (const auto& [number, stage] : stages_) stage->begin(microbatches);
+  for (const auto& [number, stage] : stages_) stage->begin(microbatches, scores);
   executor.run(after_last_forward);
   double loss[2] = {};
   const auto last = stages_.find(schedule_.stages() - 1);
@@ -224,7 +224,8 @@ StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   });
 }
 
-StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
+StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,
+                                  std::vector<Tensor>* logits) {
   struct Evaluating {  // the mode comes back where an exception ends it, too
     nn::Context& context;
     nn::Mode before = std::exchange(context.mode, nn::Mode::evaluate);
@@ -234,7 +235,14 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches) {
     StageLoss loss;
     {
       const Evaluating evaluating{context_};
-      loss = run(*evaluator_, microbatches, {});
+      loss = run(*evaluator_, microbatches, {}, logits != nullptr);
+    }
+    if (logits != nullptr) {
+      logits->clear();
+      const auto last = stages_.find(schedule_.stages() - 1);
+      // Tensor-parallel ranks that read the same samples have the same scores.
+      const bool speaks = split_ == ActivationSplit::batch || mesh_.place().tp == 0;
+      if (last != stages_.end() && speaks) *logits = last->second->take_logits();
     }
     state_->drop_idle();
     return loss;

@@ -100,7 +100,10 @@ class ParallelModel {
   // Forward and backward of as many microbatches as the options say; gradients are then sums over
   // all ranks and microbatches. Returns the loss of all of them, on every rank. Blocks.
   StageLoss train(std::span<const Microbatch> microbatches);
-  StageLoss evaluate(std::span<const Microbatch> microbatches);
+  // `logits`: takes the scores of each microbatch's rows (Chain::head_logits()) on one of the ranks
+  // that read them; empty on the others.
+  StageLoss evaluate(std::span<const Microbatch> microbatches,
+                     std::vector<Tensor>* logits = nullptr);
 
   const Schedule& schedule() const { return schedule_; }
   const Partition& partition() const { return partition_; }
@@ -119,7 +122,7 @@ class ParallelModel {
   ChainStageOptions stage_options() const;
   void make_stages();
   StageLoss run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
-                const std::function<void()>& after_last_forward);
+                const std::function<void()>& after_last_forward, bool scores = false);
   ScheduleOptions schedule_options(bool forward_only) const;
 
   nn::Context& context_;

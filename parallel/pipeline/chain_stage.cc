@@ -49,8 +49,9 @@ ChainStage::ChainStage(nn::Context& context, nn::Chain& chain, UnitRange units,
               "part {} of {} of a sequence", options.sequence_part, options.sequence_parts);
 }
 
-void ChainStage::begin(std::span<const Microbatch> microbatches) {
+void ChainStage::begin(std::span<const Microbatch> microbatches, bool scores) {
   microbatches_ = microbatches;
+  logits_.assign(scores && is_head() ? microbatches.size() : 0, Tensor());
   records_.clear();
   losses_.clear();
   targets_ = 0;
@@ -113,9 +114,16 @@ Tensor ChainStage::forward(int index, Tensor input) {
                              options_.checkpoint_group, options_.observer);
   Tensor sent;
   if (is_head()) {
-    const nn::LossOutput out =
-        nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
-                         options_.checkpoint_group, options_.observer);
+    nn::LossOutput out;
+    if (logits_.empty()) {
+      out = nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
+                             options_.checkpoint_group, options_.observer);
+    } else {
+      nn::ScoredOutput scored =
+          nn::score_head(context_, chain_, std::move(stream), batch.input, options_.observer);
+      out = std::move(scored.loss);
+      logits_[static_cast<std::size_t>(index)] = std::move(scored.logits);
+    }
     losses_.push_back(out.loss_sum);
     targets_ += out.targets;
     record.output = out.loss;  // one element; backward starts from it

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "shoal/nn/layers/chain.h"
@@ -46,8 +47,10 @@ class ChainStage final : public Stage {
 
   const UnitRange& units() const { return units_; }
   // Before each run of the executor. What earlier microbatches left is dropped. `microbatches`
-  // stays valid until the run has ended.
-  void begin(std::span<const Microbatch> microbatches);
+  // stays valid until the run has ended. `scores`: the head keeps its scores (evaluation).
+  void begin(std::span<const Microbatch> microbatches, bool scores = false);
+  // Of the head, of each microbatch since begin(), as Chain::head_logits(); empty: none were kept.
+  std::vector<Tensor> take_logits() { return std::move(logits_); }
   StageLoss loss() const;  // on a device it waits for the numbers
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
@@ -76,6 +79,7 @@ class ChainStage final : public Stage {
   std::span<const Microbatch> microbatches_;
   std::map<int, Record> records_;
   std::vector<Tensor> losses_;  // [1] f32, of each microbatch of the head
+  std::vector<Tensor> logits_;  // of the head, where they are kept
   std::int64_t targets_ = 0;
 };
 

@@ -58,8 +58,8 @@ nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& in
   return model_.forward(context, input.ids, input.targets, input.loss, input.key_mask);
 }
 
-void CausalLmTask::load(const std::string& directory, const Assign& assign) {
-  nn::load_gpt2_weights(directory, model_, assign);
+nn::LoadReport CausalLmTask::load(const std::string& directory, const Assign& assign) {
+  return nn::load_gpt2_weights(directory, model_, assign);
 }
 
 void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {

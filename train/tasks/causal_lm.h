@@ -25,10 +25,12 @@ class CausalLmTask final : public Task {
   nn::Module& module() override { return model_; }
   nn::Chain* chain() override { return &model_; }
   std::string describe() const override;
+  std::int64_t vocabulary() const override { return model_.config().vocab_size; }
+  std::int64_t positions() const override { return model_.config().n_positions; }
   std::int64_t count_targets(const Batch& batch) const override;
   nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
   nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
-  void load(const std::string& directory, const Assign& assign) override;
+  nn::LoadReport load(const std::string& directory, const Assign& assign) override;
   void save(const std::string& directory, const ValueOf& value) const override;
   void save_setup(const std::string& directory) const override;
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "shoal/nn/layers/chain.h"
+#include "shoal/nn/models/huggingface.h"
 #include "shoal/train/data/batch.h"
 
 namespace shoal {
@@ -19,6 +20,10 @@ class Task {
   // The same as a chain of units, which pipelines and sharding need; null: it is none.
   virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
+  virtual std::int64_t vocabulary() const = 0;
+  virtual std::int64_t positions() const = 0;  // of the longest sample
+  // Whether exp(loss) is a perplexity.
+  virtual bool predicts_tokens() const { return true; }
 
   // Positions of `batch` that have a loss: counted before the forward, because the ranks agree on
   // the global number before backward (decision 11).
@@ -26,14 +31,17 @@ class Task {
   // What the model is given of a batch, but for its LossOptions. `memory` is the host's. Bad ids:
   // invalid_argument with the numbers.
   virtual nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const = 0;
+  // Targets of so many rows that have none; `length` positions each.
+  virtual Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const;
   // Forward of that, or of copies where the kernels are: loss_scale × sum over valid targets.
   virtual nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) = 0;
 
   // Calls `assign` with each parameter's numbers from a Hugging Face directory, whole, in the
   // floating dtype of its file. Tensors that are missing or of another shape: not_found,
-  // invalid_argument, with their names, before anything is assigned.
+  // invalid_argument, with their names, before anything is assigned; but a head's may be missing,
+  // which keeps what it has. Returns which were, and which the model has no place for.
   using Assign = std::function<void(nn::Parameter&, const ConstView&)>;
-  virtual void load(const std::string& directory, const Assign& assign) = 0;
+  virtual nn::LoadReport load(const std::string& directory, const Assign& assign) = 0;
 
   // Writes a Hugging Face directory's files into `directory`, which exists; `value` gives each
   // parameter's numbers, whole, and is asked for one after the other: what it gives must stay until

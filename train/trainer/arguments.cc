@@ -133,9 +133,9 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .boolean("load_best_model_at_end", &a.load_best_model_at_end,
                {.help = "end with the weights of the best evaluation"})
       .string("metric_for_best_model", &a.metric_for_best_model,
-              {.help = "a metric of evaluation: loss or perplexity"})
+              {.help = "a metric of evaluation: loss, perplexity, accuracy, ..."})
       .boolean("greater_is_better", &a.greater_is_better,
-               {.help = "null: false for loss and perplexity"})
+               {.help = "null: false for loss and perplexity, else true"})
       .string("resume_from_checkpoint", &a.resume_from_checkpoint,
               {.help = "true: the newest complete one in output_dir, if any; or a path"})
       .boolean("ignore_data_skip", &a.ignore_data_skip,
@@ -334,12 +334,6 @@ void check_arguments(const TrainingArguments& a) {
                         a.save_steps, eval_steps));
     }
   }
-  const std::string metric = a.metric_for_best_model.starts_with("eval_")
-                                 ? a.metric_for_best_model.substr(5)
-                                 : a.metric_for_best_model;
-  if (metric != "loss" && metric != "perplexity")
-    refuse(fmt::format("metric_for_best_model '{}' is not computed; use loss or perplexity",
-                       a.metric_for_best_model));
   if (a.output_dir.empty()) refuse("output_dir is empty");
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
 }

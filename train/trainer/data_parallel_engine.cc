@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -141,8 +142,10 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
-    for (const Tensor& tensor : {input.ids, input.targets, input.key_mask}) host.push_back(tensor);
-    shapes += to_string(input.ids.shape()) + (input.key_mask.defined() ? " masked " : " ");
+    for (const Tensor* tensor : input.tensors()) {
+      host.push_back(*tensor);
+      shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
+    }
   }
   if (context_.kernels().device().is_cpu()) return all;
   // Some shapes come again (the last batch of an epoch), others do not (texts of any length).
@@ -154,11 +157,9 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   }
   auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
   const std::vector<Tensor>& device = staged.fill(host);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i].ids = device[3 * i];
-    all[i].targets = device[3 * i + 1];
-    all[i].key_mask = device[3 * i + 2];
-  }
+  std::size_t next = 0;
+  for (nn::ChainInput& input : all)
+    for (Tensor* tensor : input.tensors()) *tensor = device[next++];
   return all;
 }
 
@@ -228,8 +229,9 @@ void DataParallelEngine::captured_step(const StepWork& work,
   std::string key = fmt::format("{} {}", work.loss.loss_scale, work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
-    key += fmt::format(" {}{} {}+{}", to_string(inputs[i].ids.shape()),
+    key += fmt::format(" {}{}{} {}+{}", to_string(inputs[i].ids.shape()),
                        inputs[i].key_mask.defined() ? " masked" : "",
+                       inputs[i].token_types.defined() ? " of types" : "",
                        ordinals.first - work.first_ordinal, ordinals.stride);
   }
   const nn::StepOptions options = step_options(work);
@@ -285,18 +287,28 @@ std::optional<parallel::ReducerStatistics> DataParallelEngine::reduced() const {
   return reducer_->statistics();
 }
 
-LossSums DataParallelEngine::evaluate(std::span<const Batch> batches) {
+nn::LossOutput DataParallelEngine::score(const nn::ChainInput& input, std::size_t batch,
+                                         const Scores& scores) {
+  nn::Chain* const chain = task_.chain();
+  SHOAL_CHECK(chain != nullptr, "{} is no chain of units, which predictions need",
+              task_.describe());
+  nn::ScoredOutput scored =
+      nn::score_head(context_, *chain,
+                     nn::forward_units(context_, *chain, 0, chain->units() - 1, {}, input), input);
+  scores(batch, 0, scores_on_host(context_, scored.logits, parts_.trainer.host()));
+  return std::move(scored.loss);
+}
+
+LossSums DataParallelEngine::evaluate(std::span<const Batch> batches, const Scores& scores) {
   LossSums sums;
-  context_.mode = nn::Mode::evaluate;
-  context_.tape = nullptr;
-  for (const Batch& batch : batches) {
+  const nn::Inference inference(context_);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
     context_.begin_forward();
-    const nn::LossOutput output =
-        task_.loss(context_, task_.chain_input(batch, parts_.trainer.host()));
+    const nn::ChainInput input = task_.chain_input(batches[i], parts_.trainer.host());
+    const nn::LossOutput output = scores ? score(input, i, scores) : task_.loss(context_, input);
     sums.loss += context_.read(output.loss_sum);
     sums.targets += static_cast<double>(output.targets);
   }
-  context_.mode = nn::Mode::train;
   return sums;
 }
 
@@ -332,7 +344,8 @@ void DataParallelEngine::save_model(const std::string& directory) {
 }
 
 void DataParallelEngine::load_weights(const std::string& directory) {
-  read_weights(directory, task_, *parts_.trainer.kernels, whole(weights_->masters()));
+  note_loaded(parts_, directory,
+              read_weights(directory, task_, *parts_.trainer.kernels, whole(weights_->masters())));
   weights_->refresh();
 }
 

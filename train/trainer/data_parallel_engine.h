@@ -29,7 +29,7 @@ class DataParallelEngine final : public Engine {
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
   std::optional<parallel::ReducerStatistics> reduced() const override;
 
-  LossSums evaluate(std::span<const Batch> batches) override;
+  LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;
 
   bool writes_parts() const override { return false; }
   Write snapshot(bool with_optimizer) override;
@@ -41,6 +41,8 @@ class DataParallelEngine final : public Engine {
   int ranks() const { return parts_.trainer.communicator->size(); }
   void overlap_forward(parallel::ReducerOptions& options);
   void begin_capture();
+  // Evaluating; hands the scores of the one batch on.
+  nn::LossOutput score(const nn::ChainInput& input, std::size_t batch, const Scores& scores);
   // What the model is given of the step's batches, where the kernels are.
   std::vector<nn::ChainInput> inputs(const StepWork& work);
   void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs);

@@ -4,6 +4,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/trainer/data_parallel_engine.h"
+#include "shoal/train/trainer/held_numbers.h"
 #include "shoal/train/trainer/mesh_engine.h"
 
 namespace shoal {
@@ -18,6 +19,27 @@ std::int64_t mebibytes(double mb) {
 
 DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
+}
+
+void note_loaded(const EngineParts& parts, const std::string& directory,
+                 const nn::LoadReport& report) {
+  const std::string text = nn::describe(report);
+  if (text.empty()) return;
+  if (!parts.arguments.do_train && !report.missing.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} has no weights for {} ({}), and do_train is false", directory,
+                            parts.trainer.task->describe(), text),
+                "train that head first, or give a model that has it");
+  parts.say(fmt::format("{}: {}", directory, text));
+}
+
+Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryResource& host) {
+  Tensor scores = logits;
+  if (logits.dtype() != DType::f32) {
+    scores = context.empty(logits.shape(), DType::f32);
+    context.kernels().elementwise().cast(logits, scores.view(), context.stream);
+  }
+  return on_host(scores, host, context.stream);
 }
 
 std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,

@@ -98,8 +98,13 @@ class Engine {
   // rank must call equally often, with fewer batches or none when it has no more.
   virtual int batches_at_a_time() const { return 1; }
   virtual bool evaluates_together() const { return false; }
-  // What this rank adds to the sums over all ranks.
-  virtual LossSums evaluate(std::span<const Batch> batches) = 0;
+  // Of rows [first_row, first_row + n) of batches[batch]: what the head says of each, f32 [n, ..]
+  // in host memory, padding's positions too.
+  using Scores =
+      std::function<void(std::size_t batch, std::int64_t first_row, const Tensor& scores)>;
+  // What this rank adds to the sums over all ranks. `scores`, where it is not empty, gets each row
+  // on one of the ranks that read it; every rank gives one or none does.
+  virtual LossSums evaluate(std::span<const Batch> batches, const Scores& scores) = 0;
 
   // --- checkpoints -----------------------------------------------------------------------------
   // True: every rank has a part of a checkpoint to write; false: rank 0 has all of it.
@@ -131,6 +136,11 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
+// Says what was missing or had no place. A new head that nobody trains is refused.
+void note_loaded(const EngineParts& parts, const std::string& directory,
+                 const nn::LoadReport& report);
+// Logits as Engine::Scores gets them; waits for them.
+Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryResource& host);
 // torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
 inline constexpr nn::LossScalerOptions kF16Scaling{.init_scale = 65536.0, .window = 2000};
 

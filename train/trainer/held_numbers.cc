@@ -62,13 +62,15 @@ void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers
 
 }  // namespace
 
-void read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
-                  std::span<const HeldNumbers> into) {
-  if (is_in_parts(directory))
-    return read_parts(ShardedCheckpoint::open(directory), into, kernels.stream());
+nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
+                            std::span<const HeldNumbers> into) {
+  if (is_in_parts(directory)) {
+    read_parts(ShardedCheckpoint::open(directory), into, kernels.stream());
+    return {};
+  }
   std::multimap<std::string, const HeldNumbers*> by_name;
   for (const HeldNumbers& part : into) by_name.emplace(part.held.name, &part);
-  task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
+  return task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
     const auto [first, last] = by_name.equal_range(parameter.name());
     for (auto it = first; it != last; ++it) fill(*it->second, from, kernels);
   });

@@ -18,10 +18,10 @@ struct HeldNumbers {
   Tensor tensor;  // of held.dtype, contiguous, held.count() elements; shares the owner's memory
 };
 
-// Each under its tensor's name; of one tensor there may be several, or none. Throws as
-// Task::load() and ShardedCheckpoint do, before anything is written.
-void read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
-                  std::span<const HeldNumbers> into);
+// Each under its tensor's name; of one tensor there may be several, or none. Returns and throws as
+// Task::load(), and throws as ShardedCheckpoint, before anything is written.
+nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
+                            std::span<const HeldNumbers> into);
 // Optimizer state, under "exp_avg/NAME" and the like. not_found where the checkpoint has the model
 // only.
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 
 #include "shoal/parallel/pipeline/measure_units.h"
@@ -22,7 +23,7 @@ constexpr const char* kPartitionFile = "partition.json";  // of a checkpoint: ho
 // `rows` rows, the first ones those of `from`, the others copies of row 0.
 Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
   if (!from.defined()) return {};
-  Tensor more = Tensor::empty({rows, from.shape()[1]}, from.dtype(), memory, MemoryTag::data);
+  Tensor more = Tensor::empty(from.shape().with(0, rows), from.dtype(), memory, MemoryTag::data);
   const std::size_t row = from.bytes() / static_cast<std::size_t>(from.shape()[0]);
   auto* to = static_cast<std::byte*>(more.view().data);
   const void* const source = from.const_view().data;
@@ -32,35 +33,39 @@ Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) 
   return more;
 }
 
+// Rows from `first_row` on have no targets then: classes or positions, or numbers.
 void drop_targets(const Tensor& targets, std::int64_t first_row) {
-  auto* const ids = targets.data<std::int32_t>();
-  std::fill(ids + first_row * targets.shape()[1], ids + targets.count(), kIgnoreLabel);
+  const std::int64_t first = targets.count() / targets.shape()[0] * first_row;
+  if (targets.dtype() == DType::i32) {
+    auto* const classes = targets.data<std::int32_t>();
+    std::fill(classes + first, classes + targets.count(), kIgnoreLabel);
+  } else {
+    auto* const numbers = targets.data<float>();
+    std::fill(numbers + first, numbers + targets.count(), std::numeric_limits<float>::quiet_NaN());
+  }
 }
 
 // Rows without targets are added, that `unit` may divide the batch.
 nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory) {
   const std::int64_t rows = input.ids.shape()[0], wanted = (rows + unit - 1) / unit * unit;
   if (rows == wanted) return input;
-  input.ids = with_rows(input.ids, wanted, memory);
-  input.key_mask = with_rows(input.key_mask, wanted, memory);
-  input.targets = with_rows(input.targets, wanted, memory);
+  for (Tensor* tensor : input.tensors()) *tensor = with_rows(*tensor, wanted, memory);
   drop_targets(input.targets, rows);
   return input;
 }
 
 nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows) {
   nn::ChainInput part = input;
-  for (Tensor* tensor : {&part.ids, &part.targets, &part.key_mask})
+  for (Tensor* tensor : part.tensors())
     if (tensor->defined()) *tensor = tensor->narrowed(0, first, rows);
   return part;
 }
 
 // One row, no targets.
-nn::ChainInput nothing(std::int64_t length, MemoryResource& memory) {
+nn::ChainInput nothing(const Task& task, std::int64_t length, MemoryResource& memory) {
   nn::ChainInput input;
   input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
-  input.targets = Tensor::empty({1, length}, DType::i32, memory, MemoryTag::data);
-  drop_targets(input.targets, 0);
+  input.targets = task.no_targets(1, length, memory);
   return input;
 }
 
@@ -261,6 +266,11 @@ int MeshEngine::batches_at_a_time() const {
   return static_cast<int>(parts_.arguments.gradient_accumulation_steps);
 }
 
+std::int64_t MeshEngine::rows_of_part(std::int64_t batch_rows) const {
+  const std::int64_t unit = smp_.microbatches * model_->batch_parts();
+  return (batch_rows + unit - 1) / unit;
+}
+
 std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const {
   const std::int64_t pieces = smp_.microbatches, parts = model_->batch_parts();
@@ -270,7 +280,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   for (const Batch& batch : batches) {
     nn::ChainInput input = filled_up(task_.chain_input(batch, memory), pieces * parts, memory);
     input.loss = loss;
-    const std::int64_t rows = input.ids.shape()[0] / (pieces * parts);
+    const std::int64_t rows = rows_of_part(batch.rows);
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
       const std::int64_t first = (piece * parts + model_->batch_part()) * rows;
       // Relative to the step: counters have 24 bits for samples, and step itself is another word.
@@ -281,7 +291,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   }
   // The last update of an epoch may have fewer batches. Any length that sequences divide into.
   while (static_cast<std::int64_t>(all.size()) < batches_at_a_time() * pieces)
-    all.push_back({nothing(mesh_.shape().tp, memory),
+    all.push_back({nothing(task_, mesh_.shape().tp, memory),
                    static_cast<std::uint32_t>(model_->batch_part() * stride)});
   return all;
 }
@@ -301,9 +311,23 @@ StepDone MeshEngine::step(const StepWork& work) {
   return done;
 }
 
-LossSums MeshEngine::evaluate(std::span<const Batch> batches) {
+LossSums MeshEngine::evaluate(std::span<const Batch> batches, const Scores& scores) {
   const std::vector<Microbatch> microbatches = cut(batches, 0, {});
-  const parallel::StageLoss loss = model_->evaluate(microbatches);  // of all ranks, on each
+  std::vector<Tensor> logits;
+  const parallel::StageLoss loss =
+      model_->evaluate(microbatches, scores ? &logits : nullptr);  // of all ranks, on each
+  const auto pieces = static_cast<std::size_t>(smp_.microbatches);
+  for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
+    const Batch& batch = batches[i / pieces];
+    const std::int64_t rows = rows_of_part(batch.rows);
+    const std::int64_t first =
+        (static_cast<std::int64_t>(i % pieces) * model_->batch_parts() + model_->batch_part()) *
+        rows;
+    const std::int64_t given = std::min(rows, batch.rows - first);  // the others filled up
+    if (given <= 0) continue;
+    scores(i / pieces, first,
+           scores_on_host(context_, logits[i].narrowed(0, 0, given), parts_.trainer.host()));
+  }
   if (mesh_.world().rank() != 0) return {};
   return {loss.sum, static_cast<double>(loss.targets)};
 }
@@ -350,7 +374,8 @@ Engine::Write MeshEngine::snapshot(bool with_optimizer) {
 
 void MeshEngine::load_weights(const std::string& directory) {
   model_->wait_for_values();  // gathers read what is written now
-  read_weights(directory, task_, context_.kernels(), weights(Which::held));
+  note_loaded(parts_, directory,
+              read_weights(directory, task_, context_.kernels(), weights(Which::held)));
   model_->refresh();
 }
 

@@ -40,7 +40,7 @@ class MeshEngine final : public Engine {
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }
-  LossSums evaluate(std::span<const Batch> batches) override;
+  LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;
 
   bool writes_parts() const override { return true; }
   Write snapshot(bool with_optimizer) override;
@@ -55,6 +55,8 @@ class MeshEngine final : public Engine {
   std::string kept_cut() const;  // "3,2,1" of that checkpoint, on every rank; empty: measure
   std::optional<parallel::Microbatch> trace() const;  // none: nothing is trained
   void build();
+  // Of a batch of `batch_rows`, filled up: how many rows a microbatch of one rank has.
+  std::int64_t rows_of_part(std::int64_t batch_rows) const;
   // This rank's part of the batches, as many microbatches as the pipeline has.
   std::vector<parallel::Microbatch> cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const;

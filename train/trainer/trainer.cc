@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -23,9 +24,32 @@ Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trai
     : args(arguments), parts(trainer_parts) {
   args = resolve_arguments(args);
   check_communicator();
+  check_metric_name();
+  SHOAL_CHECK((parts.task != nullptr) != static_cast<bool>(parts.model_init),
+              "a Trainer is given a task or model_init, one of the two");
+  begin();
+}
+
+void Trainer::Impl::begin() {
+  // In this order: what an engine holds refers to its task.
+  writer.reset();
+  loader.reset();
+  engine.reset();
+  if (parts.model_init) {
+    made = parts.model_init();
+    SHOAL_CHECK(made != nullptr, "model_init made no task");
+    parts.task = made.get();
+  }
   engine =
       make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
   share = engine->data_share();
+  plan.reset();
+  metrics_file.reset();
+  state = {};
+  last_checkpoint.clear();
+  last_checkpoint_step = -1;
+  reduced_when_logged = {};
+  waited_when_logged = 0;
   state.seed = static_cast<std::uint64_t>(args.seed);
   state.data_seed = static_cast<std::uint64_t>(args.order_seed());
   state.train_batch_size = args.per_device_train_batch_size;
@@ -267,6 +291,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
 }
 
 TrainResult Trainer::Impl::train() {
+  if (std::exchange(trained, true) && parts.model_init) begin();
   prepare_training();
   const bool resumed = resume();
   if (is_main()) {
@@ -348,6 +373,9 @@ TrainResult Trainer::train() {
 }
 nlohmann::ordered_json Trainer::evaluate() {
   return impl_->guarded([this] { return impl_->evaluate(); });
+}
+PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset) {
+  return impl_->guarded([&] { return impl_->predict(dataset); });
 }
 void Trainer::save_model(const std::string& directory) {
   impl_->guarded([&] { impl_->save_model(directory); });

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "shoal/train/tasks/task.h"
 #include "shoal/train/trainer/arguments.h"
 #include "shoal/train/trainer/callback.h"
+#include "shoal/train/trainer/predictions.h"
 
 namespace shoal {
 
@@ -35,9 +37,17 @@ namespace parallel {
 class TensorParallelRegistry;
 }
 
+// What the metrics of a task are computed from, as Hugging Face's compute_metrics. Called on every
+// rank, with the same predictions; what it gives must depend on nothing else. Names are logged with
+// "eval_" (predict(): "test_") in front.
+using ComputeMetrics = std::function<nlohmann::ordered_json(const Predictions& predictions)>;
+
 // What a Trainer works with; all of it outlives the Trainer.
 struct TrainerParts {
   Task* task = nullptr;  // its module need not have values yet
+  // Instead of `task`: makes the one that train() begins with, each time that it is called.
+  std::function<std::unique_ptr<Task>()> model_init;
+  ComputeMetrics compute_metrics;  // empty: evaluation computes the loss alone
   kernels::Kernels* kernels = nullptr;
   CountingMemory* memory = nullptr;  // of the kernels' device
   // Where batches and copies for checkpoints are; null: `memory`, which must be the host's then.
@@ -69,6 +79,11 @@ struct TrainResult {
   std::string last_checkpoint;  // written by this run or resumed from; empty: none
 };
 
+struct PredictionOutput {
+  Predictions predictions;
+  nlohmann::ordered_json metrics;
+};
+
 // invalid_argument where output_dir holds checkpoints and `arguments` do not say what becomes of
 // them. train() does this too; a program may ask before it builds anything.
 void check_output_directory(const TrainingArguments& arguments);
@@ -82,8 +97,12 @@ class Trainer {
   // Collective. Throws what failed; a checkpoint that could not be written ends training at the
   // next step, earlier ones untouched.
   TrainResult train();
-  // Mean loss and perplexity over the whole evaluation set, each sample once. Collective.
+  // Mean loss over the whole evaluation set, each sample once, perplexity where tokens are
+  // predicted, and what compute_metrics gives. Collective.
   nlohmann::ordered_json evaluate();
+  // Of any set: every sample's scores, in its order, on every rank; the metrics, "test_loss" among
+  // them where a sample has labels. Logs nothing. Collective.
+  PredictionOutput predict(std::shared_ptr<const Dataset> dataset);
   // The model in Hugging Face's format, into output_dir itself; rank 0 writes. Collective.
   void save_model(const std::string& directory);
 

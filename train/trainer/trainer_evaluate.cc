@@ -7,54 +7,86 @@
 
 namespace shoal {
 
-nlohmann::ordered_json Trainer::Impl::evaluate() {
-  SHOAL_CHECK(parts.eval_dataset != nullptr, "there is no validation set; give validation_file");
+Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dataset>& dataset,
+                                                 bool predict) {
   engine->settle();
   const TraceSpan span(parts.tracer, "step", "evaluate");
   const auto began = Clock::now();
-  const std::int64_t samples = parts.eval_dataset->size();
-  SHOAL_CHECK(samples > 0, "the validation set is empty");
-  auto sampler = std::make_unique<EvaluationSampler>(samples, share.count, share.index);
+  Evaluated result;
+  result.samples = dataset->size();
+  auto sampler = std::make_unique<EvaluationSampler>(result.samples, share.count, share.index);
   const std::int64_t batch_size = args.per_device_eval_batch_size * share.devices;
-  const std::int64_t batches = sampler->batches_of_longest_rank(batch_size);
+  result.batches = sampler->batches_of_longest_rank(batch_size);
   const auto at_a_time = static_cast<std::size_t>(engine->batches_at_a_time());
 
-  double sums[] = {0, 0};  // loss, targets
   // With fewer samples than ranks, some ranks have none.
   std::optional<Loader> eval_loader;
   if (sampler->samples() > 0) {
     eval_loader.emplace(
-        parts.eval_dataset, parts.collator, std::move(sampler), parts.host(),
+        dataset, parts.collator, std::move(sampler), parts.host(),
         LoaderOptions{.batch_size = batch_size,
                       .num_workers = static_cast<int>(args.dataloader_num_workers),
                       .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor)});
     eval_loader->seek({0, 0});
   }
-  for (std::int64_t done = 0; done < batches;) {
-    std::vector<Batch> some;
+  std::vector<Batch> some;
+  GatheredPredictions gathered(result.samples);
+  Engine::Scores scores;
+  if (predict)
+    scores = [&](std::size_t batch, std::int64_t first_row, const Tensor& rows) {
+      gathered.add(some.at(batch), first_row, rows);
+    };
+  double sums[] = {0, 0};  // loss, targets
+  for (std::int64_t done = 0; done < result.batches;) {
+    some.clear();
     while (eval_loader && some.size() < at_a_time) {
       auto batch = eval_loader->next();
       if (!batch) break;
       some.push_back(std::move(*batch));
     }
     if (some.empty() && !engine->evaluates_together()) break;
-    const LossSums here = engine->evaluate(some);
+    const LossSums here = engine->evaluate(some, scores);
     sums[0] += here.loss;
     sums[1] += here.targets;
-    done = std::min(batches, done + static_cast<std::int64_t>(at_a_time));
-    each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, batches); });
+    done = std::min(result.batches, done + static_cast<std::int64_t>(at_a_time));
+    each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, result.batches); });
   }
   sum(sums, 2);
+  result.loss = sums[0];
+  result.targets = sums[1];
+  if (predict) result.predictions = gathered.take(ranks() > 1 ? &engine->beside() : nullptr);
+  result.seconds = std::max(seconds_since(began), 1e-9);
+  return result;
+}
 
-  const double seconds = std::max(seconds_since(began), 1e-9);
-  const double loss = sums[0] / std::max(sums[1], 1.0);
+void Trainer::Impl::add_speed(nlohmann::ordered_json& metrics, const std::string& prefix,
+                              const Evaluated& done) {
+  metrics[prefix + "_runtime"] = done.seconds;
+  metrics[prefix + "_samples_per_second"] = static_cast<double>(done.samples) / done.seconds;
+  metrics[prefix + "_steps_per_second"] = static_cast<double>(done.batches) / done.seconds;
+}
+
+void Trainer::Impl::add_computed(nlohmann::ordered_json& metrics, const std::string& prefix,
+                                 const Predictions& predictions) const {
+  const nlohmann::ordered_json computed = parts.compute_metrics(predictions);
+  SHOAL_CHECK(computed.is_object(), "compute_metrics gives {}, not an object of named numbers",
+              computed.type_name());
+  for (const auto& [name, value] : computed.items())
+    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+}
+
+nlohmann::ordered_json Trainer::Impl::evaluate() {
+  SHOAL_CHECK(parts.eval_dataset != nullptr, "there is no validation set; give validation_file");
+  SHOAL_CHECK(parts.eval_dataset->size() > 0, "the validation set is empty");
+  const bool computes = static_cast<bool>(parts.compute_metrics);
+  const Evaluated done = run_over(parts.eval_dataset, computes);
+  const double loss = done.loss / std::max(done.targets, 1.0);
   nlohmann::ordered_json record;
   record["eval_loss"] = loss;
-  record["eval_perplexity"] = std::exp(loss);
+  if (parts.task->predicts_tokens()) record["eval_perplexity"] = std::exp(loss);
+  if (computes) add_computed(record, "eval", done.predictions);
   nlohmann::ordered_json metrics = record;
-  metrics["eval_runtime"] = seconds;
-  metrics["eval_samples_per_second"] = static_cast<double>(samples) / seconds;
-  metrics["eval_steps_per_second"] = static_cast<double>(batches) / seconds;
+  add_speed(metrics, "eval", done);
   if (plan) {
     metrics["epoch"] = epoch_now();
     record["epoch"] = epoch_now();
@@ -74,14 +106,53 @@ nlohmann::ordered_json Trainer::Impl::evaluate() {
   return metrics;
 }
 
+PredictionOutput Trainer::Impl::predict(const std::shared_ptr<const Dataset>& dataset) {
+  SHOAL_CHECK(dataset != nullptr && dataset->size() > 0, "there is nothing to predict");
+  Evaluated done = run_over(dataset, true);
+  PredictionOutput output;
+  if (done.targets > 0) {
+    output.metrics["test_loss"] = done.loss / done.targets;
+    if (parts.compute_metrics) add_computed(output.metrics, "test", done.predictions);
+  }
+  add_speed(output.metrics, "test", done);
+  output.predictions = std::move(done.predictions);
+  return output;
+}
+
+// What is computed besides, nobody knows before it is.
+void Trainer::Impl::check_metric_name() const {
+  const std::string& name = args.metric_for_best_model;
+  const std::string metric = name.starts_with("eval_") ? name.substr(5) : name;
+  if (parts.compute_metrics || metric == "loss" || metric == "perplexity") return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("metric_for_best_model '{}' is not computed", name),
+              "use loss or perplexity, or give the Trainer a compute_metrics");
+}
+
+// As Hugging Face: more is better, but of a loss.
+bool Trainer::Impl::greater_is_better() const {
+  const std::string& name = args.metric_for_best_model;
+  return args.greater_is_better.value_or(!name.ends_with("loss") && !name.ends_with("perplexity"));
+}
+
 void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics) {
   const std::string name = args.metric_for_best_model.starts_with("eval_")
                                ? args.metric_for_best_model
                                : "eval_" + args.metric_for_best_model;
-  const double value = metrics.at(name).get<double>();
-  const bool greater = args.greater_is_better.value_or(false);
-  const bool better =
-      !state.best_metric || (greater ? value > *state.best_metric : value < *state.best_metric);
+  const auto found = metrics.find(name);
+  if (found == metrics.end() || !found->is_number()) {
+    std::string there;
+    for (const auto& [key, value] : metrics.items())
+      if (key.starts_with("eval_") && value.is_number())
+        there += (there.empty() ? "" : ", ") + key.substr(5);
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("metric_for_best_model '{}' is not what evaluation gives",
+                            args.metric_for_best_model),
+                "use one of " + there);
+  }
+  const double value = found->get<double>();
+  const bool better = !state.best_metric || (greater_is_better() ? value > *state.best_metric
+                                                                 : value < *state.best_metric);
   if (!better || !std::isfinite(value)) return;
   state.best_metric = value;
   // The checkpoint of this step follows right away where the best model is wanted.

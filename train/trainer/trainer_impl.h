@@ -24,9 +24,11 @@ namespace shoal {
 
 struct Trainer::Impl {
   Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts);
+  void begin();  // makes the engine, and the task where parts say how
 
   TrainingArguments args;
   TrainerParts parts;
+  std::unique_ptr<Task> made;  // by parts.model_init
   std::unique_ptr<Engine> engine;
   DataShare share;
   std::optional<nn::Schedule> schedule;
@@ -49,6 +51,7 @@ struct Trainer::Impl {
   parallel::ReducerStatistics reduced_when_logged;
   double waited_when_logged = 0;
   bool warned_not_finite = false;
+  bool trained = false;  // train() has been called
   Clock::time_point train_began{};
 
   bool is_main() const { return parts.communicator->rank() == 0; }
@@ -101,7 +104,22 @@ struct Trainer::Impl {
   nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);
 
   // trainer_evaluate.cc
+  struct Evaluated {
+    double loss = 0, targets = 0;  // sums over all ranks
+    std::int64_t samples = 0, batches = 0;
+    double seconds = 0;
+    Predictions predictions;  // where they were wanted
+  };
+  Evaluated run_over(const std::shared_ptr<const Dataset>& dataset, bool predict);
+  // Adds "PREFIX_runtime" and so on.
+  static void add_speed(nlohmann::ordered_json& metrics, const std::string& prefix,
+                        const Evaluated& done);
+  void add_computed(nlohmann::ordered_json& metrics, const std::string& prefix,
+                    const Predictions& predictions) const;
   nlohmann::ordered_json evaluate();
+  PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
+  void check_metric_name() const;
+  bool greater_is_better() const;
   void note_metric(const nlohmann::ordered_json& metrics);
 
   // trainer_checkpoint.cc

@@ -61,8 +61,7 @@ LossOutput Encoder::forward(Context& context, const ChainInput& input) {
 Tensor Encoder::logits(Context& context, const ChainInput& input) {
   const Inference inference(context);
   context.begin_forward();
-  ResidualStream stream = forward_units(context, *this, 0, units() - 1, {}, input);
-  return head->logits(context, std::move(stream).collapse(context)).tensor;
+  return head_logits(context, forward_units(context, *this, 0, units() - 1, {}, input));
 }
 
 std::string Encoder::unit_name(int unit) const {
@@ -95,6 +94,10 @@ ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream 
 
 LossOutput Encoder::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
   return head->forward(context, std::move(stream).collapse(context), input);
+}
+
+Tensor Encoder::head_logits(Context& context, ResidualStream stream) {
+  return head->logits(context, std::move(stream).collapse(context)).tensor;
 }
 
 }  // namespace shoal::nn

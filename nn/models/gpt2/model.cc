@@ -159,6 +159,10 @@ LossOutput Gpt2::forward_head(Context& context, ResidualStream stream, const Cha
   return lm_head->forward(context, hidden, input.targets, input.loss);
 }
 
+Tensor Gpt2::head_logits(Context& context, ResidualStream stream) {
+  return lm_head->logits(context, stream.norm(context, *transformer->ln_f).tensor);
+}
+
 Tensor Gpt2::logits(Context& context, const Tensor& ids, const Tensor& key_mask) {
   const Inference inference(context);
   return lm_head->logits(context, transformer->forward(context, ids, key_mask, nullptr).tensor);

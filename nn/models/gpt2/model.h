@@ -65,6 +65,7 @@ class Gpt2 final : public Chain {
                               const ChainInput& input) override;
   LossOutput forward_head(Context& context, ResidualStream stream,
                           const ChainInput& input) override;
+  Tensor head_logits(Context& context, ResidualStream stream) override;
 
   // Logits of every position, [B, T, V]; evaluate mode, nothing recorded.
   Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});

@@ -185,7 +185,6 @@ TEST(Arguments, ContradictionsShowBothValues) {
   EXPECT_THAT(refusal({{"per_device_train_batch_size", 8}, {"per_gpu_train_batch_size", 4}}),
               HasSubstr("4"));
   EXPECT_THAT(refusal({{"max_steps", 0}}), HasSubstr("max_steps is 0"));
-  EXPECT_THAT(refusal({{"metric_for_best_model", "f1"}}), HasSubstr("'f1'"));
 }
 
 TEST(Arguments, WrongTypesAndRangesAreAllReported) {

@@ -83,6 +83,7 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     const TrainResult result = trainer.train();
     if (world.rank == 0) outcome.result = result;
     if (!options.save_model_to.empty()) trainer.save_model(options.save_model_to);
+    if (options.after) options.after(trainer, world.rank);
     communicator->barrier()->wait();
   };
 }

@@ -58,6 +58,7 @@ struct RunOptions {
   std::string save_model_to = {}, initial_weights = {};            // directories; empty: none
   std::function<TrainingArguments(int rank)> arguments_of = {};    // empty: the same on each
   std::function<void(CausalLmTask&, TrainerParts&)> prepare = {};  // before the Trainer is made
+  std::function<void(Trainer&, int rank)> after = {};              // when it has trained
 };
 
 // Trains; the outcome is rank 0's. Throws what a rank threw.

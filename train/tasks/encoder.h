@@ -1,0 +1,54 @@
+// BERT, RoBERTa, DistilBERT and ALBERT with one of four heads (nn/models/encoder).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "shoal/nn/models/encoder/model.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/task.h"
+
+namespace shoal {
+
+// Batch::labels of each head: masked_lm and token_classification i32 [B, T], the token where one is
+// masked, or the position's class; sequence_classification i32 [B], or where the configuration is
+// one of regression f32 [B, labels]; question_answering i32 [B, 2], an answer's first and last
+// position. Undefined: there are none. What is no class, position or token is invalid_argument with
+// the row.
+class EncoderWithHead final : public Task {
+ public:
+  // `tokenizer`, if any, is saved beside the weights.
+  EncoderWithHead(const nn::EncoderConfig& config, nn::EncoderTask head,
+                  std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                  bool gradient_checkpointing = false);
+
+  nn::Encoder& model() { return model_; }
+  nn::Module& module() override { return model_; }
+  nn::Chain* chain() override { return &model_; }
+  std::string describe() const override;
+  std::int64_t vocabulary() const override { return config().vocab_size; }
+  std::int64_t positions() const override;
+  bool predicts_tokens() const override { return head() == nn::EncoderTask::masked_lm; }
+  std::int64_t count_targets(const Batch& batch) const override;
+  nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
+  Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const override;
+  nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
+  nn::LoadReport load(const std::string& directory, const Assign& assign) override;
+  void save(const std::string& directory, const ValueOf& value) const override;
+  void save_setup(const std::string& directory) const override;
+
+ private:
+  const nn::EncoderConfig& config() const { return model_.config(); }
+  nn::EncoderTask head() const { return model_.task(); }
+  bool regression() const;
+  std::int64_t classes() const;  // of a target; question answering: 0, it has positions
+  Shape target_shape(std::int64_t rows, std::int64_t length) const;
+  Tensor targets_of(const Batch& batch, MemoryResource& memory) const;
+  Tensor token_types_of(const Batch& batch) const;
+  void save_tokenizer_to(const std::string& directory) const;
+
+  nn::Encoder model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,78 @@
+#include "shoal/train/tasks/make_task.h"
+
+#include <array>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/tasks/causal_lm.h"
+#include "shoal/train/tasks/encoder.h"
+
+namespace shoal {
+namespace {
+
+struct Known {
+  TaskKind kind;
+  std::string_view name, class_ending;
+  nn::EncoderTask head;  // of an encoder; causal_lm has none
+};
+constexpr std::array kKnown = {
+    Known{TaskKind::causal_lm, "causal-lm", "LMHeadModel", nn::EncoderTask::masked_lm},
+    Known{TaskKind::masked_lm, "masked-lm", "ForMaskedLM", nn::EncoderTask::masked_lm},
+    Known{TaskKind::text_classification, "text-classification", "ForSequenceClassification",
+          nn::EncoderTask::sequence_classification},
+    Known{TaskKind::question_answering, "question-answering", "ForQuestionAnswering",
+          nn::EncoderTask::question_answering},
+    Known{TaskKind::token_classification, "token-classification", "ForTokenClassification",
+          nn::EncoderTask::token_classification}};
+
+const Known& known(TaskKind kind) {
+  for (const Known& one : kKnown)
+    if (one.kind == kind) return one;
+  throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(kind));
+}
+
+// Empty: it does not say.
+std::string model_type_of(const nlohmann::json& config) {
+  if (!config.is_object()) return {};
+  const auto type = config.find("model_type");
+  return type != config.end() && type->is_string() ? type->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+std::string_view to_string(TaskKind kind) { return known(kind).name; }
+
+std::optional<TaskKind> task_of(const nlohmann::json& config) {
+  if (!config.is_object()) return std::nullopt;
+  if (const auto classes = config.find("architectures");
+      classes != config.end() && classes->is_array())
+    for (const nlohmann::json& name : *classes)
+      for (const Known& one : kKnown)
+        if (name.is_string() && name.get_ref<const std::string&>().ends_with(one.class_ending))
+          return one.kind;
+  if (model_type_of(config) == "gpt2") return TaskKind::causal_lm;
+  return std::nullopt;
+}
+
+std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
+                                std::string_view source, std::shared_ptr<const Tokenizer> tokenizer,
+                                const TaskOptions& options) {
+  const std::string type = model_type_of(config);
+  const bool decoder = type.empty() ? kind == TaskKind::causal_lm : type == "gpt2";
+  if (decoder != (kind == TaskKind::causal_lm))
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is of a {}, which has no head for {}", source, type, to_string(kind)),
+        decoder ? "a gpt2 does causal-lm"
+                : "bert, roberta, distilbert and albert do masked-lm, "
+                  "text-classification, question-answering and token-classification");
+  if (decoder)
+    return std::make_unique<CausalLmTask>(
+        nn::Gpt2Config::from_json(config, source), std::move(tokenizer),
+        CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
+  return std::make_unique<EncoderWithHead>(nn::EncoderConfig::from_json(config, source),
+                                           known(kind).head, std::move(tokenizer),
+                                           options.gradient_checkpointing);
+}
+
+}  // namespace shoal

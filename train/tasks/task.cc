@@ -1,0 +1,13 @@
+#include "shoal/train/tasks/task.h"
+
+#include <algorithm>
+
+namespace shoal {
+
+Tensor Task::no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const {
+  Tensor targets = Tensor::empty({rows, length}, DType::i32, memory, MemoryTag::data);
+  std::fill_n(targets.data<std::int32_t>(), targets.count(), kIgnoreLabel);
+  return targets;
+}
+
+}  // namespace shoal
