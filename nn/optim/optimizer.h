@@ -33,6 +33,12 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+// Sums of squares of a segment's masters before an update, and of what the update takes from them
+// at learning rate and trust ratio 1.
+struct SquareSums {
+  double weight = 0, update = 0;
+};
+
 struct StepOptions {
   double learning_rate = 0;
   double gradient_scale = 1;     // gradients are first multiplied with this (1 / loss scale)
@@ -40,6 +46,11 @@ struct StepOptions {
   // Turns this rank's sum of squares into that of all ranks whose segments differ; default: itself.
   // On a device the step then waits for the sum.
   std::function<double(double)> sum_over_shards = {};
+  // Where segments are parts of parameters, for rules that weigh whole ones (LAMB): is given the
+  // sums of each of segments(), in their order, and turns them into those of its whole parameter.
+  // Called once a step, also where there is no segment; on a device the step waits for it. Default:
+  // each segment is a whole parameter.
+  std::function<void(std::span<SquareSums>)> sum_parts = {};
 };
 
 struct StepOutcome {
@@ -55,16 +66,14 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  virtual std::string_view kind() const = 0;
-
   // Norm, clipping (as torch.nn.utils.clip_grad_norm_: factor max / (norm + 1e-6), at most 1) and
   // the update, in one pass over each segment after the norm. Advances state.step unless skipped.
   // On a device it waits for the outcome.
   StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
 
   // step() in three, for who waits for nothing: what differs from step to step; the work, which may
-  // be captured and replayed (max_gradient_norm and sum_over_shards of the options count); what
-  // came of the last one, which waits for it.
+  // be captured and replayed (max_gradient_norm and the sums of the options count); what came of
+  // the last one, which waits for it.
   void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   StepOutcome outcome(Stream stream = {}) const;
@@ -93,7 +102,8 @@ class Optimizer {
   virtual void update(const Segment& segment, std::span<const Tensor> state,
                       const kernels::StepState& step, Stream stream) = 0;
   // Of all segments.
-  virtual void update_all(const kernels::StepState& step, Stream stream);
+  virtual void update_all(const kernels::StepState& step, const StepOptions& options,
+                          Stream stream);
   std::span<const Tensor> state_of(std::size_t segment) const { return states_[segment]; }
   kernels::Kernels& kernels() const { return kernels_; }
 
@@ -123,7 +133,8 @@ std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource&
                                       std::vector<Segment> segments, const AdamWOptions& options);
 std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
                                     std::vector<Segment> segments, const SgdOptions& options);
-// Trust ratios are a segment's: give LAMB whole parameters.
+// Trust ratios are a segment's, or with StepOptions::sum_parts a parameter's: then the updates of
+// all segments are kept until their sums are there, 4 bytes more an element.
 std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
                                      std::vector<Segment> segments, const LambOptions& options);
 

@@ -1,7 +1,5 @@
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
-#include "shoal/runtime/base/error.h"
-
 namespace shoal::parallel {
 namespace {
 
@@ -18,20 +16,6 @@ std::vector<nn::Segment> segments_of(const std::vector<OwnedRun>& runs) {
   return segments;
 }
 
-// The same answer on every rank, whatever it holds.
-void check_rule(const nn::Optimizer& rule, const ParallelModel& model) {
-  if (rule.kind() != "lamb") return;
-  const MeshShape& shape = model.mesh().shape();
-  const int degree = model.options().sharded_degree;
-  const int shards = !model.sharded() ? 1 : degree == 0 ? shape.rdp : degree;
-  if (shape.tp == 1 && shards == 1) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("LAMB's trust ratios are of whole parameters; tensor_parallel_degree {} "
-                          "and sharding over {} ranks leave a rank parts of them",
-                          shape.tp, shards),
-              "use adamw, or tensor_parallel_degree 1 and no sharding");
-}
-
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& make,
@@ -39,9 +23,7 @@ DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& mak
     : model_(model), scaler_(scaling(options)), rule_(model.mesh().guarded([&] {
         model.prepare_training();
         return make(segments_of(model.owned()));
-      })) {
-  check_rule(*rule_, model);
-}
+      })) {}
 
 nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
                                            const UpdateOptions& options) {
@@ -51,6 +33,8 @@ nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
                            .gradient_scale = 1 / scaler_.scale(),
                            .max_gradient_norm = options.max_gradient_norm};
     update.sum_over_shards = [this](double sum) { return model_.sum_over_replica(sum); };
+    if (model_.has_parts())
+      update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
     const nn::StepOutcome outcome = rule_->step(state, update);
     if (!outcome.skipped) model_.publish();
     scaler_.update(outcome.skipped);

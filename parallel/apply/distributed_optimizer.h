@@ -49,7 +49,6 @@ class DistributedOptimizer {
  public:
   // Makes the rule of what this rank updates: nn::make_adamw(...).
   using Make = std::function<std::unique_ptr<nn::Optimizer>(std::vector<nn::Segment>)>;
-  // Refuses LAMB where a rank has parts of parameters (its trust ratios are whole parameters').
   // `model` outlives the object.
   DistributedOptimizer(ParallelModel& model, const Make& make,
                        const DistributedOptimizerOptions& options = {});

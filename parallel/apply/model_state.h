@@ -22,11 +22,13 @@ struct HeldParameter {
   // Ranks of the pipeline that hold it too (tied weights), with this one; null: none, or frozen.
   collectives::Communicator* tied = nullptr;
   bool counted = true;  // true on one rank of each replica's pp × tp for each element
+  int number = 0;       // among the parameters of the whole model, alike on every rank
 };
 
 // Consecutive elements of a parameter whose numbers this rank updates, and keeps.
 struct OwnedRun {
   nn::Parameter* parameter = nullptr;
+  int number = 0;          // HeldParameter's
   std::int64_t first = 0;  // element of the parameter, row-major
   nn::Segment segment;     // for an Optimizer; of a frozen parameter: name and master, its value
   bool writes = false;     // over all ranks of the mesh, true for each element once

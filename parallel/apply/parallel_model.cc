@@ -95,6 +95,7 @@ void ParallelModel::find_parameters() {
   const MeshPlace& place = mesh_.place();
   std::map<std::vector<int>, collectives::Communicator*> groups;
   for (nn::Parameter* parameter : all) {
+    const int number = parameters_of_all_++;
     const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
     const bool here = std::binary_search(ranks.begin(), ranks.end(), place.pp);
     collectives::Communicator* tied = nullptr;
@@ -108,7 +109,7 @@ void ParallelModel::find_parameters() {
     if (!here) continue;
     parameters_.push_back(parameter);
     held_.push_back({parameter, gradient_is_partial(*parameter, split_), tied,
-                     ranks.front() == place.pp && (place.tp == 0 || parameter->is_part())});
+                     ranks.front() == place.pp && (place.tp == 0 || parameter->is_part()), number});
   }
 }
 
@@ -165,7 +166,7 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
   std::vector<OwnedRun> runs;
   for (const HeldParameter& held : held_) {
     if (held.parameter->trainable()) continue;
-    OwnedRun run{held.parameter, 0, {}, held.counted && mesh_.place().rdp == 0};
+    OwnedRun run{held.parameter, held.number, 0, {}, held.counted && mesh_.place().rdp == 0};
     run.segment.name = held.parameter->name();
     run.segment.master = held.parameter->value;
     runs.push_back(std::move(run));
@@ -177,6 +178,26 @@ double ParallelModel::sum_over_replica(double value) {
   if (mesh_.mp().size() > 1)
     mesh_.mp().all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();
   return state_->sum_over_shards(value);
+}
+
+// Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
+// ranks, replicas too: two sums, each of one replica, might be added in different orders.
+void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
+  const std::vector<OwnedRun> runs = owned();
+  SHOAL_ASSERT(runs.size() == sums.size());
+  std::vector<double> whole(2 * static_cast<std::size_t>(parameters_of_all_));
+  const auto at = [&](std::size_t run) { return 2 * static_cast<std::size_t>(runs[run].number); };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i].writes) continue;
+    whole[at(i)] += sums[i].weight;
+    whole[at(i) + 1] += sums[i].update;
+  }
+  if (mesh_.world().size() > 1)
+    mesh_.world()
+        .all_reduce(whole.data(), whole.data(), static_cast<std::int64_t>(whole.size()), DType::f64,
+                    ReduceOp::sum)
+        ->wait();
+  for (std::size_t i = 0; i < runs.size(); ++i) sums[i] = {whole[at(i)], whole[at(i) + 1]};
 }
 
 std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {

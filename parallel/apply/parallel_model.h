@@ -83,6 +83,11 @@ class ParallelModel {
   // Over the ranks that hold one copy of the model's state together: what Segment::in_norm says
   // counts there. Blocks.
   double sum_over_replica(double value);
+  // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
+  // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
+  // Blocks.
+  void sum_over_parts(std::span<nn::SquareSums> sums);
+  bool has_parts() const { return mesh_.shape().tp > 1 || sharded(); }  // alike on every rank
   // After an update: starts to give the other ranks what changed. train() and evaluate() wait unit
   // by unit; who reads values otherwise calls wait_for_values() first.
   void publish() { state_->publish(); }
@@ -137,6 +142,7 @@ class ParallelModel {
   Partition partition_;
   std::vector<std::shared_ptr<collectives::Communicator>> tied_groups_;
   std::vector<HeldParameter> held_;
+  int parameters_of_all_ = 0;  // ranks: of the whole model
   // Before the stages, whose tapes refer to them.
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Offloader> offloader_;

@@ -74,7 +74,8 @@ class ShardedState final : public ModelState {
       const ShardSegment& mine = layout_.segments[i];
       nn::Parameter* const parameter = layout_.parameters[static_cast<std::size_t>(mine.parameter)];
       const auto entry = std::ranges::find(held_, parameter, &HeldParameter::parameter);
-      OwnedRun run{parameter, mine.first, segments[i], entry->counted && is_first_copy()};
+      OwnedRun run{parameter, entry->number, mine.first, segments[i],
+                   entry->counted && is_first_copy()};
       run.segment.in_norm = entry->counted;
       runs.push_back(std::move(run));
     }

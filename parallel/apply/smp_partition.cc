@@ -1,5 +1,6 @@
 // The cut of a model into stages as SMP's parameters ask for it, and its file.
 #include <algorithm>
+#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,11 @@ std::string counts_from(std::span<const std::string> first_units, std::span<cons
 }
 
 std::string counts_from_file(const std::string& path, std::span<const UnitCost> units) {
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown))
+    throw Error(ErrorCode::not_found,
+                fmt::format("load_partition is true, and there is no partition_file {}", path),
+                "a run with load_partition false writes it; every rank must see it");
   const nlohmann::json json = read_json_file(path);
   std::vector<std::string> names;
   std::vector<int> counts;

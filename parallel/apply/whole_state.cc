@@ -86,7 +86,7 @@ class WholeState final : public ModelState {
     const std::vector<nn::Segment> segments = weights_.segments();  // trainable ones, in order
     for (const HeldParameter& entry : held_) {
       if (!entry.parameter->trainable()) continue;
-      OwnedRun run{entry.parameter, 0, segments[runs.size()],
+      OwnedRun run{entry.parameter, entry.number, 0, segments[runs.size()],
                    entry.counted && mesh_.place().rdp == 0};
       run.segment.in_norm = entry.counted;
       runs.push_back(std::move(run));

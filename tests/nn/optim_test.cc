@@ -145,6 +145,53 @@ TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
   EXPECT_DOUBLE_EQ(outcome.gradient_norm, 5);
 }
 
+// One parameter in three parts, whose sums are added, moves as the whole one does; each part by
+// itself does not.
+TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
+  constexpr std::int64_t kCount = 50;
+  const auto segment = [&](std::int64_t first, std::int64_t count) {
+    Segment made{.name = "w",
+                 .master = Tensor::empty({count}, DType::f32, *memory, MemoryTag::parameters),
+                 .gradient = Tensor::empty({count}, DType::f32, *memory, MemoryTag::gradients)};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<float>(first + i);
+      made.master.data<float>()[i] = 0.1f * at;
+      made.gradient.data<float>()[i] = std::sin(at) * at;
+    }
+    return made;
+  };
+  const LambOptions options{.adam = {.epsilon = 1e-2, .weight_decay = 0.1}};
+  const auto moved = [&](const std::vector<Segment>& segments, bool adds) {
+    const auto lamb = make_lamb(*kernels, *memory, segments, options);
+    const testing::Reachable<kernels::StepState> state;
+    StepOptions how{.learning_rate = 0.1};
+    if (adds)
+      how.sum_parts = [](std::span<SquareSums> sums) {
+        SquareSums whole;
+        for (const SquareSums& part : sums) {
+          whole.weight += part.weight;
+          whole.update += part.update;
+        }
+        for (SquareSums& part : sums) part = whole;
+      };
+    for (int step = 0; step < 3; ++step) lamb->step(*state, how);
+    std::vector<double> all;
+    for (const Segment& part : segments)
+      for (std::int64_t i = 0; i < part.master.count(); ++i)
+        all.push_back(static_cast<double>(part.master.const_data<float>()[i]));
+    return all;
+  };
+  const auto parts = [&] { return std::vector{segment(0, 7), segment(7, 1), segment(8, 42)}; };
+  const std::vector<double> want = moved({segment(0, kCount)}, false);
+  const std::vector<double> got = moved(parts(), true), apart = moved(parts(), false);
+  double farthest = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got[i], want[i], 1e-6 * (1 + std::abs(want[i]))) << i;
+    farthest = std::max(farthest, std::abs(apart[i] - want[i]));
+  }
+  EXPECT_GT(farthest, 0.05);
+}
+
 TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   Parameter parameter("w", {4}, {});
   parameter.value = Tensor::zeros({4}, DType::f32, *memory, MemoryTag::parameters);

@@ -1,4 +1,5 @@
 // What DistributedOptimizer adds to a layout: 16 bits, loss scales, what a checkpoint holds.
+#include <cmath>
 #include <cstdio>
 #include <mutex>
 
@@ -128,7 +129,9 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
       const int rows = kRows / layout.rdp;
       const std::vector<Microbatch> batch{
           {{rank.rows(0, 0, rows, false), rank.rows(0, 0, rows, true), {}, {}}, 0}};
+      const std::int64_t parameters = rank.memory.usage(MemoryTag::parameters).current;
       const double untrained = model.evaluate(batch).sum;
+      EXPECT_EQ(rank.memory.usage(MemoryTag::parameters).current, parameters) << "units' values";
       EXPECT_FALSE(model.owned().empty());  // what a checkpoint is read into
       EXPECT_EQ(rank.memory.usage(MemoryTag::gradients).peak, 0);
       EXPECT_EQ(rank.memory.usage(MemoryTag::optimizer).peak, 0);
@@ -155,28 +158,113 @@ TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
   EXPECT_THAT(said, ::testing::Each(""));
 }
 
-TEST(DistributedOptimizer, RefusesLambOnParts) {
-  const auto said = [](const Layout& layout) {
-    return test::thread_rank_errors(layout.ranks(), [&](const World& world, Store& store) {
+// Frozen parameters stay as they were, and one rank writes them.
+TEST(FrozenParameters, TrainAsOneRankDoes) {
+  const Trained want = trained({.frozen = true}, 0, 2);
+  EXPECT_FALSE(want.first.values.contains("transformer.wpe.weight"));
+  for (Layout layout : {Layout{.rdp = 2, .pp = 2, .microbatches = 2},
+                        Layout{.rdp = 2, .tp = 2, .prescaled = true, .sharding = 3},
+                        Layout{.pp = 2, .tp = 2, .microbatches = 2}}) {
+    layout.frozen = true;
+    SCOPED_TRACE(layout.text());
+    const Trained got = trained(layout, 0, 2);
+    EXPECT_LT(difference(got, want).loss, 2e-5);
+    EXPECT_LT(difference(got, want).gradient, 1e-5);
+    expect_one_writer(got.state, want.state);
+  }
+}
+
+// Trust ratios are whole parameters', however a parameter lies.
+TEST(Lamb, TrainsPartsAsOneRankDoes) {
+  constexpr int kFew = 6;
+  const Trained want = trained({.rule = Rule::lamb}, 0, kFew);
+  EXPECT_LT(want.losses.back(), want.losses.front()) << "it learns";
+  const std::vector<Layout> layouts = {
+      {.rdp = 2},
+      {.tp = 2},
+      {.tp = 2, .prescaled = true},
+      {.rdp = 2, .sharding = 1},
+      {.rdp = 2, .pp = 2, .microbatches = 2, .sharding = 2},
+      {.rdp = 4, .sharding = 3, .degree = 2},
+      {.rdp = 2, .sharding = 1, .degree = 1},  // one rank has all parts
+      {.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .prescaled = true, .sharding = 3}};
+  double worst = 0;
+  for (Layout layout : layouts) {
+    layout.rule = Rule::lamb;
+    SCOPED_TRACE(layout.text());
+    const Trained got = trained(layout, 0, kFew);
+    const Difference found = difference(got, want);
+    EXPECT_LT(found.loss, 2e-5);
+    EXPECT_LT(found.norm, 2e-4);
+    expect_one_writer(got.state, want.state);
+    worst = std::max(worst, found.loss);
+  }
+  std::printf("LAMB on %zu layouts: losses within %.1e\n", layouts.size(), worst);
+}
+
+// Of all weights together: how far they are apart, relative to their norm.
+double apart(const Whole& got, const Whole& want) {
+  double whole = 0, apart = 0;
+  for (const auto& [name, values] : want.values) {
+    if (name.find('/') != std::string::npos) continue;  // a moment
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      whole += values[i] * values[i];
+      apart += (got.values.at(name)[i] - values[i]) * (got.values.at(name)[i] - values[i]);
+    }
+  }
+  return std::sqrt(apart / whole);
+}
+
+// Weights show whose ratios were taken.
+TEST(Lamb, OfPartsAloneIsAnotherRule) {
+  constexpr int kFew = 3;
+  const Trained want = trained({.rule = Rule::lamb}, 0, kFew);
+  for (Layout layout : {Layout{.tp = 2}, Layout{.rdp = 2, .sharding = 1}}) {
+    layout.rule = Rule::lamb;
+    const double right = apart(trained(layout, 0, kFew).state, want.state);
+    layout.rule = Rule::lamb_of_parts;
+    const double wrong = apart(trained(layout, 0, kFew).state, want.state);
+    EXPECT_GT(wrong, 10 * right) << layout.text();
+    std::printf("%s: %.1e, with all parts %.1e\n", layout.text().c_str(), wrong, right);
+  }
+}
+
+// Parts that say how many elements they have add up to those of the whole parameter, on each rank
+// that holds some: none counts twice, none is forgotten.
+TEST(Lamb, CountsEachPartOnce) {
+  for (const Layout& layout :
+       {Layout{.rdp = 2, .pp = 2, .tp = 2}, Layout{.rdp = 4, .sharding = 2, .degree = 2},
+        Layout{.rdp = 2, .pp = 2, .tp = 2, .prescaled = true, .sharding = 3}}) {
+    SCOPED_TRACE(layout.text());
+    test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
       const auto group = collectives::make_communicator(world, store);
-      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement("cluster"));
+      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
       Rank rank;
       nn::Gpt2 gpt2(tiny());
       ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
-      const DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-        return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), {});
-      });
+      const std::vector<OwnedRun> runs = model.owned();
+      std::vector<nn::SquareSums> sums;
+      for (const OwnedRun& run : runs) {
+        const auto count = static_cast<double>(run.segment.master.count());
+        sums.push_back({.weight = count, .update = 2 * count});
+      }
+      model.sum_over_parts(sums);
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        const auto whole = static_cast<double>(runs[i].parameter->whole_shape().count());
+        EXPECT_EQ(sums[i].weight, whole) << runs[i].parameter->name();
+        EXPECT_EQ(sums[i].update, 2 * whole) << runs[i].parameter->name();
+      }
       group->barrier()->wait();
     });
-  };
-  using ::testing::Each;
-  using ::testing::HasSubstr;
-  EXPECT_THAT(said({.rdp = 2, .sharding = 1}),
-              Each(HasSubstr("tensor_parallel_degree 1 and sharding over 2 ranks leave a rank "
-                             "parts of them")));
-  EXPECT_THAT(said({.tp = 2}), Each(HasSubstr("tensor_parallel_degree 2 and sharding over 1")));
-  EXPECT_THAT(said({.rdp = 2, .sharding = 1, .degree = 1}), Each(""));
-  EXPECT_THAT(said({.rdp = 2}), Each(""));
+  }
+}
+
+TEST(Lamb, GivesTheSameBitsTwice) {
+  const Layout layout{
+      .rdp = 4, .tp = 2, .prescaled = true, .sharding = 3, .degree = 2, .rule = Rule::lamb};
+  const Trained first = trained(layout, 0, 2), second = trained(layout, 0, 2);
+  EXPECT_EQ(first.state.values, second.state.values);
+  EXPECT_EQ(first.losses, second.losses);
 }
 
 }  // namespace

@@ -41,7 +41,6 @@ class FailingRule final : public nn::Optimizer {
   FailingRule(kernels::Kernels& kernels, MemoryResource& memory, std::vector<nn::Segment> segments,
               bool fails)
       : Optimizer(kernels, memory, std::move(segments), {}), fails_(fails) {}
-  std::string_view kind() const override { return "failing"; }
 
  protected:
   void update(const nn::Segment&, std::span<const Tensor>, const kernels::StepState&,

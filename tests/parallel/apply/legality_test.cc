@@ -148,6 +148,7 @@ TEST(Legality, TellsOptionsWithoutEffect) {
               ElementsAre(HasSubstr("a shard group of one rank")));
   EXPECT_THAT(find_idle_options({.ranks = 4, .sharded_degree = 2}),
               ElementsAre(HasSubstr("sharded_data_parallel_degree 2 changes nothing")));
+  EXPECT_THAT(find_idle_options({.ranks = 4, .sharded_degree = 1}), IsEmpty());
   EXPECT_THAT(find_idle_options({.schedule = ScheduleKind::one_f_one_b}),
               ElementsAre(HasSubstr("a pipeline of one rank")));
 }

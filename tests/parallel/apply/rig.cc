@@ -102,6 +102,29 @@ void load(const HeldRun& run, const Whole& from) {
     values[i] = static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]);
 }
 
+std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments) {
+  if (rule == Rule::adamw)
+    return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1});
+  nn::LambOptions options;
+  options.adam.weight_decay = 0.1;
+  return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), options);
+}
+
+nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Rank& rank,
+                       Rule rule) {
+  // LAMB's rate is relative to a parameter's norm.
+  const UpdateOptions options{.learning_rate = rule == Rule::adamw ? 3e-3 : 5e-2,
+                              .max_gradient_norm = 0.5};
+  if (rule != Rule::lamb_of_parts) return optimizer.step(rank.state, options);
+  model.wait_for_values();
+  const nn::StepOutcome outcome = optimizer.rule().step(
+      rank.state, {.learning_rate = options.learning_rate,
+                   .max_gradient_norm = options.max_gradient_norm,
+                   .sum_over_shards = [&](double sum) { return model.sum_over_replica(sum); }});
+  model.publish();
+  return outcome;
+}
+
 // This rank's microbatches of a step; `targets` are added to.
 std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
                                 int step, std::int64_t& targets) {
@@ -138,12 +161,14 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
     const std::unique_ptr<nn::Chain> chain = make_model(layout.task);
+    for (nn::Parameter* parameter : chain->parameters())
+      if (layout.frozen && (parameter->name().find("wpe") != std::string::npos ||
+                            parameter->name().find("h.1.") != std::string::npos))
+        parameter->set_trainable(false);
     ParallelModel model(rank.context, *chain, mesh, options_of(layout));
     DistributedOptimizer optimizer(model,
                                    [&](std::vector<nn::Segment> segments) {
-                                     return nn::make_adamw(*rank.kernels, rank.memory,
-                                                           std::move(segments),
-                                                           {.weight_decay = 0.1});
+                                     return make_rule(rank, layout.rule, std::move(segments));
                                    },
                                    {.dynamic_loss_scale = layout.dtype == DType::f16,
                                     .dynamic_loss_args = {.init_scale = start ? 0x1p16 : 0x1p26}});
@@ -166,8 +191,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
           if (run.writes)
             collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
       }
-      const nn::StepOutcome outcome =
-          optimizer.step(rank.state, {.learning_rate = 3e-3, .max_gradient_norm = 0.5});
+      const nn::StepOutcome outcome = update(optimizer, model, rank, layout.rule);
       if (world.rank == layout.ranks() - 1) {
         result.losses.push_back(loss.sum / global);
         result.norms.push_back(outcome.gradient_norm);

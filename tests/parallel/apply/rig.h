@@ -56,6 +56,9 @@ inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int lay
 // Not materialised.
 std::unique_ptr<nn::Chain> make_model(const Task& task);
 
+// lamb_of_parts is wrong: trust ratios are those of what a rank has of a parameter.
+enum class Rule { adamw, lamb, lamb_of_parts };
+
 struct Layout {
   Task task = {};
   int rdp = 1, pp = 1, tp = 1;
@@ -68,6 +71,8 @@ struct Layout {
   std::string placement = "cluster";
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
+  Rule rule = Rule::adamw;
+  bool frozen = false;  // the positions and a block are not trained
 
   int ranks() const { return rdp * pp * tp; }
   friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.text(); }
@@ -81,6 +86,8 @@ struct Layout {
     if (degree > 0) all += fmt::format("_over{}", degree);
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
     if (task.model == Model::bert) all += "_bert";
+    if (frozen) all += "_frozen";
+    if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
     std::replace(all.begin(), all.end(), '-', '_');
     return all;
   }

@@ -245,6 +245,13 @@ TEST(SmpParameters, APartitionGoesThroughItsFile) {
   EXPECT_THAT(counts_of(choose_partition(p, units)), ElementsAre(5, 3, 1));
   EXPECT_THAT(test::error_text([&] { choose_partition(p, units_of(10)); }),
               HasSubstr("of a model of 9 units, this one has 10"));
+  EXPECT_THAT(
+      test::error_text([&] {
+        SmpParameters other = p;
+        other.partition.file = directory / "none.json";
+        choose_partition(other, units);
+      }),
+      AllOf(HasSubstr("none.json"), HasSubstr("a run with load_partition false writes it")));
   std::ofstream(path) << "{\"units\": 3}";
   EXPECT_THAT(test::error_text([&] { choose_partition(p, units); }), HasSubstr("is no partition"));
 }

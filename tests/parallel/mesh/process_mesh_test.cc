@@ -1,7 +1,9 @@
 #include "shoal/parallel/mesh/process_mesh.h"
 
+#include <stdexcept>
+
 #include "support/ranks.h"
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace shoal::parallel {
 namespace {
@@ -43,6 +45,18 @@ TEST(ProcessMesh, GroupsThatAreTheSameRanksAreOne) {
     EXPECT_EQ(&mesh.tp(), &mesh.pp());
     EXPECT_EQ(mesh.tp().size(), 1);
   });
+}
+
+// Groups that the mesh split hear of an abort, too: ranks may be waiting in them alone.
+TEST(ProcessMesh, AbortEndsTheGroupsItSplit) {
+  const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto communicator = collectives::make_communicator(world, store, {});
+    const ProcessMesh mesh(*communicator, {2, 1, 1}, Placement());
+    const auto split = mesh.split(mesh.rdp(), 0, world.rank);
+    if (world.rank == 0) mesh.abort(std::runtime_error("no memory"));
+    split->barrier()->wait(Deadline::in_seconds(20));
+  });
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("rank 0 aborted: no memory"));
 }
 
 }  // namespace

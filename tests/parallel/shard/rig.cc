@@ -40,9 +40,9 @@ void train(const World& world, const Groups& groups, const ShardingOptions& shar
     if (step == 0 && first_copy) {
       const std::scoped_lock lock(mutex);
       collect([](const nn::Segment& segment) { return segment.gradient; }, outcome.gradients,
-              sharded.optimizer.rule().segments());
+              sharded.rule->segments());
     }
-    const nn::StepOutcome stepped = sharded.optimizer.step(rig.state, step_options());
+    const nn::StepOutcome stepped = sharded.step();
     const std::scoped_lock lock(mutex);
     outcome.losses[static_cast<std::size_t>(step)] += loss / targets;
     outcome.norms[static_cast<std::size_t>(step)] = stepped.gradient_norm;
@@ -76,7 +76,7 @@ Outcome train_alone(int ranks, DType compute, int overflow_step) {
   const auto parameters = rig.gpt2.parameters();
   nn::MasterWeights weights(parameters, compute, *rig.kernels, rig.memory);
   nn::allocate_gradients(rig.context, parameters);
-  const auto optimizer = rig.adamw()(weights.segments());
+  const auto optimizer = rig.adamw(weights.segments());
   ChainStage stage(rig.context, rig.gpt2, {0, rig.gpt2.units()}, {});
   const auto targets = static_cast<double>(ranks * kRows * kLength);
   for (int step = 0; step < kSteps; ++step) {

@@ -13,7 +13,6 @@
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
-#include "shoal/parallel/shard/sharded_optimizer.h"
 #include "shoal/parallel/shard/sharded_units.h"
 
 namespace shoal::parallel {
@@ -117,10 +116,8 @@ struct Rig {
     context.mode = nn::Mode::train;
     return stage.loss().sum;
   }
-  ShardedOptimizer::Make adamw() {
-    return [this](std::vector<nn::Segment> segments) {
-      return nn::make_adamw(*kernels, memory, std::move(segments), {.weight_decay = 0.1});
-    };
+  std::unique_ptr<nn::Optimizer> adamw(std::vector<nn::Segment> segments) {
+    return nn::make_adamw(*kernels, memory, std::move(segments), {.weight_decay = 0.1});
   }
 
   std::unique_ptr<kernels::Kernels> kernels;
@@ -161,13 +158,26 @@ struct Sharded {
                                  parameters_of_units(rig.gpt2))),
         values(layout, compute, *rig.kernels, rig.memory),
         gradients(make_sharded_gradients(layout, *rig.kernels, rig.memory)),
-        optimizer(values, *gradients, rig.adamw()),
+        rule(rig.adamw(values.segments(gradients.get()))),
         units(rig.gpt2, values) {}
+  // After gradients->finish(): as DistributedOptimizer, of a mesh of rdp alone.
+  nn::StepOutcome step() {
+    values.wait();  // of the step before: gathers read what is updated now
+    nn::StepOptions options = step_options();
+    options.sum_over_shards = [this](double sum) {
+      layout.groups.shard->all_reduce(&sum, &sum, 1, DType::f64, collectives::ReduceOp::sum)
+          ->wait();
+      return sum;
+    };
+    const nn::StepOutcome outcome = rule->step(rig.state, options);
+    if (!outcome.skipped) values.publish();
+    return outcome;
+  }
   Rig& rig;
   ShardLayout layout;
   ShardedValues values;
   std::unique_ptr<ShardedGradients> gradients;
-  ShardedOptimizer optimizer;
+  std::unique_ptr<nn::Optimizer> rule;
   ShardedUnits units;
 };
 

@@ -145,6 +145,14 @@ TEST(ShardPlan, CutsASetAlikeWhateverElseThereIs) {
               HasSubstr("parameter 2 of 11 is unknown, or in two sets"));
 }
 
+TEST(ShardPlan, KeepsWholeWhatHasNoMoreElementsThanTheThreshold) {
+  const std::vector<std::int64_t> counts = {39, 40, 41};
+  const ShardPlan plan = plan_unit_shards(counts, std::vector<std::vector<int>>{{0, 1, 2}}, 40, {});
+  ASSERT_EQ(plan.unit_buckets, 1);
+  ASSERT_EQ(plan.bucket(0).entries.size(), 1U);
+  EXPECT_EQ(plan.bucket(0).entries[0].parameter, 2);
+}
+
 TEST(ShardPlan, PutsConsecutiveRanksIntoAShardGroup) {
   for (int ranks = 1; ranks <= 17; ++ranks)
     for (int degree = 1; degree <= ranks; ++degree) {

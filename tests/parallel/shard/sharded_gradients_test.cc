@@ -16,17 +16,24 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A rank with parameters p0, p1 ... of these counts; one shard group of all ranks.
+// A rank with parameters p0, p1 ... of these counts; shard groups of `degree` ranks, 0: of all.
 struct Rank {
   Rank(const World& world, Store& store, std::span<const std::int64_t> counts, int level,
-       std::int64_t bucket_elements, int buckets_in_flight = 2)
+       std::int64_t bucket_elements, int buckets_in_flight = 2, int degree = 0)
       : communicator(collectives::make_communicator(world, store)) {
+    ShardGroups groups{communicator.get(), nullptr};
+    if (degree > 0) {
+      const ShardPlace place = shard_place(world.rank, world.size, degree);
+      shard = communicator->split(place.shard_color, place.shard_key);
+      replicas = communicator->split(place.replica_color, place.replica_key);
+      groups = {shard.get(), replicas.get()};
+    }
     for (std::size_t i = 0; i < counts.size(); ++i) {
       parameters.push_back(std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{counts[i]},
                                                            nn::Initializer{}));
       pointers.push_back(parameters.back().get());
     }
-    layout = make_shard_layout(pointers, {communicator.get(), nullptr},
+    layout = make_shard_layout(pointers, groups,
                                {.level = level,
                                 .bucket_elements = bucket_elements,
                                 .buckets_in_flight = buckets_in_flight});
@@ -53,7 +60,7 @@ struct Rank {
     }
     return all;
   }
-  std::unique_ptr<collectives::Communicator> communicator;
+  std::unique_ptr<collectives::Communicator> communicator, shard, replicas;
   std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(1);
   std::unique_ptr<MemoryResource> host = testing::make_test_memory();
   std::vector<std::unique_ptr<nn::Parameter>> parameters;
@@ -80,6 +87,33 @@ TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
         EXPECT_THAT(rank.owned(3), Each(2.0f));
       }
     });
+}
+
+// Replicas add what earlier microbatches wrote, where the last one does not come.
+TEST(ShardedGradients, OfReplicasAreSumsWhicheverMicrobatchWrote) {
+  for (const int level : {1, 2})
+    test::run_thread_ranks(4, [level](const World& world, Store& store) {
+      Rank rank(world, store, std::vector<std::int64_t>{64, 64}, level, 64, 2, 2);
+      for (int step = 0; step < 2; ++step) {
+        rank.gradients->begin_step();
+        rank.backward_of(1, 1.0f);
+        rank.backward_of(0, 1.0f);
+        rank.gradients->arm();
+        rank.backward_of(0, 1.0f);
+        rank.gradients->finish();
+        EXPECT_THAT(rank.owned(0), Each(8.0f));
+        EXPECT_THAT(rank.owned(1), Each(4.0f));
+      }
+    });
+}
+
+TEST(ShardReduction, AgreesOnTheFirstRanksNumbers) {
+  test::run_thread_ranks(4, [](const World& world, Store& store) {
+    Rank rank(world, store, std::vector<std::int64_t>{64}, 1, 64, 2, 2);
+    std::vector<std::int32_t> numbers = {world.rank, 10 + world.rank};
+    make_shard_reduction(rank.layout.groups)->agree(numbers);
+    EXPECT_THAT(numbers, ::testing::ElementsAre(0, 10));
+  });
 }
 
 TEST(ShardedGradients, HaveMemoryOnlyUntilTheyAreReduced) {

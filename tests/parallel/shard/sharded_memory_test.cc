@@ -45,8 +45,8 @@ std::vector<Counted> count(int degree, int copies, ShardingOptions options, DTyp
       rig.compute(stage, rig.batches(step, world.rank, world.size, 3), Order::one_by_one,
                   [&] { sharded.gradients->arm(); });
       sharded.gradients->finish();
-      sharded.optimizer.step(rig.state, step_options());
-      sharded.optimizer.wait();
+      sharded.step();
+      sharded.values.wait();
     }
     const auto usage = [&](MemoryTag tag) { return rig.memory.usage(tag); };
     all[static_cast<std::size_t>(world.rank)] = {
