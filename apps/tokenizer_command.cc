@@ -137,7 +137,9 @@ void add_tokenizer(CLI::App& app, Action& action) {
     auto code = std::make_shared<CodeOptions>();
     auto* command = encoding ? group->add_subcommand("encode", "Text to token ids")
                              : group->add_subcommand("decode", "Token ids to text");
-    command->add_option("--tokenizer,-t", code->tokenizer, "directory or tokenizer.json")
+    command
+        ->add_option("--tokenizer,-t", code->tokenizer,
+                     "directory, tokenizer.json, vocab.txt or spiece.model")
         ->required();
     command->add_option("--file,-f", code->file, "read this instead; -: standard input");
     command->add_option("input", code->words, "what to convert; none: standard input");

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes train/data/tokenizer/unicode_classes.inc, bert_classes.inc and lower_case.inc: the character classes and
-lower-case letters that Hugging Face's tokenizers uses (its parts bring Unicode tables of different
+"""Writes train/data/tokenizer/unicode_classes.inc, bert_classes.inc, grapheme_classes.inc and lower_case.inc: the
+character classes and lower-case letters that Hugging Face's tokenizers uses (its parts bring Unicode tables of different
 years, so asking them is the only way to agree with them on all characters).
 
 Needs the Python package `tokenizers`; run it when that moves to a newer Unicode.
 """
 import argparse
 import pathlib
+import struct
 
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -73,6 +74,37 @@ def lower_case_runs():
     return runs
 
 
+def grapheme_probe():
+    """A normalizer that makes one letter of every grapheme cluster of fewer than six bytes that starts with a letter
+    a or beyond ASCII, and one of each such character in longer ones."""
+    keys, units = [ord("a"), *range(0xC2, 0xF5)], [0] * 2048  # a double array of depth one: keys are lead bytes
+    units[0] = 256 << 10
+    for key in keys:
+        at, leaf = 256 ^ key, 1024 + key
+        units[at] = key | 1 << 8 | (at ^ leaf) << 10
+        units[leaf] = 1 << 31  # the value 0: where the letter stands
+    probe = normalizers.Precompiled(struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + b"Y\0")
+    return lambda *parts: len(probe.normalize_str("".join(p if isinstance(p, str) else chr(p) for p in parts)))
+
+
+def grapheme_classes():
+    """Bits as in graphemes.h, found by what a cluster of six bytes or more is told apart by."""
+    letters, ka, virama, acute, classes = grapheme_probe(), "\u0915", "\u094d", "\u0301", [0] * 0x110000
+    strip = normalizers.StripAccents()
+    for c in code_points():
+        if c < 0x80:
+            classes[c] = 32 if c < 0x20 or c == 0x7F else 0
+            continue
+        extends = letters("a", c) == 1
+        classes[c] = (extends + 2 * (letters(c, "a") == 1) + 4 * (letters(c, virama, ka, acute) == 4 and c > 0x7FF)
+                      + 8 * (extends and letters(ka, c, ka, acute) == 4)
+                      + 16 * (extends and letters(ka, virama, c, ka, acute) == 5)
+                      + 32 * (c < 0x10000 and not extends and letters(c, acute) == 2)
+                      + 64 * (letters(c, "\u200d\u00a9", acute) == 4)
+                      + 128 * (strip.normalize_str(f"a{chr(c)}b") == "ab"))
+    return classes
+
+
 def write(path, about, entries):
     with open(path, "w") as out:
         out.write(f"// Made by tools/make_unicode_classes.py from tokenizers {tokenizers.__version__}; "
@@ -100,6 +132,7 @@ def main():
         classes[c] += WORD
     write(folder / "unicode_classes.inc", "{first code point of a range, class | word bit}", ranges(classes))
     write(folder / "bert_classes.inc", "{first code point of a range, bits of bert_unicode.h}", ranges(bert_classes()))
+    write(folder / "grapheme_classes.inc", "{first code point of a range, bits of graphemes.h}", ranges(grapheme_classes()))
     write(folder / "lower_case.inc", "{first, last, step, distance to its lower case}",
           [f"{{0x{first:x},0x{last:x},{step},{distance}}}," for first, last, step, distance in lower_case_runs()])
 

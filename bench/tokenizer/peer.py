@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The same work by Hugging Face `tokenizers` on one thread, interleaved with Shoal's, ids compared.
 
-Prints one JSON line for each text. Needs the package `tokenizers` and ../shared/data.
+Prints one JSON line for each text. Needs the packages `tokenizers`, and for the unigram model `transformers` and
+`sentencepiece`, which trains it on wikitext-2; and ../shared/data.
 """
 import argparse
 import json
@@ -9,6 +10,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import tempfile
 import time
 
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
@@ -18,8 +20,8 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer  # noqa: E4
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-def shoal_rate(program, row):
-    out = subprocess.run([program, f"--benchmark_filter=^{row}$", "--benchmark_format=json",
+def shoal_rate(program, row, model=()):
+    out = subprocess.run([program, *model, f"--benchmark_filter=^{row}$", "--benchmark_format=json",
                           "--benchmark_min_time=1"], capture_output=True, check=True, text=True).stdout
     return json.loads(out)["benchmarks"][0]["bytes_per_second"] / 1e6
 
@@ -33,27 +35,51 @@ def main():
     byte_level = ByteLevelBPETokenizer(str(arguments.data / "gpt2-vocab.json"), str(arguments.data / "gpt2-merges.txt"))
     byte_level.add_special_tokens(["<|endoftext|>"])
     word_piece = BertWordPieceTokenizer(str(arguments.data / "bert-base-uncased-vocab.txt"), lowercase=True)
-    compare(arguments, byte_level, "--ids", "EncodeLines", "byte-level BPE")
-    compare(arguments, word_piece, "--word-piece-ids", "WordPieceLines", "WordPiece")
+    compare(arguments, byte_level, ["--ids"], "EncodeLines", "byte-level BPE")
+    compare(arguments, word_piece, ["--word-piece-ids"], "WordPieceLines", "WordPiece")
+    with tempfile.TemporaryDirectory() as folder:
+        albert, library = unigram(arguments.data / "wikitext2-valid.txt", pathlib.Path(folder))
+        compare(arguments, albert, ["--unigram-ids", folder], "UnigramLines", "unigram, 7,000 tokens",
+                ["--unigram-model", folder], library)
 
 
-def compare(arguments, peer, ids_flag, row_name, kind):
+def unigram(text, folder):
+    """An ALBERT tokenizer as transformers makes it of a spiece.model, and the library on the same model."""
+    import sentencepiece
+    from transformers import AlbertTokenizer
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "spiece"), vocab_size=7000, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"], num_threads=1, minloglevel=2)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "AlbertTokenizer"}')
+    return (AlbertTokenizer.from_pretrained(folder)._tokenizer,
+            sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model")))
+
+
+def compare(arguments, peer, ids_flags, row_name, kind, model=(), library=None):
     for path in sorted(arguments.data.glob("*.txt")):
         text = path.read_bytes().decode()
-        ids = subprocess.run([arguments.shoal, ids_flag, path], capture_output=True, check=True).stdout
+        ids = subprocess.run([arguments.shoal, *ids_flags, path], capture_output=True, check=True).stdout
         identical = peer.encode(text, add_special_tokens=False).ids == [int(i) for i in ids.split()]
         print(json.dumps({"kind": kind, "text": path.name, "identical": identical}))
     lines = (arguments.data / "wikitext2-valid.txt").read_bytes().decode().splitlines(keepends=True)
     size = sum(len(line.encode()) for line in lines)
-    ours, theirs = [], []
-    for _ in range(arguments.repeats):
+
+    def rate(work):
         start = time.perf_counter()
-        peer.encode_batch(lines, add_special_tokens=False)
-        theirs.append(size / (time.perf_counter() - start) / 1e6)
-        ours.append(shoal_rate(arguments.shoal, row_name))
+        work()
+        return size / (time.perf_counter() - start) / 1e6
+
+    ours, theirs, library_s = [], [], []
+    for _ in range(arguments.repeats):
+        theirs.append(rate(lambda: peer.encode_batch(lines, add_special_tokens=False)))
+        ours.append(shoal_rate(arguments.shoal, row_name, model))
+        if library:
+            library_s.append(rate(lambda: library.encode(lines, num_threads=1)))
     row = {"operation": f"encode lines, {kind}", "text": "wikitext2-valid", "threads": 1,
            "shoal_MB/s": round(statistics.median(ours), 1), "tokenizers_MB/s": round(statistics.median(theirs), 2)}
     row["ratio"] = round(row["shoal_MB/s"] / row["tokenizers_MB/s"], 1)
+    if library:
+        row["sentencepiece_MB/s"] = round(statistics.median(library_s), 2)
     print(json.dumps(row))
 
 

@@ -165,6 +165,33 @@ void WordPieceOffsets(benchmark::State& state) {
 }
 BENCHMARK(WordPieceOffsets)->Unit(benchmark::kMillisecond);
 
+// Unigram rows: by a model that the caller names, else the golden one of 400 tokens.
+Inputs unigram_inputs(const std::string& model) {
+  const bool named = !model.empty();
+  return {.tokenizer = load_tokenizer(named ? model : kGolden + "sentence_piece/albert"),
+          .text = inputs().text,
+          .label = (named ? model : "golden vocabulary of 400") + ", " + inputs().label};
+}
+
+void register_unigram(const std::string& model) {
+  const auto with = std::make_shared<const Inputs>(unigram_inputs(model));
+  const auto rows = [&](const char* name, const auto& work) {
+    benchmark::RegisterBenchmark(name, [with, work](benchmark::State& state) {
+      for (auto _ : state) work(*with);
+      report(state, with->text.size());
+      state.SetLabel(with->label);
+    })->Unit(benchmark::kMillisecond);
+  };
+  rows("UnigramLines", [](const Inputs& from) {
+    std::vector<TokenId> ids;
+    for (const std::string_view line : lines_of(from.text)) from.tokenizer->append_ids(line, ids);
+    benchmark::DoNotOptimize(ids.data());
+  });
+  rows("UnigramOffsets", [](const Inputs& from) {
+    benchmark::DoNotOptimize(from.tokenizer->encode(from.text, {.offsets = true}));
+  });
+}
+
 void EncodeBatch(benchmark::State& state) {
   const std::string text = repeated(16 << 20);
   const auto lines = lines_of(text);
@@ -202,17 +229,29 @@ void Load(benchmark::State& state) {
 }
 BENCHMARK(Load)->Unit(benchmark::kMillisecond);
 
-// --ids TEXT, --word-piece-ids TEXT: the ids of a file, one a line, for peer.py; everything else is
-// Google Benchmark's.
+void print_ids(const Tokenizer& tokenizer, const char* path) {
+  std::vector<TokenId> ids;
+  tokenizer.append_ids(read_text_file(path), ids);
+  for (const TokenId id : ids) std::printf("%d\n", id);
+}
+
+// --ids TEXT, --word-piece-ids TEXT, --unigram-ids MODEL TEXT: the ids of a file, one a line, for
+// peer.py. --unigram-model MODEL, in front: for the rows. Everything else is Google Benchmark's.
 int run(int argc, char** argv) {
-  const bool word_piece = argc == 3 && std::strcmp(argv[1], "--word-piece-ids") == 0;
-  if (word_piece || (argc == 3 && std::strcmp(argv[1], "--ids") == 0)) {
-    std::vector<TokenId> ids;
-    const Inputs& with = word_piece ? word_piece_inputs() : inputs();
-    with.tokenizer->append_ids(read_text_file(argv[2]), ids);
-    for (const TokenId id : ids) std::printf("%d\n", id);
-    return 0;
+  const auto asks = [&](const char* flag, int arguments) {
+    return argc == arguments && std::strcmp(argv[1], flag) == 0;
+  };
+  if (asks("--ids", 3)) return print_ids(*inputs().tokenizer, argv[2]), 0;
+  if (asks("--word-piece-ids", 3)) return print_ids(*word_piece_inputs().tokenizer, argv[2]), 0;
+  if (asks("--unigram-ids", 4)) return print_ids(*load_tokenizer(argv[2]), argv[3]), 0;
+  std::string model;
+  if (argc > 2 && std::strcmp(argv[1], "--unigram-model") == 0) {
+    model = argv[2];
+    argv[2] = argv[0];
+    argv += 2;
+    argc -= 2;
   }
+  register_unigram(model);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

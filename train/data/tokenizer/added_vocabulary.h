@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal {

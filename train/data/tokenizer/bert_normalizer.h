@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
+
+#include "shoal/train/data/tokenizer/normalized_text.h"
 
 namespace shoal {
 
@@ -13,16 +13,6 @@ struct BertNormalizerOptions {
   bool handle_chinese_chars = true;  // spaces around ideographs
   bool strip_accents = true;         // canonical decomposition, without its non-spacing marks
   bool lowercase = true;
-};
-
-struct NormalizedText {
-  std::string text;
-  // Of each byte of `text`: the bytes of the original character it came from, as [begin, end).
-  // Empty where origins were not asked for.
-  struct Origin {
-    std::uint32_t begin, end;
-  };
-  std::vector<Origin> origins;
 };
 
 class BertNormalizer {

@@ -7,19 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
 
 namespace shoal {
-
-// A token that is found in text before words are split, as in Hugging Face.
-struct AddedToken {
-  std::string content;
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // swallows white space on its left
-  bool rstrip = false;       // ... on its right
-  bool normalized = false;   // matched in the second pass (there is no normalizer to apply)
-  bool special = true;       // left out by decode(skip_special_tokens)
-};
 
 // For vocab.json + merges.txt, which say nothing of these.
 struct BpeFileOptions {
@@ -29,7 +19,7 @@ struct BpeFileOptions {
   std::vector<AddedToken> added_tokens = {{.content = "<|endoftext|>"}};
 };
 
-class ByteLevelBpe final : public Tokenizer {
+class ByteLevelBpe final : public TokenizerBase {
  public:
   // From the text of a tokenizer.json. What Shoal does not do (a normalizer, dropout,
   // byte_fallback, another model or pre-tokenizer, truncation, padding) is refused by name:
@@ -42,30 +32,8 @@ class ByteLevelBpe final : public Tokenizer {
       std::string_view vocab_json, std::string_view merges_txt, const std::string& source,
       const BpeFileOptions& options = {});
 
-  std::string to_json() const;  // tokenizer.json
-
-  ~ByteLevelBpe() override;
-  std::int64_t vocab_size() const override;
-  TokenId max_id() const override;
-  Encoding encode(std::string_view text, const EncodeOptions& options = {}) const override;
-  void append_ids(std::string_view text, std::vector<TokenId>& ids,
-                  bool add_special_tokens = false) const override;
-  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const override;
-  std::string decode_bytes(std::span<const TokenId> ids,
-                           bool skip_special_tokens = true) const override;
-  std::optional<TokenId> token_to_id(std::string_view token) const override;
-  std::optional<std::string> id_to_token(TokenId id) const override;
-  bool is_special(TokenId id) const override;
-  const TokenRoles& roles() const override;
-  const SequenceTemplate& sequence_template() const override;
-  std::vector<File> files() const override;  // vocab.json, merges.txt, tokenizer.json
-  const std::string& hash() const override;
-
   struct Impl;  // byte_level_bpe.cc
-  explicit ByteLevelBpe(std::unique_ptr<Impl> impl);
-
- private:
-  std::unique_ptr<Impl> impl_;
+  using TokenizerBase::TokenizerBase;
 };
 
 }  // namespace shoal

@@ -13,6 +13,8 @@
 #include "shoal/train/data/tokenizer/bert_normalizer.h"
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/piece_normalizer.h"
+#include "shoal/train/data/tokenizer/sentence_piece.h"
 #include "shoal/train/data/tokenizer/split_pattern.h"
 #include "shoal/train/data/tokenizer/word_piece.h"
 
@@ -49,6 +51,33 @@ struct WordPieceDefinition : TokenizerDefinition {
   bool cleanup = true;  // decode() takes the spaces before punctuation away
 };
 
+// How SentencePiece writes spaces: as a character of their own, in front of words.
+struct Metaspace {
+  enum class Prefix { always, first, never };  // before which words without a space one is put
+  std::string replacement = "\u2581";
+  Prefix prefix = Prefix::always;
+  bool split = true;  // words begin at each
+};
+
+// One of Hugging Face's decoders.
+struct DecoderStep {
+  enum class Kind { metaspace, replace, byte_fallback, fuse, strip };
+  Kind kind;
+  std::string pattern, content;      // metaspace, strip: `pattern` is the character
+  bool drop_first = false;           // metaspace: leave the first token's spaces out
+  std::int64_t start = 0, stop = 0;  // strip: so many at most at each end
+};
+
+struct SentencePieceDefinition : TokenizerDefinition {
+  std::vector<double> scores;  // by id
+  std::optional<TokenId> unknown;
+  bool byte_fallback = false;
+  std::vector<NormalizerStep> normalize;
+  bool split_white_space = false;  // words end at white space, which goes
+  std::optional<Metaspace> metaspace;
+  std::optional<std::vector<DecoderStep>> decode;  // absent: tokens with spaces between them
+};
+
 // --- definition.cc: parts that the kinds share ---------------------------------------------------
 void read_vocab(const nlohmann::json& vocab, const std::string& source,
                 TokenizerDefinition& definition);
@@ -72,10 +101,18 @@ WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::stri
 WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
                                     const WordPieceFileOptions& options);
 
+// --- sentence_piece_definition.cc, spiece_model.cc ----------------------------------------------
+SentencePieceDefinition parse_sentence_piece(const nlohmann::json& file, const std::string& source);
+SentencePieceDefinition parse_spiece_model(std::string_view model, const std::string& source,
+                                           const SpieceOptions& options);
+// The parts of a tokenizer.json that a definition holds as they stand; fill what they say.
+void read_sentence_piece_parts(const std::string& source, SentencePieceDefinition& definition);
+
 // --- definition_writer.cc. Keys in the order in which Hugging Face writes them -------------------
 // `model`: the last member's text.
 std::string tokenizer_json_of(const TokenizerDefinition& definition, std::string_view model);
 std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& options);
+std::string unigram_model_json_of(const SentencePieceDefinition& definition);
 std::string vocab_json_of(const std::vector<std::optional<std::string>>& tokens);
 std::string merges_txt_of(const BpeModel& model);
 

@@ -77,4 +77,16 @@ std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& mode
   return text + "]}";
 }
 
+std::string unigram_model_json_of(const SentencePieceDefinition& definition) {
+  std::string text = R"({"type":"Unigram","unk_id":)";
+  text += definition.unknown ? std::to_string(*definition.unknown) : "null";
+  text += ",\"vocab\":[";
+  for (std::size_t id = 0; id < definition.tokens.size(); ++id) {
+    if (id > 0) text += ',';
+    text += '[' + quoted(*definition.tokens[id]) + ',' +
+            nlohmann::json(definition.scores[id]).dump() + ']';
+  }
+  return text + "],\"byte_fallback\":" + (definition.byte_fallback ? "true}" : "false}");
+}
+
 }  // namespace shoal

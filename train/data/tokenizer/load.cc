@@ -29,7 +29,21 @@ struct Config {
   // Of BERT's, under transformers' names.
   bool do_lower_case = true, tokenize_chinese_chars = true;
   std::optional<bool> strip_accents;  // not said: as do_lower_case
+  // Of spiece.model's.
+  SpieceOptions spiece;
 };
+
+std::optional<SpieceOptions::Family> family_named(std::string_view name, const fs::path& path) {
+  using Family = SpieceOptions::Family;
+  const auto starts = [&](std::string_view with) { return name.starts_with(with); };
+  if (starts("Albert") || name == "albert") return Family::albert;
+  if (starts("T5") || name == "t5") return Family::t5;
+  if (starts("XLNet") || name == "xlnet") return Family::xlnet;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{}: a spiece.model for '{}' is not supported", path.string(), name),
+              "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
+              "that transformers saves");
+}
 
 AddedToken special_token(const json& value) {
   AddedToken token;
@@ -59,6 +73,8 @@ Config read_config(const fs::path& directory) {
         config.roles[role] = token.content;
         std::erase_if(config.special, [&](const auto& t) { return t.content == token.content; });
         config.special.push_back(token);
+        std::erase_if(config.spiece.special_tokens, [&](const auto& t) { return t.first == role; });
+        config.spiece.special_tokens.emplace_back(role, token);
       }
       config.add_prefix_space = file.value("add_prefix_space", config.add_prefix_space);
       config.do_lower_case = file.value("do_lower_case", config.do_lower_case);
@@ -66,6 +82,9 @@ Config read_config(const fs::path& directory) {
           file.value("tokenize_chinese_chars", config.tokenize_chinese_chars);
       if (file.contains("strip_accents") && !file["strip_accents"].is_null())
         config.strip_accents = file["strip_accents"].get<bool>();
+      if (file.contains("do_lower_case")) config.spiece.do_lower_case = config.do_lower_case;
+      config.spiece.keep_accents = file.value("keep_accents", config.spiece.keep_accents);
+      config.spiece.extra_ids = file.value("extra_ids", config.spiece.extra_ids);
     } catch (const json::exception& error) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", path.string(), error.what());
     }
@@ -89,10 +108,36 @@ std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
                                                      const Config& config) {
   const json file = parse_json(read_text_file(path), path);
   const json* model = file.is_object() && file.contains("model") ? &file["model"] : nullptr;
-  const bool is_word_piece = model != nullptr && model->is_object() && model->contains("type") &&
-                             (*model)["type"] == "WordPiece";
-  if (is_word_piece) return make_word_piece(parse_word_piece(file, path), path, config.roles);
+  const bool is_object = model != nullptr && model->is_object();
+  const json type = is_object && model->contains("type") ? (*model)["type"] : json();
+  if (type == "WordPiece") return make_word_piece(parse_word_piece(file, path), path, config.roles);
+  // Old files do not say; a list of tokens with scores is a unigram model's.
+  const bool has_scores = is_object && model->contains("vocab") && (*model)["vocab"].is_array();
+  if (type == "Unigram" || (type.is_null() && has_scores))
+    return make_sentence_piece(parse_sentence_piece(file, path), path, config.roles);
   return make_byte_level_bpe(parse_bpe(file, path), path, config.roles);
+}
+
+// Which class of transformers the files beside a spiece.model name, if any does.
+std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory) {
+  for (const auto& [name, key] : {std::pair("tokenizer_config.json", "tokenizer_class"),
+                                  std::pair("config.json", "model_type")}) {
+    const fs::path path = directory / name;
+    if (!fs::exists(path)) continue;
+    const json file = read_json_file(path.string());
+    if (!file.is_object() || !file.contains(key) || file[key].is_null()) continue;
+    if (!file[key].is_string())
+      throw_error(ErrorCode::corrupt_data, "{}: {} is {}", path.string(), key, file[key].dump());
+    return family_named(file[key].get<std::string>(), path);
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, Config config) {
+  config.spiece.family = spiece_family(path.parent_path());
+  const std::string source = path.string();
+  return make_sentence_piece(parse_spiece_model(read_text_file(source), source, config.spiece),
+                             source, config.roles);
 }
 
 std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const Config& config) {
@@ -120,15 +165,17 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   const fs::path directory = is_directory ? place : place.parent_path();
   const fs::path whole = is_directory ? place / "tokenizer.json" : place;
   const Config config = read_config(directory);
-  if (place.extension() == ".txt") return from_vocab_txt(path, config);
+  if (!is_directory && place.extension() == ".txt") return from_vocab_txt(path, config);
+  if (!is_directory && place.extension() == ".model") return from_spiece_model(place, config);
   if (fs::exists(whole)) return from_tokenizer_json(whole.string(), config);
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
   if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), config);
+  if (fs::exists(place / "spiece.model")) return from_spiece_model(place / "spiece.model", config);
   if (!fs::exists(vocab) || !fs::exists(merges))
     throw Error(ErrorCode::not_found,
-                fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt and no "
-                            "vocab.txt",
+                fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt, no "
+                            "vocab.txt and no spiece.model",
                             path),
                 "give the directory that a tokenizer was saved in");
   BpeFileOptions options;

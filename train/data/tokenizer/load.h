@@ -9,9 +9,10 @@
 
 namespace shoal {
 
-// `path`: a directory (tokenizer.json, else vocab.txt or vocab.json + merges.txt;
-// tokenizer_config.json and special_tokens_map.json give the roles and what vocab.txt does not
-// say), a tokenizer.json or a vocab.txt itself. not_found names what was looked for; unavailable
+// `path`: a directory (tokenizer.json, else vocab.txt, spiece.model or vocab.json + merges.txt;
+// tokenizer_config.json, special_tokens_map.json and for spiece.model config.json give the roles
+// and what vocab.txt and spiece.model do not say), or a tokenizer.json, vocab.txt or *.model
+// itself. not_found names what was looked for; unavailable
 // names what the file wants and Shoal has not.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
@@ -20,9 +21,10 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
                                                           const std::string& merges_path,
                                                           const BpeFileOptions& options = {});
 
-// Writes tokenizer.json, the kind's own files (vocab.json and merges.txt, or vocab.txt),
-// tokenizer_config.json and special_tokens_map.json into `directory`, made if missing; each file
-// atomically. transformers' AutoTokenizer opens it. `model_max_length` 0: not said.
+// Writes tokenizer.json, the kind's own files (vocab.json and merges.txt, or vocab.txt;
+// SentencePiece has none), tokenizer_config.json and special_tokens_map.json into `directory`, made
+// if missing; each file atomically. transformers' AutoTokenizer opens it. `model_max_length` 0: not
+// said.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
                     std::int64_t model_max_length = 0);
 

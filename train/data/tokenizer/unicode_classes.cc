@@ -7,6 +7,7 @@
 #include <span>
 
 #include "shoal/train/data/tokenizer/bert_unicode.h"
+#include "shoal/train/data/tokenizer/graphemes.h"
 
 namespace shoal::unicode {
 namespace {
@@ -22,6 +23,10 @@ constexpr Range kRanges[] = {
 
 constexpr Range kBertRanges[] = {
 #include "bert_classes.inc"
+};
+
+constexpr Range kGraphemeRanges[] = {
+#include "grapheme_classes.inc"
 };
 
 struct LowerRun {
@@ -53,6 +58,11 @@ const std::uint8_t* classes() {
 
 const std::uint8_t* bert_classes() {
   static const std::unique_ptr<std::uint8_t[]> table = expand(kBertRanges);
+  return table.get();
+}
+
+const std::uint8_t* grapheme_classes() {
+  static const std::unique_ptr<std::uint8_t[]> table = expand(kGraphemeRanges);
   return table.get();
 }
 

@@ -17,6 +17,8 @@ class WordCache {
  public:
   WordCache() : small_(kSmall), large_(kLarge) { arena_.reserve(kArena); }
 
+  static constexpr std::size_t kReadAhead = 16;  // bytes; see key_of
+
   // A word's place in the cache. `readable`: bytes that may be read from word.data() on, so that a
   // short word is one load of 16 bytes and a mask.
   struct Key {
@@ -28,7 +30,7 @@ class WordCache {
     Key key;
     if (word.size() <= kSmallBytes) {
       key.is_small = true;
-      if (readable >= 16) {
+      if (readable >= kReadAhead) {
         std::memcpy(&key.low, word.data(), 8);
         std::memcpy(&key.high, word.data() + 8, 8);
         const auto bits = static_cast<unsigned>(word.size()) * 8;
@@ -48,6 +50,20 @@ class WordCache {
       key.hash = hash_of(word);
     }
     return key;
+  }
+
+  // Its ids: found here, or what make(made) puts into `made`, kept. Valid until the next call.
+  template <typename Make>
+  std::span<const TokenId> ids_of(std::string_view word, std::size_t readable,
+                                  std::vector<TokenId>& made, const Make& make) {
+    const Key key = key_of(word, readable);
+    const std::span<const TokenId> found = find(word, key);
+    if (found.data() != nullptr) [[likely]]
+      return found;
+    made.clear();
+    make(made);
+    insert(word, key, made);
+    return made;
   }
 
   // The ids, valid until the next insert; null data when the word is not here.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "shoal/train/data/tokenizer/bert_normalizer.h"
-#include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
 
 namespace shoal {
 
@@ -24,7 +24,8 @@ struct WordPieceFileOptions {
                                             {.content = "[MASK]"}};
 };
 
-class WordPiece final : public Tokenizer {
+// decode() gives words with one space between them; what was normalized away does not come back.
+class WordPiece final : public TokenizerBase {
  public:
   // As ByteLevelBpe's. Read are the parts that BERT's tokenizers have: BertNormalizer,
   // BertPreTokenizer, WordPiece.
@@ -34,31 +35,8 @@ class WordPiece final : public Tokenizer {
                                                      const std::string& source,
                                                      const WordPieceFileOptions& options = {});
 
-  std::string to_json() const;  // tokenizer.json
-
-  ~WordPiece() override;
-  std::int64_t vocab_size() const override;
-  TokenId max_id() const override;
-  Encoding encode(std::string_view text, const EncodeOptions& options = {}) const override;
-  void append_ids(std::string_view text, std::vector<TokenId>& ids,
-                  bool add_special_tokens = false) const override;
-  // Words with one space between them; what was normalized away does not come back.
-  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const override;
-  std::string decode_bytes(std::span<const TokenId> ids,
-                           bool skip_special_tokens = true) const override;
-  std::optional<TokenId> token_to_id(std::string_view token) const override;
-  std::optional<std::string> id_to_token(TokenId id) const override;
-  bool is_special(TokenId id) const override;
-  const TokenRoles& roles() const override;
-  const SequenceTemplate& sequence_template() const override;
-  std::vector<File> files() const override;  // vocab.txt, tokenizer.json
-  const std::string& hash() const override;
-
   struct Impl;  // word_piece.cc
-  explicit WordPiece(std::unique_ptr<Impl> impl);
-
- private:
-  std::unique_ptr<Impl> impl_;
+  using TokenizerBase::TokenizerBase;
 };
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 // Comparing tokenizers with Hugging Face's answers in tests/golden/tokenizer.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,22 @@ nlohmann::json read_tokenizer_golden(const std::string& name);
 std::vector<std::int64_t> flat(const std::vector<TextSpan>& spans);
 // A byte span must hold exactly the characters of its character span.
 void expect_spans_agree(std::string_view text, const Encoding& encoding);
+// The first 16 digits of SHA-256, as the scripts in tools/golden write it.
+std::string digest(std::string_view bytes);
+std::string digest(const std::vector<std::int32_t>& numbers);
+std::vector<std::int32_t> character_offsets(const Encoding& encoding);
+
+// Texts with and without a partner, joined by the template: ids, types, special tokens, offsets.
+void expect_pairs(const Tokenizer& tokenizer, const nlohmann::json& pairs);
+// Every character between two letters, 8,192 at a time: hashes of the normalized text (as
+// `normalize` makes it) and of ids and offsets.
+void expect_characters(const Tokenizer& tokenizer,
+                       const std::function<std::string(std::string_view)>& normalize,
+                       const nlohmann::json& blocks);
+// A file's lines: their number and hashes of ids and offsets; append_ids must agree.
+void expect_file(const Tokenizer& tokenizer, const std::string& path,
+                 const nlohmann::json& expected);
+
 // `cases`: for each of `texts` ids, offsets, and decoded text where it is not the text.
 void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& texts,
                   const nlohmann::json& cases);

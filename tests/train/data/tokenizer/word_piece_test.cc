@@ -11,44 +11,13 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/bert_normalizer.h"
 #include "shoal/train/data/tokenizer/load.h"
-#include "shoal/train/data/tokenizer/sha256.h"
 
 namespace shoal {
 namespace {
 
 using nlohmann::json;
 using testing::expect_cases;
-using testing::flat;
 using testing::read_tokenizer_golden;
-
-std::string digest(const void* data, std::size_t bytes) {
-  return to_hex(sha256({static_cast<const char*>(data), bytes})).substr(0, 16);
-}
-
-std::string digest(const std::vector<std::int32_t>& numbers) {
-  return digest(numbers.data(), 4 * numbers.size());
-}
-
-std::vector<std::int32_t> offsets_of(const Encoding& encoding) {
-  const std::vector<std::int64_t> wide = flat(encoding.characters);
-  return {wide.begin(), wide.end()};
-}
-
-void append_utf8(std::string& text, std::uint32_t c) {
-  const auto put = [&](std::uint32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) {
-    put(0xC0 | c >> 6);
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-  } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-  }
-  put(0x80 | (c & 0x3F));
-}
 
 class WordPieceGolden : public ::testing::TestWithParam<const char*> {
  protected:
@@ -74,19 +43,7 @@ TEST_P(WordPieceGolden, SurvivesItsOwnFiles) {
 }
 
 TEST_P(WordPieceGolden, JoinsPairs) {
-  const auto tokenizer = load_tokenizer(path());
-  for (const json& pair : golden("pair")) {
-    const EncodeOptions options = {.add_special_tokens = false, .offsets = true};
-    const Encoding a = tokenizer->encode(pair["a"].get<std::string>(), options);
-    const Encoding b = tokenizer->encode(pair["b"].get<std::string>(), options);
-    const Encoding joined = join(tokenizer->sequence_template(), a, &b);
-    EXPECT_EQ(joined.ids, pair["ids"].get<std::vector<TokenId>>()) << pair;
-    EXPECT_EQ(joined.types, pair["types"].get<std::vector<std::uint8_t>>()) << pair;
-    EXPECT_EQ(joined.special, pair["special"].get<std::vector<std::uint8_t>>()) << pair;
-    EXPECT_EQ(flat(joined.characters), pair["offsets"].get<std::vector<std::int64_t>>()) << pair;
-    EXPECT_EQ(static_cast<std::size_t>(tokenizer->sequence_template().special_tokens(true)),
-              joined.ids.size() - a.ids.size() - b.ids.size());
-  }
+  testing::expect_pairs(*load_tokenizer(path()), golden("pair"));
 }
 
 // Every character between two letters: normalized text, ids and offsets.
@@ -100,27 +57,14 @@ TEST_P(WordPieceGolden, KnowsEveryCharacter) {
                                                        ? lowercase
                                                        : normalizer["strip_accents"].get<bool>(),
                                   .lowercase = lowercase});
-  std::uint32_t first = 0;
-  for (const json& expected : golden("characters")) {
-    SCOPED_TRACE(fmt::format("from U+{:X}", first));
-    std::string text;
-    for (const std::uint32_t end = first + 0x2000; first < end; ++first) {
-      if (first >= 0xD800 && first < 0xE000) continue;
-      text += 'a';
-      append_utf8(text, first);
-      text += "b\n";
-    }
-    NormalizedText normalized;
-    normalize.normalize(text, 0, false, normalized);
-    EXPECT_EQ(digest(normalized.text.data(), normalized.text.size()), expected[0]);
-    const Encoding encoding =
-        tokenizer->encode(text, {.add_special_tokens = false, .offsets = true});
-    std::vector<std::int32_t> numbers = encoding.ids;
-    const auto offsets = offsets_of(encoding);
-    numbers.insert(numbers.end(), offsets.begin(), offsets.end());
-    EXPECT_EQ(digest(numbers), expected[1]);
-  }
-  EXPECT_EQ(first, 0x110000u);
+  testing::expect_characters(
+      *tokenizer,
+      [&](std::string_view text) {
+        NormalizedText normalized;
+        normalize.normalize(text, 0, false, normalized);
+        return normalized.text;
+      },
+      golden("characters"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, WordPieceGolden,
@@ -136,25 +80,7 @@ TEST(WordPieceBert, EqualsHuggingFaceOnEveryText) {
   expect_cases(*tokenizer, read_tokenizer_golden("word_piece.texts.json"), golden["single"]);
   for (const auto& [name, expected] : golden["files"].items()) {
     SHOAL_SHARED_DATA_OR_SKIP(path, name);
-    const std::string text = read_text_file(path);
-    std::vector<std::int32_t> ids, appended, offsets;
-    std::size_t lines = 0;
-    for (std::string_view rest = text;; ++lines) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = rest.substr(0, end);
-      const Encoding encoding =
-          tokenizer->encode(line, {.add_special_tokens = false, .offsets = true});
-      ids.insert(ids.end(), encoding.ids.begin(), encoding.ids.end());
-      const auto spans = offsets_of(encoding);
-      offsets.insert(offsets.end(), spans.begin(), spans.end());
-      tokenizer->append_ids(line, appended);
-      if (end == rest.size()) break;
-      rest.remove_prefix(end + 1);
-    }
-    EXPECT_EQ(lines + 1, expected["lines"]) << name;
-    EXPECT_EQ(digest(ids), expected["ids"]) << name;
-    EXPECT_EQ(digest(offsets), expected["offsets"]) << name;
-    EXPECT_EQ(appended, ids) << name;
+    testing::expect_file(*tokenizer, path, expected);
   }
 }
 

@@ -1,0 +1,101 @@
+// Against SentencePiece itself (Debian's library), which shares no code with Hugging Face's
+// tokenizers: the same pieces, scores and kinds in a model file, and on ordinary text the same ids.
+// What the two do differently stays out of it: special tokens in text, clusters of characters.
+#include "golden_cases.h"
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/train/data/tokenizer/base64.h"
+#include "shoal/train/data/tokenizer/piece_normalizer.h"
+#include "shoal/train/data/tokenizer/sentence_piece.h"
+#include "shoal/train/data/tokenizer/sha256.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+// A model that the library trains with its usual normalization, nmt_nfkc.
+std::string trained_model() {
+  const testing::TemporaryDirectory folder;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      fmt::format("--input={} --model_prefix={} --vocab_size=300 --num_threads=1 --minloglevel=2",
+                  testing::golden_path("tokenizer/genesis.txt"), folder / "model"));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return read_text_file(folder / "model.model");
+}
+
+std::shared_ptr<const SentencePiece> read(const std::string& model) {
+  return SentencePiece::from_spiece(model, "trained",
+                                    {.family = SpieceOptions::Family::t5,
+                                     .do_lower_case = {},
+                                     .extra_ids = 0,
+                                     .special_tokens = {{"pad_token", {.content = "<s>"}}}});
+}
+
+TEST(SentencePieceLibrary, HasTheSamePiecesAndSpellsAlike) {
+  const std::string model = trained_model();
+  sentencepiece::SentencePieceProcessor theirs;
+  ASSERT_TRUE(theirs.LoadFromSerializedProto(model).ok());
+  const auto ours = read(model);
+  ASSERT_EQ(ours->vocab_size(), theirs.GetPieceSize());
+  const json file = json::parse(ours->to_json());
+  for (TokenId id = 0; id < theirs.GetPieceSize(); ++id) {
+    EXPECT_EQ(ours->id_to_token(id), theirs.IdToPiece(id)) << id;
+    const auto score = file["model"]["vocab"][static_cast<std::size_t>(id)][1].get<double>();
+    EXPECT_EQ(score, static_cast<double>(theirs.GetScore(id))) << id;
+    EXPECT_EQ(ours->is_special(id), theirs.IsControl(id) || theirs.IsUnknown(id)) << id;
+  }
+  SHOAL_SHARED_DATA_OR_SKIP(path, "sst2-dev.tsv");
+  const std::string text = read_text_file(path);
+  std::size_t lines = 0;
+  for (std::size_t at = 0; at < text.size(); ++lines) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    EXPECT_EQ(ours->encode(line, {.add_special_tokens = false}).ids, theirs.EncodeAsIds(line))
+        << line;
+    at = end + 1;
+  }
+  EXPECT_EQ(lines, 872u);
+}
+
+// The map that most models carry, on every character: Hugging Face's ids and offsets.
+TEST(SentencePieceLibrary, NormalizesByNmtNfkcAsHuggingFace) {
+  json file = json::parse(read(trained_model())->to_json());
+  const json normalizer = file["normalizer"];
+  ASSERT_EQ(normalizer["type"].get<std::string>(), "Precompiled");
+  const auto map = from_base64(normalizer["precompiled_charsmap"].get<std::string>());
+  ASSERT_TRUE(map.has_value());
+  const json golden = testing::read_tokenizer_golden("sentence_piece/nmt_nfkc.cases.json");
+  if (to_hex(sha256(*map)) != golden["sha256"].get<std::string>())
+    GTEST_SKIP() << "this library's nmt_nfkc is not the one that the golden cases were made with";
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "\u2581"}};
+  file["model"] = golden["model"];
+  file["added_tokens"] = json::array();
+  file["pre_tokenizer"] = file["decoder"] = metaspace;
+  file["post_processor"] = nullptr;
+  const auto tokenizer = SentencePiece::from_json(file.dump(), "nmt_nfkc");
+  const PieceNormalizer normalize({{NormalizerStep::Kind::precompiled,
+                                    {},
+                                    {},
+                                    false,
+                                    false,
+                                    std::make_shared<const Charsmap>(*map, "nmt_nfkc")}});
+  testing::expect_characters(
+      *tokenizer,
+      [&](std::string_view text) {
+        NormalizedText normalized;
+        normalize.normalize(text, 0, false, normalized);
+        return normalized.text;
+      },
+      golden["characters"]);
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,14 @@
+// Base64 (RFC 4648) through OpenSSL. Internal to this room.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+std::string to_base64(std::string_view bytes);
+// Absent where the text is not base64 with its padding.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace shoal

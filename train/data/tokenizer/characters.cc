@@ -1,0 +1,147 @@
+#include "shoal/train/data/tokenizer/characters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/unistr.h>
+#include <unicode/utf8.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/bert_unicode.h"
+#include "shoal/train/data/tokenizer/graphemes.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+
+namespace shoal {
+namespace {
+
+// Hugging Face's decomposition, canonical order and marks are those of Unicode 9: newer characters
+// have none.
+bool is_newer_than_theirs(UChar32 c) {
+  UVersionInfo age;
+  u_charAge(c, age);
+  return age[0] > 9;
+}
+
+constexpr std::uint32_t kFirstDecomposed = 0xA0;  // below, nothing decomposes and all are starters
+
+const icu::Normalizer2& normalizer(bool compatible) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* found = compatible ? icu::Normalizer2::getNFKDInstance(status)
+                                             : icu::Normalizer2::getNFDInstance(status);
+  SHOAL_CHECK(U_SUCCESS(status), "ICU has no {}: {}", compatible ? "NFKD" : "NFD",
+              u_errorName(status));
+  return *found;
+}
+
+struct Part {
+  std::uint32_t value;
+  std::uint8_t order;  // the canonical combining class
+  bool is_first;       // of its character
+};
+
+class Decomposer {
+ public:
+  explicit Decomposer(bool compatible) : normalizer_(normalizer(compatible)) {}
+
+  std::vector<Part> parts_of(const std::vector<Character>& characters) {
+    parts_.reserve(characters.size());
+    icu::UnicodeString decomposed;
+    for (const Character& character : characters) {
+      const auto value = static_cast<UChar32>(character.value);
+      if (character.value < kFirstDecomposed || is_newer_than_theirs(value) ||
+          !normalizer_.getDecomposition(value, decomposed)) {
+        add(character.value, true);
+        continue;
+      }
+      for (std::int32_t at = 0; at < decomposed.length(); at += U16_LENGTH(decomposed.char32At(at)))
+        add(static_cast<std::uint32_t>(decomposed.char32At(at)), at == 0);
+    }
+    sort();
+    return std::move(parts_);
+  }
+
+ private:
+  void add(std::uint32_t value, bool is_first) {
+    const auto c = static_cast<UChar32>(value);
+    const std::uint8_t order = value < kFirstDecomposed || is_newer_than_theirs(c)
+                                   ? std::uint8_t{0}
+                                   : normalizer_.getCombiningClass(c);
+    if (order == 0) sort();
+    parts_.push_back({value, order, is_first});
+    if (order == 0) sorted_ = parts_.size();
+  }
+  void sort() {
+    std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(sorted_), parts_.end(),
+                     [](const Part& a, const Part& b) { return a.order < b.order; });
+    sorted_ = parts_.size();
+  }
+
+  const icu::Normalizer2& normalizer_;
+  std::vector<Part> parts_;
+  std::size_t sorted_ = 0;  // parts before this one are in order
+};
+
+}  // namespace
+
+void append_characters(std::string_view text, std::size_t base,
+                       std::vector<Character>& characters) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto c = unicode::decode(text.data() + at);
+    characters.push_back(
+        {c.value,
+         {static_cast<std::uint32_t>(base + at), static_cast<std::uint32_t>(base + at + c.bytes)}});
+    at += c.bytes;
+  }
+}
+
+void append_utf8(std::string& text, std::uint32_t value) {
+  char bytes[U8_MAX_LENGTH];
+  std::int32_t length = 0;
+  U8_APPEND_UNSAFE(bytes, length, value);
+  text.append(bytes, static_cast<std::size_t>(length));
+}
+
+void append(NormalizedText& result, const Character& character, bool origins) {
+  const std::size_t before = result.text.size();
+  if (character.value < 0x80)
+    result.text.push_back(static_cast<char>(character.value));
+  else
+    append_utf8(result.text, character.value);
+  if (origins)
+    result.origins.insert(result.origins.end(), result.text.size() - before, character.origin);
+}
+
+void decompose(std::vector<Character>& characters, bool compatible) {
+  const std::vector<Part> parts = Decomposer(compatible).parts_of(characters);
+  const std::vector<Character> from = std::exchange(characters, {});
+  characters.reserve(parts.size());
+  std::size_t next = 0;
+  for (const Part& part : parts) {
+    if (part.is_first) ++next;
+    characters.push_back(
+        {part.value, next > 0 ? from[next - 1].origin : NormalizedText::Origin{0, 0}});
+  }
+}
+
+bool is_combining_mark(std::uint32_t character) {
+  return unicode::grapheme_classes()[character] & unicode::stripped_mark;
+}
+
+void lower_case(std::vector<Character>& characters) {
+  for (std::size_t at = 0; at < characters.size(); ++at) {
+    std::uint32_t& value = characters[at].value;
+    if (value < 0x80) {
+      if (value >= 'A' && value <= 'Z') value += 'a' - 'A';
+    } else if (value != 0x130) {
+      value = unicode::lower_case(value);
+    } else {  // the one letter whose lower case is two characters
+      value = 'i';
+      const Character dot{0x307, characters[at].origin};
+      characters.insert(characters.begin() + static_cast<std::ptrdiff_t>(++at), dot);
+    }
+  }
+}
+
+}  // namespace shoal

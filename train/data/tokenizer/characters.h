@@ -1,0 +1,37 @@
+// Text as characters that know where they came from, and their decomposition. Internal to this
+// room.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/normalized_text.h"
+
+namespace shoal {
+
+struct Character {
+  std::uint32_t value;
+  NormalizedText::Origin origin;
+};
+
+// Appends the characters of well-formed UTF-8 whose first byte is byte `base` of the text.
+void append_characters(std::string_view text, std::size_t base, std::vector<Character>& characters);
+
+void append_utf8(std::string& text, std::uint32_t value);
+// Its origin too, for each byte, where `origins`.
+void append(NormalizedText& result, const Character& character, bool origins);
+
+// Decomposes (NFD, or NFKD where `compatible`) and brings marks into canonical order, with the
+// tables of Unicode 9 as Hugging Face. As there, origins go by place, not by character: where marks
+// change places, their origins stay.
+void decompose(std::vector<Character>& characters, bool compatible);
+
+// Marks (Mn, Mc, Me) as Hugging Face's StripAccents has them: those of Unicode 9.
+bool is_combining_mark(std::uint32_t character);
+
+// Lower case; U+0130 becomes two characters.
+void lower_case(std::vector<Character>& characters);
+
+}  // namespace shoal

@@ -1,0 +1,278 @@
+#include "shoal/train/data/tokenizer/piece_normalizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/characters.h"
+#include "shoal/train/data/tokenizer/graphemes.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+
+namespace shoal {
+namespace {
+
+using Kind = NormalizerStep::Kind;
+
+bool is_white(std::uint32_t c) {
+  return (unicode::classes()[c] & unicode::kKind) == unicode::space;
+}
+
+// Hugging Face's NormalizedString::replace: what is put in has the origin of the last character
+// that it replaces.
+void replace(std::vector<Character>& characters, const NormalizerStep& step) {
+  const bool runs = step.kind == Kind::replace_runs;
+  const std::u32string& pattern = step.pattern;
+  const auto match = [&](std::size_t at) {  // characters that match here, or 0
+    std::size_t length = 0;
+    if (runs) {
+      while (at + length < characters.size() && characters[at + length].value == pattern[0])
+        ++length;
+      return length < 2 ? 0 : length;
+    }
+    while (length < pattern.size() && at + length < characters.size() &&
+           characters[at + length].value == pattern[length])
+      ++length;
+    return length < pattern.size() ? 0 : length;
+  };
+  std::vector<Character> result;
+  result.reserve(characters.size());
+  for (std::size_t at = 0; at < characters.size();) {
+    const std::size_t length = match(at);
+    if (length == 0) {
+      result.push_back(characters[at++]);
+      continue;
+    }
+    at += length;
+    for (const char32_t c : step.content) result.push_back({c, characters[at - 1].origin});
+  }
+  characters = std::move(result);
+}
+
+// What Hugging Face calls a transformation: a character and how many it adds (1) or takes the place
+// of beyond its own (-n).
+struct Change {
+  std::uint32_t value;
+  std::int64_t change;
+};
+
+// normalizers/precompiled.rs: clusters of fewer than six bytes are looked up whole, and what is
+// found takes the place of all of them; characters of longer ones one by one.
+std::vector<Change> changes_of(const std::vector<Character>& characters, const Charsmap& charsmap) {
+  std::vector<Change> changes;
+  changes.reserve(characters.size());
+  std::string cluster;
+  const auto put = [&](std::string_view by, std::int64_t instead_of) {
+    std::int64_t made = 0;
+    for (std::size_t at = 0; at < by.size(); ++made) {
+      const auto c = unicode::decode(by.data() + at);
+      changes.push_back({c.value, 0});
+      at += c.bytes;
+    }
+    for (std::int64_t i = 0; i < made - instead_of; ++i)
+      changes[changes.size() - 1 - static_cast<std::size_t>(i)].change = 1;
+    if (made < instead_of && !changes.empty()) changes.back().change += made - instead_of;
+  };
+  unicode::GraphemeScanner scanner;
+  for (std::size_t begin = 0, end = 0; begin < characters.size(); begin = end) {
+    cluster.clear();
+    if (begin == 0) scanner.joins(characters[0].value);
+    do append_utf8(cluster, characters[end++].value);
+    while (end < characters.size() && scanner.joins(characters[end].value));
+    if (cluster.size() < 6) {
+      if (const auto by = charsmap.transform(cluster)) {
+        put(*by, static_cast<std::int64_t>(end - begin));
+        continue;
+      }
+    }
+    for (std::size_t at = 0, i = begin; i < end; ++i) {
+      const auto c = unicode::decode(cluster.data() + at);
+      if (const auto by = charsmap.transform(std::string_view(cluster).substr(at, c.bytes)))
+        put(*by, 1);
+      else
+        changes.push_back({c.value, 0});
+      at += c.bytes;
+    }
+  }
+  return changes;
+}
+
+// NormalizedString::transform. Returns the characters of the old text that are accounted for.
+std::size_t transform(std::vector<Character>& characters, const std::vector<Change>& changes) {
+  const std::vector<Character> from = std::exchange(characters, {});
+  characters.reserve(changes.size());
+  std::size_t at = 0;
+  for (const Change& change : changes) {
+    const bool added = change.change > 0;
+    characters.push_back({change.value, added && at == 0 ? NormalizedText::Origin{0, 0}
+                                                         : from[added ? at - 1 : at].origin});
+    if (!added) at += static_cast<std::size_t>(1 - change.change);
+  }
+  return at;
+}
+
+void strip(std::vector<Character>& characters, bool left, bool right) {
+  const auto is_text = [](const Character& c) { return !is_white(c.value); };
+  if (right)
+    characters.erase(std::find_if(characters.rbegin(), characters.rend(), is_text).base(),
+                     characters.end());
+  if (left)
+    characters.erase(characters.begin(),
+                     std::find_if(characters.begin(), characters.end(), is_text));
+}
+
+// False: as PieceNormalizer::append_slowly.
+bool apply(const NormalizerStep& step, std::vector<Character>& characters) {
+  if (characters.empty()) return true;
+  switch (step.kind) {
+    case Kind::replace:
+    case Kind::replace_runs:
+      replace(characters, step);
+      break;
+    case Kind::nfd:
+    case Kind::nfkd:
+      decompose(characters, step.kind == Kind::nfkd);
+      break;
+    case Kind::strip_accents:
+      std::erase_if(characters, [](const Character& c) { return is_combining_mark(c.value); });
+      break;
+    case Kind::lowercase:
+      lower_case(characters);
+      break;
+    case Kind::precompiled: {
+      const std::size_t before = characters.size();
+      return transform(characters, changes_of(characters, *step.charsmap)) == before;
+    }
+    case Kind::strip:
+      strip(characters, step.left, step.right);
+      break;
+    case Kind::prepend: {
+      const auto origin = characters.front().origin;
+      std::vector<Character> front;
+      for (const char32_t c : step.content) front.push_back({c, origin});
+      characters.insert(characters.begin(), front.begin(), front.end());
+      break;
+    }
+  }
+  return true;
+}
+
+bool depends_on_neighbours(Kind kind) {
+  return kind == Kind::replace || kind == Kind::replace_runs || kind == Kind::strip ||
+         kind == Kind::prepend;
+}
+
+}  // namespace
+
+PieceNormalizer::PieceNormalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {
+  has_table_ = make_table();
+}
+
+// A byte is plain where the steps that look at one character make one ASCII character of it, and no
+// other step looks at it: it is neither part of what is replaced nor white space where that is
+// stripped. Parts of a pattern of several characters are plain too: first_uncommon finds these.
+bool PieceNormalizer::make_table() {
+  std::string watched;  // characters whose neighbours matter
+  std::string parts;    // of patterns: plain, but nothing may become one or stop being one
+  for (const NormalizerStep& step : steps_) {
+    if (step.kind == Kind::prepend) return false;
+    if (step.kind == Kind::strip)
+      for (char c = 1; c > 0; ++c)
+        if (is_white(static_cast<std::uint32_t>(c))) watched += c;
+    if (step.kind != Kind::replace && step.kind != Kind::replace_runs) continue;
+    const bool ascii = std::all_of(step.pattern.begin(), step.pattern.end(),
+                                   [](char32_t c) { return c > 0 && c < 0x80; });
+    if (!ascii) continue;  // plain text cannot hold it
+    const std::string pattern(step.pattern.begin(), step.pattern.end());
+    if (step.kind == Kind::replace_runs || pattern.size() == 1) {
+      watched += pattern;
+    } else {
+      parts += pattern;
+      patterns_.push_back(pattern);
+    }
+  }
+  for (unsigned byte = 1; byte < 0x80; ++byte) {
+    std::vector<Character> characters = {{byte, {0, 1}}};
+    for (const NormalizerStep& step : steps_)
+      if (!depends_on_neighbours(step.kind)) apply(step, characters);
+    if (characters.size() != 1 || characters[0].value >= 0x80 || byte == '\r') continue;
+    const char from = static_cast<char>(byte), to = static_cast<char>(characters[0].value);
+    const auto holds = [&](const std::string& set) {
+      return set.find(from) != std::string::npos || set.find(to) != std::string::npos;
+    };
+    if (holds(watched) || (from != to && holds(parts))) continue;
+    table_[byte] = to;
+    alone_[byte] = !holds(parts);
+  }
+  return true;
+}
+
+// The first byte from `from` on that is not plain or begins a pattern.
+std::size_t PieceNormalizer::first_uncommon(std::string_view text, std::size_t from) const {
+  std::size_t at = from;
+  while (at < text.size() && is_plain(text[at])) ++at;
+  for (const std::string& pattern : patterns_)
+    at = std::min(at,
+                  text.substr(0, std::min(text.size(), at + pattern.size())).find(pattern, from));
+  return at;
+}
+
+void PieceNormalizer::append_plain(std::string_view text, std::size_t base, bool origins,
+                                   NormalizedText& result) const {
+  const std::size_t before = result.text.size();
+  result.text.resize(before + text.size());
+  std::transform(text.begin(), text.end(),
+                 result.text.begin() + static_cast<std::ptrdiff_t>(before),
+                 [&](char c) { return table_[static_cast<std::uint8_t>(c)]; });
+  if (!origins) return;
+  for (std::size_t at = base; at < base + text.size(); ++at)
+    result.origins.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + 1)});
+}
+
+bool PieceNormalizer::append_slowly(std::string_view text, std::size_t base, bool origins,
+                                    NormalizedText& result) const {
+  std::vector<Character> characters;
+  characters.reserve(text.size());
+  append_characters(text, base, characters);
+  bool whole = true;
+  for (const NormalizerStep& step : steps_) whole &= apply(step, characters);
+  for (const Character& character : characters) append(result, character, origins);
+  return whole;
+}
+
+void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool origins,
+                                NormalizedText& result) const {
+  SHOAL_CHECK(base + text.size() <= UINT32_MAX, "a text of {} bytes", base + text.size());
+  const auto restart = [&] {
+    result.text.clear();
+    result.origins.clear();
+    result.text.reserve(text.size() + 16);
+  };
+  restart();
+  const auto slowly = [&](std::size_t begin, std::size_t end) {
+    return append_slowly(text.substr(begin, end - begin), base + begin, origins, result);
+  };
+  if (!has_table_) {
+    slowly(0, text.size());
+    return;
+  }
+  // Steps see nothing across a place between two such characters.
+  const auto may_cut = [&](std::size_t at) {
+    return stands_alone(text[at - 1]) && stands_alone(text[at]);
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t begin = first_uncommon(text, at), end = begin;
+    while (begin < text.size() && begin > at && !may_cut(begin)) --begin;
+    append_plain(text.substr(at, begin - at), base + at, origins, result);
+    if (begin == text.size()) break;
+    end = std::max(end, begin) + 1;
+    while (end < text.size() && !may_cut(end)) ++end;
+    if (!slowly(begin, end)) {
+      restart();
+      slowly(0, text.size());
+      return;
+    }
+    at = end;
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,67 @@
+// The normalizers that SentencePiece's converted files list, one after the other. Internal to this
+// room.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/charsmap.h"
+#include "shoal/train/data/tokenizer/normalized_text.h"
+
+namespace shoal {
+
+struct Character;
+
+// One of Hugging Face's normalizers.
+struct NormalizerStep {
+  enum class Kind {
+    replace,       // `pattern` by `content`
+    replace_runs,  // the character `pattern`, twice or more, by `content`
+    nfd,
+    nfkd,
+    strip_accents,  // marks go
+    lowercase,
+    precompiled,  // `charsmap`
+    strip,        // white space at the ends, `left` and `right`
+    prepend,      // `content`, unless the text is empty
+  };
+  Kind kind;
+  std::u32string pattern, content;
+  bool left = false, right = false;
+  std::shared_ptr<const Charsmap> charsmap;
+};
+
+// Thread-safe. Text of printable ASCII, which few steps change, is done by a table; the rest
+// character by character, in stretches that end between two such characters.
+class PieceNormalizer {
+ public:
+  explicit PieceNormalizer(std::vector<NormalizerStep> steps);
+
+  // As BertNormalizer::normalize.
+  void normalize(std::string_view text, std::size_t base, bool origins,
+                 NormalizedText& result) const;
+
+ private:
+  bool make_table();
+  bool is_plain(char c) const { return table_[static_cast<std::uint8_t>(c)] > 0; }
+  bool stands_alone(char c) const { return alone_[static_cast<std::uint8_t>(c)]; }
+  std::size_t first_uncommon(std::string_view text, std::size_t from) const;
+  void append_plain(std::string_view text, std::size_t base, bool origins,
+                    NormalizedText& result) const;
+  // False: the charsmap removed the first characters, which moves the origins of all that follow.
+  bool append_slowly(std::string_view text, std::size_t base, bool origins,
+                     NormalizedText& result) const;
+
+  std::vector<NormalizerStep> steps_;
+  bool has_table_ = false;
+  // What a byte becomes wherever it stands; 0: the steps have to look.
+  std::array<char, 256> table_{};
+  std::array<bool, 256> alone_{};      // plain, and not part of a pattern
+  std::vector<std::string> patterns_;  // ASCII texts that a step replaces
+};
+
+}  // namespace shoal

@@ -1,0 +1,118 @@
+// What a kind of tokenizer has to say for itself, and what it shares with the others. Internal to
+// this room.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shoal/train/data/tokenizer/added_vocabulary.h"
+#include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/normalized_text.h"
+#include "shoal/train/data/tokenizer/roles.h"
+#include "shoal/train/data/tokenizer/tokenizer_base.h"
+
+namespace shoal {
+
+class TokenizerImpl {
+ public:
+  virtual ~TokenizerImpl() = default;
+
+  // Of well-formed UTF-8, without what the post-processor adds.
+  virtual void append(std::string_view text, std::vector<TokenId>& ids) const = 0;
+  virtual void encode_with_offsets(std::string_view text, Encoding& encoding) const = 0;
+  virtual std::string decode_bytes(std::span<const TokenId> ids, bool skip_special) const = 0;
+
+  // The model's tokens by id, and the way back; without added ones.
+  virtual const std::vector<std::optional<std::string>>& tokens() const = 0;
+  virtual std::optional<TokenId> find(std::string_view token) const = 0;
+
+  virtual std::string to_json() const = 0;
+  virtual std::vector<Tokenizer::File> own_files() const { return {}; }
+
+ protected:
+  // Reads the definition's tokens, added tokens and template. `normalizer`: what is done to added
+  // tokens that are normalized; called only here.
+  TokenizerImpl(const TokenizerDefinition& definition, const std::string& source,
+                const AddedVocabulary::Normalizer& normalizer = {});
+
+  bool exists(TokenId id) const { return kind(id) & kExists; }
+  bool is_special(TokenId id) const { return kind(id) & kSpecial; }
+  std::optional<std::string> token(TokenId id) const;
+  // Of a token that exists: what decoders are given; added tokens are normalized where that was
+  // asked for.
+  std::string decoded(TokenId id) const;
+
+  // Calls normalize(piece, its place) for what the first pass of added tokens leaves, which fills
+  // `normalized`; then part(view of normalized.text) and added(begin, end, id) from left to right,
+  // begin and end as bytes of `text` where origins are known.
+  template <typename Normalize, typename Part, typename Added>
+  void walk_normalized(std::string_view text, NormalizedText& normalized,
+                       const Normalize& normalize, const Part& part, const Added& added) const {
+    added_.split_text(
+        text,
+        [&](std::string_view piece) {
+          normalize(piece, static_cast<std::size_t>(piece.data() - text.data()));
+          added_.split_normalized(normalized.text, part, [&](std::string_view view, TokenId id) {
+            const auto [begin, end] = normalized.origin_of(view);
+            added(begin, end, id);
+          });
+        },
+        [&](std::string_view view, TokenId id) {
+          const auto begin = static_cast<std::size_t>(view.data() - text.data());
+          added(begin, begin + view.size(), id);
+        });
+  }
+
+  AddedVocabulary added_;
+
+ private:
+  friend class TokenizerBase;
+  template <typename Kind>
+  friend std::shared_ptr<const Kind> make_tokenizer(std::unique_ptr<TokenizerImpl> impl,
+                                                    const RoleNames& names,
+                                                    const std::string& source,
+                                                    const UsualNames& usual);
+
+  static constexpr std::uint8_t kExists = 1, kSpecial = 2;
+  std::uint8_t kind(TokenId id) const {
+    return id >= 0 && static_cast<std::size_t>(id) < kinds_.size()
+               ? kinds_[static_cast<std::size_t>(id)]
+               : std::uint8_t{0};
+  }
+
+  SequenceTemplate sequence_;
+  std::vector<std::uint8_t> kinds_;            // by id, added tokens included
+  std::map<TokenId, std::string> normalized_;  // of these added tokens
+  TokenRoles roles_;
+  mutable std::once_flag hashed_;
+  mutable std::string hash_;
+};
+
+// What `normalizer` makes of a text, as a function.
+template <typename Normalizer>
+AddedVocabulary::Normalizer by_normalizer(Normalizer normalizer) {
+  return [normalizer = std::move(normalizer)](const std::string& text) {
+    NormalizedText result;
+    normalizer.normalize(text, 0, false, result);
+    return result.text;
+  };
+}
+
+// `names` and `usual`: as find_roles has them.
+template <typename Kind>
+std::shared_ptr<const Kind> make_tokenizer(std::unique_ptr<TokenizerImpl> impl,
+                                           const RoleNames& names, const std::string& source,
+                                           const UsualNames& usual) {
+  TokenRoles& roles = impl->roles_;
+  auto tokenizer = std::make_shared<Kind>(std::move(impl));
+  roles = find_roles(*tokenizer, names, source, usual);
+  return tokenizer;
+}
+
+}  // namespace shoal
