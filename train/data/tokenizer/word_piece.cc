@@ -160,7 +160,8 @@ void WordPiece::Impl::pieces_of(std::string_view word, std::string& key, std::ve
     for (key.append(word, begin, length); length > 0; --length) {
       // Only where a character ends.
       if (begin + length < word.size() && unicode::is_continuation(word[begin + length])) continue;
-      if ((found = find(std::string_view(key).substr(0, prefix + length)))) break;
+      found = find(std::string_view(key).substr(0, prefix + length));
+      if (found) break;
     }
     if (!found) return give_up();
     ids.push_back(*found);
