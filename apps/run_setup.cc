@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
+#include <utility>
 
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
-#include "shoal/nn/models/gpt2/model.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
-#include "shoal/runtime/io/json.h"
-#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/data/line_dataset.h"
+#include "shoal/train/data/masking.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -27,54 +26,6 @@ namespace fs = std::filesystem;
 bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
-}
-
-// "n_layer=6,n_embd=384" over what the configuration says, typed as the field is.
-nlohmann::json overridden(nlohmann::json config, const std::string& overrides) {
-  std::istringstream pairs(overrides);
-  std::string pair;
-  while (std::getline(pairs, pair, ',')) {
-    const auto equals = pair.find('=');
-    SHOAL_CHECK(equals != std::string::npos && equals > 0,
-                "config_overrides: '{}' is not name=value", pair);
-    const std::string name = pair.substr(0, equals);
-    const auto field = config.find(name);
-    SHOAL_CHECK(field != config.end(), "config_overrides: the model has no '{}'", name);
-    nlohmann::json value =
-        nlohmann::json::parse(pair.substr(equals + 1), nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) value = pair.substr(equals + 1);
-    if (value == "True" || value == "False") value = value == "True";
-    *field = std::move(value);
-  }
-  return config;
-}
-
-nn::Gpt2Config read_config(const ModelArguments& model) {
-  const std::string& name = model.config_name;
-  nn::Gpt2Config config;
-  SHOAL_CHECK(model.model_type.empty() || model.model_type == "gpt2",
-              "model_type '{}' is not built yet; gpt2 is", model.model_type);
-  if (!model.model_name_or_path.empty() && name.empty()) {
-    const std::string directory = model_directory(model.model_name_or_path);
-    config = nn::Gpt2Config::from_file(directory + "/config.json");
-    SHOAL_CHECK(model.config_overrides.empty(),
-                "config_overrides changes a new model; {} has its configuration",
-                model.model_name_or_path);
-    return config;
-  }
-  if (name.empty()) {
-    SHOAL_CHECK(!model.model_type.empty(),
-                "there is no model: give model_name_or_path, config_name, or model_type gpt2");
-  } else if (fs::is_directory(name)) {
-    config = nn::Gpt2Config::from_file(name + "/config.json");
-  } else if (exists(name)) {
-    config = nn::Gpt2Config::from_file(name);
-  } else {
-    config = nn::Gpt2Config::preset(name);
-  }
-  if (model.config_overrides.empty()) return config;
-  const nlohmann::json json = overridden(config.to_json("float32"), model.config_overrides);
-  return nn::Gpt2Config::from_json(json, "config_overrides");
 }
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
@@ -94,16 +45,16 @@ class FirstSamples final : public Dataset {
   std::int64_t count_;
 };
 
-std::shared_ptr<const Dataset> blocks_of(const std::string& path, std::int64_t block_size,
-                                         const nn::Gpt2Config& config, const Tokenizer* tokenizer,
-                                         std::optional<std::int64_t> limit) {
+std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
+                                          const RunSetup& setup) {
   auto file = TokenFile::open(path);
-  if (tokenizer != nullptr && file->tokenizer_hash() != tokenizer->hash())
+  if (setup.tokenizer && file->tokenizer_hash() != setup.tokenizer->hash())
     log::warn("{} was made with another tokenizer than the one given", path);
-  std::shared_ptr<const Dataset> blocks =
-      std::make_shared<CausalLmDataset>(std::move(file), block_size, config.vocab_size);
-  if (limit) return std::make_shared<FirstSamples>(std::move(blocks), *limit);
-  return blocks;
+  const std::int64_t vocabulary = setup.task->vocabulary();
+  if (setup.kind == TaskKind::masked_lm && a.data.line_by_line)
+    return std::make_shared<LineDataset>(std::move(file), setup.tokenizer->sequence_template(),
+                                         setup.block_size, vocabulary);
+  return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
 }
 
 struct TokenFiles {
@@ -111,8 +62,9 @@ struct TokenFiles {
 };
 
 // Text becomes token files; the first rank of each host makes them, then everybody finds them.
-TokenFiles token_files(const RunArguments& a, const Tokenizer* tokenizer, const World& world,
+TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
                        Store& store, int threads) {
+  const Tokenizer* const tokenizer = setup.tokenizer.get();
   const DataArguments& data = a.data;
   TokenFiles files{data.train_file, data.validation_file};
   const bool train_text = !files.train.empty() && !is_token_file(files.train);
@@ -129,6 +81,10 @@ TokenFiles token_files(const RunArguments& a, const Tokenizer* tokenizer, const 
   if (train_text && files.validation.empty()) {
     options.validation_fraction = data.validation_split_percentage / 100;
     options.split = PrepareOptions::Split::first;
+  }
+  if (setup.kind == TaskKind::masked_lm) {
+    options.add_special_tokens = true;
+    options.keep_line_ends = false;
   }
   options.output_directory =
       data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;
@@ -193,9 +149,9 @@ void check_is_possible(const RunArguments& a) {
     check_output_directory(a.training);
     return check_resume(a.training);
   }
-  SHOAL_CHECK(held_out && a.training.do_eval,
+  SHOAL_CHECK((held_out && a.training.do_eval) || a.training.do_predict,
               "there is nothing to do: do_train is false, and there is {}",
-              a.training.do_eval ? "no validation_file" : "no do_eval either");
+              a.training.do_eval ? "no validation_file" : "no do_eval or do_predict either");
   const std::string& resume = a.training.resume_from_checkpoint;
   if (!resume.empty() && resume != "false")
     throw Error(ErrorCode::invalid_argument,
@@ -203,67 +159,138 @@ void check_is_possible(const RunArguments& a) {
                 "to evaluate a checkpoint, give it as --model_name_or_path");
 }
 
-}  // namespace
-
-std::string model_directory(const std::string& path) {
-  if (exists(path + "/config.json")) return path;
-  if (const auto newest = newest_checkpoint(path, nullptr)) return newest->path;
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
-      "give a directory in Hugging Face's format; nothing is downloaded");
+// Which of the files of rows there are none of, or too many.
+void check_rows(const RunArguments& a, TaskKind kind) {
+  const bool rows = kind == TaskKind::text_classification;
+  for (const auto& [name, value] : {std::pair{"test_file", !a.data.test_file.empty()},
+                                    {"task_name", !a.data.task_name.empty()},
+                                    {"column_names", !a.data.column_names.empty()},
+                                    {"text_column_names", !a.data.text_column_names.empty()},
+                                    {"do_predict", a.training.do_predict}})
+    if (value && !rows)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is given, but the task is {}", name, to_string(kind)),
+                  "give --task text-classification");
+  if (!rows) return;
+  SHOAL_CHECK(a.data.validation_split_percentage == 0,
+              "validation_split_percentage is of text; give rows to validate as validation_file");
+  SHOAL_CHECK(!a.training.do_predict || !a.data.test_file.empty(), "do_predict needs a test_file");
+  SHOAL_CHECK(
+      a.data.task_name.empty() || (a.data.column_names.empty() && a.data.text_column_names.empty()),
+      "task_name {} has its own columns; leave column_names and text_column_names out",
+      a.data.task_name);
 }
 
-RunSetup set_up_run(const RunArguments& a, const World& world) {
+// A metric that nothing computes would be found out at the first evaluation only.
+void check_metric(const RunArguments& a, const RunSetup& setup) {
+  std::string name = a.training.metric_for_best_model;
+  if (name.starts_with("eval_")) name = name.substr(5);
+  std::vector<std::string> names = {"loss"};
+  if (setup.task->predicts_tokens()) names.emplace_back("perplexity");
+  if (setup.rows)
+    for (std::string& metric : setup.rows->metric_names()) names.push_back(std::move(metric));
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("metric_for_best_model '{}' is not computed", a.training.metric_for_best_model),
+        fmt::format("use one of {}", fmt::join(names, ", ")));
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const ChosenModel& model) {
+  const std::string path =
+      !a.model.tokenizer_name.empty() ? a.model.tokenizer_name : model.initial_weights;
+  const bool text = (!a.data.train_file.empty() && !is_token_file(a.data.train_file)) ||
+                    (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file)) ||
+                    model.kind != TaskKind::causal_lm;
+  if (!a.model.tokenizer_name.empty() || text) return path.empty() ? nullptr : load_tokenizer(path);
+  if (exists(path + "/tokenizer.json") || exists(path + "/vocab.json")) return load_tokenizer(path);
+  return nullptr;
+}
+
+std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kind) {
+  const std::int64_t usual = kind == TaskKind::text_classification ? 128 : 1024;
+  const std::int64_t size = a.data.block_size.value_or(std::min(usual, task.positions()));
+  if (size > task.positions())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("block_size is {}, but the model has {} positions", size, task.positions()),
+        fmt::format("use --block_size {} or fewer", task.positions()));
+  return size;
+}
+
+std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
+                                            bool on_cpu) {
+  const std::int64_t automatic = on_cpu ? 32 : 8;
+  const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
+                                : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
+                                                                : automatic;
+  // Blocks have one length, which need not be padded.
+  const bool blocks = setup.kind == TaskKind::causal_lm ||
+                      (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);
+  const std::int64_t pads = blocks ? 1 : std::min(multiple, setup.block_size);
+  if (setup.kind == TaskKind::masked_lm)
+    return std::make_shared<MaskingCollator>(
+        *setup.tokenizer,
+        MaskingOptions{.seed = static_cast<std::uint64_t>(a.training.order_seed()),
+                       .probability = a.data.mlm_probability,
+                       .whole_words = a.data.whole_word_mask,
+                       .pad_to_multiple_of = pads});
+  if (setup.kind == TaskKind::text_classification)
+    return std::make_shared<PaddingCollator>(setup.tokenizer->roles().pad.value_or(0), pads,
+                                             LabelsOf::sample);
+  return std::make_shared<PaddingCollator>();
+}
+
+}  // namespace
+
+RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   RunSetup setup;
   check_is_possible(a);
-  if (!a.model.model_name_or_path.empty())
-    setup.initial_weights = model_directory(a.model.model_name_or_path);
-  setup.config = read_config(a.model);
-
-  const std::string tokenizer_path =
-      !a.model.tokenizer_name.empty() ? a.model.tokenizer_name : setup.initial_weights;
-  const bool text = (!a.data.train_file.empty() && !is_token_file(a.data.train_file)) ||
-                    (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file));
-  if (!a.model.tokenizer_name.empty() || text) {
-    if (!tokenizer_path.empty()) setup.tokenizer = load_tokenizer(tokenizer_path);
-  } else if (exists(tokenizer_path + "/tokenizer.json") || exists(tokenizer_path + "/vocab.json")) {
-    setup.tokenizer = load_tokenizer(tokenizer_path);
-  }
-  if (setup.tokenizer) {
-    const bool own_size = !a.model.config_name.empty() || !a.model.model_name_or_path.empty() ||
-                          a.model.config_overrides.find("vocab_size") != std::string::npos;
-    // A new model of a mere type takes the tokenizer's size, as run_clm resizes to it.
-    if (!own_size) {
-      setup.config.vocab_size = setup.tokenizer->max_id() + 1;
-      setup.config.bos_token_id = setup.tokenizer->roles().bos;
-      setup.config.eos_token_id = setup.tokenizer->roles().eos;
-    }
-    SHOAL_CHECK(setup.tokenizer->max_id() < setup.config.vocab_size,
-                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
-                setup.tokenizer->max_id(), setup.config.vocab_size);
-  }
-
-  setup.block_size =
-      a.data.block_size.value_or(std::min<std::int64_t>(1024, setup.config.n_positions));
-  if (setup.block_size > setup.config.n_positions)
+  ChosenModel model = choose_model(a.model);
+  setup.kind = model.kind;
+  setup.initial_weights = model.initial_weights;
+  check_rows(a, model.kind);
+  setup.tokenizer = tokenizer_of(a, model);
+  if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("block_size is {}, but the model has {} positions", setup.block_size,
-                            setup.config.n_positions),
-                fmt::format("use --block_size {} or fewer", setup.config.n_positions));
+                fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
+                "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
+  if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
+  if (model.kind == TaskKind::text_classification) {
+    setup.rows = std::make_shared<ClassifiedRows>(a.data, model.config);
+    setup.rows->name_labels(model.config);
+  }
+  setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
+                         {.gradient_checkpointing = a.training.gradient_checkpointing});
+  check_metric(a, setup);
+  setup.block_size = block_size_of(a, *setup.task, model.kind);
+  setup.collator = collator_of(a, setup, on_cpu);
   if (a.training.model_parallel)
-    check_mesh(a.training, nn::Gpt2(setup.config), world.size, setup.block_size);
+    check_mesh(a.training, *setup.task->chain(), world.size, setup.block_size);
   return setup;
 }
 
 void open_data(const RunArguments& a, const World& world, Store& store, RunSetup& setup) {
-  const TokenFiles files = token_files(a, setup.tokenizer.get(), world, store, available_cores());
-  if (!files.train.empty())
-    setup.train_dataset = blocks_of(files.train, setup.block_size, setup.config,
-                                    setup.tokenizer.get(), a.data.max_train_samples);
-  if (!files.validation.empty())
-    setup.eval_dataset = blocks_of(files.validation, setup.block_size, setup.config,
-                                   setup.tokenizer.get(), a.data.max_eval_samples);
+  const auto limited = [](std::shared_ptr<const Dataset> all, std::optional<std::int64_t> limit) {
+    return limit ? std::make_shared<FirstSamples>(std::move(all), *limit) : std::move(all);
+  };
+  if (setup.rows) {
+    const auto open = [&](const std::string& path, bool may_lack_labels) {
+      return path.empty() ? nullptr
+                          : setup.rows->open(path, setup.tokenizer, setup.block_size,
+                                             may_lack_labels, setup.notices);
+    };
+    setup.train_dataset = open(a.data.train_file, false);
+    setup.eval_dataset = open(a.data.validation_file, false);
+    if (a.training.do_predict) setup.test_dataset = open(a.data.test_file, true);
+  } else {
+    const TokenFiles files = token_files(a, setup, world, store, available_cores());
+    if (!files.train.empty()) setup.train_dataset = samples_of(files.train, a, setup);
+    if (!files.validation.empty()) setup.eval_dataset = samples_of(files.validation, a, setup);
+  }
+  if (setup.train_dataset)
+    setup.train_dataset = limited(setup.train_dataset, a.data.max_train_samples);
+  if (setup.eval_dataset) setup.eval_dataset = limited(setup.eval_dataset, a.data.max_eval_samples);
 }
 
 }  // namespace shoal::app

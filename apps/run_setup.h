@@ -3,9 +3,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "shoal/nn/models/gpt2/config.h"
+#include "run_model.h"
+#include "run_rows.h"
+
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/data/batch.h"
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/trainer/arguments.h"
@@ -19,22 +23,22 @@ struct RunArguments {
 };
 
 struct RunSetup {
-  nn::Gpt2Config config;
+  TaskKind kind = TaskKind::causal_lm;
+  std::unique_ptr<Task> task;
   std::string initial_weights;                 // a directory; empty: from the seed
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
-  std::shared_ptr<const Dataset> train_dataset, eval_dataset;
+  std::shared_ptr<const ClassifiedRows> rows;  // of text-classification; else null
+  std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
+  std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;
+  std::vector<std::string> notices;  // for rank 0 to print
 };
 
 // Model, tokenizer and sizes: everything that may be wrong with the arguments is found here,
 // without a word between the ranks and before anything takes memory.
-RunSetup set_up_run(const RunArguments& arguments, const World& world);
+RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu);
 // Then the data. Tokenizes text files; the first rank of a host does it, the others wait: every
 // rank calls this.
 void open_data(const RunArguments& arguments, const World& world, Store& store, RunSetup& setup);
-
-// A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
-// checkpoints. not_found says what was looked for.
-std::string model_directory(const std::string& path);
 
 }  // namespace shoal::app

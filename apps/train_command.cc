@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "commands.h"
 #include "compute.h"
@@ -24,7 +26,6 @@
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
-#include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mp_parameters.h"
@@ -118,9 +119,9 @@ void print_help() {
   declare(options, arguments, refused);
   fmt::print(
       "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
-      "Trains a causal language model. Options go by Hugging Face's names, in a JSON file or "
-      "here;\n"
-      "what stands here wins. Launch ranks with mpirun, torchrun or SLURM.\n\n"
+      "Trains a language model, masked or causal, or a classifier of text (--task). Options go by "
+      "Hugging\nFace's names, in a JSON file or here; what stands here wins. Launch ranks with "
+      "mpirun, torchrun or\nSLURM.\n\n"
       "SIGINT (Ctrl-C), SIGTERM and SIGUSR1 save a checkpoint, then stop; the exit status is 128 + "
       "the\n"
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
@@ -158,6 +159,7 @@ void write_results(const std::string& directory, const char* name,
 }
 
 struct Rank {
+  Task& task;
   const RunArguments& arguments;
   const RunSetup& setup;
   const World& world;
@@ -187,11 +189,21 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   return line;
 }
 
+void predict(const Rank& rank, Trainer& trainer,
+             const std::function<void(const std::string&)>& say) {
+  const PredictionOutput output = trainer.predict(rank.setup.test_dataset);
+  if (rank.world.rank != 0) return;
+  const std::string& directory = rank.arguments.training.output_dir;
+  std::filesystem::create_directories(directory);
+  write_results(directory, "predict", output.metrics);
+  const std::string path = directory + "/predict_results.txt";
+  write_file_atomically(path, rank.setup.rows->text_of(output.predictions));
+  say(fmt::format("{} predictions in {}", output.predictions.samples.size(), path));
+}
+
 int train_and_evaluate(const Rank& rank) {
   const TrainingArguments& a = rank.arguments.training;
   const bool main_rank = rank.world.rank == 0;
-  CausalLmTask task(rank.setup.config, rank.setup.tokenizer,
-                    {.gradient_checkpointing = a.gradient_checkpointing});
   std::unique_ptr<ConsoleCallback> console;
   if (main_rank)
     console = std::make_unique<ConsoleCallback>(console_options(rank.world, a.disable_tqdm));
@@ -199,7 +211,11 @@ int train_and_evaluate(const Rank& rank) {
     if (console) console->on_message(line);
   };
   TrainerParts parts;
-  parts.task = &task;
+  parts.task = &rank.task;
+  if (rank.setup.rows)
+    parts.compute_metrics = [rows = rank.setup.rows](const Predictions& predictions) {
+      return rows->metrics(predictions);
+    };
   parts.kernels = rank.compute.kernels.get();
   parts.memory = &rank.compute.memory;
   parts.host_memory = &rank.compute.host();
@@ -207,7 +223,7 @@ int train_and_evaluate(const Rank& rank) {
   parts.communicator = &rank.communicator;
   parts.train_dataset = rank.setup.train_dataset;
   parts.eval_dataset = rank.setup.eval_dataset;
-  parts.collator = std::make_shared<PaddingCollator>();
+  parts.collator = rank.setup.collator;
   parts.initial_weights = rank.setup.initial_weights;
   if (console) parts.callbacks.push_back(console.get());
   parts.tracer = rank.tracer;
@@ -221,10 +237,11 @@ int train_and_evaluate(const Rank& rank) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     for (const std::string& line : trainer.header()) say(line);
     say(fmt::format("device: {} ({})", to_string(rank.device.device), rank.device.why));
-    for (const std::string& line : rank.notices) say(line);
-    if (main_rank && rank.setup.eval_dataset) {
-      unigram = unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset,
-                             rank.setup.config.vocab_size);
+    for (const auto* notices : {&rank.notices, &rank.setup.notices})
+      for (const std::string& line : *notices) say(line);
+    if (main_rank && rank.setup.eval_dataset && rank.task.predicts_tokens()) {
+      unigram =
+          unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset, rank.task.vocabulary());
       say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
                       unigram));
     }
@@ -258,6 +275,7 @@ int train_and_evaluate(const Rank& rank) {
       results.update(metrics);
     }
   }
+  if (stopped_by == 0 && a.do_predict) predict(rank, trainer, say);
   if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);
@@ -285,7 +303,7 @@ Prepared prepare(const std::vector<std::string>& words, const World& world) {
     throw Error(ErrorCode::unavailable,
                 "training on several GPUs is not connected to their collectives yet",
                 "start one rank, or train on CPUs with --use_cpu true");
-  prepared.setup = set_up_run(prepared.arguments, world);
+  prepared.setup = set_up_run(prepared.arguments, world, prepared.device.device.is_cpu());
   // What cannot be written should not be found out when all is done.
   const std::filesystem::path trace = a.trace;
   if (trace.has_parent_path() && !std::filesystem::is_directory(trace.parent_path()))
@@ -297,7 +315,7 @@ Prepared prepare(const std::vector<std::string>& words, const World& world) {
   return prepared;
 }
 
-int run_rank(const Prepared& prepared, World& world, Store& store) {
+int run_rank(Prepared& prepared, World& world, Store& store) {
   const TrainingArguments& a = prepared.arguments.training;
   const int threads =
       threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
@@ -308,10 +326,12 @@ int run_rank(const Prepared& prepared, World& world, Store& store) {
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &compute.memory;
   const auto communicator = collectives::make_communicator(world, store, how);
+  // Its parameters and their gradients live in memory of both.
+  const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
     const int status =
-        train_and_evaluate({prepared.arguments, prepared.setup, world, *communicator, compute,
-                            prepared.device, tracer.get(), prepared.notices});
+        train_and_evaluate({*task, prepared.arguments, prepared.setup, world, *communicator,
+                            compute, prepared.device, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();
     return status;

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/program.h"
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace shoal {
 
@@ -81,6 +84,11 @@ class Shoal : public ::testing::Test {
                                       "4",
                                       "--output_dir",
                                       out()};
+    return overlaid(std::move(words), more);
+  }
+  // An option that is there already takes the new value.
+  static std::vector<std::string> overlaid(std::vector<std::string> words,
+                                           const std::vector<std::string>& more) {
     for (std::size_t i = 0; i < more.size(); ++i) {
       const auto same = std::find(words.begin(), words.end(), more[i]);
       if (more[i].starts_with("--") && same != words.end() && i + 1 < more.size()) {
@@ -90,6 +98,19 @@ class Shoal : public ::testing::Test {
       }
     }
     return words;
+  }
+  // The ranks' results, rank 0's first.
+  static std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words) {
+    words.insert(words.begin(), SHOAL_PROGRAM);
+    static int jobs = 0;  // a port each
+    const int port = 20000 + (::getpid() + 20000 + 100 * ++jobs) % 20000;
+    std::vector<std::vector<std::string>> environments;
+    for (int rank = 0; rank < ranks; ++rank)
+      environments.push_back({fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
+                              fmt::format("WORLD_SIZE={}", ranks),
+                              fmt::format("LOCAL_WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1",
+                              fmt::format("MASTER_PORT={}", port), "SHOAL_THREADS=1"});
+    return test::run_programs(words, environments);
   }
   ProgramResult train(const std::vector<std::string>& more = {},
                       const ProgramOptions& options = {}) const {

@@ -195,20 +195,6 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_EQ(died[1].err, "");
 }
 
-// The ranks' results, rank 0's first.
-std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words) {
-  words.insert(words.begin(), SHOAL_PROGRAM);
-  static int jobs = 0;  // a port each
-  const int port = 20000 + (::getpid() + 20000 + 100 * ++jobs) % 20000;
-  std::vector<std::vector<std::string>> environments;
-  for (int rank = 0; rank < ranks; ++rank)
-    environments.push_back({fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
-                            fmt::format("WORLD_SIZE={}", ranks),
-                            fmt::format("LOCAL_WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1",
-                            fmt::format("MASTER_PORT={}", port), "SHOAL_THREADS=1"});
-  return test::run_programs(words, environments);
-}
-
 // examples/gpt2-mesh.json, with a smaller model: as one rank trains it, saved and resumed on
 // another mesh, its model opened by one rank.
 TEST_F(Shoal, TrainsOnAMesh) {

@@ -54,9 +54,7 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
   return std::nullopt;
 }
 
-std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
-                                std::string_view source, std::shared_ptr<const Tokenizer> tokenizer,
-                                const TaskOptions& options) {
+void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
   const std::string type = model_type_of(config);
   const bool decoder = type.empty() ? kind == TaskKind::causal_lm : type == "gpt2";
   if (decoder != (kind == TaskKind::causal_lm))
@@ -66,7 +64,13 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
         decoder ? "a gpt2 does causal-lm"
                 : "bert, roberta, distilbert and albert do masked-lm, "
                   "text-classification, question-answering and token-classification");
-  if (decoder)
+}
+
+std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
+                                std::string_view source, std::shared_ptr<const Tokenizer> tokenizer,
+                                const TaskOptions& options) {
+  check_task(kind, config, source);
+  if (kind == TaskKind::causal_lm)
     return std::make_unique<CausalLmTask>(
         nn::Gpt2Config::from_json(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});

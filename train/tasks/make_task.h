@@ -26,6 +26,9 @@ std::string_view to_string(TaskKind kind);  // "causal-lm", "text-classification
 // they do not say, or it is something else.
 std::optional<TaskKind> task_of(const nlohmann::json& config);
 
+// invalid_argument where a model of this configuration's type has no head for the task.
+void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source);
+
 struct TaskOptions {
   bool gradient_checkpointing = false;
 };

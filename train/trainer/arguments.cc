@@ -18,6 +18,8 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
                {.help = "train anew although output_dir holds checkpoints"})
       .boolean("do_train", &a.do_train, {.help = "train"})
       .boolean("do_eval", &a.do_eval, {.help = "evaluate at the end, if there is a validation set"})
+      .boolean("do_predict", &a.do_predict,
+               {.help = "write the classes of test_file to output_dir/predict_results.txt"})
       .integer("per_device_train_batch_size", &a.per_device_train_batch_size,
                {.min = 1,
                 .max = kMaxBatch,
@@ -173,7 +175,7 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
       .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
       .ignored("remove_unused_columns", "datasets here have no unused columns")
-      .ignored("prediction_loss_only", "evaluation computes the loss alone")
+      .ignored("prediction_loss_only", "evaluation computes what the task's metrics need")
       .ignored("ddp_find_unused_parameters", "every parameter is reduced, used or not")
       .ignored("average_tokens_across_devices", "the loss is always a sum over all ranks' targets")
       .ignored("skip_memory_metrics", "memory by purpose is always printed at the end")
@@ -191,9 +193,8 @@ struct Refusal {
   bool is_flag = false;
 };
 constexpr std::array kRefused = {
-    Refusal{"do_predict", "prediction is not built yet", true},
     Refusal{"auto_find_batch_size", "set per_device_train_batch_size", true},
-    Refusal{"group_by_length", "blocks of text all have one length", true},
+    Refusal{"group_by_length", "samples are drawn whatever their length", true},
     Refusal{"train_sampling_strategy", "samples are always shuffled each epoch"},
     Refusal{"bf16_full_eval", "evaluation uses the precision of training", true},
     Refusal{"fp16_full_eval", "evaluation uses the precision of training", true},
@@ -203,7 +204,7 @@ constexpr std::array kRefused = {
     Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
     Refusal{"optim_target_modules", "every parameter is trained"},
     Refusal{"eval_delay", "use eval_steps"},
-    Refusal{"eval_accumulation_steps", "evaluation keeps no predictions"},
+    Refusal{"eval_accumulation_steps", "predictions are kept in host memory as they come"},
     Refusal{"fsdp", "use mp_parameters: sharded_data_parallel_degree"},
     Refusal{"fsdp_config", "use mp_parameters: sharded_data_parallel_degree"},
     Refusal{"deepspeed", "use mp_parameters: shard_optimizer_state, sharded_data_parallel_degree"},
@@ -219,9 +220,7 @@ constexpr std::array kRefused = {
     Refusal{"streaming", "prepare tokens with `shoal data prepare`", true},
     Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
-    Refusal{"task_name", "only causal language modelling is built yet"},
-    Refusal{"mlm_probability", "only causal language modelling is built yet"},
-    Refusal{"doc_stride", "only causal language modelling is built yet"},
+    Refusal{"doc_stride", "question answering is a task of the library, not of this program"},
     Refusal{"use_lora", "adapters are not built yet", true},
 };
 
@@ -241,14 +240,22 @@ void declare_options(OptionSet& options, TrainingArguments& arguments) {
 
 void declare_options(OptionSet& options, ModelArguments& arguments) {
   options.section("model", "Model and tokenizer")
+      .choice<std::string>("task", &arguments.task,
+                           {{"", ""},
+                            {"causal-lm", "causal-lm"},
+                            {"masked-lm", "masked-lm"},
+                            {"text-classification", "text-classification"}},
+                           {.help = "what is learned; empty: what the model's config.json is for"})
       .string("model_name_or_path", &arguments.model_name_or_path,
               {.help = "a Hugging Face directory whose weights training starts from"})
       .string("config_name", &arguments.config_name,
               {.help = "a new model as this directory, config.json or preset (gpt2, gpt2-medium, "
                        "gpt2-large, gpt2-xl) says"})
-      .string("model_type", &arguments.model_type, {.help = "a new model of this type: gpt2"})
+      .string("model_type", &arguments.model_type,
+              {.help = "a new model of this type: gpt2, bert, roberta, distilbert, albert"})
       .string("config_overrides", &arguments.config_overrides,
-              {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6"})
+              {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
+                       "(hidden_size=128, ... of a bert)"})
       .string("tokenizer_name", &arguments.tokenizer_name,
               {.help = "a directory or tokenizer.json; empty: model_name_or_path"});
 }
@@ -256,7 +263,8 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
 void declare_options(OptionSet& options, DataArguments& arguments) {
   options.section("data", "Data")
       .string("train_file", &arguments.train_file,
-              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok)"})
+              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok); of "
+                       "text-classification rows: .tsv, .csv, .jsonl"})
       .string("validation_file", &arguments.validation_file,
               {.help = "the same kinds", .aliases = {"eval_file"}})
       .real("validation_split_percentage", &arguments.validation_split_percentage,
@@ -266,7 +274,8 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
              .help = "taken from the front of train_file where there is no validation_file"})
       .integer("block_size", &arguments.block_size,
                {.min = 2,
-                .help = "tokens of a sample; null: the smaller of 1024 and the model's positions",
+                .help = "tokens of a sample; null: the smaller of 1024 (text-classification: 128) "
+                        "and the model's positions",
                 .aliases = {"max_seq_length"}})
       .integer("max_train_samples", &arguments.max_train_samples,
                {.min = 1, .help = "the first so many"})
@@ -276,7 +285,31 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.min = 0, .max = 1024, .help = "threads that tokenize; 0: all of this rank"})
       .boolean("overwrite_cache", &arguments.overwrite_cache, {.help = "tokenize again"})
       .string("data_cache_dir", &arguments.data_cache_dir,
-              {.help = "where tokens are kept; empty: output_dir/tokens"});
+              {.help = "where tokens are kept; empty: output_dir/tokens"})
+      .integer("pad_to_multiple_of", &arguments.pad_to_multiple_of,
+               {.min = 0, .help = "positions of a batch; 0: 8 on a GPU, 32 on a CPU"})
+      .boolean("pad_to_max_length", &arguments.pad_to_max_length,
+               {.help = "every batch has block_size positions"});
+  options.section("rows", "Rows of text with a class or a score (text-classification)")
+      .string("test_file", &arguments.test_file, {.help = "rows to predict (do_predict)"})
+      .string("task_name", &arguments.task_name,
+              {.help = "a task of GLUE, whose columns, classes and metrics are known: cola, mnli, "
+                       "mrpc, qnli, qqp, rte, sst2, stsb, wnli"})
+      .list("column_names", &arguments.column_names,
+            {.help = "of a .tsv or .csv without a header line: sentence label"})
+      .list("text_column_names", &arguments.text_column_names,
+            {.help = "the text, or two; empty: sentence1 and sentence2, else the first others"})
+      .string("label_column_name", &arguments.label_column_name,
+              {.help = "numbers that are not all whole are scores; all else are classes"})
+      .boolean("skip_bad_rows", &arguments.skip_bad_rows,
+               {.help = "leave out what cannot be read, and say so; else it ends the run"});
+  options.section("masking", "Masked language modelling")
+      .real("mlm_probability", &arguments.mlm_probability,
+            {.min = 0, .max = 1, .open_min = true, .help = "share of the tokens that are guessed"})
+      .boolean("whole_word_mask", &arguments.whole_word_mask,
+               {.help = "hide all pieces of a word, or none"})
+      .boolean("line_by_line", &arguments.line_by_line,
+               {.help = "a sample is a line; else lines end to end fill block_size"});
 }
 
 RefusedOptions::RefusedOptions() {

@@ -30,7 +30,7 @@ enum class StepCaptureMode { automatic, on, off };
 struct TrainingArguments {
   std::string output_dir = "trainer_output";
   bool overwrite_output_dir = false;
-  bool do_train = true, do_eval = true;
+  bool do_train = true, do_eval = true, do_predict = false;
 
   // --- batches: per device, per microbatch. Global batch = per device × ranks × accumulation.
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
@@ -120,9 +120,10 @@ struct TrainingArguments {
 };
 
 struct ModelArguments {
+  std::string task;                // causal-lm, ...; empty: what the model's config.json is for
   std::string model_name_or_path;  // a Hugging Face directory: weights too
   std::string config_name;         // a directory, a config.json, or a preset: gpt2-medium
-  std::string model_type;          // gpt2: a new model
+  std::string model_type;          // gpt2, bert, ...: a new model
   std::string config_overrides;    // "n_layer=6,n_embd=384"
   std::string tokenizer_name;      // a directory or tokenizer.json
 };
@@ -135,6 +136,22 @@ struct DataArguments {
   std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
   bool overwrite_cache = false;
   std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens
+
+  // --- rows of text with a class or a score
+  std::string test_file;                       // for do_predict
+  std::string task_name;                       // of GLUE, whose files have their own columns
+  std::vector<std::string> column_names;       // of a TSV or CSV without a header line
+  std::vector<std::string> text_column_names;  // one or two; empty: by their usual names
+  std::string label_column_name = "label";
+  bool skip_bad_rows = false;  // else the first one ends the run
+
+  // --- masked language modelling
+  double mlm_probability = 0.15;
+  bool whole_word_mask = false, line_by_line = false;
+
+  // --- padding of samples whose lengths differ
+  std::int64_t pad_to_multiple_of = 0;  // 0: 8 on a GPU, 32 on a CPU
+  bool pad_to_max_length = false;
 };
 
 void declare_options(OptionSet& options, TrainingArguments& arguments);

@@ -109,9 +109,9 @@ TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
               HasSubstr("use mp_parameters: shard_optimizer_state"));
   EXPECT_THAT(refusal({{"report_to", "tensorboard"}}),
               HasSubstr("report_to tensorboard is not built"));
-  EXPECT_THAT(refusal(nlohmann::json::object(), {"--do_predict", "--bf16"}),
-              HasSubstr("do_predict (command line --do_predict) is not supported"));
-  EXPECT_EQ(refusal(nlohmann::json::object(), {"--do_predict", "false", "--no_tf32"}), "accepted");
+  EXPECT_THAT(refusal(nlohmann::json::object(), {"--use_lora", "--bf16"}),
+              HasSubstr("use_lora (command line --use_lora) is not supported"));
+  EXPECT_EQ(refusal(nlohmann::json::object(), {"--use_lora", "false", "--no_tf32"}), "accepted");
   EXPECT_EQ(refusal({{"report_to", "none"}, {"torch_compile", "false"}, {"fsdp", ""}}), "accepted");
 }
 

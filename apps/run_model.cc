@@ -1,0 +1,165 @@
+#include "run_model.h"
+
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+
+namespace shoal::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// "n_layer=6,n_embd=384" over what the configuration says, typed as the field is.
+nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
+                          const std::string& source) {
+  std::istringstream pairs(overrides);
+  std::string pair;
+  while (std::getline(pairs, pair, ',')) {
+    const auto equals = pair.find('=');
+    SHOAL_CHECK(equals != std::string::npos && equals > 0,
+                "config_overrides: '{}' is not name=value", pair);
+    const std::string name = pair.substr(0, equals);
+    const auto field = config.find(name);
+    SHOAL_CHECK(field != config.end(), "config_overrides: {} has no '{}'", source, name);
+    nlohmann::json value =
+        nlohmann::json::parse(pair.substr(equals + 1), nullptr, /*allow_exceptions=*/false);
+    if (value.is_discarded()) value = pair.substr(equals + 1);
+    if (value == "True" || value == "False") value = value == "True";
+    *field = std::move(value);
+  }
+  return config;
+}
+
+// With every field that the model knows, which overrides may then name.
+nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
+  if (config.is_object() && config.value("model_type", nlohmann::json("gpt2")) == "gpt2")
+    return nn::Gpt2Config::from_json(config, source).to_json("float32");
+  nlohmann::json all =
+      nn::EncoderConfig::from_json(config, source).to_json(nn::EncoderTask::masked_lm, "float32");
+  if (config.contains("architectures"))
+    all["architectures"] = config["architectures"];
+  else
+    all.erase("architectures");
+  return all;
+}
+
+void check_model_type(const nlohmann::json& config, const std::string& source) {
+  if (!config.is_object())
+    throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
+  if (!config.contains("model_type")) return;
+  const nlohmann::json& type = config["model_type"];
+  for (const char* known : {"gpt2", "bert", "roberta", "distilbert", "albert"})
+    if (type == known) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is of a model of type {}", source, type.dump()),
+              "gpt2, bert, roberta, distilbert and albert are known");
+}
+
+nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {
+  const std::string& name = arguments.config_name;
+  nlohmann::json config;
+  if (!name.empty()) {
+    source = name;
+    if (fs::is_directory(name)) source += "/config.json";
+    if (exists(source))
+      config = completed(read_json_file(source), source);
+    else
+      config = nn::Gpt2Config::preset(name).to_json("float32");
+  } else if (!arguments.model_type.empty()) {
+    source = "model_type " + arguments.model_type;
+    config["model_type"] = arguments.model_type;
+    check_model_type(config, source);
+    config = completed(config, source);
+  } else {
+    throw_error(ErrorCode::invalid_argument,
+                "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
+                "bert, roberta, distilbert or albert");
+  }
+  if (arguments.config_overrides.empty()) return config;
+  config = overridden(std::move(config), arguments.config_overrides, source);
+  source = "config_overrides";
+  return completed(config, source);
+}
+
+TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
+  for (const TaskKind kind :
+       {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification})
+    if (arguments.task == to_string(kind)) return kind;
+  const std::optional<TaskKind> said = task_of(model.config);
+  if (!said)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} does not say what the model is for", model.source),
+                "give --task masked-lm or text-classification");
+  if (*said == TaskKind::question_answering || *said == TaskKind::token_classification)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is of a model for {}, which the library trains (Trainer), but not "
+                            "this program",
+                            model.source, to_string(*said)),
+                "give --task masked-lm or text-classification to train another head on it");
+  return *said;
+}
+
+}  // namespace
+
+std::string model_directory(const std::string& path) {
+  if (exists(path + "/config.json")) return path;
+  if (const auto newest = newest_checkpoint(path, nullptr)) return newest->path;
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
+      "give a directory in Hugging Face's format; nothing is downloaded");
+}
+
+ChosenModel choose_model(const ModelArguments& arguments) {
+  ChosenModel model;
+  if (!arguments.model_name_or_path.empty())
+    model.initial_weights = model_directory(arguments.model_name_or_path);
+  if (!model.initial_weights.empty() && arguments.config_name.empty()) {
+    SHOAL_CHECK(arguments.config_overrides.empty(),
+                "config_overrides changes a new model; {} has its configuration",
+                arguments.model_name_or_path);
+    model.source = model.initial_weights + "/config.json";
+    model.config = read_json_file(model.source);
+  } else {
+    model.config = new_config(arguments, model.source);
+    model.takes_vocabulary = arguments.config_name.empty() &&
+                             arguments.config_overrides.find("vocab_size") == std::string::npos;
+  }
+  check_model_type(model.config, model.source);
+  const nlohmann::json type = model.config.value("model_type", nlohmann::json());
+  SHOAL_CHECK(arguments.model_type.empty() || type == arguments.model_type,
+              "model_type is {}, but {} is of a model of type {}", arguments.model_type,
+              model.source, type.dump());
+  model.kind = kind_of(arguments, model);
+  check_task(model.kind, model.config, model.source);
+  return model;
+}
+
+void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
+  const auto id = [](const std::optional<TokenId>& role) {
+    return role ? nlohmann::json(*role) : nlohmann::json();
+  };
+  model.config["vocab_size"] = tokenizer.max_id() + 1;
+  if (model.kind == TaskKind::causal_lm) {
+    model.config["bos_token_id"] = id(tokenizer.roles().bos);
+    model.config["eos_token_id"] = id(tokenizer.roles().eos);
+  } else {
+    model.config["pad_token_id"] = id(tokenizer.roles().pad);
+  }
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,32 @@
+// Which model a run trains, and for what: config.json and the task, before anything is built.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/make_task.h"
+#include "shoal/train/trainer/arguments.h"
+
+namespace shoal::app {
+
+struct ChosenModel {
+  TaskKind kind = TaskKind::causal_lm;
+  nlohmann::json config;          // as config.json has it
+  std::string source;             // of the configuration, for messages
+  std::string initial_weights;    // a directory; empty: from the seed
+  bool takes_vocabulary = false;  // of the tokenizer: the configuration does not say its size
+};
+
+// From model_name_or_path, config_name or model_type. A task that is not asked for is what
+// config.json says. not_found, invalid_argument in one line.
+ChosenModel choose_model(const ModelArguments& arguments);
+// The tokenizer's size and special tokens, as run_clm and run_mlm resize a new model.
+void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
+
+// A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
+// checkpoints. not_found says what was looked for.
+std::string model_directory(const std::string& path);
+
+}  // namespace shoal::app

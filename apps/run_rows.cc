@@ -1,0 +1,195 @@
+#include "run_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/records.h"
+#include "shoal/train/metrics/classification.h"
+#include "shoal/train/metrics/glue.h"
+#include "shoal/train/tasks/classification/glue.h"
+#include "shoal/train/tasks/classification/text_dataset.h"
+
+namespace shoal::app {
+namespace {
+
+// Names that somebody gave: not LABEL_0, LABEL_1, ...
+LabelSet labels_in(const nlohmann::json& config) {
+  const auto names = config.find("id2label");
+  if (names == config.end() || !names->is_object()) return {};
+  std::vector<std::string> all(names->size());
+  for (const auto& [id, name] : names->items()) {
+    std::size_t at = all.size();
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (id == std::to_string(i)) at = i;
+    if (at == all.size() || !name.is_string()) return {};
+    all[at] = name.get<std::string>();
+    if (all[at] == "LABEL_" + id) return {};
+  }
+  return LabelSet(std::move(all));
+}
+
+std::shared_ptr<RecordFile> open_records(const DataArguments& data, const std::string& path) {
+  return std::make_shared<RecordFile>(
+      path, RecordOptions{.columns = data.column_names,
+                          .bad = data.skip_bad_rows ? BadRecords::skip : BadRecords::stop});
+}
+
+TextColumns columns_of(const DataArguments& data, const RecordFile& rows) {
+  TextColumns columns;
+  if (data.text_column_names.empty()) {
+    SHOAL_CHECK(data.label_column_name == "label",
+                "label_column_name is {}; give text_column_names too", data.label_column_name);
+    return default_columns(rows);
+  }
+  SHOAL_CHECK(data.text_column_names.size() <= 2, "text_column_names has {} names; one or two",
+              data.text_column_names.size());
+  columns.first = data.text_column_names[0];
+  if (data.text_column_names.size() == 2) columns.second = data.text_column_names[1];
+  const std::vector<std::string>& there = rows.columns();
+  if (std::find(there.begin(), there.end(), data.label_column_name) != there.end())
+    columns.label = data.label_column_name;
+  return columns;
+}
+
+}  // namespace
+
+ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& config)
+    : data_(data), model_labels_(labels_in(config)) {
+  if (!data.task_name.empty()) {
+    const GlueTask& task = glue_task(data.task_name);
+    labels_ = LabelSet({task.labels.begin(), task.labels.end()});
+    return;
+  }
+  if (data.train_file.empty() && !model_labels_.empty()) {
+    labels_ = model_labels_;
+    return;
+  }
+  if (data.train_file.empty() && config.value("problem_type", nlohmann::json()) == "regression")
+    return;
+  const std::string& path = !data.train_file.empty() ? data.train_file : data.validation_file;
+  if (path.empty())
+    throw Error(ErrorCode::invalid_argument,
+                "nothing names the classes: the model has no id2label, and there is no train_file",
+                "give a train_file, or a model that was trained to classify");
+  const auto rows = open_records(data, path);
+  const TextColumns columns = columns_of(data, *rows);
+  if (columns.label.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: there is no column '{}'; it has {}", path, data.label_column_name,
+                            fmt::join(rows->columns(), ", ")),
+                "give label_column_name, or column_names where the file has no header line");
+  labels_ = discover_labels(*rows, columns.label);
+}
+
+void ClassifiedRows::name_labels(nlohmann::json& config) const {
+  config.erase("num_labels");
+  config.erase("id2label");
+  config.erase("label2id");
+  if (regression()) {
+    config["num_labels"] = 1;
+    config["problem_type"] = "regression";
+    return;
+  }
+  config["problem_type"] = "single_label_classification";
+  const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
+  const LabelSet& labels = as_the_model ? model_labels_ : labels_;
+  for (std::int64_t id = 0; id < labels.size(); ++id) {
+    config["id2label"][std::to_string(id)] = labels.name(id);
+    config["label2id"][labels.name(id)] = id;
+  }
+}
+
+std::vector<std::string> ClassifiedRows::metric_names() const {
+  if (!data_.task_name.empty()) {
+    const auto& names = glue_task(data_.task_name).metrics;
+    std::vector<std::string> all(names.begin(), names.end());
+    if (all.size() > 1) all.emplace_back("combined_score");
+    return all;
+  }
+  if (regression()) return {"pearson", "spearmanr"};
+  return {"accuracy"};
+}
+
+nlohmann::ordered_json ClassifiedRows::metrics(const Predictions& predictions) const {
+  // Whole numbers as glue_metrics() takes classes, too. Samples without a label do not count.
+  std::vector<double> said, right;
+  const std::vector<std::int64_t> best =
+      regression() ? std::vector<std::int64_t>() : predictions.best_classes();
+  for (std::size_t i = 0; i < predictions.samples.size(); ++i) {
+    const SamplePrediction& one = predictions.samples[i];
+    if (regression() && !one.values.empty() && !std::isnan(one.values[0])) {
+      said.push_back(static_cast<double>(one.scores.at(0)));
+      right.push_back(static_cast<double>(one.values[0]));
+    } else if (!regression() && !one.labels.empty() && one.labels[0] >= 0) {
+      said.push_back(static_cast<double>(best[i]));
+      right.push_back(static_cast<double>(one.labels[0]));
+    }
+  }
+  nlohmann::ordered_json metrics;
+  if (!data_.task_name.empty()) {
+    for (const auto& [name, value] : glue_metrics(glue_task(data_.task_name), said, right))
+      metrics[name] = value;
+  } else if (regression()) {
+    metrics["pearson"] = pearson_correlation(said, right);
+    metrics["spearmanr"] = spearman_correlation(said, right);
+  } else {
+    const std::vector<std::int64_t> a(said.begin(), said.end()), b(right.begin(), right.end());
+    metrics["accuracy"] = accuracy(a, b);
+  }
+  return metrics;
+}
+
+std::shared_ptr<const Dataset> ClassifiedRows::open(const std::string& path,
+                                                    std::shared_ptr<const Tokenizer> tokenizer,
+                                                    std::int64_t max_length, bool may_lack_labels,
+                                                    std::vector<std::string>& notices) const {
+  const BadRecords bad = data_.skip_bad_rows ? BadRecords::skip : BadRecords::stop;
+  std::shared_ptr<const TextClassificationDataset> rows;
+  if (!data_.task_name.empty()) {
+    rows = open_glue(path, glue_task(data_.task_name), std::move(tokenizer),
+                     {.max_seq_length = max_length,
+                      .needs_labels = !may_lack_labels,
+                      .bad = bad,
+                      .model_labels = model_labels_});
+  } else {
+    auto file = open_records(data_, path);
+    TextClassificationOptions options{.columns = columns_of(data_, *file),
+                                      .labels = labels_,
+                                      .may_lack_labels = may_lack_labels,
+                                      .max_seq_length = max_length,
+                                      .bad = bad};
+    SHOAL_CHECK(!options.columns.label.empty() || may_lack_labels,
+                "{}: there is no column '{}'; it has {}", path, data_.label_column_name,
+                fmt::join(file->columns(), ", "));
+    if (!regression() && !model_labels_.empty())
+      if (auto ids = labels_.ids_in(model_labels_)) options.model_ids = std::move(*ids);
+    rows =
+        std::make_shared<TextClassificationDataset>(std::move(file), std::move(tokenizer), options);
+  }
+  if (rows->skipped() > 0)
+    notices.push_back(fmt::format("{}: {} rows are left out, the first because of: {}", path,
+                                  rows->skipped(), rows->first_skipped()));
+  return rows;
+}
+
+std::string ClassifiedRows::text_of(const Predictions& predictions) const {
+  std::string text = "index\tprediction\n";
+  if (regression()) {
+    for (std::size_t i = 0; i < predictions.samples.size(); ++i)
+      text += fmt::format("{}\t{:3.3f}\n", i, predictions.samples[i].scores.at(0));
+    return text;
+  }
+  const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
+  const LabelSet& labels = as_the_model ? model_labels_ : labels_;
+  const std::vector<std::int64_t> best = predictions.best_classes();
+  for (std::size_t i = 0; i < best.size(); ++i)
+    text += fmt::format("{}\t{}\n", i, labels.name(best[i]));
+  return text;
+}
+
+}  // namespace shoal::app
