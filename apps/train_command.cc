@@ -26,6 +26,7 @@
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
+#include "shoal/train/tensorboard/tensorboard_callback.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mp_parameters.h"
@@ -226,6 +227,8 @@ int train_and_evaluate(const Rank& rank) {
   parts.collator = rank.setup.collator;
   parts.initial_weights = rank.setup.initial_weights;
   if (console) parts.callbacks.push_back(console.get());
+  TensorBoardCallback tensorboard(tensorboard_directory(a));
+  if (main_rank && reports_to_tensorboard(a)) parts.callbacks.push_back(&tensorboard);
   parts.tracer = rank.tracer;
   parts.stop_signal = &stop_signal;
   Trainer trainer(a, parts);

@@ -109,7 +109,9 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .boolean("logging_nan_inf_filter", &a.logging_nan_inf_filter,
                {.help = "leave losses that are not finite out of the logged mean"})
       .list("report_to", &a.report_to,
-            {.help = "none (metrics.jsonl is always written); tensorboard is not built yet"})
+            {.help = "tensorboard: event files in logging_dir; metrics.jsonl is always written"})
+      .string("logging_dir", &a.logging_dir,
+              {.help = "for report_to; default output_dir/runs/ and the date and host"})
       .string("run_name", &a.run_name, {.help = "shown in the run header"})
       .boolean("disable_tqdm", &a.disable_tqdm, {.help = "no progress bar, even on a terminal"})
       .boolean("include_tokens_per_second", &a.include_tokens_per_second,
@@ -179,7 +181,6 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .ignored("ddp_find_unused_parameters", "every parameter is reduced, used or not")
       .ignored("average_tokens_across_devices", "the loss is always a sum over all ranks' targets")
       .ignored("skip_memory_metrics", "memory by purpose is always printed at the end")
-      .ignored("logging_dir", "metrics.jsonl goes to output_dir")
       .ignored("local_rank", "ranks are found from the launcher's variables")
       .ignored("full_determinism", "runs are always deterministic")
       .ignored("log_level", "set SHOAL_LOG")
@@ -347,10 +348,10 @@ void check_arguments(const TrainingArguments& a) {
                        a.warmup_ratio));
   if (a.max_steps == 0) refuse("max_steps is 0; give a number of steps, or -1 to go by epochs");
   for (const std::string& target : a.report_to)
-    if (target != "none" && target != "all")
+    if (target != "none" && target != "all" && target != "tensorboard")
       refuse(
-          fmt::format("report_to {} is not built yet; metrics.jsonl in output_dir has every "
-                      "logged number",
+          fmt::format("report_to {} is not supported; tensorboard is, and metrics.jsonl in "
+                      "output_dir has every logged number",
                       target));
   if (a.load_best_model_at_end) {
     if (a.eval_strategy == Interval::no)

@@ -65,6 +65,7 @@ struct TrainingArguments {
   bool logging_first_step = false;
   bool logging_nan_inf_filter = true;
   std::vector<std::string> report_to = {"none"};
+  std::optional<std::string> logging_dir;  // of report_to tensorboard; absent: output_dir/runs/...
   std::optional<std::string> run_name;
   bool disable_tqdm = false;
   bool include_tokens_per_second = false;

@@ -107,8 +107,8 @@ TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
   EXPECT_THAT(refusal({{"torch_compile", "true"}}), HasSubstr("torch_compile"));
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--deepspeed", "zero3.json"}),
               HasSubstr("use mp_parameters: shard_optimizer_state"));
-  EXPECT_THAT(refusal({{"report_to", "tensorboard"}}),
-              HasSubstr("report_to tensorboard is not built"));
+  EXPECT_THAT(refusal({{"report_to", "wandb"}}), HasSubstr("report_to wandb is not supported"));
+  EXPECT_EQ(refusal({{"report_to", "tensorboard"}, {"logging_dir", nullptr}}), "accepted");
   EXPECT_THAT(refusal(nlohmann::json::object(), {"--use_lora", "--bf16"}),
               HasSubstr("use_lora (command line --use_lora) is not supported"));
   EXPECT_EQ(refusal(nlohmann::json::object(), {"--use_lora", "false", "--no_tf32"}), "accepted");
