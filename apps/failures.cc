@@ -1,5 +1,6 @@
 #include "failures.h"
 
+#include <algorithm>
 #include <new>
 #include <vector>
 
@@ -15,25 +16,30 @@ struct Failure {
   int status = 0;        // 0: none
   bool noticed = false;  // others fail; why, they know
   std::string text;      // without the rank
+  std::string kind;      // what needs saying once
 };
 
 Failure failure_of(const Error& error) {
   const ErrorCode code = error.code();
   const bool option = code == ErrorCode::invalid_argument || code == ErrorCode::not_found ||
                       code == ErrorCode::unavailable;
-  return {option ? kWrongOptions : kFailed,
-          code == ErrorCode::aborted || code == ErrorCode::peer_lost,
-          Error(code, error.message(), error.remedy()).in_operation(error.operation()).what()};
+  const std::string text =
+      Error(code, error.message(), error.remedy()).in_operation(error.operation()).what();
+  return {
+      option ? kWrongOptions : kFailed, code == ErrorCode::aborted || code == ErrorCode::peer_lost,
+      text,
+      error.remedy().empty() ? text : fmt::format("{} {}", static_cast<int>(code), error.remedy())};
 }
 
 std::string packed(const Failure& failure) {
-  return nlohmann::json{failure.status, failure.noticed, failure.text}.dump(
+  return nlohmann::json{failure.status, failure.noticed, failure.text, failure.kind}.dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Failure unpacked(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
-  return {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<std::string>()};
+  return {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<std::string>(),
+          json.at(3).get<std::string>()};
 }
 
 bool speaks(const std::vector<Failure>& all, std::size_t rank) {
@@ -42,16 +48,21 @@ bool speaks(const std::vector<Failure>& all, std::size_t rank) {
   for (std::size_t other = 0; other < all.size(); ++other) {
     if (all[other].status == 0 || other == rank) continue;
     if (own.noticed && (!all[other].noticed || other < rank)) return false;
-    if (!own.noticed && !all[other].noticed && other < rank && all[other].text == own.text)
+    if (!own.noticed && !all[other].noticed && other < rank && all[other].kind == own.kind)
       return false;
   }
   return true;
 }
 
-bool is_everybodys(const std::vector<Failure>& all, const Failure& own) {
-  for (const Failure& other : all)
-    if (other.text != own.text) return false;
-  return true;
+// What `own`, which speaks, says: for everybody who found it.
+std::string said_by(const std::vector<Failure>& all, const Failure& mine, const Error& own,
+                    int rank) {
+  if (std::ranges::count(all, mine.text, &Failure::text) == std::ssize(all)) return mine.text;
+  std::string text = Error(own).at_rank(rank).what();
+  const auto others = std::ranges::count(all, mine.kind, &Failure::kind) - 1;
+  if (others > 0 && !mine.noticed)
+    text += fmt::format(" (and so {} other rank{})", others, others == 1 ? "" : "s");
+  return text;
 }
 
 }  // namespace
@@ -89,8 +100,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
       log::debug("not every rank waited to be told: {}", gone.what());
     }
   if (own && speaks(all, static_cast<std::size_t>(world.rank)))
-    report_error("shoal train",
-                 is_everybodys(all, mine) ? mine.text : Error(*own).at_rank(world.rank).what());
+    report_error("shoal train", said_by(all, mine, *own, world.rank));
   return status;
 }
 

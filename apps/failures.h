@@ -19,8 +19,9 @@ Error error_of(const std::exception& caught);
 
 // Ranks tell each other what they found, through the store: a rank may have ended in the middle of
 // anything. Every rank calls it with its own failure, or none; returns once all have, or the
-// deadline has passed. Of those that found the same the lowest says so, on standard error; who only
-// noticed that others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
+// deadline has passed. Of those that found the same, or what the same remedy helps (a full disk),
+// the lowest says so, on standard error, and how many others there are; who only noticed that
+// others fail (aborted, peer_lost) says so where nobody found a cause. Returns the
 // exit status of all ranks: 0 without failures, else kWrongOptions where what was found is an
 // argument that cannot be. `label` is new for each call.
 int tell_failures(const World& world, Store& store, const std::string& label,

@@ -342,7 +342,8 @@ void check_arguments(const TrainingArguments& a) {
   const auto refuse = [&problems](const std::string& text) {
     problems += (problems.empty() ? "" : "\n") + text;
   };
-  if (a.bf16 && a.fp16) refuse("bf16 and fp16 are both set; choose one");
+  // mp_parameters, which speak of both too, are refused for either's word.
+  if (a.bf16 && a.fp16 && a.mp_parameters.empty()) refuse("bf16 and fp16 are both set; choose one");
   if (a.warmup_steps > 0 && a.warmup_ratio > 0)
     refuse(fmt::format("warmup_steps is {} and warmup_ratio {}; give one", a.warmup_steps,
                        a.warmup_ratio));

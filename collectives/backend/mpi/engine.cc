@@ -34,7 +34,7 @@ Error too_long(const std::string& call, std::int64_t elements) {
   return Error(
       ErrorCode::invalid_argument,
       fmt::format("mpi: {} needs a buffer of {} elements, MPI counts to {}", call, elements, kMost),
-      "split the call, or use --backend native");
+      "split the call, or use the native backend (SHOAL_BACKEND, ddp_backend or --backend)");
 }
 
 std::int64_t count_for(const std::vector<std::int64_t>& counts, int peer) {

@@ -27,8 +27,9 @@ MpiRuntime::MpiRuntime() {
   if (!initialized) {
     if (!std::getenv("OMPI_COMM_WORLD_SIZE") && !std::getenv("PMI_SIZE") &&
         !std::getenv("PMIX_RANK"))
-      throw Error(ErrorCode::unavailable, "the mpi backend needs its ranks started by mpirun",
-                  "start with mpirun, or use --backend native");
+      throw Error(
+          ErrorCode::unavailable, "the mpi backend needs its ranks started by mpirun",
+          "start with mpirun, or use the native backend (SHOAL_BACKEND, ddp_backend or --backend)");
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
     ours_ = true;
   } else {

@@ -270,7 +270,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& 
     throw Error(ErrorCode::unavailable,
                 fmt::format("nccl: {} ranks on {}, which has {} CUDA devices", world.local_size,
                             world.host, devices),
-                "start one rank a device, or use --backend native");
+                "start one rank a device, or use the native backend (SHOAL_BACKEND, ddp_backend or "
+                "--backend)");
   const auto generation = store.add(fmt::format("shoal/nccl/generation/{}", world.rank), 1);
   return std::make_unique<NcclCommunicator>(
       std::make_shared<NcclComm>(world.rank, world.size, device, store,

@@ -317,6 +317,38 @@ class IdleStage : public Stage {
   std::vector<Tensor> received;
 };
 
+// What is to be brought back is told of `horizon` computations before it is used; messages are
+// none.
+TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
+  class Expecting final : public IdleStage {
+   public:
+    using IdleStage::IdleStage;
+    Tensor forward(int microbatch, Tensor x) override {
+      ++computed;
+      return IdleStage::forward(microbatch, std::move(x));
+    }
+    Tensor backward(int microbatch, Tensor gradient, bool later) override {
+      backward_at[microbatch] = computed++;
+      return IdleStage::backward(microbatch, std::move(gradient), later);
+    }
+    void expect_backward(int microbatch) override { expected_at.emplace(microbatch, computed); }
+    int computed = 0;
+    std::map<int, int> backward_at, expected_at;  // by microbatch: after so many computations
+  };
+  const Schedule schedule =
+      make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = kMicrobatches});
+  for (const int horizon : {0, 1, 3})
+    test::run_thread_ranks(2, [&](const World& world, Store& store) {
+      const auto pp = collectives::make_communicator(world, store);
+      Expecting stage(world.rank == 0, world.rank == 1);
+      PipelineExecutor(schedule, *pp, {{world.rank, &stage}}, nullptr, horizon).run();
+      EXPECT_EQ(stage.expected_at.size(), horizon == 0 ? 0U : stage.backward_at.size());
+      for (const auto& [microbatch, at] : stage.expected_at)
+        EXPECT_EQ(at, std::max(stage.backward_at.at(microbatch) - horizon + 1, 0)) << microbatch;
+      pp->barrier()->wait();
+    });
+}
+
 // A stage's own error (out of memory, say): no message that was in flight arrives afterwards, in
 // memory that may be freed; and the others hear of it instead of waiting for their deadlines.
 TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {

@@ -146,5 +146,21 @@ TEST(Simulate, DrawsALineForEachRank) {
             "rank  1  .01aabb..\n");
 }
 
+// What a rank keeps is shared out over its stages.
+TEST(Simulate, SaysHowManyMicrobatchesAStageKeeps) {
+  EXPECT_EQ(microbatches_kept(
+                make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 4, .microbatches = 8})),
+            (std::vector<int>{4, 3, 2, 1}));
+  EXPECT_EQ(microbatches_kept(
+                make_schedule({.kind = ScheduleKind::simple, .ranks = 2, .microbatches = 5})),
+            (std::vector<int>{5, 5}));
+  const Schedule schedule = make_schedule(
+      {.kind = ScheduleKind::virtual_interleaved, .ranks = 4, .microbatches = 8, .chunks = 2});
+  const std::vector<int> peaks = simulate(schedule).peak_microbatches,
+                         kept = microbatches_kept(schedule);
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank)
+    EXPECT_EQ(kept[rank] + kept[rank + 4], peaks[rank]) << rank;
+}
+
 }  // namespace
 }  // namespace shoal::parallel

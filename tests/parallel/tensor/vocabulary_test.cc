@@ -70,6 +70,34 @@ TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
   });
 }
 
+// The padding row, whoever has it, gets no gradient.
+TEST_P(VocabularyParallel, EmbeddingLeavesThePaddingRowOut) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    constexpr std::int64_t kVocabulary = 12;
+    for (const std::int64_t padding : {1, 10}) {
+      Rig rig(one_thread());
+      VocabularyParallelEmbedding cut(group, kVocabulary, kChannels, 1, padding);
+      rig.give(*cut.weight(), 4, DType::f32);
+      const std::int64_t samples = group_samples(group);
+      const Tensor ids =
+          rig.ids(tokens(samples * kPositions, kVocabulary, 1), {samples, kPositions});
+      const Tensor dy = rig.tensor({samples, kPositions, kChannels}, 2);
+      nn::Tape tape;
+      rig.context.tape = &tape;
+      const Value y = cut.forward(rig.context, own_samples(rig, group, ids));
+      tape.backward(rig.context, y, local_part(rig, group, dy));
+      rig.context.tape = nullptr;
+      const std::int64_t first = cut.weight()->pieces()[0].whole[0];
+      const std::vector<float> gradient = nn::floats(cut.weight()->gradient);
+      for (std::int64_t row = 0; row < cut.weight()->shape()[0]; ++row) {
+        const auto at = gradient.begin() + row * kChannels;
+        const bool zero = std::all_of(at, at + kChannels, [](float g) { return g == 0; });
+        EXPECT_EQ(zero, first + row == padding) << first + row;
+      }
+    }
+  });
+}
+
 struct HeadCase {
   std::int64_t vocabulary = 61, slice_rows = 0;
   int ignored_every = 0;

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "support/golden.h"
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class PrepareTest : public ::testing::Test {
     return {};
   }
 
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
   std::shared_ptr<const Tokenizer> tokenizer_ =
       load_tokenizer(testing::golden_path("tokenizer/plain.json"));
 };

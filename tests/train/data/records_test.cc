@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
@@ -25,7 +25,7 @@ class Records : public ::testing::Test {
     }
     return "no error";
   }
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
 };
 
 TEST_F(Records, OfTsvKeepQuotationMarksAndEmptyFields) {

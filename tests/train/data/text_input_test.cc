@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "support/golden.h"
-#include "temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -72,7 +72,7 @@ class LineTest : public ::testing::Test {
     options.keep_line_ends = false;
     return TokenFile::open(prepare_data(*tokenizer_, options).train.path);
   }
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
   std::shared_ptr<const Tokenizer> tokenizer_ =
       load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
 };

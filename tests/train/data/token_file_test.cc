@@ -3,7 +3,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ std::string error_of(const Call& call, ErrorCode code) {
 }
 
 TEST(TokenFile, HoldsWhatWasWritten) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   for (const int bytes : {2, 4})
     for (const std::vector<std::int64_t>& documents :
          std::vector<std::vector<std::int64_t>>{{}, {0}, {1}, {3, 0, 5, 1}, {1000, 3333}}) {
@@ -83,7 +83,7 @@ TEST(TokenFile, HoldsWhatWasWritten) {
 }
 
 TEST(TokenFile, RefusesWhatDoesNotFit) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   TokenFileWriter writer(folder / "a", 2, kHash);
   EXPECT_THAT(error_of([&] { writer.append_document(std::vector<TokenId>{65536}); },
                        ErrorCode::invalid_argument),
@@ -96,7 +96,7 @@ TEST(TokenFile, RefusesWhatDoesNotFit) {
 }
 
 TEST(TokenFile, WithoutCommitNothingIsLeft) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   write(folder / "a", 2, {7});
   {
     TokenFileWriter writer(folder / "a", 2, kHash);
@@ -107,7 +107,7 @@ TEST(TokenFile, WithoutCommitNothingIsLeft) {
 }
 
 TEST(TokenFile, RangesAreChecked) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   write(folder / "a", 4, {10});
   const auto file = TokenFile::open(folder / "a");
   std::vector<TokenId> ids(3);
@@ -124,7 +124,7 @@ TEST(TokenFile, RangesAreChecked) {
 }
 
 TEST(TokenFile, EveryTruncationAndEveryFlippedByteIsNoticed) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   write(folder / "a", 2, {3, 6});
   const std::string good = read_text_file(folder / "a");
   const std::string path = folder / "bad";
@@ -144,7 +144,7 @@ TEST(TokenFile, EveryTruncationAndEveryFlippedByteIsNoticed) {
 }
 
 TEST(CausalLmDataset, CutsBlocksAsGroupTextsDoes) {
-  const testing::TemporaryFolder folder;
+  const testing::TemporaryDirectory folder;
   write(folder / "a", 2, {4, 0, 5, 2});  // 11 ids: documents run into each other
   const auto file = TokenFile::open(folder / "a");
   const CausalLmDataset dataset(file, 3, 11);

@@ -127,6 +127,22 @@ TEST(Arguments, MpParametersAndTheRunsOptionsAgreeOrAreRefused) {
                     HasSubstr("bf16 is false in mp_parameters and bf16 is true")));
 }
 
+TEST(Arguments, TwoPrecisionsAreRefusedOnce) {
+  TrainingArguments arguments;
+  arguments.bf16 = arguments.fp16 = true;
+  const auto times = [&] {
+    const std::string text = error_text([&] { resolve_arguments(arguments); });
+    const std::string both = "bf16 and fp16 are both set";
+    const auto first = text.find(both);
+    return first == std::string::npos ? 0 : text.find(both, first + 1) == std::string::npos ? 1 : 2;
+  };
+  EXPECT_EQ(times(), 1);
+  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}};
+  EXPECT_EQ(times(), 1);
+  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}, {"fp16", true}};
+  EXPECT_EQ(times(), 1);
+}
+
 // What was given holds, even where it is the default.
 TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
   const nlohmann::json parameters = {{"sharded_data_parallel_degree", 2},

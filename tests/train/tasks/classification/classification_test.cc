@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "support/golden.h"
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class Classification : public ::testing::Test {
     return model_input(*tokenizer_, first, &second, 128).input_ids;
   }
 
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
   std::shared_ptr<const Tokenizer> tokenizer_ =
       load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
 };
@@ -104,7 +104,7 @@ TEST_F(Classification, FindsTheFilesOfATask) {
   for (const char* name : {"MNLI/train.tsv", "MNLI/dev_matched.tsv", "MNLI/dev_mismatched.tsv",
                            "MNLI/test_matched.tsv", "validation.jsonl", "msr_paraphrase_train.txt"})
     file(name, "x");
-  const std::string folder = folder_.str();
+  const std::string folder = folder_.path();
   const GlueTask &mnli = glue_task("mnli"), &sst2 = glue_task("sst2");
   const auto validation = glue_files(folder, mnli, GlueSplit::validation);
   ASSERT_EQ(validation.size(), 2u);

@@ -1,6 +1,6 @@
 #include "shoal/train/tasks/question_answering/squad_file.h"
 
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class SquadFileTest : public ::testing::Test {
     }
     return "no error";
   }
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
 };
 
 constexpr const char* kGood =

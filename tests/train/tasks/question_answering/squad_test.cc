@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "support/golden.h"
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -100,7 +100,7 @@ class SquadTest : public ::testing::Test {
     definition["post_processor"]["add_prefix_space"] = false;
     return ByteLevelBpe::from_json(definition.dump(), path);
   }
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
 };
 
 TEST_F(SquadTest, FeaturesEqualHuggingFaces) {

@@ -1,6 +1,6 @@
 // Tagged text; labels of pieces against Hugging Face's (tools/golden/make_tasks.py).
 #include "support/golden.h"
-#include "train/data/temporary_folder.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ class TaggedTest : public ::testing::Test {
     }
     return "no error";
   }
-  testing::TemporaryFolder folder_;
+  testing::TemporaryDirectory folder_;
 };
 
 TEST_F(TaggedTest, ReadsConllsColumns) {
