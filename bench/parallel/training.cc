@@ -98,7 +98,11 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
   SHOAL_CHECK(rows > 0, "{}: {} rows do not divide over rdp {} x {} microbatches x {}",
               layout_.name, a.rows, mesh.rdp, options.microbatches, samples);
   const Tensor ids = tokens(rows, 0);
-  const auto units = measure({.input = {ids, ids, {}, {}}}, counted);
+  Microbatch trace{.input = {ids, ids, {}, {}}};
+  // Batches of their own are numbered one after another within a group.
+  if (!options.prescaled_batch)
+    trace.sample_first = static_cast<std::uint32_t>(mesh_.place().tp * rows);
+  const auto units = measure(trace, counted);
   // Computation is what two ranks have to share: units are cut by their measured cost.
   options.partition = [&](std::span<const parallel::UnitCost>) {
     return parallel::partition_units(units,
