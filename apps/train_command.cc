@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "compute.h"
 #include "failures.h"
+#include "run_settings.h"
 #include "run_setup.h"
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -132,8 +133,10 @@ void print_help() {
       options.help());
 }
 
-// Fills `arguments`; the notices are for rank 0 to print.
-std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments) {
+// Fills `arguments`, and `told` with what stands in run_settings.json; the notices are for rank 0
+// to print.
+std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments,
+                               nlohmann::ordered_json& told) {
   RefusedOptions refused;
   OptionSet options;
   declare(options, arguments, refused);
@@ -143,6 +146,7 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.finish();
   refused.check(options);
   note_given(options, arguments.training);
+  told = told_options(options.dump());
   arguments.training = resolve_arguments(arguments.training);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
@@ -162,6 +166,7 @@ void write_results(const std::string& directory, const char* name,
 struct Rank {
   Task& task;
   const RunArguments& arguments;
+  const nlohmann::ordered_json& told;
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;
@@ -229,6 +234,8 @@ int train_and_evaluate(const Rank& rank) {
   if (console) parts.callbacks.push_back(console.get());
   TensorBoardCallback tensorboard(tensorboard_directory(a));
   if (main_rank && reports_to_tensorboard(a)) parts.callbacks.push_back(&tensorboard);
+  RunSettings settings(a.output_dir, rank.told, rank.world);
+  if (main_rank) parts.callbacks.push_back(&settings);
   parts.tracer = rank.tracer;
   parts.stop_signal = &stop_signal;
   Trainer trainer(a, parts);
@@ -238,8 +245,11 @@ int train_and_evaluate(const Rank& rank) {
   double unigram = 0;  // 0: not known
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
-    for (const std::string& line : trainer.header()) say(line);
-    say(fmt::format("device: {} ({})", to_string(rank.device.device), rank.device.why));
+    std::vector<std::string> header = trainer.header();
+    header.push_back(
+        fmt::format("device: {} ({})", to_string(rank.device.device), rank.device.why));
+    for (const std::string& line : header) say(line);
+    settings.describe(trainer, header);
     for (const auto* notices : {&rank.notices, &rank.setup.notices})
       for (const std::string& line : *notices) say(line);
     if (main_rank && rank.setup.eval_dataset && rank.task.predicts_tokens()) {
@@ -293,13 +303,14 @@ int train_and_evaluate(const Rank& rank) {
 struct Prepared {
   std::vector<std::string> notices;  // for rank 0 to print
   RunArguments arguments;
+  nlohmann::ordered_json told;  // of its options
   RunSetup setup;
   ChosenDevice device;
 };
 
 Prepared prepare(const std::vector<std::string>& words, const World& world) {
   Prepared prepared;
-  prepared.notices = parse(words, prepared.arguments);
+  prepared.notices = parse(words, prepared.arguments, prepared.told);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
   if (!prepared.device.device.is_cpu() && world.size > 1)
@@ -332,9 +343,9 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
   // Its parameters and their gradients live in memory of both.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
-    const int status =
-        train_and_evaluate({*task, prepared.arguments, prepared.setup, world, *communicator,
-                            compute, prepared.device, tracer.get(), prepared.notices});
+    const int status = train_and_evaluate({*task, prepared.arguments, prepared.told, prepared.setup,
+                                           world, *communicator, compute, prepared.device,
+                                           tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();
     return status;

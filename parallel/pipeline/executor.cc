@@ -140,7 +140,9 @@ void PipelineExecutor::compute(const Action& action) {
   } else {
     on.weight_backward(action.microbatch);
   }
-  statistics_.compute_seconds += seconds_since(began);
+  const double took = seconds_since(began);
+  statistics_.compute_seconds += took;
+  if (action.kind == ActionKind::forward) statistics_.forward_seconds += took;
 }
 
 // To the neighbour's table where it is a stage of this rank, else to what waits for its SEND.

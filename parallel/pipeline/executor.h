@@ -18,6 +18,7 @@ namespace shoal::parallel {
 struct PipelineStatistics {
   double seconds = 0;          // in run(), all of them
   double compute_seconds = 0;  // of these, in the stages
+  double forward_seconds = 0;  // of the stages'
   double wait_seconds = 0;     // of these, waiting for messages
   std::int64_t messages = 0;   // sent
   std::int64_t message_bytes = 0;

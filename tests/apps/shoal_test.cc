@@ -19,6 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Not;
 
 TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   const auto trained = train(
@@ -32,6 +34,12 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   for (const char* file : {"config.json", "tokenizer.json", "metrics.jsonl", "all_results.json",
                            "checkpoint-6/COMPLETE", "checkpoint-6/model.safetensors"})
     EXPECT_TRUE(fs::exists(out() + "/" + file)) << file;
+  const auto settings = nlohmann::json::parse(std::ifstream(out() + "/run_settings.json"));
+  EXPECT_EQ(settings.at("total_steps"), 6);
+  EXPECT_EQ(settings.at("options").at("training").at("max_steps"), 6);
+  EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Contains("max_steps"));
+  EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Not(Contains("seed")));
+  EXPECT_FALSE(settings.at("options").contains("later"));  // known, but refused
   EXPECT_THAT(shoal({"report", out()}).out, HasSubstr("validation loss"));
   const auto words =
       std::vector<std::string>{"generate", "--model",      out(),

@@ -94,9 +94,14 @@ void DataParallelEngine::overlap_forward(parallel::ReducerOptions& options) {
   options.on_complete = [this](nn::Parameter& parameter) { early_->on_complete(parameter); };
   options.on_reduced = [this](nn::Parameter& parameter) {
     const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
+    const PhaseSpan phase(clock_, StepPhase::optimizer);
     early_->on_reduced(parameter);
   };
-  dispatcher_.before_read = [this](const Tensor& tensor) { early_->before_read(tensor); };
+  dispatcher_.before_read = [this](const Tensor& tensor) {
+    if (!early_->updating()) return;
+    const PhaseSpan phase(clock_, StepPhase::communication);
+    early_->before_read(tensor);
+  };
 }
 
 void DataParallelEngine::prepare_training() {
@@ -177,6 +182,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
     nn::LossOutput output;
     {
       const TraceSpan span(parts_.trainer.tracer, "step", "forward", static_cast<std::int64_t>(i));
+      const PhaseSpan phase(clock_, StepPhase::forward);
       output = task_.loss(context_, inputs[i]);
     }
     context_.kernels().elementwise().cast(
@@ -185,6 +191,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
     if (i == 0) settle();  // what this forward did not read
     if (i + 1 == inputs.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
+    const PhaseSpan phase(clock_, StepPhase::backward);
     if (output.loss.needs_gradient()) tape.backward(context_, output.loss);
     context_.tape = nullptr;
   }
@@ -259,6 +266,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     // In one: between hosts a small sum waits behind the buckets that are on the way.
     double agreed[] = {loss_sum, early_->take_all_finite() ? 0.0 : 1.0};
     const TraceSpan span(tracer, "step", "agree");
+    const PhaseSpan phase(clock_, StepPhase::communication);
     sum(agreed, 2);
     loss_sum = agreed[0];
     all_finite = agreed[1] == 0;
@@ -269,16 +277,19 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
   }
   {
     const TraceSpan span(tracer, "step", "reduce");
+    const PhaseSpan phase(clock_, StepPhase::communication);
     reducer_->finish();
     if (!early_) sum(&loss_sum, 1);
   }
   const TraceSpan span(tracer, "step", "optimizer");
+  const PhaseSpan phase(clock_, StepPhase::optimizer);
   return optimizer_->step(*step_state_, step_options(work));
 }
 
 std::optional<double> DataParallelEngine::settle() {
   if (!early_ || !early_->updating()) return std::nullopt;
   const TraceSpan span(parts_.trainer.tracer, "step", "settle");
+  const PhaseSpan phase(clock_, StepPhase::communication);
   return early_->settle();
 }
 

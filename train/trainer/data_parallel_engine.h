@@ -28,6 +28,7 @@ class DataParallelEngine final : public Engine {
   std::optional<double> settle() override;
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
   std::optional<parallel::ReducerStatistics> reduced() const override;
+  bool knows_phases() const override { return context_.kernels().device().is_cpu(); }
 
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;
 

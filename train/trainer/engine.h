@@ -24,6 +24,7 @@
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/train/data/batch.h"
 #include "shoal/train/trainer/arguments.h"
+#include "shoal/train/trainer/step_clock.h"
 #include "shoal/train/trainer/trainer.h"
 
 namespace shoal {
@@ -90,8 +91,10 @@ class Engine {
   virtual std::string describe_capture() { return {}; }
   // Of gradients' way over the ranks since prepare_training(); none where it is not measured.
   virtual std::optional<parallel::ReducerStatistics> reduced() const { return std::nullopt; }
-  // What this rank's pipeline waited for its neighbours (bubbles and messages), since the same.
-  virtual std::optional<double> pipeline_wait_seconds() const { return std::nullopt; }
+  virtual bool has_pipeline() const { return false; }  // of more than one stage
+  // Where the time of steps goes. Phases of a device that works behind its host say nothing.
+  StepClock& clock() { return clock_; }
+  virtual bool knows_phases() const = 0;
 
   // --- evaluation ------------------------------------------------------------------------------
   // So many batches of an index are evaluated at a time. Where forwards communicate (true), every
@@ -122,6 +125,7 @@ class Engine {
 
  protected:
   Engine() = default;
+  StepClock clock_;
 };
 
 // What both kinds are made of.

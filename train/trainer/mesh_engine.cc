@@ -201,11 +201,6 @@ nn::LossScaler& MeshEngine::scaler() {
   return optimizer_->scaler();
 }
 
-std::optional<double> MeshEngine::pipeline_wait_seconds() const {
-  if (mesh_.shape().pp == 1) return std::nullopt;
-  return model_->pipeline_statistics().wait_seconds;
-}
-
 DataShare MeshEngine::data_share() const {
   const parallel::MeshPlace& place = mesh_.place();
   return {.count = mesh_.shape().rdp,
@@ -302,9 +297,22 @@ StepDone MeshEngine::step(const StepWork& work) {
   StepDone done;
   {
     const TraceSpan span(tracer, "step", "pipeline");
-    done.loss_sum = model_->train(microbatches).sum;
+    const parallel::PipelineStatistics before = model_->pipeline_statistics();
+    {
+      const PhaseSpan phase(clock_, StepPhase::communication);  // what the pipeline has not
+      done.loss_sum = model_->train(microbatches).sum;
+    }
+    const parallel::PipelineStatistics& after = model_->pipeline_statistics();
+    const double forward = after.forward_seconds - before.forward_seconds;
+    const auto move = [this](StepPhase phase, double seconds) {
+      clock_.move(StepPhase::communication, phase, seconds);
+    };
+    move(StepPhase::forward, forward);
+    move(StepPhase::backward, after.compute_seconds - before.compute_seconds - forward);
+    move(StepPhase::pipeline_wait, after.wait_seconds - before.wait_seconds);
   }
   const TraceSpan span(tracer, "step", "optimizer");
+  const PhaseSpan phase(clock_, StepPhase::optimizer);
   done.outcome = optimizer_->step(
       *step_state_,
       {.learning_rate = work.learning_rate, .max_gradient_norm = parts_.arguments.max_grad_norm});

@@ -36,7 +36,8 @@ class MeshEngine final : public Engine {
   std::optional<parallel::ReducerStatistics> reduced() const override {
     return model_->gradient_statistics();
   }
-  std::optional<double> pipeline_wait_seconds() const override;
+  bool has_pipeline() const override { return mesh_.shape().pp > 1; }
+  bool knows_phases() const override { return context_.kernels().device().is_cpu(); }
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }

@@ -49,7 +49,8 @@ void Trainer::Impl::begin() {
   last_checkpoint.clear();
   last_checkpoint_step = -1;
   reduced_when_logged = {};
-  waited_when_logged = 0;
+  times_when_logged = {};
+  step_when_logged = 0;
   state.seed = static_cast<std::uint64_t>(args.seed);
   state.data_seed = static_cast<std::uint64_t>(args.order_seed());
   state.train_batch_size = args.per_device_train_batch_size;
@@ -115,6 +116,7 @@ void Trainer::Impl::prepare_training() {
 
 Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const TraceSpan span(parts.tracer, "step", "data");
+  const PhaseSpan phase(engine->clock(), StepPhase::data);
   StepInput input;
   if (state.data_position >= plan->batches_per_epoch * together()) {
     state.data_position = 0;
@@ -148,7 +150,10 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
                     seconds_since(train_began) > *args.max_train_minutes * 60;
   const bool written = unfinished && *unfinished->written;
   std::int64_t agreed[] = {input.targets, input.tokens, stops, late, written};
-  sum(agreed, 5);
+  {
+    const PhaseSpan agreeing(engine->clock(), StepPhase::communication);
+    sum(agreed, 5);
+  }
   input.targets = agreed[0];
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
@@ -238,21 +243,41 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["tokens_seen"] = state.tokens_seen;
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
+    add_where_time_went(record);
     if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the record before
       const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
       reduced_when_logged = *now;
       record["exposed_communication_seconds"] =
           reduced.exposed_seconds / static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
       record["hidden_communication_share"] = reduced.hidden_share();
-      if (const auto waited = engine->pipeline_wait_seconds()) {
-        record["pipeline_wait_seconds"] =
-            (*waited - waited_when_logged) /
-            static_cast<double>(std::max<std::int64_t>(reduced.steps, 1));
-        waited_when_logged = *waited;
-      }
     }
   }
   metrics_file->write(record);
+}
+
+void Trainer::Impl::add_where_time_went(nlohmann::ordered_json& record) {
+  const StepTimes now = engine->clock().times(), since = now - times_when_logged;
+  const auto steps = static_cast<double>(state.global_step - step_when_logged);
+  times_when_logged = now;
+  step_when_logged = state.global_step;
+  if (steps > 0) {
+    record["step_seconds"] = since.total() / steps;
+    for (const StepPhase phase :
+         {StepPhase::data, StepPhase::forward, StepPhase::backward, StepPhase::communication,
+          StepPhase::pipeline_wait, StepPhase::optimizer}) {
+      if (phase != StepPhase::data && !engine->knows_phases()) break;
+      if (phase == StepPhase::communication && ranks() == 1) continue;
+      if (phase == StepPhase::pipeline_wait && !engine->has_pipeline()) continue;
+      record[fmt::format("{}_seconds", to_string(phase))] = since.of(phase) / steps;
+    }
+  }
+  const MemoryUsage total = parts.memory->total();
+  record["memory_bytes"] = total.current;
+  record["memory_peak_bytes"] = total.peak;
+  nlohmann::ordered_json& peaks = record["memory_peak_by_tag"] = nlohmann::ordered_json::object();
+  for (std::size_t i = 0; i < kMemoryTags; ++i)
+    if (const MemoryUsage usage = parts.memory->usage(static_cast<MemoryTag>(i)); usage.peak > 0)
+      peaks[std::string(to_string(static_cast<MemoryTag>(i)))] = usage.peak;
 }
 
 void Trainer::Impl::log_window(const StepReport& report) {
@@ -315,15 +340,18 @@ TrainResult Trainer::Impl::train() {
   const auto began = Clock::now();
   train_began = began;
   const std::int64_t first_step = state.global_step;
+  step_when_logged = first_step;
   std::int64_t samples = 0, tokens = 0;
   TrainResult result;
   while (state.global_step < plan->total_steps) {
+    engine->clock().start();
     const StepInput input = next_input();
     if (input.stop) {
       result.stop_signal = stop();
       break;
     }
     StepReport report = run_step(input);
+    engine->clock().stop();
     for (const Batch& batch : input.batches) samples += batch.rows * share.count;
     tokens += report.tokens;
     report.elapsed = seconds_since(began);

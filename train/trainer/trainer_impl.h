@@ -49,7 +49,8 @@ struct Trainer::Impl {
   std::string last_checkpoint;  // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;
-  double waited_when_logged = 0;
+  StepTimes times_when_logged;
+  std::int64_t step_when_logged = 0;
   bool warned_not_finite = false;
   bool trained = false;  // train() has been called
   Clock::time_point train_began{};
@@ -100,6 +101,8 @@ struct Trainer::Impl {
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);
   void log_window(const StepReport& report);
+  // Of a record's file only: seconds a step since the record before, by phase, and memory.
+  void add_where_time_went(nlohmann::ordered_json& record);
   double epoch_now() const;
   nlohmann::ordered_json finish(double seconds, std::int64_t steps_done, std::int64_t samples_done);
 

@@ -196,7 +196,12 @@ TEST(TrainerMesh, SaysWhatRanksWaitedFor) {
     const auto record = nlohmann::json::parse(line);
     EXPECT_GT(record.at("exposed_communication_seconds").get<double>(), 0);
     EXPECT_GT(record.at("pipeline_wait_seconds").get<double>(), 0);
-    EXPECT_LT(record.at("pipeline_wait_seconds").get<double>(), record.at("elapsed").get<double>());
+    double phases = record.at("pipeline_wait_seconds").get<double>();
+    for (const char* phase : {"data", "forward", "backward", "communication", "optimizer"}) {
+      phases += record.at(fmt::format("{}_seconds", phase)).get<double>();
+      EXPECT_GT(record.at(fmt::format("{}_seconds", phase)).get<double>(), 0) << phase;
+    }
+    EXPECT_LE(phases, record.at("step_seconds").get<double>() * (1 + 1e-9));
     EXPECT_GE(record.at("hidden_communication_share").get<double>(), 0);
     EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
   }

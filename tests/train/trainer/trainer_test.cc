@@ -1,11 +1,13 @@
 #include <cmath>
 #include <fstream>
+#include <thread>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/trainer/step_clock.h"
 
 namespace shoal {
 namespace {
@@ -254,6 +256,71 @@ TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
   EXPECT_GT(record.at("exposed_communication_seconds").get<double>(), 0);
   EXPECT_GE(record.at("hidden_communication_share").get<double>(), 0);
   EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
+}
+
+TEST(TrainerLog, SaysWhereTheTimeAndTheMemoryOfAStepWent) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 14;
+  arguments.max_grad_norm = 0;  // two ranks: updates behind the next forward
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    run(arguments, {.ranks = ranks});
+    std::ifstream file(output / "metrics.jsonl");
+    std::string line;
+    double steps_took = 0, elapsed = 0;
+    for (int record_number = 0; record_number < 2; ++record_number) {
+      ASSERT_TRUE(std::getline(file, line));
+      const auto record = nlohmann::json::parse(line);
+      double phases = 0;
+      for (const char* phase : {"data", "forward", "backward", "optimizer"}) {
+        phases += record.at(fmt::format("{}_seconds", phase)).get<double>();
+        EXPECT_GT(record.at(fmt::format("{}_seconds", phase)).get<double>(), 0) << phase;
+      }
+      EXPECT_EQ(record.contains("communication_seconds"), ranks == 2);
+      if (ranks == 2) phases += record.at("communication_seconds").get<double>();
+      EXPECT_LE(phases, record.at("step_seconds").get<double>() * (1 + 1e-9));
+      steps_took += 7 * record.at("step_seconds").get<double>();
+      elapsed = record.at("elapsed").get<double>();
+      EXPECT_FALSE(record.contains("pipeline_wait_seconds"));
+      EXPECT_GT(record.at("memory_bytes").get<std::int64_t>(), 0);
+      EXPECT_GT(record.at("memory_peak_bytes"), record.at("memory_bytes"));
+      EXPECT_GT(record.at("memory_peak_by_tag").at("activations").get<std::int64_t>(), 0);
+    }
+    EXPECT_LE(steps_took, elapsed * (1 + 1e-9));
+  }
+}
+
+TEST(StepClock, APhaseInsideAnotherInterruptsIt) {
+  StepClock clock;
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  {
+    const PhaseSpan before_start(clock, StepPhase::data);
+    pause();
+  }
+  EXPECT_EQ(clock.times().total(), 0);
+  const auto began = Clock::now();
+  clock.start();
+  {
+    const PhaseSpan outer(clock, StepPhase::forward);
+    pause();
+    {
+      const PhaseSpan inner(clock, StepPhase::optimizer);
+      pause();
+    }
+    pause();
+  }
+  clock.stop();
+  const double whole = seconds_since(began);
+  const StepTimes times = clock.times();
+  EXPECT_GE(times.of(StepPhase::forward), 0.004);
+  EXPECT_GE(times.of(StepPhase::optimizer), 0.002);
+  EXPECT_LE(times.total(), whole);
+  clock.move(StepPhase::forward, StepPhase::backward, 0.003);
+  EXPECT_DOUBLE_EQ(clock.times().of(StepPhase::backward), 0.003);
+  clock.move(StepPhase::forward, StepPhase::backward, 1e9);  // no more than there is
+  EXPECT_EQ(clock.times().of(StepPhase::forward), 0);
+  EXPECT_NEAR(clock.times().total(), times.total(), 1e-12);
 }
 
 TEST(TrainerLog, AWindowWithoutAFiniteLossIsNotZero) {
