@@ -97,19 +97,15 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
 
 TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   for (const TaskKind kind :
-       {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification})
+       {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification,
+        TaskKind::question_answering, TaskKind::token_classification})
     if (arguments.task == to_string(kind)) return kind;
   const std::optional<TaskKind> said = task_of(model.config);
   if (!said)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} does not say what the model is for", model.source),
-                "give --task masked-lm or text-classification");
-  if (*said == TaskKind::question_answering || *said == TaskKind::token_classification)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} is of a model for {}, which the library trains (Trainer), but not "
-                            "this program",
-                            model.source, to_string(*said)),
-                "give --task masked-lm or text-classification to train another head on it");
+                "give --task masked-lm, text-classification, question-answering or "
+                "token-classification");
   return *said;
 }
 

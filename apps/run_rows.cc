@@ -1,9 +1,11 @@
-#include "run_rows.h"
+// --task text-classification: rows of one text or two with a class or a score, as run_glue of
+// transformers' examples trains on them.
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "task_data.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,22 +18,6 @@
 
 namespace shoal::app {
 namespace {
-
-// Names that somebody gave: not LABEL_0, LABEL_1, ...
-LabelSet labels_in(const nlohmann::json& config) {
-  const auto names = config.find("id2label");
-  if (names == config.end() || !names->is_object()) return {};
-  std::vector<std::string> all(names->size());
-  for (const auto& [id, name] : names->items()) {
-    std::size_t at = all.size();
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (id == std::to_string(i)) at = i;
-    if (at == all.size() || !name.is_string()) return {};
-    all[at] = name.get<std::string>();
-    if (all[at] == "LABEL_" + id) return {};
-  }
-  return LabelSet(std::move(all));
-}
 
 std::shared_ptr<RecordFile> open_records(const DataArguments& data, const std::string& path) {
   return std::make_shared<RecordFile>(
@@ -56,7 +42,27 @@ TextColumns columns_of(const DataArguments& data, const RecordFile& rows) {
   return columns;
 }
 
-}  // namespace
+class ClassifiedRows final : public TaskData {
+ public:
+  ClassifiedRows(const DataArguments& data, const nlohmann::json& config);
+  void name_labels(nlohmann::json& config) const override;
+  LabelsOf labels_of() const override { return LabelsOf::sample; }
+  std::vector<std::string> metric_names() const override;
+  nlohmann::ordered_json metrics(const Dataset& dataset,
+                                 const Predictions& predictions) const override;
+  std::shared_ptr<const Dataset> open(const Opening& opening,
+                                      std::vector<std::string>& notices) const override;
+  // index, tab, class or score; a line a sample, under a header, as run_glue writes them.
+  std::vector<File> predicted(const Dataset& dataset,
+                              const Predictions& predictions) const override;
+
+ private:
+  bool regression() const { return labels_.empty(); }
+
+  DataArguments data_;
+  LabelSet labels_;        // in the data's order; empty: scores
+  LabelSet model_labels_;  // in the model's, where that has names of its own
+};
 
 ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& config)
     : data_(data), model_labels_(labels_in(config)) {
@@ -87,9 +93,7 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
 }
 
 void ClassifiedRows::name_labels(nlohmann::json& config) const {
-  config.erase("num_labels");
-  config.erase("id2label");
-  config.erase("label2id");
+  set_labels(config, {});
   if (regression()) {
     config["num_labels"] = 1;
     config["problem_type"] = "regression";
@@ -97,11 +101,7 @@ void ClassifiedRows::name_labels(nlohmann::json& config) const {
   }
   config["problem_type"] = "single_label_classification";
   const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
-  const LabelSet& labels = as_the_model ? model_labels_ : labels_;
-  for (std::int64_t id = 0; id < labels.size(); ++id) {
-    config["id2label"][std::to_string(id)] = labels.name(id);
-    config["label2id"][labels.name(id)] = id;
-  }
+  set_labels(config, as_the_model ? model_labels_ : labels_);
 }
 
 std::vector<std::string> ClassifiedRows::metric_names() const {
@@ -115,7 +115,8 @@ std::vector<std::string> ClassifiedRows::metric_names() const {
   return {"accuracy"};
 }
 
-nlohmann::ordered_json ClassifiedRows::metrics(const Predictions& predictions) const {
+nlohmann::ordered_json ClassifiedRows::metrics(const Dataset& /*dataset*/,
+                                               const Predictions& predictions) const {
   // Whole numbers as glue_metrics() takes classes, too. Samples without a label do not count.
   std::vector<double> said, right;
   const std::vector<std::int64_t> best =
@@ -144,52 +145,55 @@ nlohmann::ordered_json ClassifiedRows::metrics(const Predictions& predictions) c
   return metrics;
 }
 
-std::shared_ptr<const Dataset> ClassifiedRows::open(const std::string& path,
-                                                    std::shared_ptr<const Tokenizer> tokenizer,
-                                                    std::int64_t max_length, bool may_lack_labels,
+std::shared_ptr<const Dataset> ClassifiedRows::open(const Opening& opening,
                                                     std::vector<std::string>& notices) const {
   const BadRecords bad = data_.skip_bad_rows ? BadRecords::skip : BadRecords::stop;
   std::shared_ptr<const TextClassificationDataset> rows;
   if (!data_.task_name.empty()) {
-    rows = open_glue(path, glue_task(data_.task_name), std::move(tokenizer),
-                     {.max_seq_length = max_length,
-                      .needs_labels = !may_lack_labels,
+    rows = open_glue(opening.path, glue_task(data_.task_name), opening.tokenizer,
+                     {.max_seq_length = opening.max_length,
+                      .needs_labels = !opening.may_lack_answers,
                       .bad = bad,
                       .model_labels = model_labels_});
   } else {
-    auto file = open_records(data_, path);
+    auto file = open_records(data_, opening.path);
     TextClassificationOptions options{.columns = columns_of(data_, *file),
                                       .labels = labels_,
-                                      .may_lack_labels = may_lack_labels,
-                                      .max_seq_length = max_length,
+                                      .may_lack_labels = opening.may_lack_answers,
+                                      .max_seq_length = opening.max_length,
                                       .bad = bad};
-    SHOAL_CHECK(!options.columns.label.empty() || may_lack_labels,
-                "{}: there is no column '{}'; it has {}", path, data_.label_column_name,
+    SHOAL_CHECK(!options.columns.label.empty() || opening.may_lack_answers,
+                "{}: there is no column '{}'; it has {}", opening.path, data_.label_column_name,
                 fmt::join(file->columns(), ", "));
     if (!regression() && !model_labels_.empty())
       if (auto ids = labels_.ids_in(model_labels_)) options.model_ids = std::move(*ids);
-    rows =
-        std::make_shared<TextClassificationDataset>(std::move(file), std::move(tokenizer), options);
+    rows = std::make_shared<TextClassificationDataset>(std::move(file), opening.tokenizer, options);
   }
-  if (rows->skipped() > 0)
-    notices.push_back(fmt::format("{}: {} rows are left out, the first because of: {}", path,
-                                  rows->skipped(), rows->first_skipped()));
-  return rows;
+  note_skipped(notices, opening.path, "rows", rows->skipped(), rows->first_skipped());
+  return first_samples(std::move(rows), opening.limit);
 }
 
-std::string ClassifiedRows::text_of(const Predictions& predictions) const {
+std::vector<TaskData::File> ClassifiedRows::predicted(const Dataset& /*dataset*/,
+                                                      const Predictions& predictions) const {
   std::string text = "index\tprediction\n";
   if (regression()) {
     for (std::size_t i = 0; i < predictions.samples.size(); ++i)
       text += fmt::format("{}\t{:3.3f}\n", i, predictions.samples[i].scores.at(0));
-    return text;
+  } else {
+    const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
+    const LabelSet& labels = as_the_model ? model_labels_ : labels_;
+    const std::vector<std::int64_t> best = predictions.best_classes();
+    for (std::size_t i = 0; i < best.size(); ++i)
+      text += fmt::format("{}\t{}\n", i, labels.name(best[i]));
   }
-  const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
-  const LabelSet& labels = as_the_model ? model_labels_ : labels_;
-  const std::vector<std::int64_t> best = predictions.best_classes();
-  for (std::size_t i = 0; i < best.size(); ++i)
-    text += fmt::format("{}\t{}\n", i, labels.name(best[i]));
-  return text;
+  return {{"predict_results.txt", std::move(text)}};
+}
+
+}  // namespace
+
+std::shared_ptr<const TaskData> classified_rows(const DataArguments& data,
+                                                const nlohmann::json& config) {
+  return std::make_shared<ClassifiedRows>(data, config);
 }
 
 }  // namespace shoal::app

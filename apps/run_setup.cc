@@ -1,6 +1,7 @@
 #include "run_setup.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -29,21 +30,6 @@ bool exists(const std::string& path) {
 }
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
-
-class FirstSamples final : public Dataset {
- public:
-  FirstSamples(std::shared_ptr<const Dataset> all, std::int64_t count)
-      : all_(std::move(all)), count_(std::min(count, all_->size())) {}
-  std::int64_t size() const override { return count_; }
-  Sample get(std::int64_t index) const override {
-    SHOAL_CHECK(index >= 0 && index < count_, "sample {} of {}", index, count_);
-    return all_->get(index);
-  }
-
- private:
-  std::shared_ptr<const Dataset> all_;
-  std::int64_t count_;
-};
 
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
                                           const RunSetup& setup) {
@@ -159,26 +145,45 @@ void check_is_possible(const RunArguments& a) {
                 "to evaluate a checkpoint, give it as --model_name_or_path");
 }
 
-// Which of the files of rows there are none of, or too many.
-void check_rows(const RunArguments& a, TaskKind kind) {
-  const bool rows = kind == TaskKind::text_classification;
-  for (const auto& [name, value] : {std::pair{"test_file", !a.data.test_file.empty()},
-                                    {"task_name", !a.data.task_name.empty()},
-                                    {"column_names", !a.data.column_names.empty()},
-                                    {"text_column_names", !a.data.text_column_names.empty()},
-                                    {"do_predict", a.training.do_predict}})
-    if (value && !rows)
+struct Given {
+  const char* name;
+  bool is_given;
+  std::vector<TaskKind> tasks;  // that it is for
+};
+
+// What is for another task, or missing for this one.
+void check_data(const RunArguments& a, TaskKind kind) {
+  using enum TaskKind;
+  const std::vector<TaskKind> samples = {text_classification, question_answering,
+                                         token_classification};
+  const std::vector<TaskKind> rows = {text_classification};
+  const std::vector<TaskKind> rows_or_tags = {text_classification, token_classification};
+  const DataArguments& data = a.data;
+  for (const Given& given :
+       {Given{"test_file", !data.test_file.empty(), samples},
+        {"do_predict", a.training.do_predict, samples},
+        {"task_name", !data.task_name.empty(), rows_or_tags},
+        {"column_names", !data.column_names.empty(), rows},
+        {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
+        {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
+        {"label_all_tokens", data.label_all_tokens, {token_classification}},
+        {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}}})
+    if (given.is_given &&
+        std::find(given.tasks.begin(), given.tasks.end(), kind) == given.tasks.end()) {
+      std::vector<std::string_view> names;
+      for (const TaskKind task : given.tasks) names.push_back(to_string(task));
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} is given, but the task is {}", name, to_string(kind)),
-                  "give --task text-classification");
-  if (!rows) return;
-  SHOAL_CHECK(a.data.validation_split_percentage == 0,
-              "validation_split_percentage is of text; give rows to validate as validation_file");
-  SHOAL_CHECK(!a.training.do_predict || !a.data.test_file.empty(), "do_predict needs a test_file");
-  SHOAL_CHECK(
-      a.data.task_name.empty() || (a.data.column_names.empty() && a.data.text_column_names.empty()),
-      "task_name {} has its own columns; leave column_names and text_column_names out",
-      a.data.task_name);
+                  fmt::format("{} is given, but the task is {}", given.name, to_string(kind)),
+                  fmt::format("give --task {}", fmt::join(names, " or ")));
+    }
+  if (std::find(samples.begin(), samples.end(), kind) == samples.end()) return;
+  SHOAL_CHECK(data.validation_split_percentage == 0,
+              "validation_split_percentage is of text; give what to validate as validation_file");
+  SHOAL_CHECK(!a.training.do_predict || !data.test_file.empty(), "do_predict needs a test_file");
+  SHOAL_CHECK(kind != text_classification || data.task_name.empty() ||
+                  (data.column_names.empty() && data.text_column_names.empty()),
+              "task_name {} has its own columns; leave column_names and text_column_names out",
+              data.task_name);
 }
 
 // A metric that nothing computes would be found out at the first evaluation only.
@@ -187,14 +192,18 @@ void check_metric(const RunArguments& a, const RunSetup& setup) {
   if (name.starts_with("eval_")) name = name.substr(5);
   std::vector<std::string> names = {"loss"};
   if (setup.task->predicts_tokens()) names.emplace_back("perplexity");
-  if (setup.rows)
-    for (std::string& metric : setup.rows->metric_names()) names.push_back(std::move(metric));
+  if (setup.samples)
+    for (std::string& metric : setup.samples->metric_names()) names.push_back(std::move(metric));
   if (std::find(names.begin(), names.end(), name) == names.end())
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("metric_for_best_model '{}' is not computed", a.training.metric_for_best_model),
         fmt::format("use one of {}", fmt::join(names, ", ")));
 }
+
+// Of which load_tokenizer() makes one.
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.txt", "spiece.model",
+                                        "vocab.json"};
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const ChosenModel& model) {
   const std::string path =
@@ -203,12 +212,17 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const Chose
                     (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file)) ||
                     model.kind != TaskKind::causal_lm;
   if (!a.model.tokenizer_name.empty() || text) return path.empty() ? nullptr : load_tokenizer(path);
-  if (exists(path + "/tokenizer.json") || exists(path + "/vocab.json")) return load_tokenizer(path);
-  return nullptr;
+  const bool is_there =
+      std::any_of(kTokenizerFiles.begin(), kTokenizerFiles.end(),
+                  [&](const char* name) { return !path.empty() && exists(path + "/" + name); });
+  return is_there ? load_tokenizer(path) : nullptr;
 }
 
 std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kind) {
-  const std::int64_t usual = kind == TaskKind::text_classification ? 128 : 1024;
+  const std::int64_t usual =
+      kind == TaskKind::question_answering                                              ? 384
+      : kind == TaskKind::text_classification || kind == TaskKind::token_classification ? 128
+                                                                                        : 1024;
   const std::int64_t size = a.data.block_size.value_or(std::min(usual, task.positions()));
   if (size > task.positions())
     throw Error(
@@ -235,9 +249,9 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
                        .probability = a.data.mlm_probability,
                        .whole_words = a.data.whole_word_mask,
                        .pad_to_multiple_of = pads});
-  if (setup.kind == TaskKind::text_classification)
+  if (setup.samples)
     return std::make_shared<PaddingCollator>(setup.tokenizer->roles().pad.value_or(0), pads,
-                                             LabelsOf::sample);
+                                             setup.samples->labels_of());
   return std::make_shared<PaddingCollator>();
 }
 
@@ -249,17 +263,15 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   ChosenModel model = choose_model(a.model);
   setup.kind = model.kind;
   setup.initial_weights = model.initial_weights;
-  check_rows(a, model.kind);
+  check_data(a, model.kind);
   setup.tokenizer = tokenizer_of(a, model);
   if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
                 "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
   if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
-  if (model.kind == TaskKind::text_classification) {
-    setup.rows = std::make_shared<ClassifiedRows>(a.data, model.config);
-    setup.rows->name_labels(model.config);
-  }
+  setup.samples = make_task_data(model.kind, a.data, model.config);
+  if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
                          {.gradient_checkpointing = a.training.gradient_checkpointing});
   check_metric(a, setup);
@@ -271,26 +283,35 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
 }
 
 void open_data(const RunArguments& a, const World& world, Store& store, RunSetup& setup) {
-  const auto limited = [](std::shared_ptr<const Dataset> all, std::optional<std::int64_t> limit) {
-    return limit ? std::make_shared<FirstSamples>(std::move(all), *limit) : std::move(all);
-  };
-  if (setup.rows) {
-    const auto open = [&](const std::string& path, bool may_lack_labels) {
+  const DataArguments& data = a.data;
+  if (setup.samples) {
+    const int threads = data.preprocessing_num_workers > 0
+                            ? static_cast<int>(data.preprocessing_num_workers)
+                            : std::max(1, available_cores() / std::max(1, world.local_size));
+    const auto open = [&](const std::string& path, bool may_lack_answers,
+                          std::optional<std::int64_t> limit) {
       return path.empty() ? nullptr
-                          : setup.rows->open(path, setup.tokenizer, setup.block_size,
-                                             may_lack_labels, setup.notices);
+                          : setup.samples->open({.path = path,
+                                                 .tokenizer = setup.tokenizer,
+                                                 .max_length = setup.block_size,
+                                                 .may_lack_answers = may_lack_answers,
+                                                 .limit = limit,
+                                                 .threads = threads},
+                                                setup.notices);
     };
-    setup.train_dataset = open(a.data.train_file, false);
-    setup.eval_dataset = open(a.data.validation_file, false);
-    if (a.training.do_predict) setup.test_dataset = open(a.data.test_file, true);
-  } else {
-    const TokenFiles files = token_files(a, setup, world, store, available_cores());
-    if (!files.train.empty()) setup.train_dataset = samples_of(files.train, a, setup);
-    if (!files.validation.empty()) setup.eval_dataset = samples_of(files.validation, a, setup);
+    if (a.training.do_train)
+      setup.train_dataset = open(data.train_file, false, data.max_train_samples);
+    setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
+    if (a.training.do_predict)
+      setup.test_dataset = open(data.test_file, true, data.max_predict_samples);
+    return;
   }
-  if (setup.train_dataset)
-    setup.train_dataset = limited(setup.train_dataset, a.data.max_train_samples);
-  if (setup.eval_dataset) setup.eval_dataset = limited(setup.eval_dataset, a.data.max_eval_samples);
+  const TokenFiles files = token_files(a, setup, world, store, available_cores());
+  if (!files.train.empty())
+    setup.train_dataset = first_samples(samples_of(files.train, a, setup), data.max_train_samples);
+  if (!files.validation.empty())
+    setup.eval_dataset =
+        first_samples(samples_of(files.validation, a, setup), data.max_eval_samples);
 }
 
 }  // namespace shoal::app

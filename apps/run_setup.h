@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "run_model.h"
-#include "run_rows.h"
+#include "task_data.h"
 
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/batch.h"
@@ -27,7 +27,7 @@ struct RunSetup {
   std::unique_ptr<Task> task;
   std::string initial_weights;                 // a directory; empty: from the seed
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
-  std::shared_ptr<const ClassifiedRows> rows;  // of text-classification; else null
+  std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
   std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;

@@ -121,9 +121,10 @@ void print_help() {
   declare(options, arguments, refused);
   fmt::print(
       "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
-      "Trains a language model, masked or causal, or a classifier of text (--task). Options go by "
-      "Hugging\nFace's names, in a JSON file or here; what stands here wins. Launch ranks with "
-      "mpirun, torchrun or\nSLURM.\n\n"
+      "Trains a language model, masked or causal, or a model that classifies text, answers "
+      "questions or tags\nwords (--task). Options go by Hugging Face's names, in a JSON file or "
+      "here; "
+      "what stands here wins.\nLaunch ranks with mpirun, torchrun or SLURM.\n\n"
       "SIGINT (Ctrl-C), SIGTERM and SIGUSR1 save a checkpoint, then stop; the exit status is 128 + "
       "the\n"
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
@@ -195,16 +196,34 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   return line;
 }
 
+void write_files(const std::string& directory, const std::vector<TaskData::File>& files) {
+  std::filesystem::create_directories(directory);
+  for (const TaskData::File& file : files)
+    write_file_atomically(directory + "/" + file.name, file.text);
+}
+
+// compute_metrics of a task that has some. `asked`: the set that is being predicted, which the
+// caller changes; what an evaluation leaves behind, rank 0 writes.
+ComputeMetrics metrics_of(const Rank& rank, std::shared_ptr<const Dataset>& asked) {
+  if (!rank.setup.samples) return {};
+  return [&rank, &asked](const Predictions& predictions) {
+    const TaskData& samples = *rank.setup.samples;
+    if (rank.world.rank == 0 && asked == rank.setup.eval_dataset)
+      write_files(rank.arguments.training.output_dir, samples.evaluated(*asked, predictions));
+    return samples.metrics(*asked, predictions);
+  };
+}
+
 void predict(const Rank& rank, Trainer& trainer,
              const std::function<void(const std::string&)>& say) {
   const PredictionOutput output = trainer.predict(rank.setup.test_dataset);
   if (rank.world.rank != 0) return;
   const std::string& directory = rank.arguments.training.output_dir;
-  std::filesystem::create_directories(directory);
+  const auto files = rank.setup.samples->predicted(*rank.setup.test_dataset, output.predictions);
+  write_files(directory, files);
   write_results(directory, "predict", output.metrics);
-  const std::string path = directory + "/predict_results.txt";
-  write_file_atomically(path, rank.setup.rows->text_of(output.predictions));
-  say(fmt::format("{} predictions in {}", output.predictions.samples.size(), path));
+  say(fmt::format("{} predictions in {}/{}", output.predictions.samples.size(), directory,
+                  files.at(0).name));
 }
 
 int train_and_evaluate(const Rank& rank) {
@@ -218,10 +237,8 @@ int train_and_evaluate(const Rank& rank) {
   };
   TrainerParts parts;
   parts.task = &rank.task;
-  if (rank.setup.rows)
-    parts.compute_metrics = [rows = rank.setup.rows](const Predictions& predictions) {
-      return rows->metrics(predictions);
-    };
+  std::shared_ptr<const Dataset> asked = rank.setup.eval_dataset;
+  parts.compute_metrics = metrics_of(rank, asked);
   parts.kernels = rank.compute.kernels.get();
   parts.memory = &rank.compute.memory;
   parts.host_memory = &rank.compute.host();
@@ -288,7 +305,10 @@ int train_and_evaluate(const Rank& rank) {
       results.update(metrics);
     }
   }
-  if (stopped_by == 0 && a.do_predict) predict(rank, trainer, say);
+  if (stopped_by == 0 && a.do_predict) {
+    asked = rank.setup.test_dataset;
+    predict(rank, trainer, say);
+  }
   if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())
     say(line);

@@ -19,7 +19,7 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
       .boolean("do_train", &a.do_train, {.help = "train"})
       .boolean("do_eval", &a.do_eval, {.help = "evaluate at the end, if there is a validation set"})
       .boolean("do_predict", &a.do_predict,
-               {.help = "write the classes of test_file to output_dir/predict_results.txt"})
+               {.help = "write what the model says of test_file into output_dir"})
       .integer("per_device_train_batch_size", &a.per_device_train_batch_size,
                {.min = 1,
                 .max = kMaxBatch,
@@ -221,7 +221,6 @@ constexpr std::array kRefused = {
     Refusal{"streaming", "prepare tokens with `shoal data prepare`", true},
     Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
-    Refusal{"doc_stride", "question answering is a task of the library, not of this program"},
     Refusal{"use_lora", "adapters are not built yet", true},
 };
 
@@ -245,7 +244,9 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
                            {{"", ""},
                             {"causal-lm", "causal-lm"},
                             {"masked-lm", "masked-lm"},
-                            {"text-classification", "text-classification"}},
+                            {"text-classification", "text-classification"},
+                            {"question-answering", "question-answering"},
+                            {"token-classification", "token-classification"}},
                            {.help = "what is learned; empty: what the model's config.json is for"})
       .string("model_name_or_path", &arguments.model_name_or_path,
               {.help = "a Hugging Face directory whose weights training starts from"})
@@ -264,10 +265,12 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
 void declare_options(OptionSet& options, DataArguments& arguments) {
   options.section("data", "Data")
       .string("train_file", &arguments.train_file,
-              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok); of "
-                       "text-classification rows: .tsv, .csv, .jsonl"})
+              {.help = ".txt, .jsonl, or tokens from `shoal data prepare` (.shoaltok); for "
+                       "text-classification .tsv, .csv, .jsonl; for question-answering SQuAD's "
+                       ".json; for token-classification columns of words and tags, .jsonl, .csv"})
       .string("validation_file", &arguments.validation_file,
               {.help = "the same kinds", .aliases = {"eval_file"}})
+      .string("test_file", &arguments.test_file, {.help = "what to predict (do_predict)"})
       .real("validation_split_percentage", &arguments.validation_split_percentage,
             {.min = 0,
              .max = 100,
@@ -275,12 +278,15 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
              .help = "taken from the front of train_file where there is no validation_file"})
       .integer("block_size", &arguments.block_size,
                {.min = 2,
-                .help = "tokens of a sample; null: the smaller of 1024 (text-classification: 128) "
-                        "and the model's positions",
+                .help = "tokens of a sample; null: the smaller of 1024 (text- and "
+                        "token-classification: 128, question-answering: 384) and the model's "
+                        "positions",
                 .aliases = {"max_seq_length"}})
       .integer("max_train_samples", &arguments.max_train_samples,
                {.min = 1, .help = "the first so many"})
       .integer("max_eval_samples", &arguments.max_eval_samples,
+               {.min = 1, .help = "the first so many"})
+      .integer("max_predict_samples", &arguments.max_predict_samples,
                {.min = 1, .help = "the first so many"})
       .integer("preprocessing_num_workers", &arguments.preprocessing_num_workers,
                {.min = 0, .max = 1024, .help = "threads that tokenize; 0: all of this rank"})
@@ -292,18 +298,36 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
       .boolean("pad_to_max_length", &arguments.pad_to_max_length,
                {.help = "every batch has block_size positions"});
   options.section("rows", "Rows of text with a class or a score (text-classification)")
-      .string("test_file", &arguments.test_file, {.help = "rows to predict (do_predict)"})
       .string("task_name", &arguments.task_name,
               {.help = "a task of GLUE, whose columns, classes and metrics are known: cola, mnli, "
                        "mrpc, qnli, qqp, rte, sst2, stsb, wnli"})
       .list("column_names", &arguments.column_names,
             {.help = "of a .tsv or .csv without a header line: sentence label"})
       .list("text_column_names", &arguments.text_column_names,
-            {.help = "the text, or two; empty: sentence1 and sentence2, else the first others"})
+            {.help = "the text, or two; empty: sentence1 and sentence2, else the first others",
+             .aliases = {"text_column_name"}})
       .string("label_column_name", &arguments.label_column_name,
               {.help = "numbers that are not all whole are scores; all else are classes"})
       .boolean("skip_bad_rows", &arguments.skip_bad_rows,
                {.help = "leave out what cannot be read, and say so; else it ends the run"});
+  options.section("questions", "Questions about a text (question-answering)")
+      .integer("doc_stride", &arguments.doc_stride,
+               {.min = 0, .help = "tokens that two windows over a long text share"})
+      .integer("max_query_length", &arguments.max_query_length,
+               {.min = 1, .help = "tokens of a question; longer ones are cut"})
+      .integer("n_best_size", &arguments.n_best_size,
+               {.min = 1, .max = 1 << 20, .help = "candidates for a question's answer"})
+      .integer("max_answer_length", &arguments.max_answer_length,
+               {.min = 1, .help = "tokens of an answer"})
+      .boolean("version_2_with_negative", &arguments.version_2_with_negative,
+               {.help = "SQuAD 2.0: there are questions without an answer"})
+      .real("null_score_diff_threshold", &arguments.null_score_diff_threshold,
+            {.help = "version 2: no answer where its score is better by more than this"});
+  options.section("tags", "Words with a tag each (token-classification)")
+      .boolean("label_all_tokens", &arguments.label_all_tokens,
+               {.help = "all pieces of a word have its tag; else the first alone"})
+      .boolean("return_entity_level_metrics", &arguments.return_entity_level_metrics,
+               {.help = "precision, recall and f1 of each type of entity too"});
   options.section("masking", "Masked language modelling")
       .real("mlm_probability", &arguments.mlm_probability,
             {.min = 0, .max = 1, .open_min = true, .help = "share of the tokens that are guessed"})

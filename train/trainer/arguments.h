@@ -133,18 +133,29 @@ struct DataArguments {
   std::string train_file, validation_file;  // .txt, .jsonl, or tokens prepared before (.shoaltok)
   double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
   std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
-  std::optional<std::int64_t> max_train_samples, max_eval_samples;
+  std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
   bool overwrite_cache = false;
   std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens
 
+  std::string test_file;  // for do_predict
+
   // --- rows of text with a class or a score
-  std::string test_file;                       // for do_predict
   std::string task_name;                       // of GLUE, whose files have their own columns
   std::vector<std::string> column_names;       // of a TSV or CSV without a header line
   std::vector<std::string> text_column_names;  // one or two; empty: by their usual names
   std::string label_column_name = "label";
   bool skip_bad_rows = false;  // else the first one ends the run
+
+  // --- questions about a text (SQuAD)
+  std::int64_t doc_stride = 128, max_query_length = 64;  // tokens
+  std::int64_t n_best_size = 20, max_answer_length = 30;
+  bool version_2_with_negative = false;  // there are questions without an answer
+  double null_score_diff_threshold = 0;
+
+  // --- words with a tag each
+  bool label_all_tokens = false;             // else a word's first piece alone has its tag
+  bool return_entity_level_metrics = false;  // of each type of entity too
 
   // --- masked language modelling
   double mlm_probability = 0.15;

@@ -45,36 +45,43 @@ TaggedDataset::TaggedDataset(std::shared_ptr<const TaggedText> text,
   }
 }
 
-Sample TaggedDataset::get(std::int64_t index) const {
+TaggedDataset::Pieces TaggedDataset::pieces_of(std::int64_t index) const {
   SHOAL_CHECK(index >= 0 && index < size(), "sentence {} of {}", index, size());
   const TaggedSentence& sentence = text_->sentences[static_cast<std::size_t>(index)];
-  const std::vector<std::int32_t>& tags = tags_[static_cast<std::size_t>(index)];
-  const auto room = static_cast<std::size_t>(room_);
-  Encoding text;
-  std::vector<std::int32_t> labels;
-  const auto label = [&](std::size_t tag) {
-    return options_.model_ids.empty() ? static_cast<std::int32_t>(tag) : options_.model_ids[tag];
-  };
-  for (std::size_t w = 0; w < sentence.words.size() && text.ids.size() < room; ++w) {
-    const std::string& word = sentence.words[w];
+  Pieces pieces;
+  std::vector<TokenId>& ids = pieces.text.ids;
+  for (const std::string& word : sentence.words) {
+    if (std::ssize(ids) >= room_) break;
+    TextSpan span{.begin = std::ssize(ids)};
     if (space_before_words_ && !word.starts_with(' '))
-      tokenizer_->append_ids(" " + word, text.ids);
+      tokenizer_->append_ids(" " + word, ids);
     else
-      tokenizer_->append_ids(word, text.ids);
-    const std::size_t first = labels.size();
-    labels.resize(text.ids.size(), kIgnoreLabel);
-    if (tags.empty() || labels.size() == first) continue;
-    const auto tag = static_cast<std::size_t>(tags[w]);
-    labels[first] = label(tag);
-    if (options_.label_all_tokens)
-      std::fill(labels.begin() + static_cast<std::ptrdiff_t>(first) + 1, labels.end(),
-                label(static_cast<std::size_t>(inside_[tag])));
+      tokenizer_->append_ids(word, ids);
+    span.end = std::min(std::ssize(ids), room_);
+    pieces.words.push_back(span);
   }
-  text.ids.resize(std::min(text.ids.size(), room));
-  labels.resize(text.ids.size());
+  if (std::ssize(ids) > room_) ids.resize(static_cast<std::size_t>(room_));
+  return pieces;
+}
+
+Sample TaggedDataset::get(std::int64_t index) const {
+  const Pieces pieces = pieces_of(index);
+  const std::vector<std::int32_t>& tags = tags_[static_cast<std::size_t>(index)];
+  const auto label = [&](std::int32_t tag) {
+    return options_.model_ids.empty() ? tag : options_.model_ids[static_cast<std::size_t>(tag)];
+  };
+  std::vector<std::int32_t> labels(pieces.text.ids.size(), kIgnoreLabel);
+  for (std::size_t w = 0; w < pieces.words.size() && !tags.empty(); ++w) {
+    const auto [begin, end] = pieces.words[w];
+    if (begin == end) continue;
+    labels[static_cast<std::size_t>(begin)] = label(tags[w]);
+    if (options_.label_all_tokens)
+      std::fill(labels.begin() + begin + 1, labels.begin() + end,
+                label(inside_[static_cast<std::size_t>(tags[w])]));
+  }
 
   const SequenceTemplate& sequence = tokenizer_->sequence_template();
-  Sample sample = sample_of(join(sequence, text));
+  Sample sample = sample_of(join(sequence, pieces.text));
   for (const auto& piece : sequence.single) {
     if (piece.text == SequenceTemplate::kSpecial)
       sample.labels.push_back(kIgnoreLabel);
@@ -82,6 +89,18 @@ Sample TaggedDataset::get(std::int64_t index) const {
       sample.labels.insert(sample.labels.end(), labels.begin(), labels.end());
   }
   return sample;
+}
+
+std::vector<std::int64_t> TaggedDataset::first_pieces(std::int64_t index) const {
+  std::int64_t before = 0;
+  for (const auto& piece : tokenizer_->sequence_template().single) {
+    if (piece.text != SequenceTemplate::kSpecial) break;
+    ++before;
+  }
+  std::vector<std::int64_t> places;
+  for (const TextSpan& word : pieces_of(index).words)
+    if (word.begin < word.end) places.push_back(before + word.begin);
+  return places;
 }
 
 std::vector<std::string> tags_where_labelled(std::span<const std::int32_t> classes,

@@ -32,8 +32,17 @@ class TaggedDataset final : public Dataset {
                 const TaggedOptions& options);
   std::int64_t size() const override { return static_cast<std::int64_t>(text_->sentences.size()); }
   Sample get(std::int64_t index) const override;
+  // Where in the sample each word's first piece stands; words that were cut off, or that the
+  // tokenizer makes nothing of, have none.
+  std::vector<std::int64_t> first_pieces(std::int64_t index) const;
 
  private:
+  struct Pieces {
+    Encoding text;
+    std::vector<TextSpan> words;  // of text, each word's pieces
+  };
+  Pieces pieces_of(std::int64_t index) const;
+
   std::shared_ptr<const TaggedText> text_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   TaggedOptions options_;

@@ -24,20 +24,36 @@ std::vector<std::string_view> columns_of(std::string_view line) {
   return columns;
 }
 
+bool ends_sentence(std::string_view line) {
+  return line.find_first_not_of(" \t") == line.npos || line.starts_with("-DOCSTART-");
+}
+
+// The line that begins at `at`, which moves behind it.
+std::string_view next_line(std::string_view all, std::size_t& at) {
+  const std::size_t end = std::min(all.find('\n', at), all.size());
+  std::string_view line = all.substr(at, end - at);
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  at = end + 1;
+  return line;
+}
+
+std::string_view text_of(const MappedFile& map) {
+  const auto bytes = map.bytes();
+  std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (all.starts_with("\xEF\xBB\xBF")) all.remove_prefix(3);
+  return all;
+}
+
 class ColumnReader {
  public:
   ColumnReader(TaggedText& text, const TaggedTextOptions& options, std::string path)
       : text_(text), options_(options), path_(std::move(path)) {}
 
   void read(std::string_view all) {
-    if (all.starts_with("\xEF\xBB\xBF")) all.remove_prefix(3);
     std::int64_t number = 1;
     for (std::size_t at = 0; at < all.size(); ++number) {
-      const std::size_t end = std::min(all.find('\n', at), all.size());
-      std::string_view line = all.substr(at, end - at);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      at = end + 1;
-      if (line.find_first_not_of(" \t") == line.npos || line.starts_with("-DOCSTART-"))
+      const std::string_view line = next_line(all, at);
+      if (ends_sentence(line))
         finish();
       else
         add(line, number);
@@ -82,23 +98,37 @@ class ColumnReader {
   std::string wrong_;  // what is, of the sentence that is being read
 };
 
-TaggedSentence sentence_of(const Record& record, const TaggedTextOptions& options) {
-  TaggedSentence sentence{record.list(options.words_field), {}, record.place()};
+std::vector<std::string> split_at_spaces(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; (at = text.find_first_not_of(' ', at)) != text.npos;) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    words.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+TaggedSentence sentence_of(const Record& record, bool lists, const TaggedTextOptions& options) {
+  const auto field = [&](const std::string& name) {
+    return lists ? record.list(name) : split_at_spaces(record.text(name));
+  };
+  TaggedSentence sentence{field(options.words_field), {}, record.place()};
   if (!options.has_tags) return sentence;
-  sentence.tags = record.list(options.tags_field);
+  sentence.tags = field(options.tags_field);
   if (sentence.words.size() != sentence.tags.size())
     throw_error(ErrorCode::corrupt_data, "{}: {} words but {} tags", record.place(),
                 sentence.words.size(), sentence.tags.size());
   return sentence;
 }
 
-void read_json_lines(const std::string& path, const TaggedTextOptions& options, TaggedText& text) {
+void read_rows(const std::string& path, const TaggedTextOptions& options, TaggedText& text) {
   const RecordFile rows(path, {.needed = {options.words_field}, .bad = options.bad});
   text.skipped = rows.skipped();
   text.first_skipped = rows.first_skipped();
+  const bool lists = rows.format() == RecordFormat::json_lines;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     try {
-      text.sentences.push_back(sentence_of(rows.get(i), options));
+      text.sentences.push_back(sentence_of(rows.get(i), lists, options));
     } catch (const Error& error) {
       if (options.bad == BadRecords::stop) throw;
       if (text.skipped++ == 0) text.first_skipped = error.message();
@@ -110,18 +140,26 @@ void read_json_lines(const std::string& path, const TaggedTextOptions& options, 
 
 TaggedText read_tagged_text(const std::string& path, const TaggedTextOptions& options) {
   TaggedText text;
-  if (path.ends_with(".jsonl") || path.ends_with(".json")) {
-    read_json_lines(path, options, text);
-  } else {
-    const auto map = MappedFile::open(path);
-    const auto bytes = map->bytes();
-    ColumnReader(text, options, path)
-        .read({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
+  if (path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".csv"))
+    read_rows(path, options, text);
+  else
+    ColumnReader(text, options, path).read(text_of(*MappedFile::open(path)));
   if (text.sentences.empty())
     throw_error(ErrorCode::corrupt_data, "{}: no sentence that can be used{}{}", path,
                 text.skipped > 0 ? "; the first: " : "", text.first_skipped);
   return text;
+}
+
+std::vector<std::string> first_word_columns(const std::string& path) {
+  const auto map = MappedFile::open(path);
+  const std::string_view all = text_of(*map);
+  for (std::size_t at = 0; at < all.size();) {
+    const std::string_view line = next_line(all, at);
+    if (ends_sentence(line)) continue;
+    const auto columns = columns_of(line);
+    return {columns.begin(), columns.end()};
+  }
+  return {};
 }
 
 LabelSet discover_tags(const TaggedText& text) {

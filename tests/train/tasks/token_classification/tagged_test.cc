@@ -65,6 +65,18 @@ TEST_F(TaggedTest, ReadsJsonLines) {
   EXPECT_EQ(other.sentences[0].tags, Words({"1"}));
 }
 
+TEST_F(TaggedTest, ReadsTablesOfSentences) {
+  const TaggedText text = read("a.csv", "words,tags\n\"a  b\",O B-X\nc,O\n",
+                               {.words_field = "words", .tags_field = "tags"});
+  ASSERT_EQ(text.sentences.size(), 2u);
+  EXPECT_EQ(text.sentences[0].words, Words({"a", "b"}));
+  EXPECT_EQ(text.sentences[0].tags, Words({"O", "B-X"}));
+  write_file_atomically(folder_ / "a.conll", "\xEF\xBB\xBF-DOCSTART- O\n\r\nEU NNP B-ORG\r\n");
+  EXPECT_EQ(first_word_columns(folder_ / "a.conll"), Words({"EU", "NNP", "B-ORG"}));
+  write_file_atomically(folder_ / "a.conll", "\n");
+  EXPECT_TRUE(first_word_columns(folder_ / "a.conll").empty());
+}
+
 TEST_F(TaggedTest, NamesTheBadLineOrLeavesItsSentenceOut) {
   EXPECT_THAT(error_of("a.txt", "a O\n\nb O\nc\n"),
               HasSubstr("a.txt, line 4: 'c' is not a word and its tag"));
@@ -103,6 +115,11 @@ TEST_F(TaggedTest, LabelsEqualHuggingFaces) {
         const json& row = expected["sentences"][static_cast<std::size_t>(i)];
         EXPECT_EQ(data.get(i).input_ids, row["ids"].get<Ids>()) << name << " " << row;
         EXPECT_EQ(data.get(i).labels, row[all ? "all" : "first"].get<Ids>()) << name << " " << row;
+        std::vector<std::int64_t> first;  // where run_ner puts a word's tag
+        const auto labels_of_first = row["first"].get<Ids>();
+        for (std::size_t t = 0; t < labels_of_first.size(); ++t)
+          if (labels_of_first[t] != kIgnoreLabel) first.push_back(static_cast<std::int64_t>(t));
+        EXPECT_EQ(data.first_pieces(i), first) << name << " " << row;
       }
     }
   }
