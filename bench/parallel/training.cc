@@ -104,7 +104,7 @@ Training::Training(Layout layout, const ParallelArguments& a, collectives::Commu
     trace.sample_first = static_cast<std::uint32_t>(mesh_.place().tp * rows);
   const auto units = measure(trace, counted);
   // Computation is what two ranks have to share: units are cut by their measured cost.
-  options.partition = [&](std::span<const parallel::UnitCost>) {
+  options.partition = [&](std::span<const parallel::UnitCost>, double) {
     return parallel::partition_units(units,
                                      {.stages = mesh.pp * options.chunks, .memory_weight = 0});
   };

@@ -18,6 +18,13 @@ std::string divisors(std::initializer_list<std::int64_t> counts, std::int64_t mo
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
+// Degrees multiply to more than an int holds.
+std::int64_t replica_of(const LayoutRequest& request) {
+  return std::int64_t{request.pipeline} * request.tensor;
+}
+
+constexpr std::int64_t kMostMicrobatches = 1'000'000;  // of a step: a schedule is a list of them
+
 // Outputs of what may become column-parallel; 0: of another kind, which its maker looks at.
 std::int64_t width_of(const nn::Module& module) {
   if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
@@ -53,7 +60,7 @@ class Examination {
   void add(std::string what, std::string remedy) {
     problems_.push_back({std::move(what), std::move(remedy)});
   }
-  int replica() const { return request_.pipeline * request_.tensor; }
+  std::int64_t replica() const { return replica_of(request_); }
 
   void mesh() {
     if (request_.ranks % replica() == 0) return;
@@ -102,7 +109,7 @@ class Examination {
                       divisors({request_.batch}, std::min<std::int64_t>(64, request_.batch))));
       return;
     }
-    const int stages = request_.pipeline * request_.chunks;
+    const std::int64_t stages = std::int64_t{request_.pipeline} * request_.chunks;
     if (stages > model_.units) {
       add(fmt::format("{} stages (pipeline_parallel_degree {} x {} a rank) of a model of {} units",
                       stages, request_.pipeline, request_.chunks, model_.units),
@@ -110,10 +117,17 @@ class Examination {
                       model_.units));
       return;
     }
+    const std::int64_t microbatches = std::int64_t{request_.microbatches} * request_.accumulated;
+    if (microbatches > kMostMicrobatches) {
+      add(fmt::format("{} microbatches x {} accumulated are {} of one step", request_.microbatches,
+                      request_.accumulated, microbatches),
+          fmt::format("use at most {}", kMostMicrobatches));
+      return;
+    }
     ScheduleOptions options;
     options.kind = request_.schedule;
     options.ranks = request_.pipeline;
-    options.microbatches = request_.microbatches * request_.accumulated;
+    options.microbatches = static_cast<int>(microbatches);
     options.chunks = request_.chunks;
     options.active_microbatches = request_.active_microbatches;
     try {
@@ -129,7 +143,7 @@ class Examination {
       add(fmt::format("sharding level {}", request_.sharding),
           "0: none; 1: optimizer state; 2: gradients too; 3: parameters too");
     if (request_.ranks % replica() != 0 || request_.sharded_degree == 0) return;
-    const int data = request_.ranks / replica();
+    const std::int64_t data = request_.ranks / replica();
     if (request_.sharded_degree < 0 || data % std::max(request_.sharded_degree, 1) != 0)
       add(fmt::format("sharded_data_parallel_degree {} does not divide the {} replicas",
                       request_.sharded_degree, data),
@@ -172,7 +186,7 @@ std::vector<std::string> find_idle_options(const LayoutRequest& request) {
     idle.emplace_back(
         "optimize=speed changes nothing without prescaled_batch: each rank has activations of its "
         "own batch only");
-  const int replica = std::max(request.pipeline * request.tensor, 1);
+  const std::int64_t replica = std::max<std::int64_t>(replica_of(request), 1);
   if (!request.ddp && request.ranks > replica)
     idle.push_back(
         fmt::format("ddp is not given: the gradients of the {} replicas ({} ranks) are summed all "

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 
@@ -72,9 +73,17 @@ void ParallelModel::cut() {
   units_ = measures ? measure_units(context_, chain_, *options_.trace, mesh_.world(), measure)
                     : count_units(chain_);
   options_.trace.reset();
+  agree_on_parameters(units_, mesh_.tp());
+  const int rdp = mesh_.shape().rdp, degree = options_.sharded_degree;
+  const StateMemory state = state_memory({.elements = 1,
+                                          .dtype = options_.dtype,
+                                          .level = options_.sharding.level,
+                                          .shards = degree > 0 ? degree : rdp});
+  const double bytes = state.parameters + state.gradients + state.optimizer;
   partition_ = options_.partition
-                   ? options_.partition(units_)
+                   ? options_.partition(units_, bytes)
                    : partition_units(units_, {.stages = schedule_.stages(),
+                                              .bytes_per_parameter = bytes,
                                               .microbatches_kept = microbatches_kept(schedule_)});
   SHOAL_CHECK(partition_.stages.size() == static_cast<std::size_t>(schedule_.stages()),
               "a partition of {} stages for a schedule of {}", partition_.stages.size(),

@@ -43,9 +43,10 @@ struct ParallelOptions {
   // (measure_units(): a unit at a time); none, or skip_tracing: parameters are counted.
   std::optional<Microbatch> trace = {};
   bool skip_tracing = false;
-  // Which units each stage has, from their costs, which are alike on every rank; none:
-  // partition_units().
-  std::function<Partition(std::span<const UnitCost> units)> partition = {};
+  // Which units each stage has, from their costs, which are alike on every rank, and the bytes that
+  // a rank keeps of each parameter's element (PartitionOptions); none: partition_units().
+  std::function<Partition(std::span<const UnitCost> units, double bytes_per_parameter)> partition =
+      {};
   ReducerOptions reducer = {};              // where nothing is sharded
   ShardingOptions sharding = {.level = 0};  // 0: nothing is
   int sharded_degree = 0;  // how many ranks of rdp share one copy (MiCS where fewer); 0: all

@@ -147,8 +147,10 @@ class Reader {
             out_.chunks);
     } else if (is_v) {
       if (out_.chunks != 2)
-        refuse("virtual_pipeline_parallel_degree is {}, but zero_bubble_v has 2 stages a rank",
-               out_.chunks);
+        refuse(
+            "virtual_pipeline_parallel_degree is {}, but zero_bubble_v has 2 stages a rank; leave "
+            "it out",
+            out_.chunks);
     } else if (out_.chunks != 1) {
       refuse(
           "virtual_pipeline_parallel_degree is {}, but {} has one stage a rank; use "
@@ -164,13 +166,16 @@ class Reader {
     if (has_it) out_.active_microbatches = static_cast<int>(given);
     if (!raw_.active_microbatches || given == out_.microbatches) return;
     if (given > out_.microbatches)
-      refuse("active_microbatches is {}, but there are {} microbatches", given, out_.microbatches);
+      refuse("active_microbatches is {}, but there are {} microbatches; give at most as many",
+             given, out_.microbatches);
     else if (!has_it)
       refuse(
           "active_microbatches is {} of {} microbatches, but {} decides itself how many are in "
           "flight; leave it out, or use pipeline=interleaved",
           given, out_.microbatches, kind);
   }
+
+  std::int64_t all_stages() const { return std::int64_t{out_.pipeline} * out_.chunks; }
 
   void partition() {
     PartitionChoice& choice = out_.partition;
@@ -182,7 +187,7 @@ class Reader {
     choice.load = raw_.load_partition.value_or(false);
     manual_partition();
     assignment();
-    const int stages = out_.pipeline * out_.chunks;
+    const std::int64_t stages = all_stages();
     if (choice.default_partition >= stages)
       refuse("default_partition is {}, but the partitions are 0 to {}", choice.default_partition,
              stages - 1);
@@ -230,8 +235,8 @@ class Reader {
     else
       refuse("manual_partition has numbers of units and names of units, [{}]; give one kind",
              fmt::join(given, ", "));
-    const int stages = out_.pipeline * out_.chunks;
-    if (static_cast<int>(given.size()) != stages)
+    const std::int64_t stages = all_stages();
+    if (std::ssize(given) != stages)
       refuse(
           "manual_partition is of {} stages ([{}]), but there are {} (partitions {} x {} a rank)",
           given.size(), fmt::join(given, ", "), stages, out_.pipeline, out_.chunks);
@@ -240,7 +245,7 @@ class Reader {
   void assignment() {
     for (const auto& [unit, stage] : raw_.partition_assignment.items()) {
       out_.partition.by_hand = true;
-      const std::int64_t stages = std::int64_t{out_.pipeline} * out_.chunks;
+      const std::int64_t stages = all_stages();
       if (!stage.is_number_integer() || stage.get<std::int64_t>() < 0 ||
           stage.get<std::int64_t>() >= stages) {
         refuse("partition_assignment puts {} on {}; partitions are 0 to {}", unit, stage.dump(),
@@ -559,7 +564,9 @@ ParallelOptions parallel_options(const SmpParameters& p) {
   options.offload_activations = p.offload_activations;
   options.activation_loading_horizon = p.activation_loading_horizon;
   options.skip_tracing = !p.partition.measured;
-  options.partition = [p](std::span<const UnitCost> units) { return choose_partition(p, units); };
+  options.partition = [p](std::span<const UnitCost> units, double bytes_per_parameter) {
+    return choose_partition(p, units, bytes_per_parameter);
+  };
   return options;
 }
 

@@ -96,8 +96,9 @@ ParallelOptions parallel_options(const SmpParameters& parameters);
 
 // The cut that the parameters ask for: ParallelOptions::partition. `units` are equal on every rank.
 // Reads partition.file where it is to be loaded. What cannot be is refused with the unit or stage
-// at fault.
-Partition choose_partition(const SmpParameters& parameters, std::span<const UnitCost> units);
+// at fault. `bytes_per_parameter`: as in PartitionOptions.
+Partition choose_partition(const SmpParameters& parameters, std::span<const UnitCost> units,
+                           double bytes_per_parameter = 16);
 // Writes a partition where partition.file says, for load_partition; for one rank of the job.
 void write_partition(const std::string& path, const Partition& partition,
                      std::span<const UnitCost> units);

@@ -74,7 +74,8 @@ std::string counts_from_file(const std::string& path, std::span<const UnitCost> 
 
 }  // namespace
 
-Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> units) {
+Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> units,
+                           double bytes_per_parameter) {
   const PartitionChoice& choice = p.partition;
   ScheduleOptions schedule;
   schedule.kind = p.schedule;
@@ -84,6 +85,7 @@ Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> uni
   schedule.active_microbatches = p.active_microbatches;
   const PartitionOptions options{.stages = p.pipeline * p.chunks,
                                  .memory_weight = choice.memory_weight,
+                                 .bytes_per_parameter = bytes_per_parameter,
                                  .microbatches_kept = microbatches_kept(make_schedule(schedule))};
   if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
   if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);

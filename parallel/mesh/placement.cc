@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 
 #include "shoal/runtime/base/error.h"
 
@@ -89,16 +90,17 @@ MeshShape mesh_shape(int ranks, int pp, int tp) {
   SHOAL_CHECK(ranks > 0 && pp > 0 && tp > 0,
               "a mesh of {} ranks, pipeline_parallel_degree {}, tensor_parallel_degree {}", ranks,
               pp, tp);
-  if (ranks % (pp * tp) != 0)
+  const std::int64_t replica = std::int64_t{pp} * tp;  // more than an int holds
+  if (ranks % replica != 0)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} ranks do not divide into replicas of pipeline_parallel_degree {} x "
                             "tensor_parallel_degree {} = {} ranks",
-                            ranks, pp, tp, pp * tp),
-                ranks < pp * tp
-                    ? fmt::format("start {} ranks, or lower the degrees", pp * tp)
+                            ranks, pp, tp, replica),
+                ranks < replica
+                    ? fmt::format("start {} ranks, or lower the degrees", replica)
                     : fmt::format("start {} or {} ranks, or change the degrees",
-                                  ranks / (pp * tp) * pp * tp, (ranks / (pp * tp) + 1) * pp * tp));
-  return {ranks / (pp * tp), pp, tp};
+                                  ranks / replica * replica, (ranks / replica + 1) * replica));
+  return {static_cast<int>(ranks / replica), pp, tp};
 }
 
 std::string placement_table(const MeshShape& shape, const Placement& placement) {

@@ -168,6 +168,24 @@ std::vector<UnitCost> count_units(const nn::Chain& chain) {
   return units;
 }
 
+void agree_on_parameters(std::span<UnitCost> units, collectives::Communicator& group) {
+  if (group.size() == 1) return;
+  std::vector<std::int64_t> counts;
+  for (const UnitCost& unit : units)
+    for (const auto& [number, elements] : unit.parameters) counts.push_back(elements);
+  group.all_reduce(counts.data(), counts.data(), std::ssize(counts), DType::i64, ReduceOp::max)
+      ->wait();
+  auto most = counts.begin();
+  for (UnitCost& unit : units) {
+    double all = 0;
+    for (auto& [number, elements] : unit.parameters) {
+      elements = *most++;
+      all += static_cast<double>(elements);
+    }
+    if (unit.work > 0) unit.work = all;
+  }
+}
+
 std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain,
                                     const Microbatch& microbatch, collectives::Communicator& group,
                                     const MeasureOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "shoal/collectives/communicator.h"
@@ -38,5 +39,10 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
 // Without running anything: parameters, and as work their number (embeddings, which multiply
 // nothing, have none).
 std::vector<UnitCost> count_units(const nn::Chain& chain);
+
+// Of parameters whose parts are not equally many everywhere (vocabularies under tensor parallelism)
+// the largest part of `group` counts on each of its ranks, so that all plan alike. Collective;
+// blocks.
+void agree_on_parameters(std::span<UnitCost> units, collectives::Communicator& group);
 
 }  // namespace shoal::parallel

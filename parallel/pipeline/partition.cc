@@ -212,8 +212,8 @@ Partition partition_units(std::span<const UnitCost> units, const PartitionOption
 Partition partition_by_counts(std::span<const UnitCost> units, std::string_view counts,
                               const PartitionOptions& options) {
   check(units, options);
-  std::vector<UnitRange> cut;
-  int at = 0;
+  std::vector<int> each;
+  std::int64_t all = 0;
   for (std::string_view rest = counts; !rest.empty();) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
@@ -223,16 +223,21 @@ Partition partition_by_counts(std::span<const UnitCost> units, std::string_view 
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("'{}' in the partition '{}' is no number of units", word, counts),
                   "write one number a stage, as in 4,3,2");
-    cut.push_back({at, at + count});
-    at += count;
+    each.push_back(count);
+    all += count;
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  if (at != static_cast<int>(units.size()) || static_cast<int>(cut.size()) != options.stages)
+  if (all != std::ssize(units) || std::ssize(each) != options.stages)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the partition '{}' has {} units on {} stages, the model {} units on "
                             "{} stages",
-                            counts, at, cut.size(), units.size(), options.stages),
+                            counts, all, each.size(), units.size(), options.stages),
                 "every unit belongs to one stage; embeddings and head are units too");
+  std::vector<UnitRange> cut;
+  for (int at = 0; const int count : each) {
+    cut.push_back({at, at + count});
+    at += count;
+  }
   return with_costs(std::move(cut), real_costs(units, options));
 }
 

@@ -115,6 +115,47 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
   }
 }
 
+// A vocabulary that two ranks do not share evenly, of a size at which one more row moves the cut.
+TEST(ParallelModel, TensorParallelRanksAreCutAlike) {
+  nn::Gpt2Config config = tiny({.heads = 2});
+  config.vocab_size = 141;
+  config.n_layer = 4;
+  std::mutex mutex;
+  std::map<int, std::vector<std::string>> plans;  // by tp rank
+  test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto group = collectives::make_communicator(world, store);
+    ProcessMesh mesh(*group, {1, 2, 2}, Placement());
+    Rank rank;
+    nn::Gpt2 gpt2(config);
+    const ParallelModel model(rank.context, gpt2, mesh, options_of({.pp = 2, .tp = 2}));
+    group->barrier()->wait();
+    const std::scoped_lock lock(mutex);
+    plans[mesh.place().tp].push_back(model.describe());
+  });
+  EXPECT_EQ(plans[0], plans[1]);
+}
+
+TEST(ParallelModel, APlanKnowsWhatIsSharded) {
+  const auto bytes_per_parameter = [](Layout layout) {
+    double found = 0;
+    layout.rdp = layout.pp = 2;
+    test::run_thread_ranks(4, [&](const World& world, Store& store) {
+      const auto group = collectives::make_communicator(world, store);
+      ProcessMesh mesh(*group, {2, 2, 1}, Placement());
+      Rank rank;
+      nn::Gpt2 gpt2(tiny());
+      const ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
+      const StageCost& stage = model.partition().costs[0];
+      if (world.rank == 0) found = stage.memory_bytes / static_cast<double>(stage.parameters);
+      group->barrier()->wait();
+    });
+    return found;
+  };
+  EXPECT_EQ(bytes_per_parameter({}), 4 + 4 + 8);
+  EXPECT_EQ(bytes_per_parameter({.sharding = 2}), 4 + 4 / 2 + 8 / 2);
+  EXPECT_EQ(bytes_per_parameter({.sharding = 3, .dtype = DType::bf16}), (2 + 4 + 12) / 2);
+}
+
 TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
   for (int level = 0; level <= 3; ++level) {
     const Layout layout{.rdp = 2, .pp = 2, .sharding = level};

@@ -50,6 +50,16 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
               AllOf(HasSubstr("does not divide the 6 replicas"), HasSubstr("1, 2, 3, 6")));
   EXPECT_THAT(said({.offloading = true}), HasSubstr("set activation_checkpointing too"));
   EXPECT_THAT(said({.ranks = 4, .pipeline = 0}), HasSubstr("degrees are 1 or more"));
+  // Products that no int holds; 65536 x 65536 would be 0.
+  EXPECT_THAT(said({.ranks = 2, .pipeline = 65536, .tensor = 65536, .sharding = 1}),
+              HasSubstr("start at least 4294967296 ranks"));
+  EXPECT_THAT(said({.ranks = 65536,
+                    .pipeline = 65536,
+                    .schedule = ScheduleKind::virtual_interleaved,
+                    .chunks = 65536}),
+              HasSubstr("4294967296 stages"));
+  EXPECT_THAT(said({.microbatches = 1 << 16, .batch = 1 << 16, .accumulated = 1 << 16}),
+              HasSubstr("are 4294967296 of one step; use at most 1000000"));
 }
 
 // The document's table: one request for each thing that can be refused, and what is said of it.
@@ -67,6 +77,7 @@ std::string legality_table() {
       {"`prescaled_batch`, `optimize = memory`",
        {.ranks = 4, .tensor = 4, .length = 510, .prescaled_batch = true}},
       {"microbatches", {.ranks = 2, .pipeline = 2, .microbatches = 3, .batch = 8}},
+      {"microbatches", {.microbatches = 8, .batch = 8, .accumulated = 200000}},
       {"pipelines", {.ranks = 16, .pipeline = 16}},
       {"`zero_bubble_v`", {.ranks = 2, .pipeline = 2, .schedule = zero_bubble_v}},
       {"`simple`, `interleaved`, `1f1b`, `zero_bubble`",

@@ -196,6 +196,9 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
        "auto_partition is true"},
       {R"({"partitions": 3, "manual_partition": [4, 5]})",
        "is of 2 stages ([4, 5]), but there are 3"},
+      {R"({"partitions": 65536, "virtual_pipeline_parallel_degree": 65536,
+           "pipeline": "virtual_interleaved", "manual_partition": [4, 5]})",
+       "but there are 4294967296"},
       {R"({"partitions": 2, "manual_partition": [4, "h.4"]})", "give one kind"},
       {R"({"partitions": 2, "partition_assignment": {"h.0": 2}, "auto_partition": false,
            "default_partition": 0})",
@@ -510,7 +513,7 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
   EXPECT_TRUE(parallel_options(parse(R"({"skip_tracing": true})")).skip_tracing);
   const ParallelOptions by_hand =
       parallel_options(parse(R"({"partitions": 2, "manual_partition": [7, 1]})"));
-  EXPECT_THAT(counts_of(by_hand.partition(units_of(8))), ElementsAre(7, 1));
+  EXPECT_THAT(counts_of(by_hand.partition(units_of(8), 16)), ElementsAre(7, 1));
   const ParallelOptions chunked =
       parallel_options(parse(R"({"partitions": 2, "pipeline": "zero_bubble_v", "fp16": true})"));
   EXPECT_EQ(chunked.schedule, ScheduleKind::zero_bubble_v);

@@ -92,6 +92,7 @@ TEST(MeshShape, LeavesTheRestToDataParallelism) {
   EXPECT_THAT(error_text([] { mesh_shape(6, 2, 2); }),
               AllOf(HasSubstr("6 ranks do not divide"), HasSubstr("start 4 or 8 ranks")));
   EXPECT_THAT(error_text([] { mesh_shape(2, 4, 1); }), HasSubstr("start 4 ranks"));
+  EXPECT_THAT(error_text([] { mesh_shape(2, 65536, 65536); }), HasSubstr("start 4294967296 ranks"));
 }
 
 TEST(PlacementTable, SaysWhereEachRankStands) {
