@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
 #include <fmt/ranges.h>
 
+#include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -238,10 +240,14 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
   const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
                                 : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
                                                                 : automatic;
+  // Under sequence parallelism ranks share the positions of each batch; block_size they do.
+  const auto& smp = a.training.model_parallel;
+  const bool shares = smp && smp->prescaled_batch && !smp->speed;
+  const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? smp->tensor : 1});
   // Blocks have one length, which need not be padded.
   const bool blocks = setup.kind == TaskKind::causal_lm ||
                       (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);
-  const std::int64_t pads = blocks ? 1 : std::min(multiple, setup.block_size);
+  const std::int64_t pads = blocks ? 1 : std::min(even, setup.block_size);
   if (setup.kind == TaskKind::masked_lm)
     return std::make_shared<MaskingCollator>(
         *setup.tokenizer,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "agreement.h"
 #include "commands.h"
 #include "compute.h"
 #include "failures.h"
@@ -134,10 +135,9 @@ void print_help() {
       options.help());
 }
 
-// Fills `arguments`, and `told` with what stands in run_settings.json; the notices are for rank 0
-// to print.
+// Fills `arguments`, and `values` with those of all options; the notices are for rank 0 to print.
 std::vector<std::string> parse(const std::vector<std::string>& words, RunArguments& arguments,
-                               nlohmann::ordered_json& told) {
+                               nlohmann::ordered_json& values) {
   RefusedOptions refused;
   OptionSet options;
   declare(options, arguments, refused);
@@ -146,8 +146,8 @@ std::vector<std::string> parse(const std::vector<std::string>& words, RunArgumen
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
   refused.check(options);
+  values = options.dump();
   note_given(options, arguments.training);
-  told = told_options(options.dump());
   arguments.training = resolve_arguments(arguments.training);
   std::vector<std::string> notices = options.notices();
   if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
@@ -167,7 +167,7 @@ void write_results(const std::string& directory, const char* name,
 struct Rank {
   Task& task;
   const RunArguments& arguments;
-  const nlohmann::ordered_json& told;
+  nlohmann::ordered_json told;  // of the options, what stands in run_settings.json
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;
@@ -323,14 +323,14 @@ int train_and_evaluate(const Rank& rank) {
 struct Prepared {
   std::vector<std::string> notices;  // for rank 0 to print
   RunArguments arguments;
-  nlohmann::ordered_json told;  // of its options
+  nlohmann::ordered_json values;  // of all options
   RunSetup setup;
   ChosenDevice device;
 };
 
 Prepared prepare(const std::vector<std::string>& words, const World& world) {
   Prepared prepared;
-  prepared.notices = parse(words, prepared.arguments, prepared.told);
+  prepared.notices = parse(words, prepared.arguments, prepared.values);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
   if (!prepared.device.device.is_cpu() && world.size > 1)
@@ -363,9 +363,9 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
   // Its parameters and their gradients live in memory of both.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
-    const int status = train_and_evaluate({*task, prepared.arguments, prepared.told, prepared.setup,
-                                           world, *communicator, compute, prepared.device,
-                                           tracer.get(), prepared.notices});
+    const int status = train_and_evaluate({*task, prepared.arguments, told_options(prepared.values),
+                                           prepared.setup, world, *communicator, compute,
+                                           prepared.device, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();
     return status;
@@ -403,6 +403,14 @@ int train(const std::vector<std::string>& words) {
   const double patience = env::get_real(env::kDeadline);
   Prepared prepared;
   if (const int status = everywhere("options", patience, [&] { prepared = prepare(words, world); });
+      status != 0)
+    return status;
+  if (const int status = everywhere("agreement", patience,
+                                    [&] {
+                                      check_agreement(world, *store, prepared.values,
+                                                      prepared.setup.task->describe(),
+                                                      Deadline::in_seconds(patience));
+                                    });
       status != 0)
     return status;
   if (const int status = everywhere(
