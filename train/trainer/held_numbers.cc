@@ -1,7 +1,11 @@
 #include "shoal/train/trainer/held_numbers.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
+
+#include <fmt/ranges.h>
 
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
@@ -54,6 +58,48 @@ void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers
   }
 }
 
+// "a, b, c and 4 more"
+std::string some(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  const std::size_t shown = std::min(names.size(), kShown);
+  const std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  return names.size() == shown ? text : fmt::format("{} and {} more", text, names.size() - shown);
+}
+
+constexpr const char* kOtherModel =
+    "train the model that its config.json describes; for another head, begin with what `shoal "
+    "checkpoint convert` makes of it";
+
+// Of the whole model, as load_weights() does with whole tensors: every rank finds the same,
+// whatever it holds. What the model has no place for is returned.
+std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const nn::Module& model,
+                                    const std::string& directory) {
+  std::set<std::string> known;
+  std::vector<std::string> missing, mismatched, unexpected;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    const std::string& name = parameter->name();
+    known.insert(name);
+    const auto found = checkpoint.tensors().find(name);
+    if (found == checkpoint.tensors().end())
+      missing.push_back(name);
+    else if (found->second.shape != parameter->whole_shape())
+      mismatched.push_back(fmt::format("{} is {}, the model wants {}", name,
+                                       to_string(found->second.shape),
+                                       to_string(parameter->whole_shape())));
+  }
+  if (!missing.empty())
+    throw Error(ErrorCode::not_found, fmt::format("{} lacks {}", directory, some(missing)),
+                kOtherModel);
+  if (!mismatched.empty())
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", directory, some(mismatched)),
+                kOtherModel);
+  for (const auto& [name, tensor] : checkpoint.tensors())
+    if (!known.contains(name) && name.find('/') == name.npos)  // a state has "exp_avg/NAME"
+      unexpected.push_back(name);
+  return unexpected;
+}
+
 [[noreturn]] void refuse_without_optimizer(const std::string& directory, const std::string& what) {
   throw Error(ErrorCode::not_found,
               fmt::format("{} has no {}: it was saved with save_only_model", directory, what),
@@ -65,8 +111,11 @@ void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
                             std::span<const HeldNumbers> into) {
   if (is_in_parts(directory)) {
-    read_parts(ShardedCheckpoint::open(directory), into, kernels.stream());
-    return {};
+    const auto checkpoint = ShardedCheckpoint::open(directory);
+    nn::LoadReport report;
+    report.unexpected = check_fits(checkpoint, task.module(), directory);
+    read_parts(checkpoint, into, kernels.stream());
+    return report;
   }
   std::multimap<std::string, const HeldNumbers*> by_name;
   for (const HeldNumbers& part : into) by_name.emplace(part.held.name, &part);

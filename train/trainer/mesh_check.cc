@@ -18,6 +18,10 @@ void check_mesh(const TrainingArguments& arguments, const nn::Chain& chain, int 
   parallel::choose_partition(smp, parallel::count_units(chain));
   const std::filesystem::path file = smp.partition.file;
   std::error_code unknown;
+  if (!smp.partition.load && std::filesystem::is_directory(file, unknown))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("partition_file is {}, which is a directory", file.string()),
+                "name a file in it, or leave partition_file out: nothing needs the file");
   if (!smp.partition.load && file.has_parent_path() &&
       !std::filesystem::is_directory(file.parent_path(), unknown))
     throw Error(ErrorCode::not_found,

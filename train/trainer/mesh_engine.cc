@@ -226,6 +226,8 @@ std::vector<std::string> MeshEngine::describe_layout() const {
                                 batches_at_a_time() * smp_.microbatches, smp_.microbatches,
                                 batches_at_a_time()));
   std::vector<std::string> notices = smp_.notices;
+  if (parts_.arguments.step_capture == StepCaptureMode::on)
+    notices.emplace_back("step_capture has no effect on a mesh: steps run call by call");
   for (std::string& idle :
        parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
     notices.push_back(std::move(idle));

@@ -175,6 +175,12 @@ std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   if (const auto problem = problem_of(asked))
     refuse({ErrorCode::corrupt_data, fmt::format("cannot resume from {}: {}", asked, *problem),
             "--resume_from_checkpoint true takes the newest that is whole"});
+  std::error_code unknown;
+  if (!std::filesystem::exists(asked + "/" + kStateFile, unknown))
+    refuse({ErrorCode::not_found,
+            fmt::format("cannot resume from {}: it has a model, and of a run nothing (no {})",
+                        asked, kStateFile),
+            "start a new run with --model_name_or_path " + asked});
   agree_on_step(read_trainer_state(asked).global_step);
   return asked;
 }
@@ -290,9 +296,9 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   state = std::move(saved);
   if (args.ignore_data_skip) state.data_position = 0;
   SHOAL_CHECK(state.data_position % share.count == 0,
-              "the checkpoint stands at sample {}, which {} ranks do not divide; resume on another "
+              "the checkpoint stands at sample {}, which {} {}s do not divide; resume on another "
               "number of ranks, or with --ignore_data_skip",
-              state.data_position, share.count);
+              state.data_position, share.count, share.device);
   nn::LossScaler& scaler = engine->scaler();
   if (scaler.dynamic() && state.loss_scale_dynamic)
     scaler.restore({state.loss_scale, state.loss_scale_good_steps, state.loss_scale_shift_left,

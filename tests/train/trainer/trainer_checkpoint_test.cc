@@ -73,6 +73,9 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   RunOptions wider;
   wider.config.n_embd = 48;
   EXPECT_THAT(error_of(arguments, wider), HasSubstr("wte"));
+  CheckpointTransaction(output / "model-only", 2).commit();
+  arguments.resume_from_checkpoint = output / "model-only";
+  EXPECT_THAT(error_of(arguments), HasSubstr("a new run with --model_name_or_path"));
   // Nothing of all that has touched what was there.
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-4", true), std::nullopt);
   arguments.resume_from_checkpoint = "false";

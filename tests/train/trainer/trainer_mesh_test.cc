@@ -349,6 +349,10 @@ TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
   refused({{"pipeline_parallel_degre", 2}}, 2, "pipeline_parallel_degree");
   refused({{"ddp", true}, {"ddp_dist_backend", "nccl"}}, 2, "communicator is native");
   refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {3, 2}}}, 2, "the model 4 units");
+  refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {2147483647, 5}}}, 2,
+          "has 2147483652 units");
+  refused({{"pipeline_parallel_degree", 2}, {"partition_file", output.path()}}, 2,
+          "which is a directory; name a file in it");
 }
 
 // Every layout continues what every other one saved, as if the run had never stopped.
@@ -411,6 +415,33 @@ TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
   const auto rest = run_on(layout, arguments, {});
   EXPECT_EQ(rest.main.losses,
             std::vector<double>(whole.main.losses.begin() + 9, whole.main.losses.end()));
+}
+
+// Every rank finds the same, whatever it would have held; whole tensors or parts.
+TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
+  const TemporaryDirectory output;
+  const Layout saves{.pp = 2, .tp = 2, .microbatches = 2};
+  auto arguments = arguments_for(output.path(), 2);
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run_on(saves, arguments, {});
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  const Layout reads{.pp = 2, .microbatches = 2};
+  reads.apply(arguments);
+  RunOptions options{.ranks = 2};
+  options.config = config();
+  options.config.n_layer += 1;
+  EXPECT_THAT(errors_of(arguments, options),
+              ::testing::Each(AllOf(HasSubstr("lacks transformer.h."), HasSubstr("and 4 more"))));
+  options.config = config();
+  options.config.n_embd *= 2;
+  EXPECT_THAT(errors_of(arguments, options),
+              ::testing::Each(HasSubstr("ln_1.weight is [24], the model wants [48]")));
+  // Of a smaller model: what is left over is named.
+  options.config = config();
+  options.config.n_layer -= 1;
+  arguments.max_steps = 3;
+  EXPECT_THAT(run(arguments, options).main.messages, HasSubstr("not used: transformer.h."));
 }
 
 // Whichever rank reads it: a changed byte and a short file.
