@@ -1,10 +1,12 @@
 // GPT-2 on a mesh of ranks: data x pipeline x tensor parallelism, training state sharded over the
 // replicas, and checkpoints in parts.
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -26,8 +28,8 @@ using namespace shoal;
 constexpr std::int64_t kGlobalBatch = 16, kLength = 32, kVocabulary = 64;
 
 struct Options {
-  std::int64_t pipeline = 1, tensor = 1, microbatches = 4, steps = 20;
-  std::int64_t sharding = 0, sharded_degree = 0;
+  int pipeline = 1, tensor = 1, microbatches = 4, steps = 20;
+  int sharding = 0, sharded_degree = 0;
   std::string schedule = "1f1b", save, resume;
 };
 
@@ -63,17 +65,24 @@ nn::Gpt2Config model_config() {
 parallel::LayoutRequest layout_of(const Options& o, int ranks) {
   parallel::LayoutRequest request;
   request.ranks = ranks;
-  request.pipeline = static_cast<int>(o.pipeline);
-  request.tensor = static_cast<int>(o.tensor);
+  request.pipeline = o.pipeline;
+  request.tensor = o.tensor;
   request.schedule = parallel::parse_schedule_kind(o.schedule);
   const bool two = request.schedule == parallel::ScheduleKind::virtual_interleaved ||
                    request.schedule == parallel::ScheduleKind::zero_bubble_v;
   request.chunks = two ? 2 : 1;
-  request.microbatches = static_cast<int>(o.microbatches);
-  request.batch = kGlobalBatch * o.pipeline / ranks;
+  request.microbatches = o.microbatches;
+  // Stages of a pipeline read the same samples, all other ranks their own.
+  const int readers = ranks / o.pipeline;
+  if (ranks % o.pipeline == 0 && kGlobalBatch % readers != 0)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a global batch of {} does not divide over {} ranks ({} / {} stages)",
+                            kGlobalBatch, readers, ranks, o.pipeline),
+                "numbers that do: 1, 2, 4, 8, 16");
+  request.batch = kGlobalBatch / std::max(readers, 1);
   request.length = kLength;
-  request.sharding = static_cast<int>(o.sharding);
-  request.sharded_degree = static_cast<int>(o.sharded_degree);
+  request.sharding = o.sharding;
+  request.sharded_degree = o.sharded_degree;
   return request;
 }
 
@@ -95,12 +104,15 @@ HeldTensor held_tensor(const parallel::HeldRun& run) {
 }
 
 // The step of the newest checkpoint in `directory` that is whole; every rank reads what it needs.
-std::int64_t resume(const std::string& directory, parallel::DistributedOptimizer& optimizer) {
+std::int64_t resume(const std::string& directory, int rank,
+                    parallel::DistributedOptimizer& optimizer) {
   const auto newest =
-      newest_checkpoint(directory, [](const std::string& path, const std::string& why) {
-        std::fprintf(stderr, "%s is passed over: %s\n", path.c_str(), why.c_str());
+      newest_checkpoint(directory, [&](const std::string& path, const std::string& why) {
+        if (rank == 0) std::fprintf(stderr, "%s is passed over: %s\n", path.c_str(), why.c_str());
       });
-  if (!newest) throw_error(ErrorCode::not_found, "{} has no complete checkpoint", directory);
+  if (!newest)
+    throw Error(ErrorCode::not_found, fmt::format("{} has no complete checkpoint", directory),
+                "give the directory that --save was given");
   const ShardedCheckpoint checkpoint = ShardedCheckpoint::open(newest->path);
   for (const parallel::HeldRun& run : optimizer.held())
     checkpoint.read(held_tensor(run), run.tensor.view());
@@ -142,13 +154,11 @@ std::vector<parallel::Microbatch> batches(const parallel::ParallelModel& model, 
   return microbatches;
 }
 
-int train(const Options& o) {
-  const World world = discover_world();
-  const auto store = make_store(world, Deadline::in_seconds(60));
-  const auto communicator = collectives::make_communicator(world, *store);
+void train(const Options& o, const World& world, Store& store) {
+  const auto communicator = collectives::make_communicator(world, store);
   const auto host = make_host_memory();
   PoolMemory memory(*host);
-  const int threads = threads_of_rank(world, *store, Deadline::in_seconds(60));
+  const int threads = threads_of_rank(world, store, Deadline::in_seconds(60));
   const auto kernels = kernels::make_cpu_kernels({.threads = threads, .memory = &memory});
   nn::Gpt2 gpt2(model_config());  // takes no memory yet: no rank ever holds all of it
   nn::DirectDispatcher dispatcher;
@@ -163,56 +173,83 @@ int train(const Options& o) {
                              parallel::mesh_shape(world.size, request.pipeline, request.tensor),
                              parallel::Placement("cluster"));
   parallel::ParallelModel model(context, gpt2, mesh, options_of(request));
-  if (world.rank == 0) std::printf("%s", model.describe().c_str());
+  if (world.rank == 0)
+    std::printf("%s%s", parallel::placement_table(mesh.shape(), mesh.placement()).c_str(),
+                model.describe().c_str());
   parallel::DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
     return nn::make_adamw(*kernels, memory, std::move(segments), {});
   });
 
-  const std::int64_t first = o.resume.empty() ? 0 : resume(o.resume, optimizer);
-  const std::int64_t last = first + o.steps;
-  state.step = static_cast<std::uint32_t>(first);
-  for (std::int64_t step = first; step < last; ++step) {
-    const parallel::StageLoss loss = model.train(batches(model, step, memory));  // on every rank
-    const nn::StepOutcome outcome =
-        optimizer.step(state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
-    if (world.rank == 0 && (step % 5 == 0 || step + 1 == last))
-      std::printf("step %3ld  loss %.5f  gradient norm %.4f\n", static_cast<long>(step),
-                  loss.sum / static_cast<double>(loss.targets), outcome.gradient_norm);
-  }
-  if (!o.save.empty()) save(o.save, last, optimizer, *communicator);
-  communicator->barrier()->wait();
-  return 0;
+  // Where a rank fails, the others, which may wait for it, hear why.
+  mesh.guarded([&] {
+    const std::int64_t first = o.resume.empty() ? 0 : resume(o.resume, world.rank, optimizer);
+    const std::int64_t last = first + o.steps;
+    state.step = static_cast<std::uint32_t>(first);
+    for (std::int64_t step = first; step < last; ++step) {
+      const parallel::StageLoss loss = model.train(batches(model, step, memory));  // on every rank
+      const nn::StepOutcome outcome =
+          optimizer.step(state, {.learning_rate = 3e-3, .max_gradient_norm = 1.0});
+      if (world.rank == 0 && (step % 5 == 0 || step + 1 == last))
+        std::printf("step %3ld  loss %.5f  gradient norm %.4f\n", static_cast<long>(step),
+                    loss.sum / static_cast<double>(loss.targets), outcome.gradient_norm);
+    }
+    if (!o.save.empty()) save(o.save, last, optimizer, *communicator);
+    communicator->barrier()->wait();
+  });
 }
 
-int main(int argc, char** argv) try {
-  restart_with_short_spins(argv);
+// A whole number from `least` on; throws with what was written.
+int number(const std::string& option, const std::string& text, int least) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}", option, text),
+                fmt::format("give a whole number from {} on", least));
+  return value;
+}
+
+Options parse(int argc, char** argv) {
   Options o;
-  const std::map<std::string, std::int64_t*> numbers{{"--pipeline", &o.pipeline},
-                                                     {"--tensor", &o.tensor},
-                                                     {"--microbatches", &o.microbatches},
-                                                     {"--sharding", &o.sharding},
-                                                     {"--sharded-degree", &o.sharded_degree},
-                                                     {"--steps", &o.steps}};
+  const std::map<std::string, std::pair<int*, int>> numbers{
+      // and the least they may be
+      {"--pipeline", {&o.pipeline, 1}},
+      {"--tensor", {&o.tensor, 1}},
+      {"--microbatches", {&o.microbatches, 1}},
+      {"--sharding", {&o.sharding, 0}},
+      {"--sharded-degree", {&o.sharded_degree, 0}},
+      {"--steps", {&o.steps, 0}}};
   const std::map<std::string, std::string*> words{
       {"--schedule", &o.schedule}, {"--save", &o.save}, {"--resume", &o.resume}};
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
-    char* end = nullptr;
     if (i + 1 < argc && numbers.contains(option))
-      *numbers.at(option) = std::strtol(argv[i + 1], &end, 10);
+      *numbers.at(option).first = number(option, argv[i + 1], numbers.at(option).second);
     else if (i + 1 < argc && words.contains(option))
       *words.at(option) = argv[i + 1];
     else
-      end = argv[i];
-    if (end != nullptr && *end != '\0') {
-      std::fprintf(stderr,
-                   "usage: train_parallel [--pipeline N] [--tensor N] [--microbatches N] "
-                   "[--schedule NAME] [--sharding LEVEL] [--sharded-degree N] [--steps N] "
-                   "[--save DIRECTORY] [--resume DIRECTORY]\n");
-      return 2;
-    }
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is no option, or has no value", option),
+                  "train_parallel [--pipeline N] [--tensor N] [--microbatches N] "
+                  "[--schedule NAME] [--sharding LEVEL] [--sharded-degree N] [--steps N] "
+                  "[--save DIRECTORY] [--resume DIRECTORY]");
   }
-  return train(o);
+  return o;
+}
+
+int main(int argc, char** argv) try {
+  restart_with_short_spins(argv);
+  const World world = discover_world();
+  const auto store = make_store(world, Deadline::in_seconds(60));
+  try {
+    train(parse(argc, argv), world, *store);
+    return 0;
+  } catch (const Error& error) {
+    // All ranks fail alike, or hear why one did: rank 0 says so, before anybody's end makes mpirun
+    // end the others.
+    if (world.rank == 0) std::fprintf(stderr, "train_parallel: %s\n", error.what());
+    barrier(*store, "failed", world.size, Deadline::in_seconds(5));
+    return 1;
+  }
 } catch (const Error& error) {
   std::fprintf(stderr, "train_parallel: %s\n", error.what());
   return 1;
