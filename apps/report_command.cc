@@ -1,5 +1,5 @@
-// shoal report RUN: what a run came to, from its metrics.jsonl and results.
-#include <fstream>
+// shoal report RUN...: what runs came to, from their metrics.jsonl and results, and a page of it.
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -8,78 +8,119 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
-#include "shoal/train/trainer/log_format.h"
+#include "shoal/train/report/measures.h"
+#include "shoal/train/report/page.h"
+#include "shoal/train/report/run_log.h"
 
 namespace shoal::app {
 namespace {
 
-struct Summary {
-  std::optional<double> first_eval, last_eval, first_loss, last_loss, tokens_per_second;
-  std::int64_t steps = 0, tokens = 0;
+struct ReportWords {
+  std::vector<std::string> runs;
+  std::string output;  // empty: report.html in the run, of several here
+  bool json = false;
 };
 
-Summary summarise(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
-    throw_error(ErrorCode::not_found, "{} is not there: that is no run of shoal train", path);
-  Summary summary;
-  std::string line;
-  while (std::getline(file, line)) {
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_object()) continue;  // cut off by a crash
-    const auto number = [&](const char* name) -> std::optional<double> {
-      const auto it = record.find(name);
-      return it != record.end() && it->is_number() ? std::optional(it->get<double>())
-                                                   : std::nullopt;
-    };
-    summary.steps = record.value("step", summary.steps);
-    summary.tokens = record.value("tokens_seen", summary.tokens);
-    if (const auto loss = number("loss")) {
-      if (!summary.first_loss) summary.first_loss = loss;
-      summary.last_loss = loss;
-    }
-    if (const auto loss = number("eval_loss")) {
-      if (!summary.first_eval) summary.first_eval = loss;
-      summary.last_eval = loss;
-    }
-    if (const auto rate = number("tokens_per_second")) summary.tokens_per_second = rate;
-  }
-  return summary;
+void print_run(const report::RunLog& run, bool several) {
+  const auto numbers = report::numbers_of(run);
+  const auto text = [&](const char* key) -> std::optional<std::string> {
+    const report::Number* number = report::find(numbers, key);
+    if (number == nullptr) return std::nullopt;
+    return report::format_number(number->value, number->unit);
+  };
+  const auto line = [](const char* name, const std::string& value) {
+    fmt::print("{:<16} {}\n", name, value);
+  };
+  const auto pair = [&](const char* name, const char* first, const char* last) {
+    if (const auto from = text(first), to = text(last); from && to)
+      line(name, fmt::format("{} at first, {} at last", *from, *to));
+  };
+  if (several) fmt::print("\n{}\n", run.directory);
+  line("steps", text("steps").value_or("0"));
+  pair("training loss", "loss_first", "loss");
+  pair("validation loss", "eval_loss_first", "eval_loss");
+  if (const auto unigram = text("unigram_eval_loss"))
+    line("unigram loss", *unigram + " (a model that only knows how often each token occurs)");
+  for (const report::Number& number : numbers)
+    if (number.key.starts_with("eval_") && !number.key.starts_with("eval_loss"))
+      line(number.key.c_str(), report::format_number(number.value, number.unit));
+  if (const auto rate = text("tokens_per_second"))
+    line("tokens/s", fmt::format("{} ({} tokens seen)", *rate, text("tokens_seen").value_or("no")));
+  if (const auto rate = text("samples_per_second")) line("samples/s", *rate);
+  if (const auto seconds = text("step_seconds")) line("step time", *seconds);
+  if (const auto bytes = text("memory_peak_bytes")) line("peak memory", *bytes);
+  if (const auto newest = newest_checkpoint(run.directory, nullptr))
+    line("last checkpoint", newest->path);
 }
 
-int report(const std::string& directory) {
-  const Summary summary = summarise(directory + "/metrics.jsonl");
-  fmt::print("steps            {}\n", format_count(summary.steps));
-  const auto pair = [](const char* name, std::optional<double> first, std::optional<double> last) {
-    if (first && last) fmt::print("{:<16} {:.4f} at first, {:.4f} at last\n", name, *first, *last);
-  };
-  pair("training loss", summary.first_loss, summary.last_loss);
-  pair("validation loss", summary.first_eval, summary.last_eval);
-  std::ifstream results(directory + "/all_results.json");
-  if (results) {
-    const nlohmann::json all = read_json_file(directory + "/all_results.json");
-    if (const auto it = all.find("unigram_eval_loss"); it != all.end() && it->is_number())
-      fmt::print("{:<16} {:.4f} (a model that only knows how often each token occurs)\n",
-                 "unigram loss", it->get<double>());
+nlohmann::ordered_json json_of(const report::RunLog& run) {
+  nlohmann::ordered_json record;
+  record["run"] = run.directory;
+  record["finished"] = run.finished;
+  for (const char* fact : {"ranks", "global_batch_size", "total_steps"})
+    if (const auto value = run.setting(fact); value != 0) record[fact] = value;
+  for (const report::Number& number : report::numbers_of(run)) record[number.key] = number.value;
+  if (const auto newest = newest_checkpoint(run.directory, nullptr))
+    record["last_checkpoint"] = newest->path;
+  return record;
+}
+
+void write_page(const std::vector<report::RunLog>& runs, const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  std::error_code unknown;
+  if (!parent.empty() && !std::filesystem::is_directory(parent, unknown))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("the page is to be {}, and there is no directory {}", path, parent.string()),
+        "make the directory, or choose another --output");
+  if (std::filesystem::is_directory(path, unknown))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the page is to be {}, which is a directory", path),
+                "give --output the name of a file");
+  try {
+    write_file_atomically(path, report::page(runs, "shoal " SHOAL_VERSION));
+  } catch (const Error& problem) {
+    throw Error(problem.code(), problem.message(), "choose another --output");
   }
-  if (summary.tokens_per_second)
-    fmt::print("{:<16} {} ({} tokens seen)\n", "tokens/s",
-               format_count(static_cast<std::int64_t>(*summary.tokens_per_second)),
-               format_count(summary.tokens));
-  if (const auto newest = newest_checkpoint(directory, nullptr))
-    fmt::print("{:<16} {}\n", "last checkpoint", newest->path);
+}
+
+int report_runs(const ReportWords& words) {
+  const std::vector<report::RunLog> runs = report::read_runs(words.runs);
+  std::string path = words.output;
+  if (path.empty() && !words.json)
+    path = runs.size() > 1 ? "report.html"
+                           : (std::filesystem::path(runs[0].directory) / "report.html").string();
+  if (words.json) {
+    auto all = nlohmann::ordered_json::array();
+    for (const report::RunLog& run : runs) all.push_back(json_of(run));
+    fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    for (const report::RunLog& run : runs) print_run(run, runs.size() > 1);
+  }
+  if (path.empty()) return 0;
+  write_page(runs, path);
+  if (!words.json) fmt::print("{}{:<16} {}\n", runs.size() > 1 ? "\n" : "", "page", path);
   return 0;
 }
 
 }  // namespace
 
 void add_report(CLI::App& app, Action& action) {
-  auto* command = app.add_subcommand("report", "What a run came to: losses, tokens/s, checkpoint");
-  auto directory = std::make_shared<std::string>();
-  command->add_option("run", *directory, "its output_dir")->required();
-  command->callback([&action, directory] { action = [directory] { return report(*directory); }; });
+  auto* command = app.add_subcommand(
+      "report", "What runs came to: losses, speed, memory, and a page of plots (report.html)");
+  auto words = std::make_shared<ReportWords>();
+  command
+      ->add_option("run", words->runs,
+                   "output_dir of a run; of several the page compares them, and shows the scaling "
+                   "of runs on different numbers of ranks")
+      ->required();
+  command->add_option("--output", words->output,
+                      "the page; else report.html in the run's directory, of several runs here");
+  command->add_flag("--json", words->json,
+                    "print the numbers as JSON; a page is then written only with --output");
+  command->callback([&action, words] { action = [words] { return report_runs(*words); }; });
 }
 
 }  // namespace shoal::app

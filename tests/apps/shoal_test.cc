@@ -40,7 +40,24 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Contains("max_steps"));
   EXPECT_THAT(settings.at("given").get<std::vector<std::string>>(), Not(Contains("seed")));
   EXPECT_FALSE(settings.at("options").contains("later"));  // known, but refused
-  EXPECT_THAT(shoal({"report", out()}).out, HasSubstr("validation loss"));
+  const auto reported = shoal({"report", out()});
+  EXPECT_THAT(reported.out, AllOf(HasSubstr("validation loss"), HasSubstr("step time"),
+                                  HasSubstr("page             " + out() + "/report.html")));
+  std::ostringstream page;
+  page << std::ifstream(out() + "/report.html").rdbuf();
+  for (const char* part : {"<h3>Loss</h3>", "<h3>Where a step&#39;s time goes</h3>",
+                           "<h3>Memory of rank 0</h3>", "<h3>Perplexity</h3>", "max_steps"})
+    EXPECT_THAT(page.str(), HasSubstr(part));
+  EXPECT_THAT(page.str(), Not(HasSubstr("class=\"missing\"")));
+  const auto numbers = nlohmann::json::parse(shoal({"report", out(), "--json"}).out).at(0);
+  EXPECT_EQ(numbers.at("steps"), 6);
+  EXPECT_EQ(numbers.at("ranks"), 1);
+  EXPECT_TRUE(numbers.at("finished").get<bool>());
+  EXPECT_GT(numbers.at("tokens_per_second").get<double>(), 0);
+  EXPECT_THAT(shoal({"report", out(), out()}).err, HasSubstr("given twice"));
+  EXPECT_THAT(shoal({"report", mine_ / "nothing"}).err, HasSubstr("nothing is not there; give"));
+  EXPECT_THAT(shoal({"report", out(), "--output", mine_ / "no/page.html"}).err,
+              HasSubstr("make the directory"));
   const auto words =
       std::vector<std::string>{"generate", "--model",      out(),
                                "--prompt", "the shoal",    "--max-new-tokens",

@@ -1,0 +1,162 @@
+#include "shoal/train/report/run_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_evaluation(const nlohmann::json& record) {
+  return std::ranges::any_of(record.items(),
+                             [](const auto& item) { return item.key().starts_with("eval_"); });
+}
+
+// A record of a step that was there before: the run went on from an earlier checkpoint.
+void take_record(RunLog& run, const nlohmann::json& record) {
+  ++run.records;
+  const bool training = record.contains("loss");
+  if (!training && !is_evaluation(record)) {
+    run.finished = record.contains("train_runtime");
+    return;
+  }
+  if (training) run.finished = false;
+  Records& table = training ? run.training : run.evaluations;
+  const auto step = record.find("step");
+  if (step != record.end() && step->is_number() && training) {
+    const auto number = step->get<double>();
+    const std::int64_t again = run.training.drop_from(number);
+    if (again > 0) {
+      ++run.continued;
+      run.replaced += again + run.evaluations.drop_from(number);
+    }
+  } else if (step != record.end() && step->is_number()) {
+    table.drop_from(step->get<double>());  // the last one is made again when training has ended
+  }
+  table.add(record);
+  const auto peaks = record.find("memory_peak_by_tag");
+  if (peaks != record.end() && peaks->is_object())
+    for (const auto& [tag, bytes] : peaks->items())
+      if (bytes.is_number()) {
+        double& most = run.memory_peak_by_tag[tag];
+        most = std::max(most, bytes.get<double>());
+      }
+}
+
+// {} where there is none or it cannot be read: a report does without.
+nlohmann::json object_in(const std::string& path) {
+  std::error_code unknown;
+  if (!fs::exists(path, unknown)) return nlohmann::json::object();
+  try {
+    nlohmann::json value = read_json_file(path);
+    return value.is_object() ? value : nlohmann::json::object();
+  } catch (const Error&) {
+    return nlohmann::json::object();
+  }
+}
+
+std::string text_of(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace
+
+std::int64_t RunLog::setting(std::string_view wanted) const {
+  const auto found = settings.find(wanted);
+  return found != settings.end() && found->is_number() ? found->get<std::int64_t>() : 0;
+}
+
+std::string RunLog::text_setting(std::string_view wanted) const {
+  const auto found = settings.find(wanted);
+  return found != settings.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::string RunLog::option(std::string_view wanted) const {
+  const auto options = settings.find("options");
+  if (options == settings.end() || !options->is_object()) return {};
+  for (const auto& [section, values] : options->items())
+    if (values.is_object())
+      if (const auto found = values.find(wanted); found != values.end()) return text_of(*found);
+  return {};
+}
+
+RunLog parse_run(std::string_view metrics) {
+  RunLog run;
+  std::int64_t number = 0;
+  for (std::size_t at = 0; at < metrics.size();) {
+    const std::size_t newline = metrics.find('\n', at);
+    const bool whole = newline != std::string_view::npos;
+    std::string_view line = metrics.substr(at, whole ? newline - at : std::string_view::npos);
+    at = whole ? newline + 1 : metrics.size();
+    ++number;
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object())
+      take_record(run, record);
+    else if (whole)
+      run.unreadable.push_back(number);
+    else
+      run.cut_off = true;
+  }
+  return run;
+}
+
+RunLog read_run(const std::string& directory) {
+  std::error_code unknown;
+  const char* const remedy = "give a run's output_dir, where shoal train wrote metrics.jsonl";
+  if (!fs::exists(directory, unknown))
+    throw Error(ErrorCode::not_found, fmt::format("{} is not there", directory), remedy);
+  if (!fs::is_directory(directory, unknown))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is no directory", directory), remedy);
+  const std::string metrics = directory + "/metrics.jsonl";
+  if (!fs::is_regular_file(metrics, unknown)) {
+    std::string found;
+    for (const auto& entry : fs::directory_iterator(directory, unknown))
+      if (fs::exists(entry.path() / "metrics.jsonl", unknown)) {
+        found = entry.path().string();
+        break;
+      }
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} holds no metrics.jsonl: that is no run of shoal train", directory),
+                found.empty() ? std::string(remedy) : fmt::format("{} is one", found));
+  }
+  constexpr std::int64_t kMostBytes = std::int64_t{8} << 30;
+  RunLog run = parse_run(read_text_file(metrics, kMostBytes));
+  run.directory = directory;
+  run.settings = object_in(directory + "/" + kSettingsFile);
+  run.results = object_in(directory + "/all_results.json");
+  fs::path path = fs::path(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  if (path == "." || path == "..") path = fs::weakly_canonical(path, unknown);
+  run.name = path.filename().string();
+  return run;
+}
+
+std::vector<RunLog> read_runs(const std::vector<std::string>& directories) {
+  std::vector<RunLog> runs;
+  for (const std::string& directory : directories) runs.push_back(read_run(directory));
+  std::set<std::string> names;
+  for (const RunLog& run : runs) names.insert(run.name);
+  if (names.size() == runs.size()) return runs;
+  names.clear();
+  for (RunLog& run : runs) {
+    const fs::path path = fs::path(run.directory).lexically_normal();
+    run.name = path.has_filename() ? path.string() : path.parent_path().string();
+    if (!names.insert(run.name).second)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is given twice", run.directory),
+                  "give each run once");
+  }
+  return runs;
+}
+
+}  // namespace shoal::report
