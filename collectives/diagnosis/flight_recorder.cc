@@ -167,7 +167,8 @@ std::string FlightRecorder::dump(const std::string& directory) const noexcept {
     std::filesystem::create_directories(directory);
     const std::string path = directory + "/" + file_name(group_, rank_);
     std::ofstream file(path + ".part");
-    file << to_json().dump(1) << '\n';
+    // A failure may quote bytes that are no text, or be cut in the middle of a letter.
+    file << to_json().dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
     file.close();
     if (!file) return {};
     std::filesystem::rename(path + ".part", path);

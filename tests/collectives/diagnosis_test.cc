@@ -292,6 +292,16 @@ TEST(FlightRecorder, DumpsAFileThatComesBack) {
   EXPECT_EQ(recorder.dump("/proc/none/such"), "");
 }
 
+// An Error may quote what a user named, and is cut to fit shared memory.
+TEST(FlightRecorder, DumpsAFailureThatIsNoText) {
+  const testing::TemporaryDirectory directory;
+  FlightRecorder recorder("native/1", 0, {0, 1});
+  recorder.failed("cannot read caf\xc3");
+  const std::string path = recorder.dump(directory.path());
+  ASSERT_NE(path, "");
+  EXPECT_THAT(read_flight_dump(path).failure, HasSubstr("cannot read caf"));
+}
+
 TEST(FlightRecorder, RefusesWhatIsNoDump) {
   const testing::TemporaryDirectory directory;
   const std::string path = directory / "x.json";
