@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/collectives/transport/as_called.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -199,15 +200,18 @@ class LoopbackEndpoint final : public Endpoint {
 
   void take(Envelope envelope) {
     const Signature& own = begun_.at(envelope.tag.operation);
-    if (envelope.signature != own)
+    if (envelope.signature != own) {
+      const std::string called = describe(as_called(own, rank_, envelope.peer));
       throw Error(ErrorCode::mismatch,
                   fmt::format("ranks called different operations: rank {} called {}, rank {} "
                               "called {}",
-                              rank_, describe(own), envelope.peer, describe(envelope.signature)),
+                              rank_, called, envelope.peer,
+                              describe(as_called(envelope.signature, envelope.peer, rank_))),
                   "call the same operations in the same order on every rank")
           .at_rank(rank_)
           .with_peer(envelope.peer)
-          .in_operation(describe(own));
+          .in_operation(called);
+    }
     const Match match{envelope.peer, envelope.tag};
     switch (envelope.kind) {
       case Kind::eager: {

@@ -145,16 +145,6 @@ bool same_user(int socket) {
          credentials.uid == geteuid();
 }
 
-[[noreturn]] void throw_missing(int rank, const std::vector<int>& missing) {
-  throw Error(
-      ErrorCode::timeout,
-      fmt::format("native: rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
-      "see whether they started and why they stopped")
-      .at_rank(rank)
-      .with_peer(missing.front())
-      .in_operation("make_communicator");
-}
-
 sockaddr_un address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -180,43 +170,61 @@ FileDescriptor listen_anywhere(int size, std::string& name) {
   return listener;
 }
 
-std::vector<Card> exchange_cards(const Card& own, int rank, int size, Store& store,
-                                 const std::string& prefix, Deadline deadline) {
+}  // namespace
+
+void PeerLinks::throw_missing(const std::vector<int>& missing) const {
+  std::vector<int> members;
+  for (const int peer : missing) members.push_back(member(peer));
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("native: rank(s) {} did not join the group in time", fmt::join(members, ", ")),
+      "see whether they started and why they stopped")
+      .at_rank(member(rank_))
+      .with_peer(members.front())
+      .in_operation("make_communicator");
+}
+
+std::vector<std::string> PeerLinks::exchange_cards(const std::string& own, Store& store,
+                                                   const std::string& prefix,
+                                                   Deadline deadline) const {
   const auto key = [&](int peer) { return fmt::format("{}/card/{}", prefix, peer); };
-  store.set(key(rank), to_text(own));
-  std::vector<Card> cards;
+  store.set(key(rank_), own);
+  std::vector<std::string> cards;
   std::vector<int> missing;
-  for (int peer = 0; peer < size; ++peer) {
+  for (int peer = 0; peer < size_; ++peer) {
     try {
       // Once the deadline has passed the rest is only looked up, to name all that are missing.
-      cards.push_back(parse_card(store.get(key(peer), deadline)));
+      cards.push_back(store.get(key(peer), deadline));
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::timeout) throw;
       missing.push_back(peer);
     }
   }
-  if (!missing.empty()) throw_missing(rank, missing);
+  if (!missing.empty()) throw_missing(missing);
   return cards;
 }
 
-}  // namespace
-
-PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline)
+PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
+                     std::vector<int> members)
     : rank_(rank),
       size_(size),
+      members_(std::move(members)),
       sockets_(static_cast<std::size_t>(size)),
       states_(static_cast<std::size_t>(size), LinkState::open),
       next_(static_cast<std::size_t>(size)) {
   Card own{host_name(), static_cast<std::int64_t>(std::random_device{}()), {}};
   FileDescriptor listener = listen_anywhere(size, own.socket_name);
-  const std::vector<Card> cards = exchange_cards(own, rank, size, store, prefix, deadline);
+  std::vector<Card> cards;
+  for (const std::string& text : exchange_cards(to_text(own), store, prefix, deadline))
+    cards.push_back(parse_card(text));
   for (int peer = 0; peer < size; ++peer)
     if (cards[static_cast<std::size_t>(peer)].host != own.host)
       throw Error(ErrorCode::unavailable,
                   fmt::format("rank {} is on '{}' and rank {} on '{}': they cannot share memory",
-                              rank, own.host, peer, cards[static_cast<std::size_t>(peer)].host),
+                              member(rank), own.host, member(peer),
+                              cards[static_cast<std::size_t>(peer)].host),
                   "let SHOAL_HOST_NAME be one name on each machine, or unset it")
-          .at_rank(rank);
+          .at_rank(member(rank));
 
   for (int peer = 0; peer < rank; ++peer) {  // the higher rank connects
     const Card& card = cards[static_cast<std::size_t>(peer)];
@@ -227,9 +235,9 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
         !send_message(fd.get(), hello, deadline))
       throw Error(ErrorCode::peer_lost,
-                  fmt::format("native: rank {} left while the group formed", peer))
-          .at_rank(rank)
-          .with_peer(peer)
+                  fmt::format("native: rank {} left while the group formed", member(peer)))
+          .at_rank(member(rank))
+          .with_peer(member(peer))
           .in_operation("make_communicator");
     sockets_[static_cast<std::size_t>(peer)] = std::move(fd);
   }
@@ -248,7 +256,7 @@ PeerLinks::PeerLinks(int rank, int size, Store& store, const std::string& prefix
       std::vector<int> missing;
       for (int peer = rank + 1; peer < size; ++peer)
         if (!sockets_[static_cast<std::size_t>(peer)]) missing.push_back(peer);
-      throw_missing(rank, missing);
+      throw_missing(missing);
     }
   }
 }
@@ -328,10 +336,10 @@ void PeerLinks::drain_peer(int peer, const OnSegment& on_segment) {
           throw Error(ErrorCode::io,
                       fmt::format("native: memory that rank {} shares did not arrive: this process "
                                   "has no file descriptor left",
-                                  peer),
+                                  member(peer)),
                       "raise `ulimit -n`")
-              .at_rank(rank_)
-              .with_peer(peer);
+              .at_rank(member(rank_))
+              .with_peer(member(peer));
         on_segment(peer, message.number, message.bytes, std::move(fd));
     }
   }

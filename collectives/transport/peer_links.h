@@ -32,8 +32,10 @@ class PeerLinks {
       std::function<void(int peer, std::int64_t number, std::size_t bytes, FileDescriptor fd)>;
 
   // Collective. `prefix` must be new in `store` for each group. Throws timeout naming the ranks
-  // that did not come, unavailable when ranks run on several hosts.
-  PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline);
+  // that did not come, unavailable when ranks run on several hosts. `members`: the ranks of the
+  // job, which Errors name; empty: the group is the job.
+  PeerLinks(int rank, int size, Store& store, const std::string& prefix, Deadline deadline,
+            std::vector<int> members = {});
   ~PeerLinks();  // says goodbye
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
@@ -57,7 +59,15 @@ class PeerLinks {
   void drain_peer(int peer, const OnSegment& on_segment);
   void send_announcements();
 
+  int member(int peer) const {
+    return members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
+  }
+  [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
+  std::vector<std::string> exchange_cards(const std::string& own, Store& store,
+                                          const std::string& prefix, Deadline deadline) const;
+
   int rank_, size_;
+  const std::vector<int> members_;
   std::vector<FileDescriptor> sockets_;  // by rank; none for ourselves
   std::vector<LinkState> states_;
   std::deque<Announcement> announcements_;  // that somebody has not got

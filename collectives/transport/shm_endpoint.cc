@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "shoal/collectives/transport/as_called.h"
 #include "shoal/collectives/transport/doorbell.h"
 #include "shoal/runtime/base/error.h"
 
@@ -348,28 +349,26 @@ void PacketEndpoint::arrive_message(int peer, const Packet& packet, const std::b
 
 void PacketEndpoint::check_signature(int peer, const Packet& packet, const Signature& own) const {
   if (packet.signature == own) return;
-  Signature here = own;
-  if (here.operation == Operation::send) {  // what is a send there is a recv here
-    here.operation = Operation::recv;
-    here.root = peer;
-  }
+  const int here = host_->member(rank()), there = host_->member(peer);
+  const std::string called = describe(as_called(own, here, there));
   throw Error(ErrorCode::mismatch,
               fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
-                          rank(), describe(here), peer, describe(packet.signature)),
+                          here, called, there, describe(as_called(packet.signature, there, here))),
               "let a send and its recv, or a collective on every rank, agree")
-      .at_rank(rank())
-      .with_peer(peer)
-      .in_operation(describe(here));
+      .at_rank(here)
+      .with_peer(there)
+      .in_operation(called);
 }
 
 void PacketEndpoint::deliver(int peer, const Packet& packet, const std::byte* payload,
                              const Receive& receive) {
   if (packet.total != receive.bytes)
-    throw Error(ErrorCode::mismatch,
-                fmt::format("rank {} sent a message of {} bytes, rank {} expects {}", peer,
-                            packet.total, rank(), receive.bytes))
-        .at_rank(rank())
-        .with_peer(peer)
+    throw Error(
+        ErrorCode::mismatch,
+        fmt::format("rank {} sent a message of {} bytes, rank {} expects {}", host_->member(peer),
+                    packet.total, host_->member(rank()), receive.bytes))
+        .at_rank(host_->member(rank()))
+        .with_peer(host_->member(peer))
         .in_operation(describe(packet.signature));
   if (packet.kind == Kind::eager) {
     if (packet.bytes > 0)
@@ -510,10 +509,10 @@ void PacketEndpoint::check_peers() {
     if (peers_[at(peer)].pending == 0) continue;
     const std::string fate = host_->fate(peer);
     if (fate.empty() || !ring(peer, rank()).empty()) continue;
-    throw Error(ErrorCode::peer_lost, fmt::format("rank {} {}", peer, fate),
+    throw Error(ErrorCode::peer_lost, fmt::format("rank {} {}", host_->member(peer), fate),
                 "look at that rank's own output for the cause")
-        .at_rank(rank())
-        .with_peer(peer);
+        .at_rank(host_->member(rank()))
+        .with_peer(host_->member(peer));
   }
 }
 

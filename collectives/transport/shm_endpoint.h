@@ -24,7 +24,8 @@ class ShmHost {
   virtual ~ShmHost() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual RankPage& page(int peer) const = 0;  // its doorbell
+  virtual int member(int peer) const { return peer; }  // as the job numbers it, for Errors
+  virtual RankPage& page(int peer) const = 0;          // its doorbell
   // shm_mailbox_bytes(size()) of that rank's, zero at first, aligned to a page.
   virtual std::byte* mailboxes(int peer) const = 0;
   virtual Location locate(const void* data, std::int64_t bytes) const = 0;

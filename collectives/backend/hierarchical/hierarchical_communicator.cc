@@ -18,6 +18,7 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
   auto levels = std::make_shared<Levels>(Placement(hosts));
   const Placement& where = levels->placement;
   levels->rank = flat.rank();
+  levels->member = flat.members()[static_cast<std::size_t>(flat.rank())];
   levels->reduction = make_rank_reduction(options.fixed_order);
   CommunicatorOptions inner = options;
   if (inner.algorithm == "hierarchical") inner.algorithm.clear();
@@ -27,10 +28,11 @@ std::shared_ptr<Levels> make_levels(const NetGroup& flat, std::uint32_t first_id
     for (const int rank : ranks) members.push_back(flat.members()[static_cast<std::size_t>(rank)]);
     return members;
   };
-  levels->nodes[0] = levels->local_size() == 1 ? make_single_communicator("native", inner)
-                                               : make_node(local, levels->local_size(),
-                                                           fmt::format("{}/node/{}", prefix, node),
-                                                           inner, in_job(where.members(node)));
+  levels->nodes[0] =
+      levels->local_size() == 1
+          ? make_single_communicator("native", inner, levels->member)
+          : make_node(local, levels->local_size(), fmt::format("{}/node/{}", prefix, node), inner,
+                      in_job(where.members(node)));
   levels->nodes[1] = levels->nodes[0]->split(0, local);
   for (const auto& lane : levels->nodes)
     if (auto* face = dynamic_cast<NodeFace*>(lane.get())) face->drive_by_hand();
@@ -162,13 +164,14 @@ void HierarchicalCommunicator::abort(std::string_view reason) {
 std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPlan& plan) {
   if (plan.ranks.empty()) return nullptr;
   const int ranks = static_cast<int>(plan.ranks.size());
-  if (ranks == 1) return make_single_communicator(backend(), options_);
+  const auto member = [this](int peer) { return flat_->members()[static_cast<std::size_t>(peer)]; };
+  if (ranks == 1) return make_single_communicator(backend(), options_, member(plan.ranks.front()));
   const std::string prefix = fmt::format("{}/split/{}/{}", prefix_, plan.ordinal, plan.color);
   Plan inner;
   std::vector<int> members;
   for (const int peer : plan.ranks) {
     inner.hosts.push_back(hosts_[static_cast<std::size_t>(peer)]);
-    members.push_back(flat_->members()[static_cast<std::size_t>(peer)]);
+    members.push_back(member(peer));
   }
   if (Placement(inner.hosts).nodes() == 1)
     return make_node_(plan.rank, ranks, prefix, options_, std::move(members));

@@ -87,7 +87,7 @@ WorkPtr NodeTask::start_for_caller(Lane lane, int step) {
 
 Error NodeTask::as_called(const Error& error) const {
   Error outer(error);
-  outer.at_rank(levels_->rank).in_operation(name());
+  outer.at_rank(levels_->member).in_operation(name());
   return outer;
 }
 

@@ -24,7 +24,8 @@ namespace shoal::collectives {
 // The parts of a hierarchical Communicator that its Tasks use.
 struct Levels {
   Placement placement;
-  int rank = 0;  // of the whole group
+  int rank = 0;    // of the whole group
+  int member = 0;  // the same, as the job numbers it: Errors name that
   // This host's ranks, by lane. They share symmetric memory, the first one's.
   std::array<std::unique_ptr<Communicator>, 2> nodes;
   std::array<CallCommunicator*, 2> node_calls{};  // the same

@@ -95,7 +95,8 @@ std::unique_ptr<Communicator> make_node_communicator(int rank, int size, Store& 
                                                      const std::string& prefix,
                                                      const CommunicatorOptions& options,
                                                      std::vector<int> members) {
-  if (size == 1) return make_single_communicator("native", options);
+  if (size == 1)
+    return make_single_communicator("native", options, members.empty() ? 0 : members.front());
   auto group =
       std::make_shared<Group>(rank, size, store, prefix,
                               Deadline::in_seconds(options.deadline_seconds), std::move(members));

@@ -52,7 +52,7 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
   sched_getaffinity(0, sizeof RankPage::cores,
                     reinterpret_cast<cpu_set_t*>(own_page().cores.data()));
   introduce_memory();
-  links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline);
+  links_ = std::make_unique<PeerLinks>(rank, size, store, prefix, deadline, members_);
   links_->announce(kControlSegment, control_[index(rank)]);
   for (;;) {
     poll_links();
@@ -61,9 +61,10 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
       if (control_[index(peer)]) continue;
       missing.push_back(peer);
       if (link_state(peer) != LinkState::open)
-        throw Error(ErrorCode::peer_lost, fmt::format("rank {} left while the group formed", peer))
-            .at_rank(rank)
-            .with_peer(peer)
+        throw Error(ErrorCode::peer_lost,
+                    fmt::format("rank {} left while the group formed", member(peer)))
+            .at_rank(member(rank))
+            .with_peer(member(peer))
             .in_operation("make_communicator");
     }
     if (missing.empty()) missing = links_->behind();
@@ -71,9 +72,9 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
     if (deadline.passed())
       throw Error(ErrorCode::timeout,
                   fmt::format("rank(s) {} did not share their memory, or map ours, in time",
-                              fmt::join(missing, ", ")))
-          .at_rank(rank)
-          .with_peer(missing.front())
+                              fmt::join(named(missing), ", ")))
+          .at_rank(member(rank))
+          .with_peer(member(missing.front()))
           .in_operation("make_communicator");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
@@ -90,6 +91,11 @@ Group::Group(int rank, int size, Store& store, const std::string& prefix, Deadli
 }
 
 Group::~Group() = default;
+
+std::vector<int> Group::named(std::vector<int> peers) const {
+  for (int& peer : peers) peer = member(peer);
+  return peers;
+}
 
 std::size_t Group::control_bytes() const { return kMailboxOffset + shm_mailbox_bytes(size_); }
 
@@ -124,10 +130,10 @@ std::shared_ptr<SharedSegment> Group::add_segment(std::size_t bytes, Deadline de
       throw Error(
           ErrorCode::timeout,
           fmt::format("{} segments of symmetric memory wait to be mapped by rank(s) {}",
-                      links_->backlog(), fmt::join(links_->behind(), ", ")),
+                      links_->backlog(), fmt::join(named(links_->behind()), ", ")),
           "see what those ranks do, raise `ulimit -n`, or allocate fewer and larger buffers")
-          .at_rank(rank_)
-          .with_peer(links_->behind().front())
+          .at_rank(member(rank_))
+          .with_peer(member(links_->behind().front()))
           .in_operation("memory_resource");
     lock.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -169,8 +175,8 @@ std::byte* Group::resolve(int peer, const Location& location) {
   }
   if (location.offset < 0 || static_cast<std::size_t>(location.offset) > theirs[number]->size())
     throw_error(ErrorCode::corrupt_data,
-                "rank {} says its buffer is at {} in a segment of {} bytes", peer, location.offset,
-                theirs[number]->size());
+                "rank {} says its buffer is at {} in a segment of {} bytes", member(peer),
+                location.offset, theirs[number]->size());
   return theirs[number]->data() + location.offset;
 }
 
@@ -179,7 +185,7 @@ void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, Fil
   if (number == kControlSegment) {
     if (bytes != control_bytes())
       throw Error(ErrorCode::mismatch,
-                  fmt::format("rank {} has a control page of {} bytes, not {}", peer, bytes,
+                  fmt::format("rank {} has a control page of {} bytes, not {}", member(peer), bytes,
                               control_bytes()),
                   "run the same version of Shoal on every rank");
     pages_[index(peer)] = std::launder(reinterpret_cast<RankPage*>(segment->data()));
@@ -188,8 +194,8 @@ void Group::accept_segment(int peer, std::int64_t number, std::size_t bytes, Fil
   }
   auto& theirs = segments_[index(peer)];
   if (number < 0 || static_cast<std::size_t>(number) != theirs.size())
-    throw_error(ErrorCode::corrupt_data, "rank {} announced segment {} after {}", peer, number,
-                theirs.size());
+    throw_error(ErrorCode::corrupt_data, "rank {} announced segment {} after {}", member(peer),
+                number, theirs.size());
   theirs.push_back(std::move(segment));
 }
 

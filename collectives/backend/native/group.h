@@ -117,6 +117,7 @@ class Group {
  private:
   static constexpr double kClosingSeconds = 1;
 
+  std::vector<int> named(std::vector<int> peers) const;  // member() of each
   std::size_t control_bytes() const;
   void introduce_memory();  // before anybody sees the own page
   void agree_on_memory(Deadline deadline);

@@ -54,11 +54,11 @@ void Group::agree_on_memory(Deadline deadline) {
       const bool gone =
           link_state(peer) != LinkState::open && page(peer).memory.reaches.load() == 0;
       if (gone || deadline.passed())
-        throw Error(
-            gone ? ErrorCode::peer_lost : ErrorCode::timeout,
-            fmt::format("rank {} {} while the group formed", peer, gone ? "left" : "said nothing"))
-            .at_rank(rank_)
-            .with_peer(peer)
+        throw Error(gone ? ErrorCode::peer_lost : ErrorCode::timeout,
+                    fmt::format("rank {} {} while the group formed", member(peer),
+                                gone ? "left" : "said nothing"))
+            .at_rank(member(rank_))
+            .with_peer(member(peer))
             .in_operation("make_communicator");
       std::this_thread::sleep_for(kPoll);
     }
@@ -69,7 +69,7 @@ void Group::agree_on_memory(Deadline deadline) {
           fmt::format("native: rank {} may not copy between processes (process_vm_readv: {}); "
                       "large collectives on ordinary buffers go through bounce slots, slower; "
                       "allow ptrace among the ranks, or use Communicator::memory_resource()",
-                      peer, std::strerror(verdict - 1)));
+                      member(peer), std::strerror(verdict - 1)));
     single_copy_ = false;
   }
 }
@@ -88,17 +88,19 @@ void Group::throw_unreachable(int peer, int problem) {
   const std::string words = last_words(peer);
   const bool closed = page(peer).memory.closed.load() != 0;
   if (state == LinkState::open && !closed)
-    throw Error(ErrorCode::io,
-                fmt::format("cannot reach the memory of rank {}: {}", peer, std::strerror(problem)),
-                "see whether its buffers live until the operation is done")
-        .at_rank(rank_)
-        .with_peer(peer);
-  throw Error(ErrorCode::peer_lost,
-              fmt::format("rank {} {}{}", peer, state == LinkState::lost ? "died" : "gave up",
-                          words.empty() ? "" : " (its last words: " + words + ")"),
-              "look at that rank's own output for the cause")
-      .at_rank(rank_)
-      .with_peer(peer);
+    throw Error(
+        ErrorCode::io,
+        fmt::format("cannot reach the memory of rank {}: {}", member(peer), std::strerror(problem)),
+        "see whether its buffers live until the operation is done")
+        .at_rank(member(rank_))
+        .with_peer(member(peer));
+  throw Error(
+      ErrorCode::peer_lost,
+      fmt::format("rank {} {}{}", member(peer), state == LinkState::lost ? "died" : "gave up",
+                  words.empty() ? "" : " (its last words: " + words + ")"),
+      "look at that rank's own output for the cause")
+      .at_rank(member(rank_))
+      .with_peer(member(peer));
 }
 
 void Group::read_memory(int peer, std::uint64_t from, void* to, std::int64_t bytes) {

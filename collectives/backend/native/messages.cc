@@ -13,6 +13,7 @@ class GroupHost final : public ShmHost {
   explicit GroupHost(std::shared_ptr<Group> group) : group_(std::move(group)) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  int member(int peer) const override { return group_->member(peer); }
   RankPage& page(int peer) const override { return group_->page(peer); }
   std::byte* mailboxes(int peer) const override { return group_->mailboxes(peer); }
   Location locate(const void* data, std::int64_t bytes) const override {
@@ -71,7 +72,7 @@ void Messages::post(QueuedOperation& operation) {
   Signature signature = signature_of(call);
   p.ticket = flight_.message(p.operation->sequence, signature);
   signature.operation = Operation::send;
-  signature.root = to;
+  signature.root = group_->member(to);
   try {
     endpoint_->begin(p.key, signature);
     if (sends)
@@ -109,7 +110,7 @@ bool Messages::progress(std::vector<QueuedOperation*>& finished) {
 void Messages::rethrow(const Error& error) const {
   Error named(error);
   for (const auto& p : in_flight_)
-    if (p->operation->call.root == error.peer()) {
+    if (group_->member(p->operation->call.root) == error.peer()) {
       named.in_operation(message_name(*p->operation, *group_));
       break;
     }

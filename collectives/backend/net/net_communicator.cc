@@ -14,10 +14,10 @@ NetCommunicator::NetCommunicator(std::unique_ptr<NetGroup> group,
 
 std::unique_ptr<Communicator> NetCommunicator::make_split(const SplitPlan& plan) {
   if (plan.ranks.empty()) return nullptr;
-  if (plan.ranks.size() == 1) return make_single_communicator(backend(), options_);
   std::vector<int> members;
   for (const int peer : plan.ranks)
     members.push_back(flat_->members()[static_cast<std::size_t>(peer)]);
+  if (members.size() == 1) return make_single_communicator(backend(), options_, members.front());
   return std::make_unique<NetCommunicator>(
       std::make_unique<NetGroup>(engine_, split_ids_.at(plan.color), std::move(members), plan.rank,
                                  options_, flat_->split_name(plan.ordinal, plan.color)),

@@ -38,7 +38,10 @@ constexpr auto kLeftGrace = milliseconds(500);
 }  // namespace
 
 std::string NetOperation::name() const {
-  return fmt::format("{} (#{})", describe(call), call.outer ? call.outer->number : number);
+  if (call.outer) return fmt::format("{} (#{})", describe(call), call.outer->number);
+  Signature shown = signature_of(call);
+  if (is_message(call.operation)) shown.root = (*members)[static_cast<std::size_t>(shown.root)];
+  return fmt::format("{} (#{})", describe(shown), number);
 }
 
 std::string NetOperation::missing(std::vector<int>& peers) const {

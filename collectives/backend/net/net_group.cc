@@ -7,13 +7,12 @@ namespace {
 
 constexpr std::uint32_t kMessageBits = 16;
 
-// The message's signature is the sender's on both sides, so that they compare.
-Signature message_signature(const Call& call, int rank) {
+// The message's signature is the sender's on both sides, so that they compare. `receiver`: as the
+// job numbers it.
+Signature message_signature(const Call& call, int receiver) {
   Signature signature = signature_of(call);
-  if (call.operation == Operation::recv) {
-    signature.operation = Operation::send;
-    signature.root = rank;
-  }
+  if (call.operation == Operation::recv) signature.operation = Operation::send;
+  if (!call.outer) signature.root = receiver;
   return signature;
 }
 
@@ -134,7 +133,8 @@ std::shared_ptr<NetOperation> NetGroup::message(Call call, Lane& lane) {
   const bool sends = call.operation == Operation::send;
   const int sender = sends ? rank_ : call.root, receiver = sends ? call.root : rank_;
   auto operation = prepared(std::move(call), lane.next % kMessageReach == kMessageReach - 1);
-  operation->signature = message_signature(operation->call, rank_);
+  operation->signature =
+      message_signature(operation->call, (*members_)[static_cast<std::size_t>(receiver)]);
   operation->flight = flight_;
   operation->number = lane.next;
   operation->key = {id_ + 1 + static_cast<std::uint32_t>(sender),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shoal/collectives/transport/as_called.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
 #include "shoal/runtime/base/log.h"
 
@@ -195,13 +196,15 @@ bool FabricEndpoint::same_operation(const MessageHeader& header) {
   }
   const Signature& own = begun->second;
   if (header.signature == own) return true;
+  const std::string called = describe(as_called(own, setup_.rank, peer));
   fail(Error(ErrorCode::mismatch,
              fmt::format("ranks called different operations: rank {} called {}, rank {} called {}",
-                         setup_.rank, describe(own), peer, describe(header.signature)),
+                         setup_.rank, called, peer,
+                         describe(as_called(header.signature, peer, setup_.rank))),
              "call the same operations in the same order on every rank")
            .at_rank(setup_.rank)
            .with_peer(peer)
-           .in_operation(describe(own)));
+           .in_operation(called));
   return false;
 }
 
