@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::perf {
@@ -20,9 +21,11 @@ std::vector<std::int64_t> sizes_of(const Options& options) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t bytes = options.min_bytes; bytes <= options.max_bytes;) {
     sizes.push_back(bytes);
-    const auto next = options.step_bytes > 0
-                          ? bytes + options.step_bytes
-                          : static_cast<std::int64_t>(static_cast<double>(bytes) * options.factor);
+    const double grown = static_cast<double>(bytes) * options.factor;
+    const auto next = options.step_bytes > 0 ? bytes + options.step_bytes
+                      : grown <= static_cast<double>(options.max_bytes)
+                          ? static_cast<std::int64_t>(grown)
+                          : options.max_bytes + 1;
     bytes = std::max(next, bytes + 1);
   }
   return sizes;
@@ -31,6 +34,7 @@ std::vector<std::int64_t> sizes_of(const Options& options) {
 int run(const Options& options) {
   const Deadline deadline = Deadline::in_seconds(options.communicator.deadline_seconds);
   World world = discover_world();
+  log::set_rank(world.rank, world.size);
   const auto store = make_store(world, deadline);
   if (world.size > 1) settle_nodes(world, *store, deadline);
   SHOAL_CHECK(options.root >= 0 && options.root < world.size, "-r {} in a group of {}",

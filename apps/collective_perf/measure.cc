@@ -292,12 +292,9 @@ Result Bench::run(std::int64_t bytes) {
   Result result;
   result.count = options_.operation == Operation::barrier ? 0 : bytes / element / split;
   result.bytes = result.count * element * split;
-  const bool one_place =
-      options_.operation == Operation::broadcast || options_.operation == Operation::barrier;
-  const bool apart_only =
-      options_.operation == Operation::all_to_all || options_.operation == Operation::send;
-  if (options_.out_of_place && !one_place) result.out_of_place = time(result.count, false);
-  if ((options_.in_place && !apart_only) || one_place) result.in_place = time(result.count, true);
+  const Places places = places_of(options_.operation);
+  if (options_.out_of_place && places.out) result.out_of_place = time(result.count, false);
+  if (options_.in_place && places.in) result.in_place = time(result.count, true);
   return result;
 }
 

@@ -44,7 +44,28 @@ auto look_up(const Table& table, const std::string& text, const char* what) {
                           fmt::join(names, ", ")));
 }
 
+// Of a row with nothing in it nobody could say that its result was right.
+void check_place(const Options& options, const std::string& operation) {
+  const Places places = places_of(options.operation);
+  SHOAL_CHECK((options.out_of_place && places.out) || (options.in_place && places.in),
+              "{} is never {}; give no --place", operation,
+              options.in_place ? "in place" : "out of place");
+}
+
 }  // namespace
+
+Places places_of(Operation operation) {
+  switch (operation) {
+    case Operation::broadcast:
+    case Operation::barrier:
+      return {false, true};
+    case Operation::all_to_all:
+    case Operation::send:
+      return {true, false};
+    default:
+      return {true, true};
+  }
+}
 
 std::optional<Options> parse(int argc, char** argv) {
   Options options;
@@ -134,8 +155,12 @@ std::optional<Options> parse(int argc, char** argv) {
   SHOAL_CHECK((options.op != ReduceOp::avg && options.op != ReduceOp::premultiplied_sum) ||
                   is_floating(options.dtype),
               "-o {} of {}: only floating dtypes; give -d f32, say", reduction, dtype);
-  SHOAL_CHECK(options.goodput >= 0, "--goodput {}", options.goodput);
-  SHOAL_CHECK(options.iterations >= 0, "-n {}", options.iterations);
+  SHOAL_CHECK(options.goodput >= 0, "--goodput {}; give bytes per second, or leave it out",
+              options.goodput);
+  SHOAL_CHECK(options.iterations >= 0, "-n {}; give a number of calls, or 0", options.iterations);
+  SHOAL_CHECK(options.communicator.deadline_seconds > 0, "--deadline {}; give seconds above 0",
+              options.communicator.deadline_seconds);
+  check_place(options, operation);
   return options;
 }
 

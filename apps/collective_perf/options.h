@@ -32,6 +32,12 @@ struct Options {
   collectives::CommunicatorOptions communicator;
 };
 
+// How an operation can be called: with buffers of their own, in place.
+struct Places {
+  bool out = true, in = true;
+};
+Places places_of(collectives::Operation operation);
+
 // Nothing: help was asked for, and printed. Throws CLI::ParseError or invalid_argument.
 std::optional<Options> parse(int argc, char** argv);
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 
 namespace shoal::tune {
 namespace {
@@ -258,9 +259,13 @@ int tune(const Options& options, const World& world, Store& store) {
     return 0;
   }
   file->write(table);
-  if (!options.json)
-    fmt::print("# {} rule(s) written; use them with SHOAL_COLLECTIVES=@{}\n",
-               collectives::parse_rules(rules, "tuned").size(), options.output);
+  if (options.json) return 0;
+  const std::size_t number = collectives::parse_rules(rules, "tuned").size();
+  if (number == 0)
+    fmt::print("# no rule to write: nothing beats the table in force\n");
+  else
+    fmt::print("# {} rule(s) written; use them with SHOAL_COLLECTIVES=@{}\n", number,
+               options.output);
   return 0;
 }
 
@@ -269,6 +274,7 @@ int run(Options options) {
       collectives::rules_text(options.communicator.collectives, "--collectives");
   const Deadline deadline = Deadline::in_seconds(options.communicator.deadline_seconds);
   World world = discover_world();
+  log::set_rank(world.rank, world.size);
   const auto store = make_store(world, deadline);
   if (world.size > 1) settle_nodes(world, *store, deadline);
   if (options.print) {

@@ -112,6 +112,8 @@ std::optional<Options> parse(int argc, char** argv) {
   SHOAL_CHECK(options.rounds >= 3 && options.rounds <= 1000, "--rounds {}; 3 to 1000",
               options.rounds);
   SHOAL_CHECK(margin >= 0 && margin < 100, "--margin {}; 0 to 99 per cent", margin);
+  SHOAL_CHECK(options.communicator.deadline_seconds > 0, "--deadline {}; give seconds above 0",
+              options.communicator.deadline_seconds);
   options.margin = margin / 100;
   return options;
 }

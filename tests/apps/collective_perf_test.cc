@@ -1,4 +1,5 @@
 // shoal-collective-perf: the real binary, alone and on two ranks that torchrun's variables start.
+#include <algorithm>
 #include <sstream>
 
 #include "apps/program.h"
@@ -89,6 +90,35 @@ TEST(CollectivePerf, EveryOperationOfNcclTests) {
   }
 }
 
+// Nothing would be measured, and every result be called right.
+TEST(CollectivePerf, RefusesAPlaceThatTheOperationDoesNotHave) {
+  for (const char* operation : {"all_to_all", "send_recv"}) {
+    const auto result = perf({operation, "--place", "in", "-b", "8", "-e", "8"});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.err, HasSubstr(std::string(operation) + " is never in place"));
+  }
+  EXPECT_THAT(perf({"broadcast", "--place", "out"}).err, HasSubstr("is never out of place"));
+}
+
+TEST(CollectivePerf, StepsBeyondTheLargestSizeAreTheEnd) {
+  const auto result = perf({"-b", "8", "-e", "64", "-f", "1e30", "-n", "2", "--json"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(std::ranges::count(result.out, '\n'), 1) << result.out;
+}
+
+// What is not done as asked is said by rank 0, once.
+TEST(CollectivePerf, OneRankSaysWhatIsNotDoneAsAsked) {
+  const testing::TemporaryDirectory store;
+  std::vector<std::vector<std::string>> environments;
+  for (const char* rank : {"0", "1"})
+    environments.push_back({std::string("RANK=") + rank, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                            "MASTER_PORT=1", "SHOAL_STORE_DIR=" + store.path()});
+  const auto results = test::run_programs(
+      {SHOAL_PERF_PROGRAM, "--algorithm", "tree", "-b", "8", "-e", "8", "-n", "2"}, environments);
+  EXPECT_THAT(results[0].err, HasSubstr("[rank 0] algorithm tree is for messages between hosts"));
+  EXPECT_EQ(results[1].err, "");
+}
+
 TEST(CollectivePerf, SaysWhatIsWrongWithItsArguments) {
   const auto operation = perf({"all_redcue"});
   EXPECT_NE(operation.status, 0);
@@ -97,6 +127,7 @@ TEST(CollectivePerf, SaysWhatIsWrongWithItsArguments) {
   EXPECT_THAT(perf({"-b", "8q"}).err, HasSubstr("'8q' is not a size"));
   EXPECT_THAT(perf({"-f", "1"}).err, HasSubstr("sizes must grow"));
   EXPECT_THAT(perf({"-r", "3"}).err, HasSubstr("-r 3 in a group of 1"));
+  EXPECT_THAT(perf({"--deadline", "-3"}).err, HasSubstr("--deadline -3; give seconds above 0"));
   EXPECT_EQ(perf({"--nonsense"}).status, 2);
   const auto help = perf({"--help"});
   EXPECT_EQ(help.status, 0);
