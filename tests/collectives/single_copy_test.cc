@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <initializer_list>
+#include <thread>
 #include <vector>
 
 #include "predictable.h"
@@ -190,6 +191,29 @@ TEST_F(SingleCopy, NothingIsWrittenIntoARankThatHasGivenUp) {
     store.set(fmt::format("done/{}", world.rank), "");
     store.get(fmt::format("done/{}", 1 - world.rank), deadline);
     EXPECT_EQ(mine[2], 0U);
+  });
+}
+
+// Who gives up hands its buffers back to the caller: not in the middle of a peer's write.
+TEST_F(SingleCopy, WritesThatHaveBegunAreWaitedFor) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    Group group(world.rank, world.size, store, "begun", Deadline::in_seconds(20));
+    auto& writing = group.page(0).memory.writing;
+    auto& closed = group.page(1).memory.closed;
+    if (world.rank == 0) {
+      writing.store(1);
+      store.set("begun", "");
+      while (closed.load() == 0) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      writing.store(0);
+      store.get("over", Deadline::in_seconds(20));
+    } else {
+      store.get("begun", Deadline::in_seconds(20));
+      const auto start = Clock::now();
+      group.close_memory();
+      EXPECT_TRUE(writing.load() == 0 || seconds_since(start) >= 1);  // for so long it waits
+      store.set("over", "");
+    }
   });
 }
 
