@@ -133,6 +133,34 @@ TEST(FabricOverEfa, FewCreditsAreEnough) {
   });
 }
 
+// What was registered to be sent from is no place for a peer's writes, though it is still kept.
+TEST(FabricOverEfa, ABufferThatWasSentMayBeReceivedInto) {
+  for (const char* fabric : {"efa", "efa-direct"}) {
+    use_efa_provider();
+    run_thread_ranks(2, [&](const World& world, Store& store) {
+      FabricOptions options = over(fabric);
+      options.idle_registrations = 16;
+      const auto endpoint = connect(world, store, options);
+      std::vector<std::uint8_t> first(100'000, static_cast<std::uint8_t>(1 + world.rank)),
+          second(100'000);
+      const int peer = 1 - world.rank;
+      for (std::uint32_t round = 0; round < 2; ++round) {
+        auto& from = round == 0 ? first : second;
+        auto& to = round == 0 ? second : first;
+        Completion completion;
+        endpoint->begin({1, round}, {});
+        endpoint->post_receive(peer, {{1, round}, 0}, to.data(), 100'000, completion);
+        endpoint->post_send(peer, {{1, round}, 0}, from.data(), 100'000, completion);
+        drive(*endpoint, completion, kSeconds);
+        endpoint->end({1, round});
+      }
+      EXPECT_EQ(second.back(), 2 - world.rank);  // the peer's, then sent back
+      EXPECT_EQ(first.back(), 1 + world.rank);
+      meet(*endpoint, store, "leave", kSeconds);
+    });
+  }
+}
+
 TEST(FabricOverEfa, LargeMessagesBothWaysBetweenProcesses) {
   use_efa_provider("lo,lo");
   ProcessRanks ranks(2, [](const World& world, Store& store) {

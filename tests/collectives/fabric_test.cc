@@ -1,6 +1,7 @@
 // Endpoints over libfabric's tcp and udp providers: ranks as threads and as processes.
 #include "shoal/collectives/transport/fabric/fabric.h"
 
+#include <array>
 #include <csignal>
 #include <numeric>
 #include <thread>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -255,6 +257,40 @@ TEST(Fabric, UnmatchedMessagesAreBounded) {
   });
 }
 
+// Each write of a peer takes an entry of a completion queue, and EFA's overrun: of more than it has
+// room for (1024, rail.h) the rest is allowed when earlier ones have come.
+TEST(Fabric, NoMoreIsAllowedThanACompletionQueueHolds) {
+  SHOAL_PROVIDER_OR_SKIP();
+  run_thread_ranks(2, [](const World& world, Store& store) {
+    constexpr OperationKey kKey{1, 1};
+    constexpr std::uint32_t kMessages = 1030;
+    FabricOptions options = over("tcp");
+    options.eager_bytes = 64;
+    const auto endpoint = connect(world, store, options);
+    std::vector<std::array<std::uint8_t, 128>> data(kMessages);
+    Completion completion;
+    endpoint->begin(kKey, {});
+    if (world.rank == 1) {
+      for (std::uint32_t i = 0; i < kMessages; ++i)
+        endpoint->post_receive(0, {kKey, i}, data[i].data(), 128, completion);
+      for (const auto start = Clock::now(); endpoint->sending() && seconds_since(start) < 0.5;)
+        endpoint->progress();
+      EXPECT_TRUE(endpoint->sending());
+      store.set("allowed", "");
+    } else {
+      while (!store.try_get("allowed")) endpoint->progress();
+      for (std::uint32_t i = 0; i < kMessages; ++i) {
+        data[i].fill(static_cast<std::uint8_t>(i));
+        endpoint->post_send(1, {kKey, i}, data[i].data(), 128, completion);
+      }
+    }
+    drive(*endpoint, completion, kSeconds);
+    for (std::uint32_t i = 0; i < kMessages; ++i)
+      ASSERT_EQ(data[i][127], static_cast<std::uint8_t>(i));
+    meet(*endpoint, store, "leave", kSeconds);
+  });
+}
+
 TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
   SHOAL_PROVIDER_OR_SKIP();
   for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{100'000}}) {
@@ -289,6 +325,33 @@ TEST(Fabric, MismatchIsNamedWhicheverSideSees) {
     EXPECT_THAT(errors,
                 Each(AllOf(HasSubstr("all_reduce of 25 f32"), HasSubstr("all_gather of 25 f32"))));
   }
+}
+
+// A small message lies there before its receiver calls anything, and would fit what that calls.
+TEST(Fabric, WhatCameBeforeTheCallIsCompared) {
+  SHOAL_PROVIDER_OR_SKIP();
+  const auto errors = thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto endpoint = connect(world, store, over("tcp"));
+    Signature signature;
+    signature.operation = world.rank == 0 ? Operation::all_reduce : Operation::all_gather;
+    std::array<std::byte, 4> data{};
+    Completion completion;
+    if (world.rank == 0) {
+      endpoint->begin({1, 1}, signature);
+      endpoint->post_send(1, {{1, 1}, 0}, data.data(), 4, completion);
+      while (!store.try_get("seen")) endpoint->progress();
+      return;
+    }
+    const Deadline deadline = Deadline::in_seconds(kSeconds);
+    while (endpoint->statistics().unexpected == 0 && !deadline.passed()) endpoint->progress();
+    store.set("seen", "");
+    endpoint->begin({1, 1}, signature);
+    endpoint->post_receive(0, {{1, 1}, 0}, data.data(), 4, completion);
+    drive(*endpoint, completion, 1);
+    endpoint->progress();
+  });
+  EXPECT_THAT(errors.at(1),
+              AllOf(HasSubstr("rank 1 called all_gather"), HasSubstr("rank 0 called all_reduce")));
 }
 
 // A sender that stalls says what it called, and may be served before that is read. However long

@@ -1,5 +1,9 @@
 // send and recv of native, and the shared-memory endpoint beneath.
+#include <array>
 #include <csignal>
+#include <cstring>
+#include <functional>
+#include <memory>
 
 #include "at_best.h"
 #include "support/calls.h"
@@ -10,6 +14,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/transport/shm_endpoint.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::collectives {
 namespace {
@@ -311,6 +316,61 @@ TEST(ShmEndpoint, NamesAPeerThatLeaves) {
     drive(*endpoint, completion);
   });
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
+}
+
+// Two ranks in one memory, the second of which sends and leaves just when the first looks for it.
+class FarewellHost final : public ShmHost {
+ public:
+  FarewellHost(int rank, std::array<RankPage, 2>& pages, std::array<std::byte*, 2> mailboxes)
+      : rank_(rank), pages_(pages), mailboxes_(mailboxes) {}
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  RankPage& page(int peer) const override { return pages_[static_cast<std::size_t>(peer)]; }
+  std::byte* mailboxes(int peer) const override {
+    return mailboxes_[static_cast<std::size_t>(peer)];
+  }
+  Location locate(const void*, std::int64_t) const override { return {}; }
+  std::byte* resolve(int, const Location&) const override { return nullptr; }
+  std::string fate(int) const override {
+    if (on_look) on_look();
+    return on_look ? "left the group" : "";
+  }
+  std::function<void()> on_look;
+
+ private:
+  int rank_;
+  std::array<RankPage, 2>& pages_;
+  std::array<std::byte*, 2> mailboxes_;
+};
+
+TEST(ShmEndpoint, TakesWhatAPeerSentBeforeItLeft) {
+  const auto pages = std::make_unique<std::array<RankPage, 2>>();
+  const std::size_t bytes = shm_mailbox_bytes(2);
+  const auto memory = make_host_memory();
+  std::array<Buffer, 2> buffers;
+  std::array<std::byte*, 2> mailboxes{};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    buffers[rank] = Buffer(*memory, bytes + 4096, MemoryTag::communication);
+    void* begin = buffers[rank].data();
+    std::size_t room = buffers[rank].size();
+    mailboxes[rank] = static_cast<std::byte*>(std::align(4096, bytes, begin, room));
+    std::memset(mailboxes[rank], 0, bytes);
+  }
+  auto host = std::make_unique<FarewellHost>(0, *pages, mailboxes);
+  auto& on_look = host->on_look;
+  const auto receiver = make_shm_endpoint(std::move(host));
+  const auto sender = make_shm_endpoint(std::make_unique<FarewellHost>(1, *pages, mailboxes));
+  std::uint8_t sent = 42, received = 0;
+  Completion sends, receives;
+  sender->begin(kKey, kSignature);
+  receiver->begin(kKey, kSignature);
+  receiver->post_receive(1, {kKey, 0}, &received, 1, receives);
+  on_look = [&] { sender->post_send(0, {kKey, 0}, &sent, 1, sends); };
+  EXPECT_FALSE(receiver->progress());  // there was nothing, and then it looked for the peer
+  on_look = nullptr;
+  EXPECT_TRUE(receiver->progress());
+  EXPECT_TRUE(receives.done());
+  EXPECT_EQ(received, 42);
 }
 
 }  // namespace

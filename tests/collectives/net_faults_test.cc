@@ -1,5 +1,6 @@
 // Faults in the engine over an Endpoint, ranks as threads over the loopback; and what its control
 // connections tell of deaths.
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <sstream>
@@ -281,6 +282,70 @@ TEST(NetFaults, AWorkOutlivesItsCommunicatorWithAnError) {
     const auto work = c->all_reduce(values.data(), values.data(), 100, DType::f32, ReduceOp::sum);
     c.reset();
     EXPECT_THROW(work->wait(), Error);
+  });
+}
+
+// Counts how often it is looked after.
+class Watched final : public Endpoint {
+ public:
+  Watched(std::unique_ptr<Endpoint> inner, std::atomic<int>& looks)
+      : inner_(std::move(inner)), looks_(looks) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return "watched"; }
+  int rails() const override { return 1; }
+  std::int64_t eager_bytes() const override { return inner_->eager_bytes(); }
+  void begin(OperationKey key, const Signature& signature) override {
+    inner_->begin(key, signature);
+  }
+  void end(OperationKey key) override { inner_->end(key); }
+  void post_send(int peer, MessageTag tag, const void* data, std::int64_t bytes,
+                 Completion& completion) override {
+    inner_->post_send(peer, tag, data, bytes, completion);
+  }
+  void post_receive(int peer, MessageTag tag, void* data, std::int64_t bytes,
+                    Completion& completion) override {
+    inner_->post_receive(peer, tag, data, bytes, completion);
+  }
+  bool progress() override {
+    ++looks_;
+    return inner_->progress();
+  }
+  void sleep(int microseconds) override { inner_->sleep(microseconds); }
+  std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override {
+    return inner_->register_memory(data, bytes);
+  }
+  EndpointStatistics statistics() const override { return inner_->statistics(); }
+
+ private:
+  std::unique_ptr<Endpoint> inner_;
+  std::atomic<int>& looks_;
+};
+
+// What it has sent may still be on the way, and with manual progress nobody else moves it.
+TEST(NetFaults, WhoIsDoneLooksAfterItsEndpointUntilTheOthersAre) {
+  const LoopbackRanks loopback(2);
+  std::atomic<int> looks{0};
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto deadline = Deadline::in_seconds(20);
+    std::unique_ptr<Endpoint> endpoint = loopback.endpoint(world.rank);
+    if (world.rank == 0) endpoint = std::make_unique<Watched>(std::move(endpoint), looks);
+    auto c = make_net_communicator(
+        std::move(endpoint),
+        std::make_unique<ControlLinks>(world.rank, world.size, store, "links", deadline),
+        world.local_size, with_deadline(20));
+    c->barrier()->wait();
+    if (world.rank == 1) {  // until rank 0 has looked some more; no longer than it waits
+      store.get("leaving", deadline);
+      const int before = looks.load();
+      const auto patience = Deadline::in_seconds(4);
+      while (looks.load() < before + 10 && !patience.passed()) sleep_seconds(0.001);
+      EXPECT_GE(looks.load(), before + 10);
+    } else {
+      sleep_seconds(0.05);  // the progress thread sleeps now
+      store.set("leaving", "");
+    }
+    c.reset();
   });
 }
 

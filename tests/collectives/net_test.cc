@@ -334,6 +334,25 @@ TEST(Net, SurvivesTheWrapAndManyOperationsInFlatMemory) {
   });
 }
 
+// Every 64th message is answered (net_group.cc), however small it is.
+TEST(Net, AFastSenderCannotBuryItsReceiver) {
+  const LoopbackRanks loopback(2);
+  shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+    const auto c = loopback.communicator(world, store, with_deadline(30));
+    std::vector<std::int64_t> values(64);
+    std::vector<WorkPtr> works;
+    if (world.rank == 0) {
+      for (std::int64_t& value : values) works.push_back(c->send(&value, 1, DType::i64, 1));
+      works.front()->wait();  // is on its way: what nobody answers waits for nobody
+      for (int i = 0; i < 100; ++i) EXPECT_FALSE(works.back()->test());
+    }
+    barrier(store, "sent", 2, Deadline::in_seconds(20));
+    if (world.rank == 1)
+      for (std::int64_t& value : values) works.push_back(c->recv(&value, 1, DType::i64, 0));
+    for (const WorkPtr& work : works) work->wait();
+  });
+}
+
 TEST(Net, AFastRootCannotBuryASlowRank) {
   const LoopbackRanks loopback(2);
   std::atomic<int> ahead{0};

@@ -256,6 +256,22 @@ TEST(Groups, SmallAllReducesOfOneKindBecomeOne) {
   });
 }
 
+// Factors belong to a call, and to a rank: such sums are not made one.
+TEST(Groups, PremultipliedSumsKeepTheirFactors) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto communicator = make_communicator(world, store, options());
+    std::vector<float> sums(6, 1.0f);
+    communicator->begin_group();
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      communicator->all_reduce(
+          &sums[i], &sums[i], 1, DType::f32,
+          Reduction::premultiplied_sum(static_cast<double>(i + 1) * (world.rank == 0 ? 1 : 10)));
+    communicator->end_group()->wait();
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      EXPECT_EQ(sums[i], 11.0f * static_cast<float>(i + 1));
+  });
+}
+
 TEST(Groups, OtherPartsOfTheSameSumAreAMismatch) {
   const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = make_communicator(world, store, options());
