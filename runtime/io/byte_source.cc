@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <utility>
 
 #include <fcntl.h>
+#include <fnmatch.h>
+#include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
 
 namespace shoal {
 namespace {
@@ -97,20 +102,80 @@ std::string read_text_file(const std::string& path, std::int64_t limit) {
   return read_all(*open_file(path), limit);
 }
 
-void SourceRegistry::add(std::string scheme, Opener opener) {
-  openers_.insert_or_assign(std::move(scheme), std::move(opener));
+void SourceRegistry::add(std::string scheme, Opener opener, Lister lister) {
+  schemes_.insert_or_assign(std::move(scheme), Scheme{std::move(opener), std::move(lister)});
+}
+
+const SourceRegistry::Scheme* SourceRegistry::find(const std::string& uri) const {
+  const auto end = uri.find("://");
+  if (end == uri.npos) return nullptr;
+  const std::string scheme = uri.substr(0, end);
+  if (const auto found = schemes_.find(scheme); found != schemes_.end()) return &found->second;
+  if (scheme == "file") return nullptr;
+  std::string known = "file";
+  for (const auto& [name, with] : schemes_) known += ", " + name;
+  throw_error(ErrorCode::unavailable, "cannot open {}: this program reads the schemes {}", uri,
+              known);
 }
 
 std::shared_ptr<ByteSource> SourceRegistry::open(const std::string& uri) const {
+  const Scheme* scheme = find(uri);
+  return scheme != nullptr ? scheme->open(uri) : open_file(local_path(uri));
+}
+
+std::vector<std::string> SourceRegistry::match(const std::string& pattern) const {
+  const Scheme* scheme = find(pattern);
+  const std::string path = scheme != nullptr ? pattern : local_path(pattern);
+  const std::size_t wild = path.find_first_of("*?[");
+  std::error_code unknown;
+  const auto status =
+      scheme == nullptr ? std::filesystem::status(path, unknown) : std::filesystem::file_status();
+  const bool is_directory = scheme != nullptr ? wild == path.npos && path.ends_with('/')
+                                              : std::filesystem::is_directory(status);
+  // A name that is there is no pattern, whatever letters it has.
+  if (!is_directory && (wild == path.npos || std::filesystem::exists(status))) return {path};
+  const std::string wanted = !is_directory ? path : path.ends_with('/') ? path + "*" : path + "/*";
+  std::vector<std::string> names;
+  if (scheme == nullptr) {
+    ::glob_t found{};
+    if (::glob(wanted.c_str(), GLOB_MARK, nullptr, &found) == 0)
+      for (std::size_t i = 0; i < found.gl_pathc; ++i)
+        if (std::string name = found.gl_pathv[i]; !name.ends_with('/'))
+          names.push_back(std::move(name));
+    ::globfree(&found);
+  } else {
+    if (!scheme->list)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("cannot list {}: this program reads such names, one by one", pattern),
+                  "give each file by its whole name");
+    for (std::string& name : scheme->list(wanted.substr(0, wanted.find_first_of("*?["))))
+      if (!name.ends_with('/') && ::fnmatch(wanted.c_str(), name.c_str(), FNM_PATHNAME) == 0)
+        names.push_back(std::move(name));
+  }
+  if (names.empty()) throw_error(ErrorCode::not_found, "nothing matches {}", pattern);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_local(std::string_view uri) {
   const auto end = uri.find("://");
-  if (end == uri.npos) return open_file(uri);
-  const std::string scheme = uri.substr(0, end);
-  if (const auto found = openers_.find(scheme); found != openers_.end()) return found->second(uri);
-  if (scheme == "file") return open_file(uri.substr(end + 3));
-  std::string known = "file";
-  for (const auto& [name, opener] : openers_) known += ", " + name;
-  throw_error(ErrorCode::unavailable, "cannot open {}: this program reads the schemes {}", uri,
-              known);
+  return end == uri.npos || uri.substr(0, end) == "file";
+}
+
+std::string local_path(const std::string& uri) {
+  return uri.starts_with("file://") ? uri.substr(7) : uri;
+}
+
+WholeSource open_whole(const std::string& uri, const SourceRegistry& sources) {
+  if (is_local(uri)) {
+    auto map = MappedFile::open(local_path(uri));
+    const auto bytes = map->bytes();
+    return {map->path(), bytes, std::move(map)};
+  }
+  const auto source = sources.open(uri);
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(source->size()));
+  source->read(0, *bytes);
+  return {source->name(), *bytes, bytes};
 }
 
 }  // namespace shoal

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shoal {
 
@@ -36,12 +37,36 @@ std::string read_text_file(const std::string& path, std::int64_t limit = std::in
 class SourceRegistry {
  public:
   using Opener = std::function<std::shared_ptr<ByteSource>(const std::string& uri)>;
-  void add(std::string scheme, Opener opener);  // "s3"; a second for one scheme replaces it
+  // Every name that begins with `prefix` ("s3://bucket/a/b"), whole, in any order.
+  using Lister = std::function<std::vector<std::string>(const std::string& prefix)>;
+  // "s3"; a second for one scheme replaces it. Without a lister, names cannot be patterns.
+  void add(std::string scheme, Opener opener, Lister lister = {});
   // An unknown scheme: unavailable, naming the schemes there are.
   std::shared_ptr<ByteSource> open(const std::string& uri) const;
+  // The names that match: of a pattern (*, ?, [..], which pass over no '/'), of a directory or a
+  // prefix that ends with '/', the files in it, not below; of any other name, itself, whether it is
+  // there or not. Sorted; a pattern that nothing matches: not_found.
+  std::vector<std::string> match(const std::string& pattern) const;
 
  private:
-  std::map<std::string, Opener, std::less<>> openers_;
+  struct Scheme {
+    Opener open;
+    Lister list;
+  };
+  const Scheme* find(const std::string& uri) const;  // null: a local path
+  std::map<std::string, Scheme, std::less<>> schemes_;
 };
+
+// A name without "scheme://" or of "file://", as a path.
+bool is_local(std::string_view uri);
+std::string local_path(const std::string& uri);
+
+// All of a source at once: a local file mapped, anything else in memory.
+struct WholeSource {
+  std::string name;
+  std::span<const std::byte> bytes = {};
+  std::shared_ptr<const void> owner = {};  // of the bytes
+};
+WholeSource open_whole(const std::string& uri, const SourceRegistry& sources = {});
 
 }  // namespace shoal

@@ -16,8 +16,10 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") 
 }  // namespace
 
 DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& options)
-    : map_(MappedFile::open(path)), field_(options.text_field), document_(options.document) {
-  text_ = {reinterpret_cast<const char*>(map_->bytes().data()), map_->bytes().size()};
+    : source_(open_whole(path, options.sources)),
+      field_(options.text_field),
+      document_(options.document) {
+  text_ = {reinterpret_cast<const char*>(source_.bytes.data()), source_.bytes.size()};
   is_json_lines_ = path.ends_with(".jsonl") || path.ends_with(".json");
   if (first_invalid_utf8(text_) >= 0) {
     if (!options.repair_utf8) check_utf8(text_, path);
@@ -61,7 +63,7 @@ void DocumentSource::for_each(
 std::string DocumentSource::text_of(std::string_view raw, std::int64_t line) const {
   std::string text = repair_ ? repair_utf8(raw) : std::string(raw);
   if (!is_json_lines_) return text;
-  const std::string place = fmt::format("{}, line {}", map_->path(), line);
+  const std::string place = fmt::format("{}, line {}", source_.name, line);
   const nlohmann::json record = parse_json(text, place);
   if (!record.is_object() || !record.contains(field_) || !record[field_].is_string())
     throw Error(ErrorCode::corrupt_data,

@@ -7,12 +7,12 @@
 #include <string>
 #include <string_view>
 
-#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/prepare.h"
 
 namespace shoal {
 
-// One input file, mapped and checked.
+// One input file, whole and checked.
 class DocumentSource {
  public:
   // Ill-formed UTF-8 is refused here, with path and offset, unless `options` wants it repaired.
@@ -31,7 +31,7 @@ class DocumentSource {
   bool needs_text_of() const { return is_json_lines_ || repair_; }
 
  private:
-  std::shared_ptr<MappedFile> map_;
+  WholeSource source_;
   std::string_view text_;
   std::string field_;
   PrepareOptions::Document document_;

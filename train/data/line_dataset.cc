@@ -7,7 +7,7 @@
 namespace shoal {
 
 LineDataset::LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTemplate& sequence,
-                         std::int64_t max_length, std::int64_t vocab_size)
+                         std::int64_t max_length, std::int64_t vocab_size, bool may_be_empty)
     : file_(std::move(file)), max_length_(max_length) {
   const std::int64_t special = sequence.special_tokens(false);
   SHOAL_CHECK(max_length > special,
@@ -21,7 +21,7 @@ LineDataset::LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTe
     const TextSpan span = file_->document(i);
     if (span.end - span.begin > special) lines_.push_back(i);
   }
-  SHOAL_CHECK(!lines_.empty(), "{}: none of its {} lines has text", file_->path(),
+  SHOAL_CHECK(may_be_empty || !lines_.empty(), "{}: none of its {} lines has text", file_->path(),
               file_->documents());
 }
 

@@ -16,10 +16,10 @@ namespace shoal {
 // blocks, are a CausalLmDataset of the same file.)
 class LineDataset final : public Dataset {
  public:
-  // Refuses a file without text, ids beyond `vocab_size` (0: not checked), and a max_length that
-  // leaves no token of text.
+  // Refuses a file without text (but where it `may_be_empty`), ids beyond `vocab_size` (0: not
+  // checked), and a max_length that leaves no token of text.
   LineDataset(std::shared_ptr<const TokenFile> file, const SequenceTemplate& sequence,
-              std::int64_t max_length, std::int64_t vocab_size);
+              std::int64_t max_length, std::int64_t vocab_size, bool may_be_empty = false);
   std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
   Sample get(std::int64_t index) const override;
 

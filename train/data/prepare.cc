@@ -1,13 +1,20 @@
 #include "shoal/train/data/prepare.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <optional>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/token_file.h"
@@ -63,17 +70,52 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
 }
 
 // The split as it was prepared earlier, if it is there and whole.
-std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer) {
+std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokenizer& tokenizer,
+                                           int threads, bool warns) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
   try {
     const auto file = TokenFile::open(path);
     if (file->tokenizer_hash() != tokenizer.hash()) return std::nullopt;
+    file->verify(threads);  // costs less than the key, which hashes the text
     return PreparedSplit{path, file->documents(), file->tokens()};
-  } catch (const Error&) {
-    return std::nullopt;  // damaged: prepared again, and replaced whole
+  } catch (const Error& damage) {
+    if (warns) log::warn("{}; it is prepared again", damage.message());
+    return std::nullopt;
   }
 }
+
+// Held by one process of a host at a time. The file goes with its holder: who waited for it looks
+// whether it is still the one of that name.
+class KeyLock {
+ public:
+  explicit KeyLock(std::string path) : path_(std::move(path)) {
+    for (;;) {
+      descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      if (descriptor_ < 0) return;  // writing the tokens will say why
+      int result = 0;
+      do {
+        result = ::flock(descriptor_, LOCK_EX);
+      } while (result != 0 && errno == EINTR);
+      struct stat held{}, named{};
+      if (result != 0 || (::fstat(descriptor_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                          held.st_ino == named.st_ino))
+        return;
+      ::close(descriptor_);
+    }
+  }
+  ~KeyLock() {
+    if (descriptor_ < 0) return;
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+  KeyLock(const KeyLock&) = delete;
+  KeyLock& operator=(const KeyLock&) = delete;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
 
 std::string_view without_line_end(std::string_view line) {
   if (line.ends_with('\n')) line.remove_suffix(1);
@@ -214,8 +256,8 @@ std::int64_t documents_of(const Sources& sources) {
 }
 
 PreparedSplit finish(TokenFileWriter& writer, const std::string& path, std::int64_t documents,
-                     const char* name) {
-  if (writer.tokens() == 0)
+                     const char* name, bool may_be_empty) {
+  if (writer.tokens() == 0 && !may_be_empty)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("prepare: the {} data have no tokens ({} documents)", name, documents),
                 "look whether the input files are empty");
@@ -250,8 +292,9 @@ void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, con
   });
   // The validation file first: who finds train-KEY finds both.
   if (has_validation)
-    result.validation = finish(*validation, result.validation.path, held_out, "validation");
-  result.train = finish(train, result.train.path, trained, "training");
+    result.validation =
+        finish(*validation, result.validation.path, held_out, "validation", options.may_be_empty);
+  result.train = finish(train, result.train.path, trained, "training", options.may_be_empty);
 }
 
 }  // namespace
@@ -271,23 +314,26 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   result.train.path = path_of("train");
   if (has_validation) result.validation.path = path_of("validation");
 
-  if (!options.overwrite_cache) {
-    const auto train = find_prepared(result.train.path, tokenizer);
-    const auto held_out = has_validation ? find_prepared(result.validation.path, tokenizer)
-                                         : std::optional<PreparedSplit>(PreparedSplit{});
-    if (train && held_out) {
-      result.train = *train;
-      result.validation = *held_out;
-      result.reused = true;
-      result.seconds = seconds_since(start);
-      return result;
-    }
-  }
+  const auto found = [&](bool warns) {
+    const auto train = find_prepared(result.train.path, tokenizer, options.threads, warns);
+    const auto held_out = train && has_validation ? find_prepared(result.validation.path, tokenizer,
+                                                                  options.threads, warns)
+                                                  : std::optional<PreparedSplit>(PreparedSplit{});
+    if (!train || !held_out) return false;
+    result.train = *train;
+    result.validation = *held_out;
+    result.reused = true;
+    result.seconds = seconds_since(start);
+    return true;
+  };
+  if (!options.overwrite_cache && found(true)) return result;
   std::error_code failure;
   fs::create_directories(options.output_directory, failure);
   if (failure)
     throw_error(ErrorCode::io, "prepare: cannot make the directory '{}': {}",
                 options.output_directory, failure.message());
+  const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string());
+  if (!options.overwrite_cache && found(false)) return result;  // by who held the lock before
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;

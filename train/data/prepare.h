@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 
 namespace shoal {
@@ -34,6 +35,8 @@ struct PrepareOptions {
   bool append_eos = false;       // end each document with the tokenizer's eos; it must have one
   bool repair_utf8 = false;      // else ill-formed text is an error that names file and offset
   bool overwrite_cache = false;  // prepare again although nothing changed
+  bool may_be_empty = false;     // else text without a token is an error
+  SourceRegistry sources = {};   // opens inputs that are no local paths
   int threads = 1;
   // From the calling thread: bytes of input done, and all. May throw to cancel.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
@@ -52,8 +55,10 @@ struct PreparedData {
   double seconds = 0;
 };
 
-// Blocks. The files are <output_directory>/{train,validation}-<key>.shoaltok. Several processes
-// may prepare the same at once: each writes atomically the same bytes.
+// Blocks. The files are <output_directory>/{train,validation}-<key>.shoaltok. What is found there
+// is read whole, and prepared anew where its checksum is wrong. Of several processes of a host that
+// want the same at once, one prepares and the others wait for it; on a file system without locks
+// (and on another host) each writes atomically the same bytes.
 PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& options);
 
 }  // namespace shoal

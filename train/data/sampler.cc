@@ -14,28 +14,31 @@ void check_rank(std::int64_t rank, std::int64_t ranks) {
 
 }  // namespace
 
+std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t epoch,
+                         std::int64_t draw, std::uint32_t purpose) {
+  // Attempt `a` is word pair a % 2 of block a / 2, which is the low half of the counter's last
+  // word.
+  for (std::uint32_t attempt = 0;; ++attempt) {
+    const auto words = kernels::philox(
+        seed, {static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32),
+               static_cast<std::uint32_t>(epoch), purpose << 16 | attempt / 2});
+    const std::size_t pair = 2 * (attempt % 2);
+    const std::uint64_t bits = std::uint64_t{words[pair + 1]} << 32 | words[pair];
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(bits) * choices;
+    if (static_cast<std::uint64_t>(product) >= (0 - choices) % choices)
+      return static_cast<std::uint64_t>(product >> 64);
+  }
+}
+
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
   std::vector<std::int64_t> list(static_cast<std::size_t>(size));
   std::iota(list.begin(), list.end(), std::int64_t{0});
-  for (std::int64_t k = 0; k + 1 < size; ++k) {
-    const auto choices = static_cast<std::uint64_t>(size - k);
-    // Lemire's multiply-and-shift, with its rejection: attempt `a` is word pair a % 2 of block a /
-    // 2 in words 2 and 3 of the counter.
-    std::uint64_t chosen = 0;
-    for (std::uint32_t attempt = 0;; ++attempt) {
-      const auto words =
-          kernels::philox(seed, {static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(k >> 32),
-                                 static_cast<std::uint32_t>(epoch), attempt / 2});
-      const std::size_t pair = 2 * (attempt % 2);
-      const std::uint64_t bits = std::uint64_t{words[pair + 1]} << 32 | words[pair];
-      __extension__ using Wide = unsigned __int128;
-      const Wide product = static_cast<Wide>(bits) * choices;
-      chosen = static_cast<std::uint64_t>(product >> 64);
-      if (static_cast<std::uint64_t>(product) >= (0 - choices) % choices) break;
-    }
+  for (std::int64_t k = 0; k + 1 < size; ++k)
     std::swap(list[static_cast<std::size_t>(k)],
-              list[static_cast<std::size_t>(k) + static_cast<std::size_t>(chosen)]);
-  }
+              list[static_cast<std::size_t>(k) +
+                   static_cast<std::size_t>(
+                       draw_below(static_cast<std::uint64_t>(size - k), seed, epoch, k, 0))]);
   return list;
 }
 

@@ -86,8 +86,13 @@ class EvaluationSampler final : public Sampler {
   std::int64_t size_, ranks_, rank_;
 };
 
-// Fisher-Yates with Philox 4x32-10: key = seed, counter = (draw, epoch). Draw k exchanges element
-// k with one of [k, size), chosen without bias. Not torch.randperm's numbers; the same everywhere.
+// One of [0, choices), without bias: Philox 4x32-10, key = seed, counter = (draw, epoch, purpose).
+// Lemire's multiply-and-shift, with its rejection. `purpose` below 2^16 keeps uses apart.
+std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t epoch,
+                         std::int64_t draw, std::uint32_t purpose);
+
+// Fisher-Yates by draw_below (purpose 0). Draw k exchanges element k with one of [k, size). Not
+// torch.randperm's numbers; the same everywhere.
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
 
 }  // namespace shoal

@@ -127,7 +127,7 @@ void TokenFileWriter::commit() {
 }
 
 struct TokenFile::Impl {
-  std::shared_ptr<MappedFile> map;
+  WholeSource source;
   Trailer trailer;
   int bytes_per_id = 0;
   const std::byte* ids = nullptr;
@@ -138,9 +138,14 @@ TokenFile::TokenFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TokenFile::~TokenFile() = default;
 
 std::shared_ptr<const TokenFile> TokenFile::open(const std::string& path) {
+  return open(open_whole(path));
+}
+
+std::shared_ptr<const TokenFile> TokenFile::open(WholeSource source) {
   auto impl = std::make_unique<Impl>();
-  impl->map = MappedFile::open(path);
-  const std::span<const std::byte> bytes = impl->map->bytes();
+  impl->source = std::move(source);
+  const std::string& path = impl->source.name;
+  const std::span<const std::byte> bytes = impl->source.bytes;
   const auto corrupt = [&](const std::string& what) {
     throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", path, what),
                 "prepare the data again");
@@ -180,7 +185,7 @@ std::shared_ptr<const TokenFile> TokenFile::open(const std::string& path) {
   return std::shared_ptr<const TokenFile>(new TokenFile(std::move(impl)));
 }
 
-const std::string& TokenFile::path() const { return impl_->map->path(); }
+const std::string& TokenFile::path() const { return impl_->source.name; }
 std::int64_t TokenFile::tokens() const { return static_cast<std::int64_t>(impl_->trailer.ids); }
 std::int64_t TokenFile::documents() const {
   return static_cast<std::int64_t>(impl_->trailer.documents);
@@ -219,7 +224,7 @@ void TokenFile::check_vocab(std::int64_t vocab_size) const {
 }
 
 void TokenFile::verify(int threads) const {
-  const std::span<const std::byte> bytes = impl_->map->bytes();
+  const std::span<const std::byte> bytes = impl_->source.bytes;
   const auto corrupt = [&](const std::string& what) {
     throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", path(), what),
                 "prepare the data again");
@@ -249,12 +254,12 @@ void TokenFile::verify(int threads) const {
 }
 
 CausalLmDataset::CausalLmDataset(std::shared_ptr<const TokenFile> file, std::int64_t block_size,
-                                 std::int64_t vocab_size)
+                                 std::int64_t vocab_size, bool may_be_empty)
     : file_(std::move(file)), block_size_(block_size) {
   SHOAL_CHECK(block_size > 0, "block_size is {}; it must be above 0", block_size);
   if (vocab_size > 0) file_->check_vocab(vocab_size);
   blocks_ = file_->tokens() / block_size;
-  if (blocks_ == 0)
+  if (blocks_ == 0 && !may_be_empty)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: {} tokens are less than one block of {}", file_->path(),
                             file_->tokens(), block_size),

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 
@@ -40,6 +41,7 @@ class TokenFileWriter {
 class TokenFile {
  public:
   static std::shared_ptr<const TokenFile> open(const std::string& path);
+  static std::shared_ptr<const TokenFile> open(WholeSource source);
   ~TokenFile();
 
   const std::string& path() const;
@@ -66,9 +68,10 @@ class TokenFile {
 // tokens [i * block_size, (i + 1) * block_size), the remainder dropped. Labels are the inputs.
 class CausalLmDataset final : public Dataset {
  public:
-  // Refuses a stream shorter than one block, and ids beyond `vocab_size` (0: not checked).
+  // Refuses less than one block (but where it `may_be_empty`), and ids beyond `vocab_size` (0: not
+  // checked).
   CausalLmDataset(std::shared_ptr<const TokenFile> file, std::int64_t block_size,
-                  std::int64_t vocab_size);
+                  std::int64_t vocab_size, bool may_be_empty = false);
   std::int64_t size() const override { return blocks_; }
   Sample get(std::int64_t index) const override;
   std::int64_t block_size() const { return block_size_; }

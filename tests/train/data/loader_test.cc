@@ -18,7 +18,7 @@ class Counting final : public Dataset {
   std::int64_t size() const override { return size_; }
   Sample get(std::int64_t index) const override {
     ++calls;
-    if (index == bad_) throw_error(ErrorCode::corrupt_data, "sample {} is bad", index);
+    if (index == bad_) throw_error(ErrorCode::corrupt_data, "it is bad");
     if (index % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const auto id = static_cast<std::int32_t>(index);
     return {.input_ids = {id, id + 1}};
@@ -137,7 +137,13 @@ TEST_F(LoaderTest, ErrorsComeInOrderAndTheLoaderGoesOn) {
     const auto loader = make({.size = 40, .workers = workers, .shuffle = false, .bad = 13});
     for (int k = 0; k < 10; ++k) {
       if (k == 3) {
-        EXPECT_THROW(loader->next(), Error);
+        try {
+          loader->next();
+          FAIL();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+          EXPECT_EQ(error.message(), "sample 13 of the set: it is bad");
+        }
       } else {
         const auto batch = loader->next();
         ASSERT_TRUE(batch.has_value());
@@ -165,9 +171,65 @@ TEST_F(LoaderTest, TheQueueIsBoundedAndStopsCleanly) {
 TEST_F(LoaderTest, MeasuresStalls) {
   const auto loader = make({.size = 30, .batch = 10, .shuffle = false});
   rest(*loader);
-  EXPECT_EQ(loader->stalls(), 3);
-  EXPECT_GT(loader->stall_seconds(), 0.004);  // five samples sleep 1 ms each
-  EXPECT_LT(loader->stall_seconds(), 10);
+  const LoaderStatistics alone = loader->statistics();
+  EXPECT_EQ(alone.stalls, 3);
+  EXPECT_EQ(alone.batches, 3);
+  EXPECT_EQ(alone.samples, 30);
+  EXPECT_GT(alone.stall_seconds, 0.004);  // five samples sleep 1 ms each
+  EXPECT_EQ(alone.work_seconds, alone.stall_seconds);
+  EXPECT_LT(alone.samples_per_second(0), 30 / 0.004);
+  const auto ahead = make({.size = 30, .batch = 10, .workers = 3, .shuffle = false});
+  while (ahead->statistics().batches < 3) std::this_thread::yield();
+  rest(*ahead);
+  EXPECT_EQ(ahead->statistics().stalls, 0);  // all was there before it was asked for
+  EXPECT_EQ(ahead->statistics().stall_seconds, 0);
+  EXPECT_GT(ahead->statistics().work_seconds, 0.004);
+}
+
+TEST_F(LoaderTest, NamesTheBatchThatCannotBePutTogether) {
+  class Uneven final : public Dataset {
+   public:
+    std::int64_t size() const override { return 6; }
+    Sample get(std::int64_t index) const override {
+      if (index == 4) throw std::runtime_error("not of ours");
+      return {.input_ids = {1, 2}, .labels = {1}};
+    }
+  };
+  const auto message = [&](std::int64_t batch) {
+    Loader loader(std::make_shared<Uneven>(), std::make_shared<PaddingCollator>(),
+                  std::make_unique<EvaluationSampler>(6, 1, 0), *memory_,
+                  {.batch_size = 2, .num_workers = 2});
+    for (std::int64_t k = 0;; ++k) try {
+        loader.next();
+      } catch (const Error& error) {
+        if (k == batch) return error.message();
+      }
+  };
+  EXPECT_EQ(message(1),
+            "a batch of 2 samples from sample 2 of the set on: collate: sample 0 has 2 input_ids "
+            "but 1 labels");
+  EXPECT_EQ(message(2), "sample 4 of the set: not of ours");
+}
+
+TEST_F(LoaderTest, StopsWhileEveryWorkerBlocks) {
+  class Slow final : public Dataset {
+   public:
+    std::int64_t size() const override { return 1000; }
+    Sample get(std::int64_t) const override {
+      ++inside;
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      return {.input_ids = {1}};
+    }
+    mutable std::atomic<int> inside{0};
+  };
+  const auto slow = std::make_shared<Slow>();
+  {
+    const Loader loader(slow, std::make_shared<PaddingCollator>(),
+                        std::make_unique<EvaluationSampler>(1000, 1, 0), *memory_,
+                        {.batch_size = 1, .num_workers = 8});
+    while (slow->inside < 8) std::this_thread::yield();
+  }
+  EXPECT_LE(slow->inside, 16);  // each ends what it is at, and perhaps begins one that was its turn
 }
 
 TEST_F(LoaderTest, RefusesWhatCannotBe) {

@@ -103,6 +103,12 @@ TEST_F(PrepareTest, TheSecondTimeNothingIsDone) {
   options.overwrite_cache = false;
   write_file_atomically(first.train.path, "damaged");
   EXPECT_FALSE(prepare_data(*tokenizer_, options).reused);
+  // One bit of one id, which only the checksum of the contents knows.
+  std::string bytes = read_text_file(first.validation.path);
+  bytes[64] = static_cast<char>(bytes[64] ^ 1);
+  write_file_atomically(first.validation.path, bytes);
+  EXPECT_FALSE(prepare_data(*tokenizer_, options).reused);
+  EXPECT_TRUE(prepare_data(*tokenizer_, options).reused);
   options.append_eos = true;
   EXPECT_FALSE(prepare_data(*tokenizer_, options).reused);
   options.append_eos = false;

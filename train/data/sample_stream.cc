@@ -1,0 +1,354 @@
+#include "shoal/train/data/sample_stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/stream_order.h"
+#include "shoal/train/data/tokenizer/sha256.h"
+
+namespace shoal {
+namespace {
+
+// What must be the same for a position to mean the same. Shards may have moved: names, not paths.
+std::string identity_of(const ShardSet& shards, const StreamOptions& options) {
+  Sha256 hash;
+  hash.add(fmt::format("{} {} {}\n", shards.count(), options.buffer, options.seed));
+  for (std::int64_t i = 0; i < shards.count(); ++i)
+    hash.add(std::filesystem::path(shards.name(i)).filename().string() + "\n");
+  return to_hex(hash.finish()).substr(0, 32);
+}
+
+// Opens shards in turn on a thread of its own, one ahead of who takes them.
+class Opener {
+ public:
+  explicit Opener(const ShardSet& shards) : shards_(shards) {}
+  ~Opener() { stop(); }
+
+  void start() {
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  }
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+    const std::lock_guard lock(mutex_);
+    stopping_ = false;
+    wanted_.reset();
+    done_.reset();
+  }
+  // Whoever waits in take() gets nothing; until release().
+  void interrupt() {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+    }
+    changed_.notify_all();
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = false;
+  }
+  bool runs() const { return thread_.joinable(); }
+
+  // The shard; then begins to open `following`. Null: interrupted.
+  std::shared_ptr<const Dataset> take(std::int64_t shard, std::optional<std::int64_t> following) {
+    std::unique_lock lock(mutex_);
+    // What is being opened instead is finished and dropped.
+    if (!done_ || done_->shard != shard) want(lock, shard);
+    changed_.wait(lock, [&] { return interrupted_ || (done_ && done_->shard == shard); });
+    if (interrupted_) return nullptr;
+    const Done done = *std::exchange(done_, std::nullopt);
+    if (following) want(lock, *following);
+    lock.unlock();
+    if (done.failure) std::rethrow_exception(done.failure);
+    return done.dataset;
+  }
+
+ private:
+  struct Done {
+    std::int64_t shard = 0;
+    std::shared_ptr<const Dataset> dataset;
+    std::exception_ptr failure;
+  };
+
+  void want(const std::unique_lock<std::mutex>&, std::int64_t shard) {
+    if (opening_ == shard) return;
+    wanted_ = shard;
+    changed_.notify_all();
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopping_ || wanted_; });
+      if (stopping_) return;
+      const std::int64_t shard = *wanted_;
+      wanted_.reset();
+      opening_ = shard;
+      lock.unlock();
+      Done done{shard, nullptr, nullptr};
+      try {
+        done.dataset = shards_.open(shard);
+      } catch (...) {
+        done.failure = std::current_exception();
+      }
+      lock.lock();
+      opening_.reset();
+      done_ = std::move(done);
+      changed_.notify_all();
+    }
+  }
+
+  const ShardSet& shards_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<std::int64_t> wanted_, opening_;
+  std::optional<Done> done_;
+  bool stopping_ = false, interrupted_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+nlohmann::json StreamState::to_json() const {
+  return {{"position", position},
+          {"epoch", epoch},
+          {"epoch_begin", epoch_begin},
+          {"progress", progress},
+          {"shard_sizes", sizes ? *sizes : std::vector<std::int64_t>()},
+          {"identity", identity}};
+}
+
+StreamState StreamState::from_json(const nlohmann::json& json) {
+  StreamState state;
+  try {
+    json.at("position").get_to(state.position);
+    json.at("epoch").get_to(state.epoch);
+    json.at("epoch_begin").get_to(state.epoch_begin);
+    json.at("progress").get_to(state.progress);
+    auto sizes = json.at("shard_sizes").get<std::vector<std::int64_t>>();
+    json.at("identity").get_to(state.identity);
+    const bool negative =
+        std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
+    if (state.epoch < 0 || state.epoch_begin < 0 || state.position < state.epoch_begin || negative)
+      throw_error(ErrorCode::corrupt_data, "epoch {} began at {}, and the position is {}",
+                  state.epoch, state.epoch_begin, state.position);
+    state.sizes = std::make_shared<const std::vector<std::int64_t>>(std::move(sizes));
+  } catch (const nlohmann::json::exception& problem) {
+    throw_error(ErrorCode::corrupt_data, "the stream's state: {}", problem.what());
+  }
+  return state;
+}
+
+struct SampleStream::Impl {
+  Impl(std::shared_ptr<const ShardSet> set, const StreamOptions& given)
+      : shards(std::move(set)),
+        options(given),
+        order(shards->count(), given.buffer, given.seed),
+        opener(*shards) {}
+
+  struct Open {
+    std::shared_ptr<const Dataset> dataset;  // null: not needed since the run resumed
+    std::int64_t size = 0, left = 0;         // samples; those that have not been drawn
+  };
+
+  std::shared_ptr<const Dataset> open(std::int64_t shard,
+                                      std::optional<std::int64_t> following = std::nullopt);
+  bool feed(bool replaying);
+  StreamPlace draw();
+  std::shared_ptr<const Dataset> dataset_of(std::int64_t shard);
+  void begin_epoch(std::int64_t epoch);
+  std::optional<Claim> claim(std::int64_t count);
+  StreamState state() const;
+
+  std::shared_ptr<const ShardSet> shards;
+  StreamOptions options;
+  StreamOrder order;
+  Opener opener;
+  std::string identity;
+  StreamState origin;
+  std::int64_t position = 0, epoch_begin = 0;
+  std::map<std::int64_t, Open> opened;  // shards with samples in the buffer, or still to enter it
+  std::map<std::int64_t, std::int64_t> known;  // sizes, for as long as this stream lives
+  std::shared_ptr<const std::vector<std::int64_t>> sizes;
+  std::vector<std::int64_t> replayed;  // sizes of the epoch's first shards, from a checkpoint
+  std::exception_ptr failure;
+  std::atomic<bool> stopping{false};
+};
+
+std::shared_ptr<const Dataset> SampleStream::Impl::open(std::int64_t shard,
+                                                        std::optional<std::int64_t> following) {
+  std::shared_ptr<const Dataset> dataset;
+  try {
+    dataset = opener.runs() ? opener.take(shard, following) : shards->open(shard);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("shard {}: {}", shards->name(shard), error.message()),
+                error.remedy());
+  }
+  if (dataset == nullptr) return nullptr;
+  const auto [at, is_new] = known.emplace(shard, dataset->size());
+  if (!is_new && at->second != dataset->size())
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("shard {} has {} samples, but had {} before", shards->name(shard),
+                            dataset->size(), at->second),
+                "a stream's shards must stay as they are while a run lasts");
+  return dataset;
+}
+
+// Gives the order what it wants, and opens shards for it. False: stop().
+bool SampleStream::Impl::feed(bool replaying) {
+  while (const auto shard = order.wanted()) {
+    if (stopping) return false;
+    const auto k = order.sizes().size();
+    Open entry;
+    if (replaying && k < replayed.size()) {
+      entry.size = replayed[k];
+      known[*shard] = entry.size;
+    } else {
+      entry.dataset = open(*shard, order.following());
+      if (entry.dataset == nullptr) return false;
+      entry.size = entry.dataset->size();
+    }
+    entry.left = entry.size;
+    order.give(entry.size);
+    if (entry.size > 0) opened[*shard] = std::move(entry);
+    sizes = std::make_shared<const std::vector<std::int64_t>>(order.sizes());
+  }
+  return true;
+}
+
+StreamPlace SampleStream::Impl::draw() {
+  const StreamPlace place = order.next();
+  ++position;
+  return place;
+}
+
+// Null: stop().
+std::shared_ptr<const Dataset> SampleStream::Impl::dataset_of(std::int64_t shard) {
+  Open& entry = opened.at(shard);
+  if (!entry.dataset) entry.dataset = open(shard);
+  return entry.dataset;
+}
+
+void SampleStream::Impl::begin_epoch(std::int64_t epoch) {
+  order.begin(epoch);
+  opened.clear();
+  sizes.reset();
+  epoch_begin = position;
+}
+
+StreamState SampleStream::Impl::state() const {
+  const auto done = static_cast<double>(order.epoch());
+  return {position, order.epoch(), epoch_begin, done + order.progress(), sizes, identity};
+}
+
+std::optional<SampleStream::Claim> SampleStream::Impl::claim(std::int64_t count) {
+  Claim claim;
+  claim.ordinals = {position + options.rank, options.ranks};
+  claim.items.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count * options.ranks; ++i) {
+    if (!feed(false)) return std::nullopt;
+    if (order.done())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the training stream is empty: its {} shards, {} and so on, have no "
+                              "sample",
+                              shards->count(), shards->name(0)),
+                  "a shard needs at least one line of text, or block_size tokens");
+    const StreamPlace place = draw();
+    if (i % options.ranks == options.rank) {
+      auto dataset = dataset_of(place.shard);
+      if (!dataset) return std::nullopt;
+      claim.items.push_back({std::move(dataset), place.index, place.shard});
+    }
+    Open& entry = opened.at(place.shard);
+    if (--entry.left == 0) opened.erase(place.shard);
+    // The epoch that this sample ends is over now, whatever comes next.
+    if (order.done()) {
+      if (!feed(false)) return std::nullopt;
+      if (order.done()) begin_epoch(order.epoch() + 1);
+    }
+  }
+  claim.after = state();
+  return claim;
+}
+
+SampleStream::SampleStream(std::shared_ptr<const ShardSet> shards, const StreamOptions& options) {
+  SHOAL_CHECK(shards != nullptr && shards->count() > 0, "stream: there are no shards");
+  SHOAL_CHECK(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
+              "stream: rank {} of {}", options.rank, options.ranks);
+  impl_ = std::make_unique<Impl>(std::move(shards), options);
+  impl_->identity = identity_of(*impl_->shards, options);
+  impl_->origin.identity = impl_->identity;
+}
+
+SampleStream::~SampleStream() = default;
+
+void SampleStream::read_ahead() { impl_->opener.start(); }
+
+void SampleStream::seek(const StreamState& state) {
+  Impl& impl = *impl_;
+  if (!state.identity.empty() && state.identity != impl.identity)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("the checkpoint stands at sample {} of a stream of other shards, or with "
+                    "another shuffle_buffer_size or data_seed, than these {} shards",
+                    state.position, impl.shards->count()),
+        "give what the run was started with, or begin the stream anew with "
+        "--ignore_data_skip true");
+  impl.stopping = false;
+  impl.opener.release();
+  impl.failure = nullptr;
+  impl.origin = state;
+  impl.origin.identity = impl.identity;
+  impl.replayed = state.sizes ? *state.sizes : std::vector<std::int64_t>();
+  impl.position = state.epoch_begin;
+  impl.begin_epoch(state.epoch);
+  while (impl.position < state.position) {
+    if (!impl.feed(true)) return;
+    if (impl.order.done())
+      throw_error(ErrorCode::corrupt_data,
+                  "the stream's state: sample {} of epoch {}, which has {} samples",
+                  state.position - state.epoch_begin, state.epoch, impl.order.drawn());
+    const StreamPlace place = impl.draw();
+    Impl::Open& entry = impl.opened.at(place.shard);
+    if (--entry.left == 0) impl.opened.erase(place.shard);
+  }
+  impl.replayed.clear();
+}
+
+std::optional<SampleStream::Claim> SampleStream::claim(std::int64_t count) {
+  if (impl_->failure) std::rethrow_exception(impl_->failure);
+  if (impl_->stopping) return std::nullopt;
+  try {
+    return impl_->claim(count);
+  } catch (...) {
+    impl_->failure = std::current_exception();
+    throw;
+  }
+}
+
+void SampleStream::stop() {
+  impl_->stopping = true;
+  impl_->opener.interrupt();
+}
+
+const StreamState& SampleStream::origin() const { return impl_->origin; }
+std::int64_t SampleStream::ranks() const { return impl_->options.ranks; }
+std::string SampleStream::name(const Item& item) const {
+  return fmt::format("sample {} of {}", item.index, impl_->shards->name(item.number));
+}
+
+}  // namespace shoal

@@ -1,0 +1,107 @@
+#include "shoal/train/data/token_shards.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/line_dataset.h"
+#include "shoal/train/data/token_file.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::string_view kTokens = ".shoaltok";
+
+bool is_shard(std::string_view name) {
+  static constexpr std::array endings = {std::string_view(".txt"), std::string_view(".jsonl"),
+                                         std::string_view(".json"), kTokens};
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+// One a line; blank lines and comments are passed over.
+std::vector<std::string> names_in(const WholeSource& list) {
+  std::string_view text(reinterpret_cast<const char*>(list.bytes.data()), list.bytes.size());
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t first = line.find_first_not_of(" \t\r");
+    if (first == line.npos || line[first] == '#') continue;
+    line = line.substr(first, line.find_last_not_of(" \t\r") + 1 - first);
+    SHOAL_CHECK(line[0] != '@', "{}: a list cannot name another, {}", list.name, line);
+    names.emplace_back(line);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_shards(const std::vector<std::string>& names,
+                                       const SourceRegistry& sources) {
+  std::vector<std::string> shards;
+  for (const std::string& name : names) {
+    if (name.starts_with('@')) {
+      const auto listed = expand_shards(names_in(open_whole(name.substr(1), sources)), sources);
+      shards.insert(shards.end(), listed.begin(), listed.end());
+      continue;
+    }
+    const std::vector<std::string> found = sources.match(name);
+    if (found.size() == 1 && found.front() == name) {
+      SHOAL_CHECK(is_shard(name), "{}: a shard's name ends with .txt, .jsonl, .json or .shoaltok",
+                  name);
+      shards.push_back(name);
+      continue;
+    }
+    const std::size_t before = shards.size();
+    std::copy_if(found.begin(), found.end(), std::back_inserter(shards), is_shard);
+    if (shards.size() == before)
+      throw_error(ErrorCode::not_found,
+                  "{}: of {} files there, none ends with .txt, .jsonl, .json or .shoaltok", name,
+                  found.size());
+  }
+  if (shards.empty()) throw_error(ErrorCode::not_found, "no shards are named");
+  return shards;
+}
+
+TokenShards::TokenShards(std::vector<std::string> names, TokenShardOptions options)
+    : names_(std::move(names)), options_(std::move(options)) {
+  SHOAL_CHECK(!names_.empty(), "there are no shards");
+  SHOAL_CHECK(options_.block_size > 0, "block_size is {}; it must be above 0", options_.block_size);
+  SHOAL_CHECK(options_.tokenizer || !options_.line_by_line, "lines need the tokenizer's template");
+  const auto text = std::find_if(names_.begin(), names_.end(),
+                                 [](const std::string& name) { return !name.ends_with(kTokens); });
+  if (text != names_.end() && !options_.tokenizer)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is text, and there is no tokenizer", *text),
+                "give tokenizer_name, or tokens from `shoal data prepare`");
+  options_.prepare.may_be_empty = true;
+  options_.prepare.validation_inputs.clear();
+  options_.prepare.validation_fraction = 0;
+}
+
+const std::string& TokenShards::name(std::int64_t shard) const {
+  SHOAL_CHECK(shard >= 0 && shard < count(), "shard {} of {}", shard, count());
+  return names_[static_cast<std::size_t>(shard)];
+}
+
+std::shared_ptr<const Dataset> TokenShards::open(std::int64_t shard) const {
+  const std::string& from = name(shard);
+  std::shared_ptr<const TokenFile> tokens;
+  if (from.ends_with(kTokens)) {
+    tokens = TokenFile::open(open_whole(from, options_.prepare.sources));
+  } else {
+    PrepareOptions prepare = options_.prepare;
+    prepare.inputs = {from};
+    tokens = TokenFile::open(prepare_data(*options_.tokenizer, prepare).train.path);
+  }
+  if (options_.line_by_line)
+    return std::make_shared<LineDataset>(std::move(tokens), options_.tokenizer->sequence_template(),
+                                         options_.block_size, options_.vocab_size, true);
+  return std::make_shared<CausalLmDataset>(std::move(tokens), options_.block_size,
+                                           options_.vocab_size, true);
+}
+
+}  // namespace shoal
