@@ -64,6 +64,7 @@ nlohmann::ordered_json TrainerState::to_json() const {
         {"threads", layout.threads},
         {"instruction_set", layout.instruction_set}}},
   };
+  if (!stream.is_null()) json["shoal"]["stream"] = stream;
   return json;
 }
 
@@ -103,6 +104,7 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
       read(own, "loss_scale_shift_left", state.loss_scale_shift_left);
       read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
     }
+    if (own.contains("stream")) read(own, "stream", state.stream);
     nlohmann::json layout;
     read(own, "layout", layout);
     read(layout, "ranks", state.layout.ranks);

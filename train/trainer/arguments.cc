@@ -218,7 +218,6 @@ constexpr std::array kRefused = {
     Refusal{"hub_model_id", "nothing is uploaded"},
     Refusal{"use_liger_kernel", "kernels are already fused", true},
     Refusal{"torch_dtype", "use bf16 or fp16"},
-    Refusal{"streaming", "prepare tokens with `shoal data prepare`", true},
     Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"use_lora", "adapters are not built yet", true},
@@ -288,6 +287,14 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.min = 1, .help = "the first so many"})
       .integer("max_predict_samples", &arguments.max_predict_samples,
                {.min = 1, .help = "the first so many"})
+      .boolean("streaming", &arguments.streaming,
+               {.help = "read train_file shard by shard: a directory, a pattern (data/*.jsonl), "
+                        "@FILE with a name a line, or several with commas; needs max_steps"})
+      .integer("shuffle_buffer_size", &arguments.shuffle_buffer_size,
+               {.min = 0,
+                .max = std::int64_t{1} << 32,
+                .help = "samples that a stream is shuffled among; 0: not at all",
+                .aliases = {"buffer_size"}})
       .integer("preprocessing_num_workers", &arguments.preprocessing_num_workers,
                {.min = 0, .max = 1024, .help = "threads that tokenize; 0: all of this rank"})
       .boolean("overwrite_cache", &arguments.overwrite_cache, {.help = "tokenize again"})

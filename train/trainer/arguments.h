@@ -134,6 +134,8 @@ struct DataArguments {
   double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
   std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
+  bool streaming = false;  // train_file names shards, which are read one after another
+  std::int64_t shuffle_buffer_size = 10000;    // samples; 0: in their order
   std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
   bool overwrite_cache = false;
   std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens

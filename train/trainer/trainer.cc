@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/parallel_for.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mp_parameters.h"
@@ -46,6 +47,8 @@ void Trainer::Impl::begin() {
   plan.reset();
   metrics_file.reset();
   state = {};
+  stream = {};
+  loader_watch = {};
   last_checkpoint.clear();
   last_checkpoint_step = -1;
   reduced_when_logged = {};
@@ -78,7 +81,26 @@ void Trainer::Impl::sum(double* values, std::int64_t count) {
     engine->beside().all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
 }
 
+std::unique_ptr<Loader> Trainer::Impl::make_stream_loader(const LoaderOptions& options) {
+  SHOAL_CHECK(parts.train_dataset == nullptr, "there are both a training set and a stream of one");
+  if (args.max_steps <= 0)
+    throw Error(ErrorCode::invalid_argument,
+                "a stream has no length that epochs could be counted by",
+                "give max_steps: how many updates the run has");
+  auto samples = std::make_unique<SampleStream>(
+      parts.train_shards, StreamOptions{.ranks = share.count,
+                                        .rank = share.index,
+                                        .seed = static_cast<std::uint64_t>(args.order_seed()),
+                                        .buffer = parts.shuffle_buffer});
+  return std::make_unique<Loader>(std::move(samples), parts.collator, parts.host(), options);
+}
+
 std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
+  const LoaderOptions options{.batch_size = args.per_device_train_batch_size * share.devices,
+                              .num_workers = static_cast<int>(args.dataloader_num_workers),
+                              .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor),
+                              .drop_last_batch = args.dataloader_drop_last};
+  if (streams()) return make_stream_loader(options);
   SHOAL_CHECK(parts.train_dataset != nullptr, "there is no training set; give train_file");
   const std::int64_t samples = parts.train_dataset->size();
   SHOAL_CHECK(samples > 0, "the training set is empty");
@@ -94,19 +116,18 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
                                          .rank = share.index,
                                          .seed = static_cast<std::uint64_t>(args.order_seed()),
                                          .drop_last = args.dataloader_drop_last});
-  return std::make_unique<Loader>(
-      parts.train_dataset, parts.collator, std::move(sampler), parts.host(),
-      LoaderOptions{.batch_size = args.per_device_train_batch_size * share.devices,
-                    .num_workers = static_cast<int>(args.dataloader_num_workers),
-                    .prefetch_factor = static_cast<int>(args.dataloader_prefetch_factor),
-                    .drop_last_batch = args.dataloader_drop_last});
+  return std::make_unique<Loader>(parts.train_dataset, parts.collator, std::move(sampler),
+                                  parts.host(), options);
 }
 
 void Trainer::Impl::prepare_training() {
   if (plan) return;
   loader = make_train_loader();  // what it refuses, it refuses before gradients take memory
   engine->prepare_training();
-  plan = plan_steps(args, loader->batches(), share.count * share.devices);
+  // As Hugging Face counts what has no length: one epoch is the whole run.
+  const std::int64_t batches =
+      streams() ? args.max_steps * args.gradient_accumulation_steps : loader->batches();
+  plan = plan_steps(args, batches, share.count * share.devices);
   schedule.emplace(args.lr_scheduler_type, args.learning_rate, plan->warmup_steps,
                    plan->total_steps, args.lr_scheduler_kwargs);
   state.max_steps = plan->total_steps;
@@ -114,16 +135,25 @@ void Trainer::Impl::prepare_training() {
   state.global_batch_size = plan->global_batch;
 }
 
-Trainer::Impl::StepInput Trainer::Impl::next_input() {
-  const TraceSpan span(parts.tracer, "step", "data");
-  const PhaseSpan phase(engine->clock(), StepPhase::data);
-  StepInput input;
+void Trainer::Impl::seek_loader() {
+  if (streams()) {
+    if (loader->stream_state().position != stream.position) loader->seek_stream(stream);
+    return;
+  }
   if (state.data_position >= plan->batches_per_epoch * together()) {
     state.data_position = 0;
     ++state.data_epoch;
   }
   if (loader->state() != SamplerState{state.data_epoch, state.data_position})
     loader->seek({state.data_epoch, state.data_position});
+}
+
+Trainer::Impl::StepInput Trainer::Impl::next_input() {
+  const TraceSpan span(parts.tracer, "step", "data");
+  const PhaseSpan phase(engine->clock(), StepPhase::data);
+  StepInput input;
+  seek_loader();
+  const StreamState stream_place = stream;
   const SamplerState place{state.data_epoch, state.data_position};
   input.first_ordinal = state.data_position;
   const auto wanted = static_cast<std::size_t>(args.gradient_accumulation_steps);
@@ -138,8 +168,11 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   }
   SHOAL_ASSERT(!input.batches.empty());
   state.data_position += static_cast<std::int64_t>(input.batches.size()) * together();
-  input.epoch_end = state.data_position >= plan->batches_per_epoch * together();
-  if (input.epoch_end) {
+  if (streams()) {  // data_epoch stays 0: ordinals count from the run's first sample
+    stream = loader->stream_state();
+    input.epoch_end = stream.epoch > stream_place.epoch;
+  } else if (state.data_position >= plan->batches_per_epoch * together()) {
+    input.epoch_end = true;
     state.data_position = 0;
     ++state.data_epoch;
   }
@@ -162,6 +195,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   if (input.stop) {  // these batches are for whoever resumes
     state.data_epoch = place.epoch;
     state.data_position = place.position;
+    stream = stream_place;
   }
   return input;
 }
@@ -227,6 +261,7 @@ bool Trainer::Impl::settles(const StepInput& input, std::int64_t step) const {
 }
 
 double Trainer::Impl::epoch_now() const {
+  if (streams()) return stream.progress;
   const auto per_epoch = static_cast<double>(plan->batches_per_epoch * together());
   return static_cast<double>(state.data_epoch) +
          static_cast<double>(state.data_position) / per_epoch;
@@ -236,7 +271,9 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
   record["epoch"] = epoch_now();
   record["step"] = state.global_step;
   state.log_history.push_back(nlohmann::json(record));
-  each_callback([&](TrainerCallback& c) { c.on_log(record); });
+  nlohmann::ordered_json line = record;
+  if (report != nullptr) loader_watch.add_to_line(line);
+  each_callback([&](TrainerCallback& c) { c.on_log(line); });
   if (!metrics_file) return;
   // What the clock says is in the file, but not in the state: checkpoints of equal runs are equal.
   if (report != nullptr) {
@@ -244,6 +281,7 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["tokens_per_second"] = report->tokens_per_second;
     record["elapsed"] = report->elapsed;
     add_where_time_went(record);
+    loader_watch.add_to(record);
     if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the record before
       const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
       reduced_when_logged = *now;
@@ -292,6 +330,11 @@ void Trainer::Impl::log_window(const StepReport& report) {
   if (args.fp16) record["loss_scale"] = engine->scaler().scale();
   state.window_loss = 0;
   state.window_steps = 0;
+  if (const std::string hint =
+          loader_watch.look(loader->statistics(), static_cast<int>(args.dataloader_num_workers),
+                            available_cores(), report.elapsed, state.global_step);
+      !hint.empty())
+    say(hint);
   log(std::move(record), &report);
 }
 
@@ -436,10 +479,18 @@ std::vector<std::string> Trainer::header() const {
   lines.push_back(fmt::format("global batch: {} samples = {} per device x {} x {} accumulated",
                               plan.global_batch, a.per_device_train_batch_size, impl_->share.text(),
                               a.gradient_accumulation_steps));
-  lines.push_back(fmt::format("steps: {} = {:.4g} epochs x {} updates ({} samples an epoch)",
-                              format_count(plan.total_steps), plan.epochs,
-                              format_count(plan.updates_per_epoch),
-                              format_count(impl_->parts.train_dataset->size())));
+  if (impl_->streams())
+    lines.push_back(fmt::format(
+        "steps: {} on a stream of {} shards, {}", format_count(plan.total_steps),
+        format_count(impl_->parts.train_shards->count()),
+        impl_->parts.shuffle_buffer == 0 ? "in their order"
+                                         : fmt::format("shuffled through a buffer of {} samples",
+                                                       format_count(impl_->parts.shuffle_buffer))));
+  else
+    lines.push_back(fmt::format("steps: {} = {:.4g} epochs x {} updates ({} samples an epoch)",
+                                format_count(plan.total_steps), plan.epochs,
+                                format_count(plan.updates_per_epoch),
+                                format_count(impl_->parts.train_dataset->size())));
   append(impl_->engine->describe_gradients());
   return lines;
 }

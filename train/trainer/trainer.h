@@ -26,6 +26,7 @@
 #include "shoal/train/checkpoint/trainer_state.h"
 #include "shoal/train/data/batch.h"
 #include "shoal/train/data/dataset.h"
+#include "shoal/train/data/sample_stream.h"
 #include "shoal/train/tasks/task.h"
 #include "shoal/train/trainer/arguments.h"
 #include "shoal/train/trainer/callback.h"
@@ -60,6 +61,10 @@ struct TrainerParts {
   // How tensor parallelism cuts modules, a user's own kinds among them; null: its defaults().
   const parallel::TensorParallelRegistry* tensor_parallel = nullptr;
   std::shared_ptr<const Dataset> train_dataset, eval_dataset;  // eval: optional
+  // Instead of train_dataset: a set that is read as a stream, through a shuffle buffer of so many
+  // samples. Has no end, so the arguments need max_steps.
+  std::shared_ptr<const ShardSet> train_shards;
+  std::int64_t shuffle_buffer = 10000;
   std::shared_ptr<const Collator> collator;
   // A directory whose weights training starts from; empty: initialised from the seed.
   std::string initial_weights;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -49,6 +50,7 @@ void Trainer::Impl::save_checkpoint() {
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
+  state.stream = streams() ? stream.to_json() : nlohmann::json();
   std::vector<std::string> keep = {path};  // a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
   if (engine->writes_parts())
@@ -294,11 +296,7 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   saved.train_batch_size = state.train_batch_size;
   saved.global_batch_size = plan->global_batch;
   state = std::move(saved);
-  if (args.ignore_data_skip) state.data_position = 0;
-  SHOAL_CHECK(state.data_position % share.count == 0,
-              "the checkpoint stands at sample {}, which {} {}s do not divide; resume on another "
-              "number of ranks, or with --ignore_data_skip",
-              state.data_position, share.count, share.device);
+  resume_data(directory);
   nn::LossScaler& scaler = engine->scaler();
   if (scaler.dynamic() && state.loss_scale_dynamic)
     scaler.restore({state.loss_scale, state.loss_scale_good_steps, state.loss_scale_shift_left,
@@ -308,6 +306,37 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
                     state.loss_scale,
                     state.loss_scale_dynamic ? "and scaling is not dynamic now"
                                              : "which was not a dynamic one"));
+}
+
+// Where in the data the checkpoint stands.
+void Trainer::Impl::resume_data(const std::string& directory) {
+  const nlohmann::json saved = std::exchange(state.stream, nlohmann::json());
+  if (args.ignore_data_skip) {
+    state.data_position = 0;
+    if (streams()) state.data_epoch = 0;
+    return;
+  }
+  if (saved.is_null() == streams())
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is of a run {} streaming", directory, streams() ? "without" : "with"),
+        fmt::format("give --streaming {}, or begin the data anew with --ignore_data_skip true",
+                    streams() ? "false" : "true"));
+  if (streams()) {
+    const std::string place = directory + "/" + kStateFile;
+    try {
+      stream = StreamState::from_json(saved);
+    } catch (const Error& problem) {
+      throw_error(ErrorCode::corrupt_data, "{}: {}", place, problem.message());
+    }
+    state.data_position = stream.position;
+    loader->seek_stream(stream);  // which refuses other shards
+    return;
+  }
+  SHOAL_CHECK(state.data_position % share.count == 0,
+              "the checkpoint stands at sample {}, which {} {}s do not divide; resume on another "
+              "number of ranks, or with --ignore_data_skip",
+              state.data_position, share.count, share.device);
 }
 
 void Trainer::Impl::load_best_model() {

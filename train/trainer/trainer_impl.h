@@ -17,6 +17,7 @@
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 #include "shoal/train/data/loader.h"
 #include "shoal/train/trainer/engine.h"
+#include "shoal/train/trainer/loader_watch.h"
 #include "shoal/train/trainer/plan.h"
 #include "shoal/train/trainer/trainer.h"
 
@@ -35,6 +36,8 @@ struct Trainer::Impl {
   // From the first train() on.
   std::unique_ptr<Loader> loader;
   std::optional<StepPlan> plan;
+  StreamState stream;  // where the next step begins, where the training set is a stream
+  LoaderWatch loader_watch;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
   std::unique_ptr<CheckpointWriter> writer;       // of every rank that writes
@@ -55,6 +58,7 @@ struct Trainer::Impl {
   bool trained = false;  // train() has been called
   Clock::time_point train_began{};
 
+  bool streams() const { return parts.train_shards != nullptr; }
   bool is_main() const { return parts.communicator->rank() == 0; }
   int ranks() const { return parts.communicator->size(); }
   // Samples that all ranks consume with one batch each.
@@ -83,6 +87,7 @@ struct Trainer::Impl {
   // trainer.cc
   void check_communicator() const;
   std::unique_ptr<Loader> make_train_loader();
+  std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
   TrainResult train();
   struct StepInput {
@@ -95,6 +100,7 @@ struct Trainer::Impl {
     bool epoch_end = false;
   };
   StepInput next_input();
+  void seek_loader();
   int stop();  // saves what next_input() found told to stop; the highest signal of any rank
   StepReport run_step(const StepInput& input);
   bool settles(const StepInput& input, std::int64_t step) const;
@@ -140,6 +146,7 @@ struct Trainer::Impl {
   [[noreturn]] void refuse(const Error& error) const;
   std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
   void load_checkpoint(const std::string& directory);
+  void resume_data(const std::string& directory);
   void load_best_model();
   void save_model(const std::string& directory);
 };
