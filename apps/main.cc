@@ -1,4 +1,4 @@
-// shoal: train, generate, tokenizer, data, checkpoint, report, env, diagnose, doctor, version.
+// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, diagnose, doctor, version.
 #include <csignal>
 #include <cstdio>
 
@@ -55,6 +55,7 @@ int run(int argc, char** argv) {
   add_data(app, action);
   add_checkpoint(app, action);
   add_report(app, action);
+  add_scale(app, action);
   add_env(app, action);
   add_diagnose(app, action);
   add_doctor(app, action);

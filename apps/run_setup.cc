@@ -17,6 +17,7 @@
 #include "shoal/train/data/masking.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
+#include "shoal/train/data/token_shards.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/trainer.h"
@@ -32,6 +33,18 @@ bool exists(const std::string& path) {
 }
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
+
+// "a.txt,b/*.jsonl" is two.
+std::vector<std::string> names_of_shards(const std::string& train_file) {
+  std::vector<std::string> names;
+  std::size_t begin = 0;
+  while (begin <= train_file.size()) {
+    const std::size_t end = std::min(train_file.find(',', begin), train_file.size());
+    if (end > begin) names.push_back(train_file.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
 
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
                                           const RunSetup& setup) {
@@ -49,12 +62,28 @@ struct TokenFiles {
   std::string train, validation;
 };
 
+// How text becomes tokens, and where they stay.
+void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSetup& setup,
+                     int threads) {
+  const DataArguments& data = a.data;
+  if (setup.kind == TaskKind::masked_lm) {
+    options.add_special_tokens = true;
+    options.keep_line_ends = false;
+  }
+  options.sources = setup.sources;
+  options.output_directory =
+      data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;
+  options.threads = data.preprocessing_num_workers > 0
+                        ? static_cast<int>(data.preprocessing_num_workers)
+                        : threads;
+}
+
 // Text becomes token files; the first rank of each host makes them, then everybody finds them.
 TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
                        Store& store, int threads) {
   const Tokenizer* const tokenizer = setup.tokenizer.get();
   const DataArguments& data = a.data;
-  TokenFiles files{data.train_file, data.validation_file};
+  TokenFiles files{data.streaming ? "" : data.train_file, data.validation_file};
   const bool train_text = !files.train.empty() && !is_token_file(files.train);
   const bool validation_text = !files.validation.empty() && !is_token_file(files.validation);
   if (!train_text && !validation_text) return files;
@@ -70,33 +99,30 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
     options.validation_fraction = data.validation_split_percentage / 100;
     options.split = PrepareOptions::Split::first;
   }
-  if (setup.kind == TaskKind::masked_lm) {
-    options.add_special_tokens = true;
-    options.keep_line_ends = false;
-  }
-  options.output_directory =
-      data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;
-  options.threads = data.preprocessing_num_workers > 0
-                        ? static_cast<int>(data.preprocessing_num_workers)
-                        : threads;
-  const auto prepare = [&](bool again) {
-    options.overwrite_cache = again;
-    return prepare_data(*tokenizer, options);
-  };
-  std::string failure;
-  PreparedData prepared;
+  set_preparation(options, a, setup, threads);
+  // Its host's number and two paths, a line each; or what went wrong.
+  const std::string host = fmt::format("{}\n", world.node);
+  std::string answer;
   if (world.local_rank == 0) {
+    options.overwrite_cache = data.overwrite_cache;
     try {
-      prepared = prepare(data.overwrite_cache);
+      const PreparedData prepared = prepare_data(*tokenizer, options);
+      answer = host + prepared.train.path + "\n" + prepared.validation.path;
     } catch (const Error& error) {
-      failure = error.what();
+      answer = std::string("!") + error.what();
     }
   }
   // The others wait as long as it takes; a failure of the first is everybody's.
-  for (const std::string& text :
-       exchange(store, "tokens", world.rank, world.size, failure, Deadline::in_seconds(24 * 3600)))
-    if (!text.empty()) throw Error(ErrorCode::invalid_argument, text);
-  if (world.local_rank != 0) prepared = prepare(false);
+  const std::vector<std::string> answers =
+      exchange(store, "tokens", world.rank, world.size, answer, Deadline::in_seconds(24 * 3600));
+  PreparedData prepared;
+  for (const std::string& text : answers) {
+    if (text.starts_with('!')) throw Error(ErrorCode::invalid_argument, text.substr(1));
+    if (!text.starts_with(host)) continue;
+    const std::size_t end = text.find('\n', host.size());
+    prepared.train.path = text.substr(host.size(), end - host.size());
+    prepared.validation.path = text.substr(end + 1);
+  }
   if (train_text) {
     files.train = prepared.train.path;
     if (validation_text || !prepared.validation.path.empty())
@@ -105,6 +131,19 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
     files.validation = prepared.train.path;
   }
   return files;
+}
+
+// The training set as a stream. Text becomes tokens when its shard's turn comes, on the thread that
+// reads ahead.
+std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup) {
+  TokenShardOptions options{
+      .tokenizer = setup.tokenizer,
+      .block_size = setup.block_size,
+      .line_by_line = setup.kind == TaskKind::masked_lm && a.data.line_by_line,
+      .vocab_size = setup.task->vocabulary()};
+  set_preparation(options.prepare, a, setup, 1);
+  return std::make_shared<TokenShards>(
+      expand_shards(names_of_shards(a.data.train_file), setup.sources), std::move(options));
 }
 
 // A directory that is not there; what is in one, the trainer looks at.
@@ -145,6 +184,24 @@ void check_is_possible(const RunArguments& a) {
     throw Error(ErrorCode::invalid_argument,
                 "resume_from_checkpoint continues training, but do_train is false",
                 "to evaluate a checkpoint, give it as --model_name_or_path");
+}
+
+// What a stream cannot do.
+void check_streaming(const RunArguments& a, TaskKind kind) {
+  if (!a.data.streaming) return;
+  SHOAL_CHECK(kind == TaskKind::causal_lm || kind == TaskKind::masked_lm,
+              "streaming is of text and tokens (causal-lm, masked-lm), but the task is {}",
+              to_string(kind));
+  SHOAL_CHECK(!a.training.do_train || a.training.max_steps > 0,
+              "streaming needs max_steps: a stream has no length that epochs could be counted by");
+  SHOAL_CHECK(!a.data.max_train_samples,
+              "max_train_samples is {}, but streaming reads all; give "
+              "max_steps",
+              a.data.max_train_samples.value_or(0));
+  SHOAL_CHECK(a.data.validation_split_percentage == 0,
+              "validation_split_percentage is {}, but a stream cannot be split; give a "
+              "validation_file",
+              a.data.validation_split_percentage);
 }
 
 struct Given {
@@ -270,6 +327,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   setup.kind = model.kind;
   setup.initial_weights = model.initial_weights;
   check_data(a, model.kind);
+  check_streaming(a, model.kind);
   setup.tokenizer = tokenizer_of(a, model);
   if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
     throw Error(ErrorCode::invalid_argument,
@@ -315,6 +373,7 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
   const TokenFiles files = token_files(a, setup, world, store, available_cores());
   if (!files.train.empty())
     setup.train_dataset = first_samples(samples_of(files.train, a, setup), data.max_train_samples);
+  if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup);
   if (!files.validation.empty())
     setup.eval_dataset =
         first_samples(samples_of(files.validation, a, setup), data.max_eval_samples);

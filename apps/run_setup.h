@@ -8,9 +8,11 @@
 #include "run_model.h"
 #include "task_data.h"
 
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/batch.h"
 #include "shoal/train/data/dataset.h"
+#include "shoal/train/data/sample_stream.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/trainer/arguments.h"
 
@@ -29,6 +31,8 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
+  SourceRegistry sources;                        // what files may be read from besides this machine
+  std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;
   std::vector<std::string> notices;  // for rank 0 to print

@@ -245,6 +245,8 @@ int train_and_evaluate(const Rank& rank) {
   parts.planned_memory = &rank.compute.planned;
   parts.communicator = &rank.communicator;
   parts.train_dataset = rank.setup.train_dataset;
+  parts.train_shards = rank.setup.train_shards;
+  parts.shuffle_buffer = rank.arguments.data.shuffle_buffer_size;
   parts.eval_dataset = rank.setup.eval_dataset;
   parts.collator = rank.setup.collator;
   parts.initial_weights = rank.setup.initial_weights;
@@ -269,7 +271,8 @@ int train_and_evaluate(const Rank& rank) {
     settings.describe(trainer, header);
     for (const auto* notices : {&rank.notices, &rank.setup.notices})
       for (const std::string& line : *notices) say(line);
-    if (main_rank && rank.setup.eval_dataset && rank.task.predicts_tokens()) {
+    if (main_rank && rank.setup.train_dataset && rank.setup.eval_dataset &&
+        rank.task.predicts_tokens()) {
       unigram =
           unigram_loss(*rank.setup.train_dataset, *rank.setup.eval_dataset, rank.task.vocabulary());
       say(fmt::format("to beat: validation loss {:.4f} of a unigram model of the same tokens",
