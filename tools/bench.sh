@@ -17,7 +17,7 @@ peers_python() {
 }
 
 case "$name" in
-  kernels | tokenizer)
+  kernels | tokenizer | loader)
     build_preset release "shoal_bench_$name"
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
