@@ -1,4 +1,4 @@
-// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, diagnose, doctor, version.
+// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, doctor, version ..
 #include <csignal>
 #include <cstdio>
 

@@ -95,8 +95,8 @@ struct Loader::Impl {
   std::mutex drafting;
   std::mutex mutex;
   std::condition_variable room, ready;
-  std::vector<Slot> ring;       // batch k lives in slot k % ring.size()
-  std::int64_t next_claim = 0;  // made next
+  std::vector<Slot> ring;              // batch k lives in slot k % ring.size()
+  std::int64_t next_claim = 0;         // made next
   std::atomic<bool> stopping = false;  // set with the mutex; make() looks at it without
   std::vector<std::thread> workers;
 };
