@@ -1,4 +1,5 @@
-// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, doctor, version ..
+// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, diagnose, doctor,
+// version.
 #include <csignal>
 #include <cstdio>
 
