@@ -21,6 +21,9 @@ struct MutableHeadsView {
 
 struct AttentionShape {
   std::int64_t batch = 0, heads = 0, query_length = 0, key_length = 0, head_dim = 0;
+  // Of k and v; 0: as many as heads. Head h reads key head h / (heads / key_heads) (Ainslie et al.,
+  // "GQA", 2023), whose gradients are summed over the heads that read it.
+  std::int64_t key_heads = 0;
   DType dtype = DType::f32;  // f32, bf16 or f16, of q, k, v, out and their gradients
   bool causal = false;       // query i sees keys j <= i + key_length - query_length
   float scale = 1;           // usually 1 / sqrt(head_dim)

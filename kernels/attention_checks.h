@@ -12,6 +12,8 @@ inline void check_attention(const AttentionShape& s) {
       s.batch >= 0 && s.heads >= 0 && s.query_length >= 0 && s.key_length >= 0 && s.head_dim >= 0,
       "attention: negative size: batch {}, heads {}, queries {}, keys {}, head_dim {}", s.batch,
       s.heads, s.query_length, s.key_length, s.head_dim);
+  SHOAL_CHECK(s.key_heads >= 0 && (s.key_heads == 0 || s.heads % s.key_heads == 0),
+              "attention: {} heads do not share {} key heads evenly", s.heads, s.key_heads);
   SHOAL_CHECK(s.dtype == DType::f32 || s.dtype == DType::bf16 || s.dtype == DType::f16,
               "attention of {} is not offered; use f32, bf16 or f16", to_string(s.dtype));
   SHOAL_CHECK(s.dropout >= 0 && s.dropout < 1, "attention: dropout {} is not in [0, 1)", s.dropout);
@@ -24,6 +26,11 @@ inline void check_attention(const AttentionShape& s) {
                                         s.key_mask.shape.count() == s.batch * s.key_length),
               "attention: key_mask is {} {}, not u8 [{}, {}]", to_string(s.key_mask.dtype),
               to_string(s.key_mask.shape), s.batch, s.key_length);
+}
+
+// How many heads read one key head.
+inline std::int64_t heads_per_key_head(const AttentionShape& s) {
+  return s.key_heads > 0 ? s.heads / s.key_heads : 1;
 }
 
 // Keys [0, visible_keys) are not cut off by causality for this query.

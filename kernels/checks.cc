@@ -103,17 +103,22 @@ void layer_norm(const LayerNormArgs& args) {
   const Shape column{args.x.shape.columns()}, row{args.x.shape.rows()};
   shape(operation, "gamma", args.gamma, column);
   f32_or(operation, "gamma", args.gamma, args.x.dtype);
-  shape(operation, "beta", args.beta, column);
-  dtype(operation, "beta", args.beta, args.gamma.dtype);
+  if (args.beta.defined()) {
+    shape(operation, "beta", args.beta, column);
+    dtype(operation, "beta", args.beta, args.gamma.dtype);
+  }
   shape(operation, "y", args.y, args.x.shape);
   dtype(operation, "y", args.y, args.x.dtype);
-  SHOAL_CHECK(args.mean.defined() == args.rstd.defined(),
-              "layer_norm: mean and rstd are kept together or not at all");
-  if (args.mean.defined()) {
-    SHOAL_CHECK(args.mean.shape.count() == row[0] && args.rstd.shape.count() == row[0],
+  SHOAL_CHECK(args.beta.defined() ? args.mean.defined() == args.rstd.defined()
+                                  : !args.mean.defined() || args.x.shape.count() == 0,
+              "layer_norm: mean and rstd are kept together or not at all; of an RMSNorm (without "
+              "beta) rstd alone");
+  if (args.rstd.defined()) {
+    SHOAL_CHECK((!args.mean.defined() || args.mean.shape.count() == row[0]) &&
+                    args.rstd.shape.count() == row[0],
                 "layer_norm: mean {} and rstd {} for {} rows", to_string(args.mean.shape),
                 to_string(args.rstd.shape), row[0]);
-    dtype(operation, "mean", args.mean, DType::f32);
+    if (args.mean.defined()) dtype(operation, "mean", args.mean, DType::f32);
     dtype(operation, "rstd", args.rstd, DType::f32);
   }
   if (!args.residual.defined()) return;
@@ -128,10 +133,10 @@ namespace {
 void statistics(const char* operation, const ConstView& x, const ConstView& mean,
                 const ConstView& rstd) {
   const std::int64_t rows = x.shape.rows();
-  SHOAL_CHECK(mean.shape.count() == rows && rstd.shape.count() == rows,
+  SHOAL_CHECK((!mean.defined() || mean.shape.count() == rows) && rstd.shape.count() == rows,
               "{}: mean {} and rstd {} for {} rows", operation, to_string(mean.shape),
               to_string(rstd.shape), rows);
-  dtype(operation, "mean", mean, DType::f32);
+  if (mean.defined()) dtype(operation, "mean", mean, DType::f32);
   dtype(operation, "rstd", rstd, DType::f32);
 }
 }  // namespace
@@ -152,10 +157,15 @@ void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const C
   const char* operation = "layer_norm_weight_gradient";
   same(operation, dy, x);
   statistics(operation, x, mean, rstd);
-  for (const ConstView& gradient : {dgamma, dbeta}) {
+  // Empty tensors are undefined too.
+  SHOAL_CHECK(mean.defined() == dbeta.defined() || x.shape.count() == 0,
+              "{}: an RMSNorm has neither mean nor dbeta, a LayerNorm both", operation);
+  const auto of_columns = [&](const ConstView& gradient) {
     shape(operation, "a gradient", gradient, Shape{x.shape.columns()});
     dtype(operation, "a gradient", gradient, DType::f32);
-  }
+  };
+  of_columns(dgamma);
+  if (mean.defined() || dbeta.defined()) of_columns(dbeta);
 }
 
 void embedding(const ConstView& ids, const ConstView& table, const ConstView& out) {
@@ -187,6 +197,20 @@ void position_backward(const ConstView& dout, const ConstView& dtable) {
                   dtable.shape[1] == dout.shape[2] && dtable.shape[0] >= dout.shape[1],
               "position_backward: dout is {} and dtable {}, expected [B, T, C] and [>= T, C]",
               to_string(dout.shape), to_string(dtable.shape));
+}
+
+void rotary(const RotaryArgs& args) {
+  const char* operation = "rotary";
+  same(operation, args.x, args.out);
+  dtype(operation, "table", args.table, DType::f32);
+  SHOAL_CHECK(args.x.shape.rank() == 3 && args.table.shape.rank() == 2 && args.table.shape[1] > 0 &&
+                  args.table.shape[1] % 2 == 0 && args.x.shape[2] % args.table.shape[1] == 0,
+              "rotary: x is {} and the table {}, expected [B, T, H·D] and [positions, D], D even",
+              to_string(args.x.shape), to_string(args.table.shape));
+  SHOAL_CHECK(
+      args.first_position >= 0 && args.first_position + args.x.shape[1] <= args.table.shape[0],
+      "rotary: positions [{}, {}) of a table of {}", args.first_position,
+      args.first_position + args.x.shape[1], args.table.shape[0]);
 }
 
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {

@@ -30,6 +30,7 @@ void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const C
 void embedding(const ConstView& ids, const ConstView& table, const ConstView& out);
 void embedding_backward(const ConstView& ids, const ConstView& dout, const ConstView& dtable);
 void position_backward(const ConstView& dout, const ConstView& dtable);
+void rotary(const RotaryArgs& args);
 // Throws with the place and the value of the first id outside [0, vocabulary).
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 

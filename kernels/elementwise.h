@@ -38,6 +38,13 @@ class ElementwiseKernels {
   virtual void activation_backward(Activation kind, ConstView x, ConstView dy, View dx,
                                    Stream stream) = 0;
 
+  // out = silu(gate) * up, silu(x) = x / (1 + e^-x) (Shazeer, "GLU Variants Improve Transformer",
+  // 2020).
+  virtual void swiglu(ConstView gate, ConstView up, View out, Stream stream) = 0;
+  // dgate = dout * up * silu'(gate), dup = dout * silu(gate). dgate may be gate, and dup up.
+  virtual void swiglu_backward(ConstView gate, ConstView up, ConstView dout, View dgate, View dup,
+                               Stream stream) = 0;
+
   // out = dropout(x). Its own backward: the mask is recomputed, never stored.
   virtual void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) = 0;
   // out = residual + dropout(x): the sum at the end of a transformer's sub-layer.

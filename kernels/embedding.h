@@ -1,10 +1,20 @@
-// Rows of a table.
+// Rows of a table, and rotary positions.
 #pragma once
 
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {
+
+// Rotary positions (Su et al., "RoFormer", 2021), paired as in Hugging Face's models: elements i
+// and i + D/2 of each head are a point that turns by the angle of its position and i.
+struct RotaryArgs {
+  ConstView x;      // [B, T, H·D], f32, bf16 or f16
+  ConstView table;  // [positions, D] f32: of each position D/2 cosines, then D/2 sines
+  std::int64_t first_position = 0;  // of row 0 of every sample
+  bool backward = false;            // turns the other way: dx of dy
+  View out;                         // as x, and may be it
+};
 
 class EmbeddingKernels {
  public:
@@ -19,6 +29,8 @@ class EmbeddingKernels {
   virtual void embedding_backward(ConstView ids, ConstView dout, View dtable, Stream stream) = 0;
   // dtable[i] += sum over b of dout[b, i]: positions, dout [B, T, C], dtable [>= T, C] f32.
   virtual void position_backward(ConstView dout, View dtable, Stream stream) = 0;
+
+  virtual void rotary(const RotaryArgs& args, Stream stream) = 0;
 };
 
 }  // namespace shoal::kernels

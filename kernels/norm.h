@@ -1,4 +1,7 @@
-// LayerNorm (Ba et al., 2016) and row-wise softmax.
+// LayerNorm (Ba et al., 2016), RMSNorm (Zhang & Sennrich, 2019) and row-wise softmax.
+//
+// RMSNorm is a LayerNorm whose mean counts as 0 and that has no beta: where `beta` is undefined in
+// forward, `mean` in backward, and both in the weights' gradient.
 #pragma once
 
 #include "shoal/kernels/elementwise.h"
@@ -8,11 +11,11 @@ namespace shoal::kernels {
 struct LayerNormArgs {
   ConstView x;      // [rows, C]
   ConstView gamma;  // [C], f32 or x's dtype
-  ConstView beta;   // [C]
+  ConstView beta;   // [C]; undefined: RMSNorm
   float epsilon = 1e-5f;
   View y;     // [rows, C], x's dtype
-  View mean;  // [rows] f32, kept for backward; undefined in inference
-  View rstd;  // [rows] f32
+  View mean;  // [rows] f32, kept for backward; undefined in inference, and of RMSNorm
+  View rstd;  // [rows] f32, kept for backward; undefined in inference
   // Fused sub-layer end: when `residual` is defined, x is first replaced by
   // sum = residual + dropout(x), which is written to `sum` [rows, C].
   ConstView residual;
@@ -33,7 +36,8 @@ class NormKernels {
   virtual ~NormKernels() = default;
   virtual void layer_norm(const LayerNormArgs& args, Stream stream) = 0;
   virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) = 0;
-  // dgamma, dbeta [C] f32 (+)= ; apart from dx, so that it can be deferred.
+  // dgamma, dbeta [C] f32 (+)= ; apart from dx, so that it can be deferred. RMSNorm: mean and dbeta
+  // are undefined.
   virtual void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,
                                           View dgamma, View dbeta, bool accumulate,
                                           Stream stream) = 0;

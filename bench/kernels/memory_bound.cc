@@ -51,6 +51,10 @@ void add_elementwise(Bench& bench, DType dtype) {
     bench.add_row(row_of(tanh ? "gelu_tanh_backward" : "gelu_erf_backward", dtype, wide, 3),
                   Bound::copy, [=, &k] { k.activation_backward(kind, x, dy, y, {}); });
   }
+  bench.add_row(row_of("swiglu", dtype, wide, 3), Bound::copy, [=, &k] { k.swiglu(x, dy, y, {}); });
+  const View dup = bench.tensor(wide, dtype), dout = bench.tensor(wide, dtype);
+  bench.add_row(row_of("swiglu_backward", dtype, wide, 5), Bound::copy,
+                [=, &k] { k.swiglu_backward(x, dy, dout, y, dup, {}); });
   const DropoutArgs args = dropout_args();
   bench.add_row(row_of("dropout", dtype, narrow, 2), Bound::copy,
                 [=, &k] { k.dropout(args, a, c, {}); });
@@ -86,6 +90,11 @@ void add_norms(Bench& bench, DType dtype) {
   forward.rstd = bench.tensor(Shape{kTokens}, DType::f32);
   bench.add_row(row_of("layer_norm", dtype, shape, 2), Bound::copy,
                 [=, &k] { k.layer_norm(forward, {}); });
+  LayerNormArgs rms = forward;
+  rms.beta = {};
+  rms.mean = {};
+  bench.add_row(row_of("rms_norm", dtype, shape, 2), Bound::copy,
+                [=, &k] { k.layer_norm(rms, {}); });
   LayerNormArgs fused = forward;
   fused.residual = bench.tensor(shape, dtype);
   fused.sum = bench.tensor(shape, dtype);
@@ -101,6 +110,10 @@ void add_norms(Bench& bench, DType dtype) {
   backward.dx = bench.tensor(shape, dtype);
   bench.add_row(row_of("layer_norm_backward", dtype, shape, 3), Bound::copy,
                 [=, &k] { k.layer_norm_backward(backward, {}); });
+  LayerNormBackwardArgs rms_backward = backward;
+  rms_backward.mean = {};
+  bench.add_row(row_of("rms_norm_backward", dtype, shape, 3), Bound::copy,
+                [=, &k] { k.layer_norm_backward(rms_backward, {}); });
   const View dgamma = bench.tensor(Shape{kWidth}, DType::f32);
   const View dbeta = bench.tensor(Shape{kWidth}, DType::f32);
   bench.add_row(row_of("layer_norm_weight_gradient", dtype, shape, 2), Bound::read, [=, &k] {
@@ -132,6 +145,10 @@ void add_embeddings(Bench& bench, DType dtype) {
   Row row = row_of("embedding_backward", dtype, shape, 1);
   row.bytes += 2 * shape.count() * 4;
   bench.add_row(row, Bound::copy, [=, &k] { k.embedding_backward(ids, out, dtable, {}); });
+  RotaryArgs rotary;
+  rotary.x = rotary.out = batch;
+  rotary.table = bench.tensor(Shape{kPositions, 64}, DType::f32);
+  bench.add_row(row_of("rotary", dtype, shape, 2), Bound::copy, [=, &k] { k.rotary(rotary, {}); });
   row = row_of("position_backward", dtype, shape, 1);
   row.bytes += 2 * kPositions * kWidth * 4;
   bench.add_row(row, Bound::copy, [=, &k] { k.position_backward(batch, dtable, {}); });

@@ -1,7 +1,8 @@
 // FlashAttention on tiles of queries by keys that stay in a core's L2 (Dao et al., 2022). A task is
 // one (batch, head): it packs the head's keys and values once, walks blocks of queries and, below
-// each, blocks of keys up to the causal limit. Backward owns dq, dk and dv of its head, so the
-// order of every sum is fixed, whatever the number of threads.
+// each, blocks of keys up to the causal limit. Backward's is one (batch, key head) with all heads
+// that read it: it owns their dq, and dk and dv, so the order of every sum is fixed, whatever the
+// number of threads.
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -104,7 +105,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   delta = floats(backward, kQueries);
 }
 
-// One (batch, head).
+// One (batch, head), or in backward the heads of a group from this one on.
 class HeadTask {
  public:
   HeadTask(const AttentionShape& shape, const TileProduct& product, const Workspace& work,
@@ -120,20 +121,21 @@ class HeadTask {
   void forward(HeadsView q, HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
                std::int64_t first, std::int64_t step) const;
   void backward(HeadsView q, HeadsView k, HeadsView v, HeadsView out, const float* log_sum_exp,
-                HeadsView dout, MutableHeadsView dq, MutableHeadsView dk,
-                MutableHeadsView dv) const;
+                HeadsView dout, MutableHeadsView dq, MutableHeadsView dk, MutableHeadsView dv);
 
  private:
-  const char* base(const void* data, std::int64_t batch_stride) const {
-    return static_cast<const char*>(data) + (batch_ * batch_stride + head_ * s_.head_dim) *
+  std::int64_t key_head() const { return head_ / heads_per_key_head(s_); }
+  const char* base(const void* data, std::int64_t batch_stride, std::int64_t head) const {
+    return static_cast<const char*>(data) + (batch_ * batch_stride + head * s_.head_dim) *
                                                 static_cast<std::int64_t>(size_of(s_.dtype));
   }
-  Rows rows_of(HeadsView view) const {
-    return {base(view.data, view.batch_stride), view.row_stride,
+  Rows rows_of(HeadsView view, std::int64_t head) const {
+    return {base(view.data, view.batch_stride, head), view.row_stride,
             static_cast<std::int64_t>(size_of(s_.dtype))};
   }
-  char* row(MutableHeadsView view, std::int64_t t) const {
-    return const_cast<char*>(base(view.data, view.batch_stride)) +
+  Rows rows_of(HeadsView view) const { return rows_of(view, head_); }
+  char* row(MutableHeadsView view, std::int64_t t, std::int64_t head) const {
+    return const_cast<char*>(base(view.data, view.batch_stride, head)) +
            t * view.row_stride * static_cast<std::int64_t>(size_of(s_.dtype));
   }
   // As f32 where the words are f32 and the tensor is not.
@@ -183,8 +185,8 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
                        float* log_sum_exp, std::int64_t first, std::int64_t step) const {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
                      stride = std::min(whole_panels(keys_all), kForwardKeys);
-  const Rows k = words_of(rows_of(k_view), keys_all, w_.wide_k),
-             v = words_of(rows_of(v_view), keys_all, w_.wide_v);
+  const Rows k = words_of(rows_of(k_view, key_head()), keys_all, w_.wide_k),
+             v = words_of(rows_of(v_view, key_head()), keys_all, w_.wide_v);
   product_.pack_transposed(k.data, keys_all, d, k.stride, w_.keys_t);
   product_.pack(v.data, keys_all, d, v.stride, w_.values);
   const bool pairs = product_.word() == TileWord::bf16_pair;
@@ -212,7 +214,7 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
                          product_.words(columns),
                          true});
     }
-    finish_rows(s_, w_.out, width, rows, w_.largest, w_.sum, row(out, query), out.row_stride,
+    finish_rows(s_, w_.out, width, rows, w_.largest, w_.sum, row(out, query, head_), out.row_stride,
                 log_sum_exp ? log_sum_exp + query : nullptr);
   }
 }
@@ -259,26 +261,28 @@ void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* 
 
 void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, HeadsView out,
                         const float* log_sum_exp, HeadsView dout_view, MutableHeadsView dq,
-                        MutableHeadsView dk, MutableHeadsView dv) const {
-  const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length;
-  const Rows k = words_of(rows_of(k_view), keys_all, w_.wide_k),
-             v = words_of(rows_of(v_view), keys_all, w_.wide_v);
+                        MutableHeadsView dk, MutableHeadsView dv) {
+  const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
+                     key_head = this->key_head(), group = heads_per_key_head(s_);
+  const Rows k = words_of(rows_of(k_view, key_head), keys_all, w_.wide_k),
+             v = words_of(rows_of(v_view, key_head), keys_all, w_.wide_v);
   product_.pack_transposed(k.data, keys_all, d, k.stride, w_.keys_t);
   product_.pack_transposed(v.data, keys_all, d, v.stride, w_.values_t);
   product_.pack(k.data, keys_all, d, k.stride, w_.keys);
   std::fill_n(w_.dk, keys_all * width, 0.0f);
   std::fill_n(w_.dv, keys_all * width, 0.0f);
-  for (std::int64_t query = 0; query < s_.query_length; query += kQueries) {
-    const std::int64_t rows = std::min(kQueries, s_.query_length - query);
-    const Rows dout = rows_of(dout_view).from(query);
-    row_dots(s_, dout.data, dout.stride, rows_of(out).from(query).data, out.row_stride, rows,
-             w_.delta);
-    gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
-                       words_of(dout, rows, w_.wide_dout), log_sum_exp + query, query, rows);
-    narrow_rows(s_.dtype, w_.out, width, rows, d, row(dq, query), dq.row_stride);
-  }
-  narrow_rows(s_.dtype, w_.dk, width, keys_all, d, row(dk, 0), dk.row_stride);
-  narrow_rows(s_.dtype, w_.dv, width, keys_all, d, row(dv, 0), dv.row_stride);
+  for (const std::int64_t end = head_ + group; head_ < end; ++head_, log_sum_exp += s_.query_length)
+    for (std::int64_t query = 0; query < s_.query_length; query += kQueries) {
+      const std::int64_t rows = std::min(kQueries, s_.query_length - query);
+      const Rows dout = rows_of(dout_view).from(query);
+      row_dots(s_, dout.data, dout.stride, rows_of(out).from(query).data, out.row_stride, rows,
+               w_.delta);
+      gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
+                         words_of(dout, rows, w_.wide_dout), log_sum_exp + query, query, rows);
+      narrow_rows(s_.dtype, w_.out, width, rows, d, row(dq, query, head_), dq.row_stride);
+    }
+  narrow_rows(s_.dtype, w_.dk, width, keys_all, d, row(dk, 0, key_head), dk.row_stride);
+  narrow_rows(s_.dtype, w_.dv, width, keys_all, d, row(dv, 0, key_head), dv.row_stride);
 }
 
 class CpuAttention final : public AttentionKernels {
@@ -315,8 +319,10 @@ class CpuAttention final : public AttentionKernels {
     if (heads == 0 || shape.head_dim == 0) return;
     const float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
     SHOAL_CHECK(lse || shape.query_length == 0, "attention_backward: no log_sum_exp");
-    run(shape, heads, true,
-        [&](const TileProduct& product, const Workspace& work, std::int64_t head) {
+    const std::int64_t group = heads_per_key_head(shape);
+    run(shape, heads / group, true,
+        [&](const TileProduct& product, const Workspace& work, std::int64_t task) {
+          const std::int64_t head = task * group;
           HeadTask(shape, product, work, head / shape.heads, head % shape.heads)
               .backward(q, k, v, out, lse + head * shape.query_length, dout, dq, dk, dv);
         });

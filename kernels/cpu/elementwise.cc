@@ -156,6 +156,26 @@ class CpuElementwise final : public ElementwiseKernels {
     });
   }
 
+  void swiglu(ConstView gate, ConstView up, View out, Stream) override {
+    check::same("swiglu", gate, up);
+    check::same("swiglu", gate, out);
+    over(out, kMathGrain, [&](std::int64_t i, std::int64_t n) {
+      swiglu_range(gate.dtype, at(gate.data, i, gate.dtype), at(up.data, i, gate.dtype),
+                   at(out.data, i, gate.dtype), n);
+    });
+  }
+
+  void swiglu_backward(ConstView gate, ConstView up, ConstView dout, View dgate, View dup,
+                       Stream) override {
+    for (const ConstView& other : {up, dout, ConstView(dgate), ConstView(dup)})
+      check::same("swiglu_backward", gate, other);
+    over(dgate, kMathGrain, [&](std::int64_t i, std::int64_t n) {
+      swiglu_backward_range(gate.dtype, at(gate.data, i, gate.dtype), at(up.data, i, gate.dtype),
+                            at(dout.data, i, gate.dtype), at(dgate.data, i, gate.dtype),
+                            at(dup.data, i, gate.dtype), n);
+    });
+  }
+
   void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) override {
     check::same("dropout", x, out);
     check::dropout("dropout", args, x);

@@ -54,6 +54,17 @@ struct ReluOp {
   }
 };
 
+struct SwigluOp {
+  HWY_INLINE FloatVec operator()(FloatVec gate, FloatVec up) const {
+    return hn::Mul(silu(gate), up);
+  }
+};
+struct SwigluGateOp {
+  HWY_INLINE FloatVec operator()(FloatVec gate, FloatVec up, FloatVec dout) const {
+    return hn::Mul(hn::Mul(dout, up), silu_derivative(gate));
+  }
+};
+
 // map() over untyped tensors of one dtype.
 template <class Op, class... In>
 HWY_INLINE void map_all(DType dtype, std::int64_t count, const Op& op, void* out, In... in) {
@@ -133,6 +144,58 @@ void ActivationBackward(Activation kind, DType dtype, const void* x, const void*
     map_all(dtype, count, GeluErfOp<Precision::f32>{}, dx, x, dy);
 }
 
+void Swiglu(DType dtype, const void* gate, const void* up, void* out, std::int64_t count) {
+  map_all(dtype, count, SwigluOp{}, out, gate, up);
+}
+
+// In pieces that stay in the first-level cache between the two passes; a piece's dup waits, since
+// it may be up's place.
+void SwigluBackward(DType dtype, const void* gate, const void* up, const void* dout, void* dgate,
+                    void* dup, std::int64_t count) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    constexpr std::int64_t kPiece = 1024;
+    HWY_ALIGN T held[kPiece];
+    for (std::int64_t i = 0; i < count; i += kPiece) {
+      const std::int64_t some = HWY_MIN(kPiece, count - i);
+      const T *g = static_cast<const T*>(gate) + i, *u = static_cast<const T*>(up) + i,
+              *d = static_cast<const T*>(dout) + i;
+      map(some, SwigluOp{}, held, g, d);
+      map(some, SwigluGateOp{}, static_cast<T*>(dgate) + i, g, u, d);
+      std::memcpy(static_cast<void*>(static_cast<T*>(dup) + i), held,
+                  static_cast<std::size_t>(some) * sizeof(T));
+    }
+  });
+}
+
+void RotaryHeads(DType dtype, const void* x, const float* table, bool backward, void* out,
+                 std::int64_t heads, std::int64_t head_dim) {
+  const std::int64_t half = head_dim / 2, lanes = FloatLanes();
+  const FloatVec sign = floats(backward ? -1.0f : 1.0f);
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const T* from = static_cast<const T*>(x) + head * head_dim;
+      T* to = static_cast<T*>(out) + head * head_dim;
+      std::int64_t i = 0;
+      for (; i + lanes <= half; i += lanes) {
+        const FloatVec a = LoadFloats(from + i), b = LoadFloats(from + half + i),
+                       c = LoadFloats(table + i), s = hn::Mul(sign, LoadFloats(table + half + i));
+        StoreFloats(hn::NegMulAdd(b, s, hn::Mul(a, c)), to + i);
+        StoreFloats(hn::MulAdd(a, s, hn::Mul(b, c)), to + half + i);
+      }
+      if (const std::int64_t some = half - i; some > 0) {
+        const FloatVec a = LoadSomeFloats(from + i, some),
+                       b = LoadSomeFloats(from + half + i, some),
+                       c = LoadSomeFloats(table + i, some),
+                       s = hn::Mul(sign, LoadSomeFloats(table + half + i, some));
+        StoreSomeFloats(hn::NegMulAdd(b, s, hn::Mul(a, c)), to + i, some);
+        StoreSomeFloats(hn::MulAdd(a, s, hn::Mul(b, c)), to + half + i, some);
+      }
+    }
+  });
+}
+
 }  // namespace shoal::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -147,6 +210,9 @@ HWY_EXPORT(Convert);
 HWY_EXPORT(AddBias);
 HWY_EXPORT(ActivationForward);
 HWY_EXPORT(ActivationBackward);
+HWY_EXPORT(Swiglu);
+HWY_EXPORT(SwigluBackward);
+HWY_EXPORT(RotaryHeads);
 
 void add_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Add)(dtype, a, b, out, count);
@@ -176,6 +242,17 @@ void activation_range(Activation kind, DType dtype, const void* x, void* out, st
 void activation_backward_range(Activation kind, DType dtype, const void* x, const void* dy,
                                void* dx, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, dtype, x, dy, dx, count);
+}
+void swiglu_range(DType dtype, const void* gate, const void* up, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Swiglu)(dtype, gate, up, out, count);
+}
+void swiglu_backward_range(DType dtype, const void* gate, const void* up, const void* dout,
+                           void* dgate, void* dup, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(SwigluBackward)(dtype, gate, up, dout, dgate, dup, count);
+}
+void rotary_heads(DType dtype, const void* x, const float* table, bool backward, void* out,
+                  std::int64_t heads, std::int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(RotaryHeads)(dtype, x, table, backward, out, heads, head_dim);
 }
 
 }  // namespace shoal::kernels

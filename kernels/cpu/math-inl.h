@@ -234,6 +234,21 @@ HWY_INLINE FloatVec tanh_derivative(FloatVec x) {
   return hn::Mul(hn::Mul(e, s), s);
 }
 
+// x * s, s = 1 / (1 + e^-x). Below -87 it has long been 0 in f32; beyond 87 s is 1.
+HWY_INLINE FloatVec silu_exponential(FloatVec x) {
+  return exp_within_87(hn::Neg(at_most(87.0f, at_least(-87.0f, x))));
+}
+HWY_INLINE FloatVec silu(FloatVec x) {
+  return hn::Div(at_least(-87.0f, x), hn::Add(floats(1.0f), silu_exponential(x)));
+}
+// s * (1 + x * (1 - s)), 1 - s = e * s without cancellation.
+HWY_INLINE FloatVec silu_derivative(FloatVec x) {
+  const FloatVec e = silu_exponential(x), one = floats(1.0f);
+  const FloatVec s = hn::Div(one, hn::Add(one, e));
+  const FloatVec bounded = at_most(87.0f, at_least(-87.0f, x));
+  return hn::Mul(s, hn::MulAdd(bounded, hn::Mul(e, s), one));
+}
+
 }  // namespace shoal::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -60,8 +60,9 @@ class CpuNorm final : public NormKernels {
                  });
     parallel_for(threads_, columns, 4096, [&](std::int64_t begin, std::int64_t end) {
       fold(sums, blocks, 2 * columns, begin, end, static_cast<float*>(dgamma.data), accumulate);
-      fold(sums + columns, blocks, 2 * columns, begin, end, static_cast<float*>(dbeta.data),
-           accumulate);
+      if (dbeta.defined())
+        fold(sums + columns, blocks, 2 * columns, begin, end, static_cast<float*>(dbeta.data),
+             accumulate);
     });
   }
 

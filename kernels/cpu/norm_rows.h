@@ -11,7 +11,7 @@ void layer_norm_rows(const LayerNormArgs& args, const DropoutPlan* plan, std::in
                      std::int64_t rows);
 void layer_norm_backward_rows(const LayerNormBackwardArgs& args, std::int64_t first,
                               std::int64_t rows);
-// sums [2, C] = the rows' part of dgamma, then of dbeta.
+// sums [2, C] = the rows' part of dgamma, then of dbeta. mean: null of RMSNorm.
 void layer_norm_weight_rows(const ConstView& dy, const ConstView& x, const float* mean,
                             const float* rstd, std::int64_t first, std::int64_t rows, float* sums);
 void softmax_rows(const ConstView& x, const View& y, std::int64_t first, std::int64_t rows);

@@ -48,8 +48,10 @@ HWY_INLINE void layer_norm_typed(const LayerNormArgs& args, const DropoutPlan* p
                    columns);
       x = sum;
     }
-    const float mean =
-        sum_of(columns, [](FloatVec v) HWY_ATTR { return v; }, x) / static_cast<float>(columns);
+    float mean = 0;
+    if (beta)
+      mean =
+          sum_of(columns, [](FloatVec v) HWY_ATTR { return v; }, x) / static_cast<float>(columns);
     const FloatVec mean_lanes = hn::Set(kFloat, mean);
     const float variance = sum_of(
                                columns,
@@ -61,15 +63,21 @@ HWY_INLINE void layer_norm_typed(const LayerNormArgs& args, const DropoutPlan* p
                            static_cast<float>(columns);
     const float rstd = 1.0f / std::sqrt(variance + args.epsilon);
     const FloatVec rstd_lanes = hn::Set(kFloat, rstd);
-    map(
-        columns,
-        [mean_lanes, rstd_lanes](FloatVec v, FloatVec g, FloatVec b)
-            HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(v, mean_lanes), rstd_lanes), g, b); },
-        static_cast<T*>(args.y.data) + row * columns, x, gamma, beta);
-    if (args.mean.defined()) {
-      static_cast<float*>(args.mean.data)[row] = mean;
-      static_cast<float*>(args.rstd.data)[row] = rstd;
-    }
+    T* y = static_cast<T*>(args.y.data) + row * columns;
+    if (beta)
+      map(
+          columns,
+          [mean_lanes, rstd_lanes](FloatVec v, FloatVec g, FloatVec b)
+              HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(v, mean_lanes), rstd_lanes), g, b); },
+          y, x, gamma, beta);
+    else
+      map(
+          columns,
+          [rstd_lanes](FloatVec v, FloatVec g)
+              HWY_ATTR { return hn::Mul(hn::Mul(v, rstd_lanes), g); },
+          y, x, gamma);
+    if (args.mean.defined()) static_cast<float*>(args.mean.data)[row] = mean;
+    if (args.rstd.defined()) static_cast<float*>(args.rstd.data)[row] = rstd;
   }
 }
 
@@ -94,7 +102,9 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args, std
     const T* x = static_cast<const T*>(args.x.data) + row * columns;
     const T* dy = static_cast<const T*>(args.dy.data) + row * columns;
     T* dx = static_cast<T*>(args.dx.data) + row * columns;
-    const FloatVec mean = hn::Set(kFloat, static_cast<const float*>(args.mean.data)[row]);
+    const bool centred = args.mean.defined();
+    const FloatVec mean =
+        hn::Set(kFloat, centred ? static_cast<const float*>(args.mean.data)[row] : 0.0f);
     const FloatVec rstd = hn::Set(kFloat, static_cast<const float*>(args.rstd.data)[row]);
     // Lanes past the end have dy = 0 and add nothing.
     FloatVec sum = hn::Zero(kFloat), projection = hn::Zero(kFloat);
@@ -106,7 +116,8 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args, std
           projection = hn::MulAdd(scaled, hn::Mul(hn::Sub(v, mean), rstd), projection);
         },
         dy, x, gamma);
-    const FloatVec average = hn::Mul(hn::SumOfLanes(kFloat, sum), inverse);
+    const FloatVec average =
+        centred ? hn::Mul(hn::SumOfLanes(kFloat, sum), inverse) : hn::Zero(kFloat);
     const FloatVec along = hn::Mul(hn::SumOfLanes(kFloat, projection), inverse);
     const auto gradient = [=](FloatVec g, FloatVec v, FloatVec w) HWY_ATTR {
       const FloatVec normalised = hn::Mul(hn::Sub(v, mean), rstd);
@@ -145,7 +156,7 @@ void LayerNormWeight(const ConstView& dy, const ConstView& x, const float* mean,
     for (std::int64_t row = first; row < first + rows; ++row) {
       const T* g = static_cast<const T*>(dy.data) + row * columns;
       const T* v = static_cast<const T*>(x.data) + row * columns;
-      const FloatVec m = hn::Set(kFloat, mean[row]), r = hn::Set(kFloat, rstd[row]);
+      const FloatVec m = hn::Set(kFloat, mean ? mean[row] : 0.0f), r = hn::Set(kFloat, rstd[row]);
       float* dgamma = sums;
       float* dbeta = sums + columns;
       std::int64_t i = 0;

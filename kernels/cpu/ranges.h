@@ -20,6 +20,13 @@ void activation_range(Activation kind, DType dtype, const void* x, void* out, st
 void activation_backward_range(Activation kind, DType dtype, const void* x, const void* dy,
                                void* dx, std::int64_t count);
 
+void swiglu_range(DType dtype, const void* gate, const void* up, void* out, std::int64_t count);
+void swiglu_backward_range(DType dtype, const void* gate, const void* up, const void* dout,
+                           void* dgate, void* dup, std::int64_t count);
+// Each of `heads` heads of one position; `table`: its cosines, then its sines.
+void rotary_heads(DType dtype, const void* x, const float* table, bool backward, void* out,
+                  std::int64_t heads, std::int64_t head_dim);
+
 // Rows [first_row, first_row + rows) of the whole tensor; `x` is the whole tensor's base, and so
 // are `residual` (null: none) and `out`.
 void dropout_rows(DType dtype, const DropoutPlan& plan, const void* x, const void* residual,

@@ -8,6 +8,7 @@
 #include "shoal/kernels/attention_checks.h"
 #include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/kernels/cuda/attention_flash.cuh"
+#include "shoal/kernels/cuda/attention_groups.cuh"
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/log.h"
@@ -144,6 +145,12 @@ class CudaAttention final : public AttentionKernels {
   void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                  MutableHeadsView out, View log_sum_exp, Stream stream) override {
     check_for_cuda(shape, log_sum_exp);
+    if (heads_per_key_head(shape) > 1) {
+      const Expanded keys(*this, shape, stream, 2);
+      AttentionShape whole = shape;
+      whole.key_heads = 0;
+      return attention(whole, q, keys.copy(0, k), keys.copy(1, v), out, log_sum_exp, stream);
+    }
     const cudaStream_t native = room_.begin(stream);
     if (shape.batch * shape.heads * shape.query_length * shape.head_dim == 0) return;
     Tensors t;
@@ -157,6 +164,15 @@ class CudaAttention final : public AttentionKernels {
                           HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
                           MutableHeadsView dk, MutableHeadsView dv, Stream stream) override {
     check_for_cuda(shape, log_sum_exp);
+    if (heads_per_key_head(shape) > 1) {
+      const Expanded keys(*this, shape, stream, 4);
+      AttentionShape whole = shape;
+      whole.key_heads = 0;
+      attention_backward(whole, q, keys.copy(0, k), keys.copy(1, v), out, log_sum_exp, dout, dq,
+                         keys.place(2), keys.place(3), stream);
+      keys.fold(2, dk);
+      return keys.fold(3, dv);
+    }
     const cudaStream_t native = room_.begin(stream);
     if (shape.batch * shape.heads * shape.head_dim == 0) return;
     SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
@@ -171,6 +187,52 @@ class CudaAttention final : public AttentionKernels {
   }
 
  private:
+  // Keys, values and their gradients with as many heads as the queries (attention_groups.cuh), of
+  // one call.
+  class Expanded {
+   public:
+    Expanded(CudaAttention& owner, const AttentionShape& s, Stream stream, int tensors)
+        : at_{owner.room_.begin(stream), owner.room_.multiprocessors()},
+          shape_{s.batch, s.key_length, s.key_heads, heads_per_key_head(s), s.head_dim, 0, 0},
+          dtype_(s.dtype),
+          row_(s.heads * s.head_dim),
+          bytes_(
+              (static_cast<std::size_t>(s.batch * s.key_length * row_) * size_of(s.dtype) + 255) /
+              256 * 256),
+          memory_(owner.room_.scratch(
+              std::max<std::size_t>(bytes_, 256) * static_cast<std::size_t>(tensors), stream)) {}
+    MutableHeadsView place(int index) const {
+      return {static_cast<char*>(memory_.data()) + static_cast<std::size_t>(index) * bytes_,
+              shape_.length * row_, row_};
+    }
+    HeadsView copy(int index, HeadsView from) const {
+      const MutableHeadsView to = place(index);
+      check_cuda(launch_expand_heads(at_, dtype_, with_strides(from.batch_stride, from.row_stride),
+                                     from.data, to.data),
+                 "attention's key heads");
+      return {to.data, to.batch_stride, to.row_stride};
+    }
+    void fold(int index, MutableHeadsView to) const {
+      check_cuda(launch_fold_heads(at_, dtype_, with_strides(to.batch_stride, to.row_stride),
+                                   place(index).data, to.data),
+                 "attention's key heads");
+    }
+
+   private:
+    GroupedHeads with_strides(std::int64_t batch_stride, std::int64_t row_stride) const {
+      GroupedHeads shape = shape_;
+      shape.batch_stride = batch_stride;
+      shape.row_stride = row_stride;
+      return shape;
+    }
+    Launch at_;
+    GroupedHeads shape_;
+    DType dtype_;
+    std::int64_t row_;
+    std::size_t bytes_;
+    Buffer memory_;
+  };
+
   // False: it is for the own kernels.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::own) return false;

@@ -127,6 +127,23 @@ class CudaElementwise final : public ElementwiseKernels {
                "activation_backward");
   }
 
+  void swiglu(ConstView gate, ConstView up, View out, Stream stream) override {
+    check::same("swiglu", gate, up);
+    check::same("swiglu", gate, out);
+    check_cuda(
+        launch_swiglu(begin(stream), gate.dtype, gate.data, up.data, out.data, gate.shape.count()),
+        "swiglu");
+  }
+
+  void swiglu_backward(ConstView gate, ConstView up, ConstView dout, View dgate, View dup,
+                       Stream stream) override {
+    for (const ConstView& other : {up, dout, ConstView(dgate), ConstView(dup)})
+      check::same("swiglu_backward", gate, other);
+    check_cuda(launch_swiglu_backward(begin(stream), gate.dtype, gate.data, up.data, dout.data,
+                                      dgate.data, dup.data, gate.shape.count()),
+               "swiglu_backward");
+  }
+
   void dropout(const DropoutArgs& args, ConstView x, View out, Stream stream) override {
     check::same("dropout", x, out);
     check::dropout("dropout", args, x);

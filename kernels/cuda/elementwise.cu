@@ -117,6 +117,29 @@ cudaError_t map(Launch at, std::int64_t count, const Op& op, const void* a, cons
   return cudaGetLastError();
 }
 
+struct SwigluOp {
+  __device__ float operator()(float gate, float up) const { return silu(gate) * up; }
+};
+
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward_kernel(std::int64_t count, bool aligned, const T* gate, const T* up,
+                           const T* dout, T* dgate, T* dup) {
+  for (std::int64_t i = thread_number() * N; i < count; i += thread_count() * N) {
+    float g[N], u[N], d[N], along[N];
+    load(gate + i, count - i, aligned, g);
+    load(up + i, count - i, aligned, u);
+    load(dout + i, count - i, aligned, d);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      along[k] = d[k] * silu(g[k]);
+      g[k] = d[k] * u[k] * silu_derivative(g[k]);
+    }
+    store(g, count - i, aligned, dgate + i);
+    store(along, count - i, aligned, dup + i);
+  }
+}
+
 template <int N, class T, class B>
 __global__ void __launch_bounds__(kThreads)
     add_bias_kernel(RowPacks packs, bool aligned, const T* x, const B* bias, T* out) {
@@ -387,6 +410,29 @@ cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, cons
     using T = decltype(type);
     return with_curve(curve,
                       [&](const auto& op) { return map<2, T, T>(at, count, op, x, dy, dx); });
+  });
+}
+
+cudaError_t launch_swiglu(Launch at, DType dtype, const void* gate, const void* up, void* out,
+                          std::int64_t count) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return map<2, T, T>(at, count, SwigluOp{}, gate, up, out);
+  });
+}
+
+cudaError_t launch_swiglu_backward(Launch at, DType dtype, const void* gate, const void* up,
+                                   const void* dout, void* dgate, void* dup, std::int64_t count) {
+  if (count == 0) return cudaSuccess;
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int N = 16 / static_cast<int>(sizeof(T));
+    const unsigned grid = grid_for((count + N - 1) / N, kThreads, at.multiprocessors);
+    swiglu_backward_kernel<N><<<grid, kThreads, 0, at.stream>>>(
+        count, aligned16(gate, up, dout, dgate, dup), static_cast<const T*>(gate),
+        static_cast<const T*>(up), static_cast<const T*>(dout), static_cast<T*>(dgate),
+        static_cast<T*>(dup));
+    return cudaGetLastError();
   });
 }
 

@@ -26,6 +26,12 @@ cudaError_t launch_activation(Launch at, Curve curve, DType dtype, const void* x
 cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, const void* x,
                                        const void* dy, void* dx, std::int64_t count);
 
+cudaError_t launch_swiglu(Launch at, DType dtype, const void* gate, const void* up, void* out,
+                          std::int64_t count);
+// dgate may be gate, and dup up.
+cudaError_t launch_swiglu_backward(Launch at, DType dtype, const void* gate, const void* up,
+                                   const void* dout, void* dgate, void* dup, std::int64_t count);
+
 // `bias_dtype`: f32 or dtype.
 cudaError_t launch_add_bias(Launch at, DType dtype, DType bias_dtype, const void* x,
                             const void* bias, void* out, std::int64_t rows, std::int64_t columns);

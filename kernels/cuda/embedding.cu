@@ -330,6 +330,22 @@ cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const st
   return cudaGetLastError();
 }
 
+// A point a thread.
+template <class T>
+__global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryLaunch args) {
+  const std::int64_t half = args.dim / 2, half_width = args.width / 2;
+  for (std::int64_t point = thread_number(); point < args.pairs; point += thread_count()) {
+    const std::int64_t row = point / half_width, rest = point % half_width,
+                       at = row * args.width + rest / half * args.dim + rest % half;
+    const float* table = args.table + row % args.length * args.dim + rest % half;
+    const float c = table[0], s = args.sign * table[half];
+    const T* x = static_cast<const T*>(args.x);
+    const float a = widened(x[at]), b = widened(x[at + half]);
+    static_cast<T*>(args.out)[at] = narrowed<T>(fmaf(-b, s, a * c));
+    static_cast<T*>(args.out)[at + half] = narrowed<T>(fmaf(a, s, b * c));
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_embedding(Launch at, DType dtype, EmbeddingShape shape, const std::int32_t* ids,
@@ -384,6 +400,15 @@ cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch,
         <<<grid_for((plane + N - 1) / N, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
             batch, plane, aligned16(dout, dtable) && plane % N == 0, static_cast<const T*>(dout),
             dtable);
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args) {
+  if (args.pairs == 0) return cudaSuccess;
+  return with_training_type(dtype, [&](auto type) {
+    rotary_kernel<decltype(type)>
+        <<<grid_for(args.pairs, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(args);
     return cudaGetLastError();
   });
 }

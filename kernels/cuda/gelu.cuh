@@ -1,5 +1,5 @@
-// GELU and its derivative in f32, the CPU's formulas (kernels/cpu/math-inl.h): within a few units
-// in the last place far into the negative tail, where 1 + erf and 1 + tanh would cancel.
+// GELU, SiLU and their derivatives in f32, the CPU's formulas (kernels/cpu/math-inl.h): within a
+// few units in the last place far into the negative tail, where 1 + erf and 1 + tanh would cancel.
 #pragma once
 
 namespace shoal::kernels {
@@ -77,6 +77,19 @@ __device__ __forceinline__ float gelu_tanh_derivative(float x) {
   const float s = __fdividef(1.0f, 1.0f + e);
   const float slope = fmaf(square, 0.2140644488178f, 1.59576912160573f);
   return fmaf(e * s * s, bounded * slope, s);
+}
+
+// x * s, s = 1 / (1 + e^-x), which has long been 0 below -80.
+__device__ __forceinline__ float silu_exponential(float x) {
+  return expf(-at_most(80.0f, at_least(-80.0f, x)));
+}
+__device__ __forceinline__ float silu(float x) {
+  return __fdividef(at_least(-80.0f, x), 1.0f + silu_exponential(x));
+}
+// s * (1 + x * (1 - s)), 1 - s = e * s
+__device__ __forceinline__ float silu_derivative(float x) {
+  const float e = silu_exponential(x), s = __fdividef(1.0f, 1.0f + e);
+  return s * fmaf(at_most(80.0f, at_least(-80.0f, x)), e * s, 1.0f);
 }
 
 #endif

@@ -165,7 +165,7 @@ __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pa
 
 enum class Input { x, sum, dropped_sum };  // what is normalised
 
-template <class T, class W, int N, Input input>
+template <class T, class W, int N, Input input, bool centred>
 __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kResident<T>)
     layer_norm_kernel(const __grid_constant__ LayerNormLaunch args, const Rows rows) {
   __shared__ float room[2][kWarps];
@@ -194,21 +194,24 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   }
   const auto pack = [&](int k, int column) { return k >= 0 ? held[k] : load_pack<N>(x + column); };
   const auto width = static_cast<float>(rows.columns);
-  float total = 0;
-  at.each([&](int k, int column) {
-    const Pack<T, N> v = pack(k, column);
+  float mean = 0;
+  if constexpr (centred) {
+    float total = 0;
+    at.each([&](int k, int column) {
+      const Pack<T, N> v = pack(k, column);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total = __fadd_rn(total, widened(v.v[j]));
-  });
-  const float mean = __fdiv_rn(over_row(total, at.warps, room[0], Add{}), width);
+      for (int j = 0; j < N; ++j) total = __fadd_rn(total, widened(v.v[j]));
+    });
+    mean = __fdiv_rn(over_row(total, at.warps, room[0], Add{}), width);
+  }
   float squares = 0;
   keep_packed(held);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float centred = __fsub_rn(widened(v.v[j]), mean);
-      squares = __fmaf_rn(centred, centred, squares);
+      const float apart = __fsub_rn(widened(v.v[j]), mean);
+      squares = __fmaf_rn(apart, apart, squares);
     }
   });
   const float variance = __fdiv_rn(over_row(squares, at.warps, room[1], Add{}), width);
@@ -216,9 +219,9 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   T* y = row_of<T>(args.y, start);
   keep_packed(held);
   at.each([&](int k, int column) {
-    float gamma[N], beta[N];
+    float gamma[N], beta[N] = {};
     load(static_cast<const W*>(args.gamma) + column, gamma);
-    load(static_cast<const W*>(args.beta) + column, beta);
+    if constexpr (centred) load(static_cast<const W*>(args.beta) + column, beta);
     const Pack<T, N> v = pack(k, column);
     Pack<T, N> out;
 #pragma unroll
@@ -228,8 +231,8 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
     }
     store_pack(out, y + column);
   });
-  if (at.leader && args.mean) {
-    args.mean[at.row] = mean;
+  if (at.leader && args.rstd) {
+    if constexpr (centred) args.mean[at.row] = mean;
     args.rstd[at.row] = rstd;
   }
 }
@@ -246,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   Pack<T, N> held_x[kHeld<N>], held_dy[kHeld<N>];
   at.hold(x, held_x);
   at.hold(dy, held_dy);
-  const float mean = at.columns > 0 ? args.mean[at.row] : 0,
+  const float mean = at.columns > 0 && args.mean ? args.mean[at.row] : 0,
               rstd = at.columns > 0 ? args.rstd[at.row] : 0;
   // f(column, g = dy * gamma, normalised x)
   const auto each = [&](const auto& f) {
@@ -272,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
     }
   });
   const auto width = static_cast<float>(rows.columns);
-  const float average = __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width),
+  const float average = args.mean ? __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width) : 0,
               along = __fdiv_rn(over_row(projection, at.warps, room[1], Add{}), width);
   T* dx = row_of<T>(args.dx, start);
   keep_packed(held_x);
@@ -314,7 +317,7 @@ __global__ void __launch_bounds__(kThreads)
         if (r >= end) continue;
         dy[k] = load_pack<N>(row_of<T>(args.dy, r * args.columns + column));
         x[k] = load_pack<N>(row_of<T>(args.x, r * args.columns + column));
-        mean[k] = args.mean[r];
+        mean[k] = args.mean ? args.mean[r] : 0;
         rstd[k] = args.rstd[r];
       }
 #pragma unroll
@@ -357,7 +360,7 @@ __global__ void __launch_bounds__(kThreads)
       sum += args.partial[part * all + at];
   sums[warp][lane] = sum;
   __syncthreads();
-  if (warp > 0 || at >= all) return;
+  if (warp > 0 || at >= all || (at >= args.columns && !args.dbeta)) return;
   sum = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) sum += sums[w][lane];
@@ -461,13 +464,21 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
   return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
     using T = decltype(t);
     using W = decltype(w);
-    if (!args.residual)
-      layer_norm_kernel<T, W, n(), Input::x><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
-    else if (args.dropout.threshold == 0)
-      layer_norm_kernel<T, W, n(), Input::sum><<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+    const auto launch = [&](auto centred) {
+      if (!args.residual)
+        layer_norm_kernel<T, W, n(), Input::x, centred()>
+            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+      else if (args.dropout.threshold == 0)
+        layer_norm_kernel<T, W, n(), Input::sum, centred()>
+            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+      else
+        layer_norm_kernel<T, W, n(), Input::dropped_sum, centred()>
+            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+    };
+    if (args.beta)
+      launch(std::true_type{});
     else
-      layer_norm_kernel<T, W, n(), Input::dropped_sum>
-          <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+      launch(std::false_type{});
     return cudaGetLastError();
   });
 }

@@ -14,7 +14,8 @@ namespace shoal::kernels {
 struct LayerNormLaunch {
   DType type, weight_type;
   std::int64_t rows, columns;
-  const void *x, *residual, *gamma, *beta;  // residual null: x is normalised as it is
+  // residual null: x is normalised as it is; beta null: RMSNorm
+  const void *x, *residual, *gamma, *beta;
   void *sum, *y;
   float *mean, *rstd;  // null: not kept
   float epsilon;
@@ -26,7 +27,7 @@ struct LayerNormBackwardLaunch {
   DType type, weight_type;
   std::int64_t rows, columns;
   const void *dy, *x, *gamma, *residual;  // residual null: there is none
-  const float *mean, *rstd;
+  const float *mean, *rstd;               // mean null: RMSNorm
   void* dx;
 };
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
@@ -37,8 +38,8 @@ struct LayerNormWeightLaunch {
   DType type;
   std::int64_t rows, columns, parts;  // rows may be 0 (parts: 0)
   const void *dy, *x;
-  const float *mean, *rstd;
-  float* partial;  // [parts, 2, columns] scratch
+  const float *mean, *rstd;  // mean and dbeta null: RMSNorm
+  float* partial;            // [parts, 2, columns] scratch
   float *dgamma, *dbeta;
   bool accumulate;
 };

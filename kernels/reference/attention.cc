@@ -47,7 +47,8 @@ Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t
   for (std::int64_t j = 0; j < visible_keys(s, i); ++j) {
     if (s.key_mask.defined() && !s.key_mask.as<std::uint8_t>()[b * s.key_length + j]) continue;
     double dot = 0;
-    for (std::int64_t d = 0; d < s.head_dim; ++d) dot += q(b, i, h, d) * k(b, j, h, d);
+    for (std::int64_t d = 0; d < s.head_dim; ++d)
+      dot += q(b, i, h, d) * k(b, j, h / heads_per_key_head(s), d);
     score[static_cast<std::size_t>(j)] = dot * static_cast<double>(s.scale);
     largest = std::max(largest, score[static_cast<std::size_t>(j)]);
   }
@@ -73,6 +74,7 @@ class ReferenceAttention final : public AttentionKernels {
   void attention(const AttentionShape& s, HeadsView q_view, HeadsView k_view, HeadsView v_view,
                  MutableHeadsView out_view, View log_sum_exp, Stream) override {
     check_attention(s);
+    const std::int64_t group = heads_per_key_head(s);
     const Heads q = heads(q_view, s), k = heads(k_view, s), v = heads(v_view, s),
                 out = heads(out_view, s);
     for (std::int64_t b = 0; b < s.batch; ++b)
@@ -86,7 +88,7 @@ class ReferenceAttention final : public AttentionKernels {
             for (std::int64_t j = 0; j < s.key_length; ++j) {
               const auto at = static_cast<std::size_t>(j);
               if (row.probability[at] > 0)
-                sum += row.probability[at] * row.keep[at] * v(b, j, h, d);
+                sum += row.probability[at] * row.keep[at] * v(b, j, h / group, d);
             }
             out.put(b, i, h, d, sum);
           }
@@ -101,14 +103,15 @@ class ReferenceAttention final : public AttentionKernels {
     const Heads q = heads(q_view, s), k = heads(k_view, s), v = heads(v_view, s),
                 dout = heads(dout_view, s), dq = heads(dq_view, s), dk = heads(dk_view, s),
                 dv = heads(dv_view, s);
-    const std::int64_t dim = s.head_dim;
+    const std::int64_t dim = s.head_dim, group = heads_per_key_head(s);
     const auto per_head = [&](std::int64_t length) {
       return std::vector<double>(static_cast<std::size_t>(length * dim), 0.0);
     };
+    std::vector<double> sum_k, sum_v;  // of the heads that read one key head
     for (std::int64_t b = 0; b < s.batch; ++b)
       for (std::int64_t h = 0; h < s.heads; ++h) {
-        std::vector<double> sum_q = per_head(s.query_length), sum_k = per_head(s.key_length),
-                            sum_v = per_head(s.key_length);
+        std::vector<double> sum_q = per_head(s.query_length);
+        if (h % group == 0) sum_k = per_head(s.key_length), sum_v = per_head(s.key_length);
         for (std::int64_t i = 0; i < s.query_length; ++i) {
           const Row row = attend(s, q, k, b, h, i);
           std::vector<double> dp(static_cast<std::size_t>(s.key_length), 0);
@@ -117,7 +120,7 @@ class ReferenceAttention final : public AttentionKernels {
             const auto at = static_cast<std::size_t>(j);
             if (row.probability[at] == 0) continue;
             for (std::int64_t d = 0; d < dim; ++d) {
-              dp[at] += dout(b, i, h, d) * v(b, j, h, d) * row.keep[at];
+              dp[at] += dout(b, i, h, d) * v(b, j, h / group, d) * row.keep[at];
               sum_v[static_cast<std::size_t>(j * dim + d)] +=
                   row.probability[at] * row.keep[at] * dout(b, i, h, d);
             }
@@ -128,16 +131,16 @@ class ReferenceAttention final : public AttentionKernels {
             if (row.probability[at] == 0) continue;
             const double ds = row.probability[at] * (dp[at] - dot) * static_cast<double>(s.scale);
             for (std::int64_t d = 0; d < dim; ++d) {
-              sum_q[static_cast<std::size_t>(i * dim + d)] += ds * k(b, j, h, d);
+              sum_q[static_cast<std::size_t>(i * dim + d)] += ds * k(b, j, h / group, d);
               sum_k[static_cast<std::size_t>(j * dim + d)] += ds * q(b, i, h, d);
             }
           }
         }
         for (std::int64_t t = 0; t < s.query_length * dim; ++t)
           dq.put(b, t / dim, h, t % dim, sum_q[static_cast<std::size_t>(t)]);
-        for (std::int64_t t = 0; t < s.key_length * dim; ++t) {
-          dk.put(b, t / dim, h, t % dim, sum_k[static_cast<std::size_t>(t)]);
-          dv.put(b, t / dim, h, t % dim, sum_v[static_cast<std::size_t>(t)]);
+        for (std::int64_t t = 0; h % group == group - 1 && t < s.key_length * dim; ++t) {
+          dk.put(b, t / dim, h / group, t % dim, sum_k[static_cast<std::size_t>(t)]);
+          dv.put(b, t / dim, h / group, t % dim, sum_v[static_cast<std::size_t>(t)]);
         }
       }
   }

@@ -71,6 +71,27 @@ class ReferenceElementwise final : public ElementwiseKernels {
       store(dx, i, load(dy, i) * reference::activation_derivative(kind, load(x, i)));
   }
 
+  void swiglu(ConstView gate, ConstView up, View out, Stream) override {
+    check::same("swiglu", gate, up);
+    check::same("swiglu", gate, out);
+    for (std::int64_t i = 0; i < gate.shape.count(); ++i) {
+      const double x = load(gate, i);
+      store(out, i, x / (1 + std::exp(-x)) * load(up, i));
+    }
+  }
+
+  void swiglu_backward(ConstView gate, ConstView up, ConstView dout, View dgate, View dup,
+                       Stream) override {
+    for (const ConstView& other : {up, dout, ConstView(dgate), ConstView(dup)})
+      check::same("swiglu_backward", gate, other);
+    for (std::int64_t i = 0; i < gate.shape.count(); ++i) {
+      const double x = load(gate, i), s = 1 / (1 + std::exp(-x)), d = load(dout, i);
+      const double gradient = d * load(up, i) * s * (1 + x * (1 - s));
+      store(dgate, i, gradient);
+      store(dup, i, d * x * s);
+    }
+  }
+
   void dropout(const DropoutArgs& args, ConstView x, View out, Stream) override {
     check::same("dropout", x, out);
     check::dropout("dropout", args, x);

@@ -43,6 +43,21 @@ class ReferenceEmbedding final : public EmbeddingKernels {
     add(sums, dtable);
   }
 
+  void rotary(const RotaryArgs& args, Stream) override {
+    check::rotary(args);
+    const std::int64_t length = args.x.shape[1], width = args.x.shape[2], dim = args.table.shape[1],
+                       half = dim / 2;
+    for (std::int64_t i = 0; i < args.x.shape.count(); ++i) {
+      const std::int64_t pair = i % width % dim;
+      if (pair >= half) continue;
+      const std::int64_t angle = (args.first_position + i / width % length) * dim + pair;
+      const double a = load(args.x, i), b = load(args.x, i + half), c = load(args.table, angle),
+                   s = load(args.table, angle + half) * (args.backward ? -1 : 1);
+      store(args.out, i, a * c - b * s);
+      store(args.out, i + half, b * c + a * s);
+    }
+  }
+
  private:
   static void add(const std::vector<double>& sums, const View& out) {
     for (std::int64_t i = 0; i < out.shape.count(); ++i)

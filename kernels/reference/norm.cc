@@ -30,19 +30,20 @@ class ReferenceNorm final : public NormKernels {
         x = args.sum;
       }
       double mean = 0, variance = 0;
-      for (std::int64_t i = first; i < first + columns; ++i) mean += load(x, i);
-      mean /= static_cast<double>(columns);
+      if (args.beta.defined()) {
+        for (std::int64_t i = first; i < first + columns; ++i) mean += load(x, i);
+        mean /= static_cast<double>(columns);
+      }
       for (std::int64_t i = first; i < first + columns; ++i)
         variance += (load(x, i) - mean) * (load(x, i) - mean);
       variance /= static_cast<double>(columns);
       const double rstd = 1 / std::sqrt(variance + args.epsilon);
       for (std::int64_t j = 0; j < columns; ++j)
         store(args.y, first + j,
-              (load(x, first + j) - mean) * rstd * load(args.gamma, j) + load(args.beta, j));
-      if (args.mean.defined() && columns > 0) {
-        store(args.mean, row, mean);
-        store(args.rstd, row, rstd);
-      }
+              (load(x, first + j) - mean) * rstd * load(args.gamma, j) +
+                  (args.beta.defined() ? load(args.beta, j) : 0));
+      if (args.mean.defined() && columns > 0) store(args.mean, row, mean);
+      if (args.rstd.defined() && columns > 0) store(args.rstd, row, rstd);
     }
   }
 
@@ -53,7 +54,8 @@ class ReferenceNorm final : public NormKernels {
     const auto width = static_cast<double>(columns);
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t first = row * columns;
-      const double mean = load(args.mean, row), rstd = load(args.rstd, row);
+      const bool centred = args.mean.defined();
+      const double mean = centred ? load(args.mean, row) : 0, rstd = load(args.rstd, row);
       double sum = 0, projection = 0;
       for (std::int64_t j = 0; j < columns; ++j) {
         const double g = load(args.dy, first + j) * load(args.gamma, j);
@@ -63,7 +65,8 @@ class ReferenceNorm final : public NormKernels {
       for (std::int64_t j = 0; j < columns; ++j) {
         const double g = load(args.dy, first + j) * load(args.gamma, j);
         const double normalised = (load(args.x, first + j) - mean) * rstd;
-        double dx = rstd * (g - sum / width - normalised * projection / width);
+        const double average = centred ? sum / width : 0;
+        double dx = rstd * (g - average - normalised * projection / width);
         if (args.dx_residual.defined()) dx += load(args.dx_residual, first + j);
         store(args.dx, first + j, dx);
       }
@@ -75,14 +78,17 @@ class ReferenceNorm final : public NormKernels {
     check::layer_norm_weight_gradient(dy, x, mean, rstd, dgamma, dbeta);
     const std::int64_t rows = x.shape.rows(), columns = x.shape.columns();
     for (std::int64_t j = 0; j < columns; ++j) {
-      double gamma = accumulate ? load(dgamma, j) : 0, beta = accumulate ? load(dbeta, j) : 0;
+      const bool centred = dbeta.defined();
+      double gamma = accumulate ? load(dgamma, j) : 0,
+             beta = accumulate && centred ? load(dbeta, j) : 0;
       for (std::int64_t row = 0; row < rows; ++row) {
         const double g = load(dy, row * columns + j);
-        gamma += g * (load(x, row * columns + j) - load(mean, row)) * load(rstd, row);
+        gamma +=
+            g * (load(x, row * columns + j) - (centred ? load(mean, row) : 0)) * load(rstd, row);
         beta += g;
       }
       store(dgamma, j, gamma);
-      store(dbeta, j, beta);
+      if (centred) store(dbeta, j, beta);
     }
   }
 

@@ -7,6 +7,7 @@
 #include "array.h"
 #include <hwy/targets.h>
 
+#include "shoal/kernels/attention_checks.h"
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/reference/families.h"
 
@@ -26,6 +27,7 @@ struct Setting {
   DType dtype = DType::f32;
   bool causal = true, mask = false;
   float dropout = 0;
+  std::int64_t key_heads = 0;
 };
 
 struct Result {
@@ -36,12 +38,16 @@ struct Result {
 // are exercised; gradients into one such tensor too.
 class Problem {
  public:
-  explicit Problem(const Setting& s) : s_(s), width_(s.heads * s.head_dim) {
+  explicit Problem(const Setting& s)
+      : s_(s),
+        width_(s.heads * s.head_dim),
+        key_width_((s.key_heads > 0 ? s.key_heads : s.heads) * s.head_dim) {
     q_ = Array::random({s.batch, s.queries, 3 * width_}, s.dtype, 1);
     kv_ = Array::random({s.batch, s.keys, 3 * width_}, s.dtype, 2);
     dout_ = Array::random({s.batch, s.queries, width_}, s.dtype, 3);
     shape_.batch = s.batch;
     shape_.heads = s.heads;
+    shape_.key_heads = s.key_heads;
     shape_.query_length = s.queries;
     shape_.key_length = s.keys;
     shape_.head_dim = s.head_dim;
@@ -71,22 +77,23 @@ class Problem {
     Result r{Array({s_.batch, s_.queries, width_}, s_.dtype),
              Array({s_.batch, s_.heads, s_.queries}, DType::f32),
              Array({s_.batch, s_.queries, 3 * width_}, s_.dtype),
-             Array({s_.batch, s_.keys, width_}, s_.dtype),
-             Array({s_.batch, s_.keys, width_}, s_.dtype)};
+             Array({s_.batch, s_.keys, key_width_}, s_.dtype),
+             Array({s_.batch, s_.keys, key_width_}, s_.dtype)};
     const auto fused = [&](const Array& a, std::int64_t part, std::int64_t length) {
       return HeadsView{at(a, part * width_), length * 3 * width_, 3 * width_};
     };
-    const auto plain = [&](const Array& a, std::int64_t length) {
-      return MutableHeadsView{at(a, 0), length * width_, width_};
+    const auto plain = [&](const Array& a, std::int64_t length, std::int64_t width) {
+      return MutableHeadsView{at(a, 0), length * width, width};
     };
     const HeadsView q = fused(q_, 0, s_.queries), k = fused(kv_, 1, s_.keys),
                     v = fused(kv_, 2, s_.keys);
-    const MutableHeadsView out = plain(r.out, s_.queries);
+    const MutableHeadsView out = plain(r.out, s_.queries, width_);
     kernels.attention(shape, q, k, v, out, r.log_sum_exp, {});
     kernels.attention_backward(shape, q, k, v, {out.data, out.batch_stride, out.row_stride},
                                r.log_sum_exp, {dout_.data(), s_.queries * width_, width_},
                                {at(r.dq, 0), s_.queries * 3 * width_, 3 * width_},
-                               plain(r.dk, s_.keys), plain(r.dv, s_.keys), {});
+                               plain(r.dk, s_.keys, key_width_), plain(r.dv, s_.keys, key_width_),
+                               {});
     return r;
   }
 
@@ -96,7 +103,7 @@ class Problem {
   }
 
   Setting s_;
-  std::int64_t width_;
+  std::int64_t width_, key_width_;
   Array q_, kv_, dout_, mask_;
   Placed<StepState> state_;
   AttentionShape shape_;
@@ -105,10 +112,11 @@ class Problem {
 class AttentionTest : public ::testing::Test {
  protected:
   void check(const Setting& s) {
-    SCOPED_TRACE(::testing::Message() << s.batch << " x " << s.heads << " heads, " << s.queries
-                                      << " queries, " << s.keys << " keys of " << s.head_dim << " "
-                                      << to_string(s.dtype) << (s.causal ? " causal" : "")
-                                      << (s.mask ? " mask" : "") << " dropout " << s.dropout);
+    SCOPED_TRACE(::testing::Message()
+                 << s.batch << " x " << s.heads << " heads, " << s.queries << " queries, " << s.keys
+                 << " keys of " << s.head_dim << " " << to_string(s.dtype)
+                 << (s.causal ? " causal" : "") << (s.mask ? " mask" : "") << " dropout "
+                 << s.dropout << " key heads " << s.key_heads);
     const Problem problem(s);
     const Result expected = problem.run(*make_reference_attention(), Device::cpu());
     if (on_cuda()) return compare(s, problem, make_test_kernels()->attention(), expected);
@@ -258,6 +266,25 @@ TEST_F(AttentionTest, InferenceKeepsNoSums) {
       EXPECT_TRUE(alone.same_bytes(kept)) << queries << " queries of " << to_string(dtype);
       for (std::int64_t i = 0; i < kept.count(); ++i) ASSERT_FALSE(std::isnan(kept.at(i)));
     }
+}
+
+TEST_F(AttentionTest, HeadsShareKeyHeads) {
+  for (DType dtype : kDtypes)
+    for (std::int64_t key_heads : {1, 2, 3, 6}) {
+      check({.heads = 6, .queries = 37, .keys = 37, .dtype = dtype, .key_heads = key_heads});
+      check({.heads = 6,
+             .queries = 5,
+             .keys = 70,
+             .head_dim = 7,
+             .dtype = dtype,
+             .mask = true,
+             .dropout = 0.2f,
+             .key_heads = key_heads});
+    }
+  AttentionShape shape;
+  shape.heads = 6;
+  shape.key_heads = 4;
+  EXPECT_THROW(check_attention(shape), Error);
 }
 
 TEST_F(AttentionTest, EmptySizes) {

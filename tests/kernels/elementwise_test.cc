@@ -197,6 +197,31 @@ TEST_P(Elementwise, Activations) {
       }
 }
 
+TEST_P(Elementwise, Swiglu) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {0, 1, 19, 40001}) {
+      const Shape shape{count};
+      Host gate = Host::random(shape, dtype, 4, -12, 12);
+      const Host up = Host::random(shape, dtype, 5), dout = Host::random(shape, dtype, 6);
+      const double huge = dtype == DType::f16 ? 65000 : 1e30;
+      const double special[] = {0, -0.0, huge, -huge, -1.278464542761074, -100, 100, std::nan("")};
+      for (int i = 0; count > 20 && i < 8; ++i) gate.set(i, special[i]);
+      verify(
+          "swiglu", [&] { return Hosts{Host(shape, dtype)}; },
+          [&](Kernels& k, Hosts& out) { k.elementwise().swiglu(gate, up, out[0], {}); },
+          {6e-7, 1e-7});
+      const auto backward = [&](Kernels& k, const ConstView& g, const ConstView& u, Hosts& out) {
+        k.elementwise().swiglu_backward(g, u, dout, out[0], out[1], {});
+      };
+      verify(
+          "swiglu_backward", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
+          [&](Kernels& k, Hosts& out) { backward(k, gate, up, out); }, {1e-6, 1e-6});
+      verify(
+          "swiglu_backward in place", [&] { return Hosts{gate, up}; },
+          [&](Kernels& k, Hosts& out) { backward(k, out[0], out[1], out); }, {1e-6, 1e-6});
+    }
+}
+
 // In f32 against double: a few units in the last place, far into the negative tail.
 TEST_P(Elementwise, GeluKeepsRelativePrecision) {
   constexpr std::int64_t kCount = 200001;

@@ -74,6 +74,43 @@ TEST_P(Embedding, PositionBackward) {
     }
 }
 
+TEST_P(Embedding, Rotary) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const auto& [shape, dim] : {std::pair<Shape, std::int64_t>{Shape{0, 3, 4}, 4},
+                                     {Shape{1, 1, 2}, 2},
+                                     {Shape{2, 5, 30}, 10},
+                                     {Shape{2, 37, 3 * 62}, 62},
+                                     {Shape{3, 19, 256}, 128}})
+      for (const bool backward : {false, true}) {
+        const Host x = Host::random(shape, dtype, 1);
+        const Host table = Host::random(Shape{shape[1] + 7, dim}, DType::f32, 2, -1, 1);
+        const auto turn = [&](Kernels& k, const ConstView& from, View to) {
+          RotaryArgs args;
+          args.x = from;
+          args.table = table;
+          args.first_position = 6;
+          args.backward = backward;
+          args.out = to;
+          k.embedding().rotary(args, {});
+        };
+        verify(
+            "rotary", [&] { return Hosts{Host(shape, dtype)}; },
+            [&](Kernels& k, Hosts& out) { turn(k, x, out[0]); });
+        verify(
+            "rotary in place", [&] { return Hosts{x}; },
+            [&](Kernels& k, Hosts& out) { turn(k, out[0], out[0]); });
+      }
+  const Host x(Shape{1, 4, 6}, DType::f32), table(Shape{5, 6}, DType::f32);
+  Host out(Shape{1, 4, 6}, DType::f32);
+  RotaryArgs args;
+  args.x = x;
+  args.table = table;
+  args.first_position = 2;
+  args.out = out;
+  EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
+            "rotary: positions [2, 6) of a table of 5");
+}
+
 TEST(EmbeddingErrors, NameThePlaceAndTheValue) {
   SHOAL_CPU_ONLY("a GPU reports them at a later call (tests/gpu)");
   const auto kernels = make_test_kernels();

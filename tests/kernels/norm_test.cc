@@ -155,6 +155,75 @@ TEST_P(Norm, WeightGradientInFixedOrder) {
       }
 }
 
+// RMSNorm is what remains of a LayerNorm without beta and mean.
+TEST_P(Norm, RmsNorm) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const DType weights : {DType::f32, dtype})
+      for (const bool fused : {false, true})
+        for (const Shape& shape : kShapes) {
+          const Host x = Host::random(shape, dtype, 1, -1, 4),
+                     residual = Host::random(shape, dtype, 4);
+          const Host gamma = Host::random(Shape{shape.columns()}, weights, 2);
+          verify(
+              "rms_norm",
+              [&] {
+                return Hosts{Host(shape, dtype), Host(Shape{shape.rows()}, DType::f32),
+                             Host(shape, dtype)};
+              },
+              [&](Kernels& k, Hosts& out) {
+                LayerNormArgs args;
+                args.x = x;
+                args.gamma = gamma;
+                args.y = out[0];
+                args.rstd = out[1];
+                if (fused) args.residual = residual, args.sum = out[2];
+                k.norm().layer_norm(args, {});
+              },
+              {2e-6, fused && dtype != DType::f32 ? 0.03 : 4e-6});
+        }
+}
+
+TEST_P(Norm, RmsNormBackward) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const bool flag : {false, true})  // a skip; accumulate
+      for (const Shape& shape : kShapes) {
+        const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
+        const Host gamma = Host::random(Shape{shape.columns()}, dtype, 3);
+        const Host residual = Host::random(shape, dtype, 4);
+        const Shape columns{shape.columns()};
+        Host rstd(Shape{shape.rows()}, DType::f32);
+        for (std::int64_t r = 0; r < shape.rows(); ++r) {
+          double squares = 0;
+          for (std::int64_t j = 0; j < shape.columns(); ++j)
+            squares += std::pow(x.at(r * shape.columns() + j), 2);
+          rstd.set(r, 1 / std::sqrt(squares / static_cast<double>(shape.columns()) + 1e-5));
+        }
+        verify(
+            "rms_norm_backward", [&] { return Hosts{Host(shape, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              LayerNormBackwardArgs args;
+              args.dy = dy;
+              args.x = x;
+              args.gamma = gamma;
+              args.rstd = rstd;
+              args.dx = out[0];
+              if (flag) args.dx_residual = residual;
+              k.norm().layer_norm_backward(args, {});
+            },
+            // One column: y is the sign of x, and dx what rounding leaves of rstd·g (1 - 1).
+            {4e-6, shape.columns() == 1 ? 1e-3 : 8e-6});
+        verify(
+            "rms_norm_weight_gradient",
+            [&] {
+              return Hosts{flag ? Host::random(columns, DType::f32, 5) : Host(columns, DType::f32)};
+            },
+            [&](Kernels& k, Hosts& out) {
+              k.norm().layer_norm_weight_gradient(dy, x, {}, rstd, out[0], {}, flag, {});
+            },
+            {2e-6, 1e-4});
+      }
+}
+
 TEST_P(Norm, Softmax) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : kShapes) {
@@ -185,6 +254,17 @@ TEST(NormErrors, NameTheArgument) {
   args.beta = four;
   EXPECT_EQ(error_of([&] { kernels->norm().layer_norm(args, {}); }),
             "layer_norm: gamma is [4], expected [3]");
+  Host three(Shape{3}, DType::f32), rows(Shape{2}, DType::f32);
+  args.gamma = three;
+  args.beta = {};
+  args.mean = args.rstd = rows;
+  EXPECT_EQ(error_of([&] { kernels->norm().layer_norm(args, {}); }),
+            "layer_norm: mean and rstd are kept together or not at all; of an RMSNorm (without "
+            "beta) rstd alone");
+  EXPECT_EQ(error_of([&] {
+              kernels->norm().layer_norm_weight_gradient(x, x, rows, rows, three, {}, false, {});
+            }),
+            "layer_norm_weight_gradient: an RMSNorm has neither mean nor dbeta, a LayerNorm both");
 }
 
 }  // namespace
