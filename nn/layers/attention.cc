@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "shoal/nn/layers/dropout_args.h"
+#include "shoal/nn/layers/kinds.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -19,7 +20,8 @@ MutableHeadsView mutable_heads(const Tensor& tensor, const void* data) {
   return {const_cast<void*>(data), tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
 }
 
-// Queries, keys and values: one tensor [B, T, 3·C], or three [B, T, C].
+// Queries, keys and values: one tensor [B, T, 3·C], or three [B, T, C], keys and values perhaps
+// with fewer heads.
 struct Projections {
   std::vector<Tensor> tensors;
 
@@ -91,6 +93,7 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
   AttentionShape shape;
   shape.batch = x[0];
   shape.heads = options.heads;
+  shape.key_heads = options.key_heads;
   shape.query_length = shape.key_length = x[1];
   shape.head_dim = channels / options.heads;
   shape.dtype = in.tensors[0].dtype();
@@ -123,25 +126,108 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
       {out})[0];
 }
 
+// As attend(), where keys and values of earlier positions are in `cache`.
+Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int64_t channels,
+                      KeyValueCache& cache, const AttentionOptions& options) {
+  Projections in;
+  for (const Value& input : inputs) in.tensors.push_back(input.tensor);
+  const Shape& x = in.tensors[0].shape();
+  const std::int64_t batch = x[0], fresh = x[1],
+                     width = in.tensors.size() == 3 ? in.tensors[1].shape()[2] : channels;
+  SHOAL_CHECK(!inputs[0].needs_gradient() && !context.training(),
+              "a key-value cache serves inference: set evaluate mode and no tape");
+  SHOAL_CHECK(cache.entries.defined() && cache.entries.shape()[0] == batch &&
+                  cache.entries.shape()[2] == 2 * width &&
+                  cache.entries.dtype() == in.tensors[0].dtype(),
+              "the key-value cache does not fit a batch of {} with {} channels", batch, width);
+  const std::int64_t capacity = cache.entries.shape()[1], length = cache.length + fresh;
+  SHOAL_CHECK(length <= capacity, "{} positions in a key-value cache of {}", length, capacity);
+  AttentionShape shape;
+  shape.batch = batch;
+  shape.heads = options.heads;
+  shape.key_heads = options.key_heads;
+  shape.query_length = fresh;
+  shape.key_length = length;
+  shape.head_dim = channels / options.heads;
+  shape.dtype = in.tensors[0].dtype();
+  shape.causal = true;
+  const Tensor key_mask = context.to_device(options.key_mask);
+  if (key_mask.defined()) shape.key_mask = key_mask;
+  shape.scale =
+      options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  const Tensor out = context.empty({batch, fresh, channels}, shape.dtype);
+  context.run(
+      "attention.cached", {in.listed(0), in.listed(1), in.listed(2), cache.entries, key_mask},
+      {out, cache.entries}, [&] {
+        auto& elementwise = context.kernels().elementwise();
+        for (std::int64_t b = 0; b < batch; ++b)
+          for (std::int64_t t = 0; t < fresh; ++t)
+            for (const int part : {1, 2}) {
+              // In one tensor they lie behind the queries.
+              const std::int64_t column = in.tensors.size() == 1 ? part * width : 0;
+              const Tensor row =
+                  in.of(part).narrowed(0, b, 1).narrowed(1, t, 1).narrowed(2, column, width);
+              const Tensor slot = cache.entries.narrowed(0, b, 1)
+                                      .narrowed(1, cache.length + t, 1)
+                                      .narrowed(2, (part - 1) * width, width);
+              elementwise.cast(row, slot.view(), context.stream);
+            }
+        const auto* entries = static_cast<const std::byte*>(cache.entries.const_view().data);
+        const std::size_t values = static_cast<std::size_t>(width) * size_of(shape.dtype);
+        context.kernels().attention().attention(shape, in.view(0), heads(cache.entries, entries),
+                                                heads(cache.entries, entries + values),
+                                                {out.view().data, fresh * channels, channels},
+                                                View(), context.stream);
+      });
+  cache.length = length;
+  return Value{out};
+}
+
+void check_fused(const Shape& in, const AttentionOptions& options) {
+  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % (3 * options.heads) == 0,
+              "attention: qkv {} does not split into 3 x {} heads", to_string(in), options.heads);
+  SHOAL_CHECK(options.key_heads == 0 || options.key_heads == options.heads,
+              "attention: one tensor has as many key heads as heads ({}), not {}", options.heads,
+              options.key_heads);
+}
+
+void check_apart(const Shape& in, const Shape& keys, const Shape& values,
+                 const AttentionOptions& options) {
+  const std::int64_t key_heads = options.key_heads > 0 ? options.key_heads : options.heads;
+  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % options.heads == 0 &&
+                  keys == in.with(2, in[2] / options.heads * key_heads) && values == keys,
+              "attention: queries {}, keys {} and values {} do not split into {} heads on {} key "
+              "heads",
+              to_string(in), to_string(keys), to_string(values), options.heads, key_heads);
+}
+
 }  // namespace
 
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options) {
   const Shape& in = qkv.tensor.shape();
-  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % (3 * options.heads) == 0,
-              "attention: qkv {} does not split into 3 x {} heads", to_string(in), options.heads);
+  check_fused(in, options);
   return attend(context, {&qkv, 1}, in[2] / 3, options);
 }
 
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options) {
-  const Shape& in = queries.tensor.shape();
-  SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % options.heads == 0 &&
-                  keys.tensor.shape() == in && values.tensor.shape() == in,
-              "attention: queries {}, keys {} and values {} do not split into {} heads",
-              to_string(in), to_string(keys.tensor.shape()), to_string(values.tensor.shape()),
-              options.heads);
+  check_apart(queries.tensor.shape(), keys.tensor.shape(), values.tensor.shape(), options);
   const Value inputs[] = {queries, keys, values};
-  return attend(context, inputs, in[2], options);
+  return attend(context, inputs, queries.tensor.shape()[2], options);
+}
+
+Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
+                       const AttentionOptions& options) {
+  const Shape& in = qkv.tensor.shape();
+  check_fused(in, options);
+  return attend_to_cache(context, {&qkv, 1}, in[2] / 3, cache, options);
+}
+
+Value cached_attention(Context& context, const Value& queries, const Value& keys,
+                       const Value& values, KeyValueCache& cache, const AttentionOptions& options) {
+  check_apart(queries.tensor.shape(), keys.tensor.shape(), values.tensor.shape(), options);
+  const Value inputs[] = {queries, keys, values};
+  return attend_to_cache(context, inputs, queries.tensor.shape()[2], cache, options);
 }
 
 }  // namespace shoal::nn

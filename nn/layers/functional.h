@@ -35,6 +35,9 @@ Value dropout_add(Context& context, const Value& branch, const Value& residual,
                   const DropoutSite& site);
 Value add(Context& context, const Value& a, const Value& b);
 
+// RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
+Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
+
 // The end of one sub-layer and the norm of the next, in one pass: sum = residual + dropout(branch),
 // normed = layer_norm(sum).
 struct ResidualNorm {
@@ -46,6 +49,16 @@ ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma,
 ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
                                  const DropoutSite& site, Parameter& gamma, Parameter& beta,
                                  float epsilon);
+ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
+ResidualNorm residual_rms_norm(Context& context, const Value& residual, const Value& branch,
+                               const DropoutSite& site, Parameter& gamma, float epsilon);
+
+// silu(gate) · up, of one shape.
+Value swiglu(Context& context, const Value& gate, const Value& up);
+
+// x [B, T, H·D] turned by its positions, as RotaryArgs (kernels/embedding.h); `table` [positions,
+// D] f32 where the kernels are. In place where nobody else holds x.
+Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position);
 
 // table[ids]; ids i32 [..] -> [.., C]. In host memory they are checked before anything is queued.
 // Row `padding` (negative: none) gets no gradient here, as torch.nn.Embedding's padding_idx.
@@ -68,6 +81,7 @@ Value transpose_samples(Context& context, const Value& x);
 
 struct AttentionOptions {
   std::int64_t heads = 1;
+  std::int64_t key_heads = 0;  // of three tensors: fewer keys and values (AttentionShape); 0: heads
   bool causal = true;
   float scale = 0;  // 0: 1 / sqrt(head size)
   DropoutSite dropout{};
@@ -77,9 +91,16 @@ struct AttentionOptions {
 };
 // qkv [B, T, 3·H·D] as one projection gives it -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);
-// The same from three tensors [B, T, H·D].
+// The same from three tensors [B, T, H·D], keys and values of key_heads.
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options);
+// For generation, without a tape: appends the keys and values to the cache, and queries attend to
+// all it holds, each to those up to its own position.
+struct KeyValueCache;
+Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
+                       const AttentionOptions& options);
+Value cached_attention(Context& context, const Value& queries, const Value& keys,
+                       const Value& values, KeyValueCache& cache, const AttentionOptions& options);
 
 // Cross-entropy of the head x·Wᵀ + bias, W [V, C], bias [V] or null. While recording, dx and dW are
 // computed in the same pass as the loss, slice by slice, so that logits never exist whole: dW is

@@ -30,7 +30,7 @@ class EmbeddingLike : public Module {
 
 // Keys and values of earlier positions, for generation: one block's, grown in place.
 struct KeyValueCache {
-  Tensor entries;           // [B, capacity, 2·C]: keys, then values, of each position
+  Tensor entries;           // [B, capacity, 2·W]: keys, then values, of each position
   std::int64_t length = 0;  // positions filled
 };
 
@@ -41,6 +41,11 @@ struct AttentionInput {
 class AttentionLike : public Module {
  public:
   virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
+};
+
+class MlpLike : public Module {
+ public:
+  virtual Value forward(Context& context, const Value& x) = 0;  // [.., C] -> [.., C]
 };
 
 struct LossOutput {

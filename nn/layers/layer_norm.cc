@@ -4,24 +4,32 @@
 namespace shoal::nn {
 namespace {
 
+// Undefined where the tensor is.
+ConstView view_of(const Tensor& tensor) {
+  return tensor.defined() ? tensor.const_view() : ConstView();
+}
+
 struct NormWeightWork {
   Context& context;
-  Parameter &gamma, &beta;
+  Parameter& gamma;
+  Parameter* beta;  // null: RMSNorm
   Tensor dy, x, mean, rstd;
 
   void operator()() const {
-    if (!gamma.trainable() && !beta.trainable()) return;
+    const bool shifts = beta && beta->trainable();
+    if (!gamma.trainable() && !shifts) return;
     // The kernel computes both; a frozen one goes to scratch, and two that disagree on whether they
     // hold a sum already are brought into step.
-    Tensor dgamma = target(gamma), dbeta = target(beta);
+    Tensor dgamma = target(gamma), dbeta = beta ? target(*beta) : Tensor();
     const bool gamma_sum = gamma.trainable() && gamma.accumulate();
-    const bool beta_sum = beta.trainable() && beta.accumulate();
+    const bool beta_sum = shifts && beta->accumulate();
     const bool accumulate = gamma_sum || beta_sum;
     if (accumulate && !gamma_sum) zero(dgamma);
-    if (accumulate && !beta_sum) zero(dbeta);
+    if (accumulate && !beta_sum && beta) zero(dbeta);
     context.run("layer_norm.backward_weight", {dy, x, mean, rstd}, {dgamma, dbeta}, [&] {
-      context.kernels().norm().layer_norm_weight_gradient(dy, x, mean, rstd, dgamma.view(),
-                                                          dbeta.view(), accumulate, context.stream);
+      context.kernels().norm().layer_norm_weight_gradient(dy, x, view_of(mean), rstd, dgamma.view(),
+                                                          beta ? dbeta.view() : View(), accumulate,
+                                                          context.stream);
     });
   }
   void zero(const Tensor& tensor) const {
@@ -35,11 +43,11 @@ struct NormWeightWork {
   }
 };
 
-// All forms: y = norm(x); (x, y), where x goes on as the residual; (sum, y) of residual +
-// dropout(branch).
+// All forms, of LayerNorm and of RMSNorm (without beta and mean): y = norm(x); (x, y), where x goes
+// on as the residual; (sum, y) of residual + dropout(branch).
 class LayerNormFunction final : public Function {
  public:
-  LayerNormFunction(Tape& tape, Parameter& gamma, Parameter& beta, const Tensor& x,
+  LayerNormFunction(Tape& tape, Parameter& gamma, Parameter* beta, const Tensor& x,
                     const Tensor& mean, const Tensor& rstd)
       : gamma_(gamma), beta_(beta), x_(tape, x), mean_(tape, mean), rstd_(tape, rstd) {}
 
@@ -58,8 +66,9 @@ class LayerNormFunction final : public Function {
     Tensor dy = std::move(output_gradients[two_outputs_ ? 1 : 0]);
     Tensor dx = dsum;
     if (dy.defined()) {
-      const Tensor x = x_.get(name()), mean = mean_.get(name()), rstd = rstd_.get(name());
-      Parameter* const parameters[] = {&gamma_, &beta_};
+      const Tensor x = x_.get(name()), rstd = rstd_.get(name());
+      const Tensor mean = mean_.defined() ? mean_.get(name()) : Tensor();
+      Parameter* const parameters[] = {&gamma_, beta_};
       // Queued it would hold x and dy, an eighth of what a block's products hold, for a fraction of
       // a product's time.
       backward_context.weight_gradient_at_once(
@@ -69,7 +78,7 @@ class LayerNormFunction final : public Function {
       args.dy = dy;
       args.x = x;
       args.gamma = gamma_.value;
-      args.mean = mean;
+      args.mean = view_of(mean);
       args.rstd = rstd;
       args.dx = dx.view();
       if (dsum.defined()) args.dx_residual = dsum;
@@ -88,7 +97,8 @@ class LayerNormFunction final : public Function {
   }
 
  private:
-  Parameter &gamma_, &beta_;
+  Parameter& gamma_;
+  Parameter* beta_;
   SavedTensor x_, mean_, rstd_;
   bool two_outputs_ = false, fused_ = false, needs_branch_ = false;
   kernels::DropoutArgs dropout_;
@@ -98,7 +108,7 @@ struct Outputs {
   Tensor y, mean, rstd;
 };
 
-Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const Parameter& beta,
+Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const Parameter* beta,
               float epsilon, bool records, kernels::LayerNormArgs& args) {
   SHOAL_CHECK(x.shape().rank() >= 1 && x.shape()[-1] == gamma.shape().count(),
               "{}: an input {} for a norm of {} channels", gamma.name(), to_string(x.shape()),
@@ -107,27 +117,27 @@ Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const P
   out.y = context.empty(x.shape(), x.dtype());
   args.x = x;
   args.gamma = gamma.value;
-  args.beta = beta.value;
+  if (beta) args.beta = beta->value;
   args.epsilon = epsilon;
   args.y = out.y.view();
   if (records) {
-    out.mean = context.empty({x.shape().rows()}, DType::f32);
+    if (beta) out.mean = context.empty({x.shape().rows()}, DType::f32);
     out.rstd = context.empty({x.shape().rows()}, DType::f32);
-    args.mean = out.mean.view();
+    if (beta) args.mean = out.mean.view();
     args.rstd = out.rstd.view();
   }
   return out;
 }
 
-}  // namespace
+// For Context::run(): undefined where there is no parameter.
+Tensor value_of(const Parameter* parameter) { return parameter ? parameter->value : Tensor(); }
 
-Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
-                 float epsilon) {
-  Parameter* const parameters[] = {&gamma, &beta};
+Value norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta, float epsilon) {
+  Parameter* const parameters[] = {&gamma, beta};
   const bool records = context.records({&x, 1}, parameters);
   kernels::LayerNormArgs args;
   const Outputs out = start(context, x.tensor, gamma, beta, epsilon, records, args);
-  context.run("layer_norm", {x.tensor, gamma.value, beta.value}, {out.y, out.mean, out.rstd},
+  context.run("layer_norm", {x.tensor, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   if (!records) return Value{out.y};
   Tape& tape = *context.tape;
@@ -136,14 +146,13 @@ Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& 
       parameters, {out.y})[0];
 }
 
-ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
-                             float epsilon) {
-  Parameter* const parameters[] = {&gamma, &beta};
-  if (!context.records({&x, 1}, parameters))
-    return {x, layer_norm(context, x, gamma, beta, epsilon)};
+ResidualNorm fork_norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta,
+                       float epsilon) {
+  Parameter* const parameters[] = {&gamma, beta};
+  if (!context.records({&x, 1}, parameters)) return {x, norm(context, x, gamma, beta, epsilon)};
   kernels::LayerNormArgs args;
   const Outputs out = start(context, x.tensor, gamma, beta, epsilon, true, args);
-  context.run("layer_norm", {x.tensor, gamma.value, beta.value}, {out.y, out.mean, out.rstd},
+  context.run("layer_norm", {x.tensor, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   Tape& tape = *context.tape;
   auto function =
@@ -153,13 +162,13 @@ ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma,
   return {std::move(values[0]), std::move(values[1])};
 }
 
-ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
-                                 const DropoutSite& site, Parameter& gamma, Parameter& beta,
-                                 float epsilon) {
+ResidualNorm residual_norm(Context& context, const Value& residual, const Value& branch,
+                           const DropoutSite& site, Parameter& gamma, Parameter* beta,
+                           float epsilon) {
   SHOAL_CHECK(branch.tensor.shape() == residual.tensor.shape(), "{}: a residual {} and a branch {}",
               gamma.name(), to_string(residual.tensor.shape()), to_string(branch.tensor.shape()));
   const Value inputs[] = {residual, branch};
-  Parameter* const parameters[] = {&gamma, &beta};
+  Parameter* const parameters[] = {&gamma, beta};
   const bool records = context.records(inputs, parameters);
   kernels::LayerNormArgs args;
   const Outputs out = start(context, branch.tensor, gamma, beta, epsilon, records, args);
@@ -167,7 +176,7 @@ ResidualNorm residual_layer_norm(Context& context, const Value& residual, const 
   args.residual = residual.tensor;
   args.sum = sum.view();
   args.dropout = dropout_args(context, site, branch.tensor.shape());
-  context.run("residual_layer_norm", {residual.tensor, branch.tensor, gamma.value, beta.value},
+  context.run("residual_layer_norm", {residual.tensor, branch.tensor, gamma.value, value_of(beta)},
               {sum, out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   if (!records) return {Value{sum}, Value{out.y}};
@@ -176,6 +185,34 @@ ResidualNorm residual_layer_norm(Context& context, const Value& residual, const 
   function->fuse(args.dropout, branch.needs_gradient());
   auto values = tape.record(std::move(function), inputs, parameters, {sum, out.y});
   return {std::move(values[0]), std::move(values[1])};
+}
+
+}  // namespace
+
+Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                 float epsilon) {
+  return norm(context, x, gamma, &beta, epsilon);
+}
+Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon) {
+  return norm(context, x, gamma, nullptr, epsilon);
+}
+
+ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
+                             float epsilon) {
+  return fork_norm(context, x, gamma, &beta, epsilon);
+}
+ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon) {
+  return fork_norm(context, x, gamma, nullptr, epsilon);
+}
+
+ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
+                                 const DropoutSite& site, Parameter& gamma, Parameter& beta,
+                                 float epsilon) {
+  return residual_norm(context, residual, branch, site, gamma, &beta, epsilon);
+}
+ResidualNorm residual_rms_norm(Context& context, const Value& residual, const Value& branch,
+                               const DropoutSite& site, Parameter& gamma, float epsilon) {
+  return residual_norm(context, residual, branch, site, gamma, nullptr, epsilon);
 }
 
 }  // namespace shoal::nn

@@ -1,7 +1,5 @@
 #include "shoal/nn/layers/layers.h"
 
-#include <cmath>
-
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -85,62 +83,15 @@ CausalSelfAttention::CausalSelfAttention(const CausalSelfAttentionConfig& config
 
 Value CausalSelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
   const Value qkv = c_attn->forward(context, x);
-  if (input.cache) return c_proj->forward(context, attend_to_cache(context, qkv, input));
   AttentionOptions options;
   options.heads = config_.heads;
   options.scale = config_.scale;
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
   options.key_mask = input.key_mask;
-  return c_proj->forward(context, attention(context, qkv, options));
-}
-
-Value CausalSelfAttention::attend_to_cache(Context& context, const Value& qkv,
-                                           const AttentionInput& input) const {
-  KeyValueCache& cache = *input.cache;
-  const Shape& in = qkv.tensor.shape();
-  const std::int64_t batch = in[0], fresh = in[1], channels = in[2] / 3;
-  SHOAL_CHECK(!qkv.needs_gradient() && !context.training(),
-              "a key-value cache serves inference: set evaluate mode and no tape");
-  SHOAL_CHECK(cache.entries.defined() && cache.entries.shape()[0] == batch &&
-                  cache.entries.shape()[2] == 2 * channels &&
-                  cache.entries.dtype() == qkv.tensor.dtype(),
-              "the key-value cache does not fit a batch of {} with {} channels", batch, channels);
-  const std::int64_t capacity = cache.entries.shape()[1], length = cache.length + fresh;
-  SHOAL_CHECK(length <= capacity, "{} positions in a key-value cache of {}", length, capacity);
-  kernels::AttentionShape shape;
-  shape.batch = batch;
-  shape.heads = config_.heads;
-  shape.query_length = fresh;
-  shape.key_length = length;
-  shape.head_dim = channels / config_.heads;
-  shape.dtype = qkv.tensor.dtype();
-  shape.causal = true;
-  const Tensor key_mask = context.to_device(input.key_mask);
-  if (key_mask.defined()) shape.key_mask = key_mask;
-  shape.scale =
-      config_.scale != 0 ? config_.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  const Tensor out = context.empty({batch, fresh, channels}, shape.dtype);
-  context.run("attention.cached", {qkv.tensor, cache.entries, key_mask}, {out, cache.entries}, [&] {
-    auto& elementwise = context.kernels().elementwise();
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t t = 0; t < fresh; ++t) {
-        const Tensor row =
-            qkv.tensor.narrowed(0, b, 1).narrowed(1, t, 1).narrowed(2, channels, 2 * channels);
-        const Tensor slot = cache.entries.narrowed(0, b, 1).narrowed(1, cache.length + t, 1);
-        elementwise.cast(row, slot.view(), context.stream);
-      }
-    const auto at = [](const Tensor& tensor, std::int64_t column) -> kernels::HeadsView {
-      return {static_cast<const std::byte*>(tensor.const_view().data) +
-                  static_cast<std::size_t>(column) * size_of(tensor.dtype()),
-              tensor.shape()[1] * tensor.shape()[2], tensor.shape()[2]};
-    };
-    context.kernels().attention().attention(
-        shape, at(qkv.tensor, 0), at(cache.entries, 0), at(cache.entries, channels),
-        {out.view().data, fresh * channels, channels}, View(), context.stream);
-  });
-  cache.length = length;
-  return Value{out};
+  return c_proj->forward(context, input.cache
+                                      ? cached_attention(context, qkv, *input.cache, options)
+                                      : attention(context, qkv, options));
 }
 
 namespace {

@@ -123,7 +123,6 @@ class CausalSelfAttention final : public AttentionLike {
   Slot<Dropout> attn_dropout;
 
  private:
-  Value attend_to_cache(Context& context, const Value& qkv, const AttentionInput& input) const;
   CausalSelfAttentionConfig config_;
 };
 

@@ -47,7 +47,8 @@ AssignParameter assign_values(Context& context);
 // of one dtype: f32, bf16 or f16. Reads nothing of the model but names and shapes, so it may run
 // while training goes on. Returns the file names written.
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
-                                      const ParameterValue& value, std::int64_t max_shard_bytes);
+                                      const ParameterValue& value,
+                                      std::int64_t max_shard_bytes = 5'000'000'000);
 // parameter.value as it is.
 ParameterValue parameter_values();
 // "float32": what config.json calls the dtype of saved weights; throws for one that is not saved.

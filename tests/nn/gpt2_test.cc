@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "shoal/nn/models/gpt2/generate.h"
+#include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
@@ -399,7 +399,7 @@ TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {
     Model model(small(), dtype);
     const auto ids = tokens(2 * 12, 61, 3);
     const Tensor whole = model.gpt2.logits(model.context, model.ids({2, 12}, ids));  // [2, 12, 61]
-    Gpt2Cache cache = model.gpt2.make_cache(model.context, 2, 12);
+    DecoderCache cache = model.gpt2.make_cache(model.context, 2, 12);
     std::int64_t done = 0;
     for (const std::int64_t piece : {5, 1, 1, 4, 1}) {
       std::vector<std::int32_t> part;

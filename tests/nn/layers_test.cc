@@ -3,6 +3,8 @@
 #include "nn/gradient_check.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/layers/decoder_layers.h"
+
 namespace shoal::nn {
 namespace {
 
@@ -305,6 +307,50 @@ std::vector<OperationCase> layer_cases() {
   };
 }
 
+// Llama's: with them RMSNorm, SwiGLU, rotary positions, and heads that share a key head.
+std::vector<OperationCase> decoder_layer_cases() {
+  return {
+      {"RmsNormLayer",
+       [](Rig& rig, DType dtype) {
+         return of_layer<RmsNorm>(
+             rig, dtype, std::make_shared<RmsNorm>(9, 1e-5f),
+             {rig.tensor({2, 2, 9}, 3, dtype), rig.tensor({2, 2, 9}, 4, dtype)},
+             [](Context& context, RmsNorm& norm, const Values& in) -> Values {
+               const ResidualNorm out =
+                   norm.forward(context, in[0], in[1], {.probability = 0.25f, .path_hash = 3});
+               const ResidualNorm fork = norm.fork(context, out.normed);
+               return {out.sum, fork.sum, norm.forward(context, fork.normed)};
+             });
+       }},
+      {"GatedMlpLayer",
+       [](Rig& rig, DType dtype) {
+         return of_layer<GatedMlp>(
+             rig, dtype,
+             std::make_shared<GatedMlp>(GatedMlpConfig{.channels = 5, .inner = 12, .bias = true}),
+             {rig.tensor({2, 3, 5}, 3, dtype)}, &call<GatedMlp>);
+       }},
+      {"GroupedSelfAttentionLayer",
+       [](Rig& rig, DType dtype) {
+         return of_layer<GroupedSelfAttention>(
+             rig, dtype,
+             std::make_shared<GroupedSelfAttention>(GroupedSelfAttentionConfig{
+                 .channels = 7,
+                 .heads = 4,
+                 .key_heads = 2,
+                 .head_dim = 6,
+                 .max_positions = 9,
+                 .attention_dropout = 0.2f,
+                 .bias = true,
+                 .rotary = std::make_shared<RotaryTable>(std::vector{1.0f, 0.3f, 0.1f})}),
+             {rig.tensor({2, 5, 7}, 3, dtype)},
+             [](Context& context, GroupedSelfAttention& layer, const Values& in) -> Values {
+               return {layer.forward(context, in[0], {})};
+             });
+       },
+       2e-3, 2e-5, 2e-2},
+  };
+}
+
 std::vector<OperationCase> cases() {
   std::vector<OperationCase> all;
   for (const bool transposed : {false, true})
@@ -341,6 +387,7 @@ std::vector<OperationCase> cases() {
   all.push_back(loss_case("LossScaled", {.loss_scale = 0.25f}));
   all.push_back(loss_case("LossSmoothed", {.loss_scale = 3, .label_smoothing = 0.1f}));
   for (OperationCase& test : layer_cases()) all.push_back(std::move(test));
+  for (OperationCase& test : decoder_layer_cases()) all.push_back(std::move(test));
   return all;
 }
 

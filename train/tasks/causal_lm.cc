@@ -3,27 +3,25 @@
 #include <algorithm>
 
 #include "shoal/kernels/checks.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
 
 namespace shoal {
 
-CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model,
+                           std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : model_(config), tokenizer_(std::move(tokenizer)) {
-  model_.set_gradient_checkpointing(options.gradient_checkpointing);
+    : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
+  model_->set_gradient_checkpointing(options.gradient_checkpointing);
   if (tokenizer_)
-    SHOAL_CHECK(tokenizer_->max_id() < config.vocab_size,
+    SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
                 "the tokenizer has ids up to {}, but the model a vocabulary of {}",
-                tokenizer_->max_id(), config.vocab_size);
+                tokenizer_->max_id(), vocabulary());
 }
 
-std::string CausalLmTask::describe() const {
-  const nn::Gpt2Config& c = model_.config();
-  return fmt::format("gpt2, {} layers of width {}, {} heads, vocabulary {}, {} positions",
-                     c.n_layer, c.n_embd, c.n_head, c.vocab_size, c.n_positions);
-}
+CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+                           const CausalLmOptions& options)
+    : CausalLmTask(std::make_unique<nn::Gpt2>(config), std::move(tokenizer), options) {}
 
 std::int64_t CausalLmTask::count_targets(const Batch& batch) const {
   const std::int64_t rows = batch.labels.shape()[0], length = batch.labels.shape()[1];
@@ -50,30 +48,31 @@ Tensor shift_labels(const Tensor& labels, MemoryResource& memory) {
 
 nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
   // Kernels of a device could only complain when the step is long queued.
-  kernels::check::ids("embedding", batch.input_ids, model_.config().vocab_size);
+  kernels::check::ids("embedding", batch.input_ids, vocabulary());
   return {batch.input_ids, shift_labels(batch.labels, memory), batch.attention_mask, {}};
 }
 
 nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& input) {
-  return model_.forward(context, input.ids, input.targets, input.loss, input.key_mask);
+  return model_->forward(context, input.ids, input.targets, input.loss, input.key_mask);
 }
 
 nn::LoadReport CausalLmTask::load(const std::string& directory, const Assign& assign) {
-  return nn::load_gpt2_weights(directory, model_, assign);
+  return model_->load(directory, assign);
 }
 
 void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {
-  nn::save_gpt2(directory, model_, value);
+  model_->save_config(directory, value(*model_->parameters().front()).dtype);
+  nn::save_weights(directory, *model_, value);
   save_tokenizer_to(directory);
 }
 
 void CausalLmTask::save_setup(const std::string& directory) const {
-  nn::save_gpt2_config(directory, model_.config(), DType::f32);
+  model_->save_config(directory, DType::f32);
   save_tokenizer_to(directory);
 }
 
 void CausalLmTask::save_tokenizer_to(const std::string& directory) const {
-  if (tokenizer_) save_tokenizer(*tokenizer_, directory, model_.config().n_positions);
+  if (tokenizer_) save_tokenizer(*tokenizer_, directory, positions());
 }
 
 }  // namespace shoal

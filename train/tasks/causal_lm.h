@@ -17,16 +17,19 @@ struct CausalLmOptions {
 class CausalLmTask final : public Task {
  public:
   // `tokenizer`, if any, is saved beside the weights.
+  explicit CausalLmTask(std::unique_ptr<nn::CausalLm> model,
+                        std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                        const CausalLmOptions& options = {});
   explicit CausalLmTask(const nn::Gpt2Config& config,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
 
-  nn::Gpt2& model() { return model_; }
-  nn::Module& module() override { return model_; }
-  nn::Chain* chain() override { return &model_; }
-  std::string describe() const override;
-  std::int64_t vocabulary() const override { return model_.config().vocab_size; }
-  std::int64_t positions() const override { return model_.config().n_positions; }
+  nn::CausalLm& model() { return *model_; }
+  nn::Module& module() override { return *model_; }
+  nn::Chain* chain() override { return model_.get(); }
+  std::string describe() const override { return model_->describe(); }
+  std::int64_t vocabulary() const override { return model_->vocabulary(); }
+  std::int64_t positions() const override { return model_->positions(); }
   std::int64_t count_targets(const Batch& batch) const override;
   nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
   nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
@@ -37,7 +40,7 @@ class CausalLmTask final : public Task {
  private:
   void save_tokenizer_to(const std::string& directory) const;
 
-  nn::Gpt2 model_;
+  std::unique_ptr<nn::CausalLm> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 

@@ -54,6 +54,14 @@ WeightNames names_of(bool tied) {
 
 }  // namespace
 
+LoadReport Gpt2::load(const std::string& directory, const AssignParameter& assign) {
+  return load_gpt2_weights(directory, *this, assign);
+}
+
+std::vector<std::string> Gpt2::save_config(const std::string& directory, DType dtype) const {
+  return save_gpt2_config(directory, config_, dtype);
+}
+
 LoadReport load_gpt2_weights(const std::string& directory, Gpt2& model,
                              const AssignParameter& assign) {
   return load_weights(directory, model, names_of(model.config().tie_word_embeddings), assign);

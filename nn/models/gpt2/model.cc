@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -104,7 +103,7 @@ Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t f
 }
 
 Value Gpt2Transformer::forward(Context& context, const Tensor& ids, const Tensor& key_mask,
-                               Gpt2Cache* cache) {
+                               DecoderCache* cache) {
   SHOAL_CHECK(!cache || cache->size() == h.size(), "{} caches for {} blocks",
               cache ? cache->size() : 0, h.size());
   ResidualStream stream;
@@ -126,14 +125,10 @@ Gpt2::Gpt2(const Gpt2Config& config)
   name_tree();
 }
 
-LossOutput Gpt2::forward(Context& context, const Tensor& ids, const Tensor& targets,
-                         const LossOptions& options, const Tensor& key_mask) {
-  context.begin_forward();
-  const ChainInput input{ids, targets, key_mask, options};
-  return forward_head(
-      context,
-      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
-      input);
+std::string Gpt2::describe() const {
+  return fmt::format("gpt2, {} layers of width {}, {} heads, vocabulary {}, {} positions",
+                     config_.n_layer, config_.n_embd, config_.n_head, config_.vocab_size,
+                     config_.n_positions);
 }
 
 std::string Gpt2::unit_name(int unit) const {
@@ -161,37 +156,6 @@ LossOutput Gpt2::forward_head(Context& context, ResidualStream stream, const Cha
 
 Tensor Gpt2::head_logits(Context& context, ResidualStream stream) {
   return lm_head->logits(context, stream.norm(context, *transformer->ln_f).tensor);
-}
-
-Tensor Gpt2::logits(Context& context, const Tensor& ids, const Tensor& key_mask) {
-  const Inference inference(context);
-  return lm_head->logits(context, transformer->forward(context, ids, key_mask, nullptr).tensor);
-}
-
-Tensor Gpt2::decode(Context& context, const Tensor& ids, Gpt2Cache& cache) {
-  const Inference inference(context);
-  SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] > 0, "decode takes ids [B, t > 0], not {}",
-              to_string(ids.shape()));
-  const Tensor hidden = transformer->forward(context, ids, {}, &cache).tensor;
-  const std::int64_t batch = ids.shape()[0], length = ids.shape()[1], width = hidden.shape()[2];
-  if (length == 1) return lm_head->logits(context, hidden.reshaped({batch, width}));
-  const Tensor last = context.empty({batch, width}, hidden.dtype());
-  for (std::int64_t b = 0; b < batch; ++b)
-    context.kernels().elementwise().cast(
-        hidden.narrowed(0, b, 1).narrowed(1, length - 1, 1).reshaped({1, width}),
-        last.narrowed(0, b, 1).view(), context.stream);
-  return lm_head->logits(context, last);
-}
-
-Gpt2Cache Gpt2::make_cache(Context& context, std::int64_t batch, std::int64_t capacity) const {
-  SHOAL_CHECK(batch > 0 && capacity > 0 && capacity <= config_.n_positions,
-              "a key-value cache of {} positions for a batch of {}; the model has {} positions",
-              capacity, batch, config_.n_positions);
-  Gpt2Cache cache(static_cast<std::size_t>(config_.n_layer));
-  const DType dtype = transformer->wte->weight()->value.dtype();
-  for (KeyValueCache& layer : cache)
-    layer.entries = context.empty({batch, capacity, 2 * config_.n_embd}, dtype);
-  return cache;
 }
 
 }  // namespace shoal::nn

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <deque>
+#include <string>
 #include <vector>
 
-#include "shoal/nn/layers/chain.h"
 #include "shoal/nn/layers/layers.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/gpt2/config.h"
 
 namespace shoal::nn {
@@ -24,9 +25,6 @@ class Gpt2Block final : public Module {
   Slot<Dropout> attn_resid_dropout, mlp_dropout;
 };
 
-// One cache a block.
-using Gpt2Cache = std::vector<KeyValueCache>;
-
 class Gpt2Transformer final : public Module {
  public:
   explicit Gpt2Transformer(const Gpt2Config& config);
@@ -35,7 +33,7 @@ class Gpt2Transformer final : public Module {
   Value embed(Context& context, const Tensor& ids, std::int64_t first_position);
   // ids i32 [B, T] -> normed hidden states [B, T, C]. key_mask u8 [B, T] optional (padding). With a
   // cache, ids are the positions after those it holds. For inference: training runs units.
-  Value forward(Context& context, const Tensor& ids, const Tensor& key_mask, Gpt2Cache* cache);
+  Value forward(Context& context, const Tensor& ids, const Tensor& key_mask, DecoderCache* cache);
 
   Slot<EmbeddingLike> wte;
   Slot<PositionEmbedding> wpe;
@@ -45,18 +43,19 @@ class Gpt2Transformer final : public Module {
 };
 
 // Its units: embeddings, each block, final norm and head.
-class Gpt2 final : public Chain {
+class Gpt2 final : public CausalLm {
  public:
   // Named and ready for materialize(); weights are drawn as GPT-2's: std initializer_range,
   // residual projections divided by sqrt(2 · n_layer).
   explicit Gpt2(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2"; }
   const Gpt2Config& config() const { return config_; }
+  std::string describe() const override;
+  std::int64_t vocabulary() const override { return config_.vocab_size; }
+  std::int64_t positions() const override { return config_.n_positions; }
+  LoadReport load(const std::string& directory, const AssignParameter& assign) override;
+  std::vector<std::string> save_config(const std::string& directory, DType dtype) const override;
 
-  // The loss of predicting targets i32 [B, T] (shifted by the task; negative: none) from ids i32
-  // [B, T], T <= n_positions. Starts a new forward for random coordinates.
-  LossOutput forward(Context& context, const Tensor& ids, const Tensor& targets,
-                     const LossOptions& options = {}, const Tensor& key_mask = {});
   int units() const override { return static_cast<int>(config_.n_layer) + 2; }
   std::string unit_name(int unit) const override;
   std::vector<Module*> unit_modules(int unit) const override;
@@ -67,22 +66,17 @@ class Gpt2 final : public Chain {
                           const ChainInput& input) override;
   Tensor head_logits(Context& context, ResidualStream stream) override;
 
-  // Logits of every position, [B, T, V]; evaluate mode, nothing recorded.
-  Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});
-  // Incremental decoding: appends ids [B, t] to the cache; logits [B, V] of the last position.
-  Tensor decode(Context& context, const Tensor& ids, Gpt2Cache& cache);
-  // `capacity` positions for `batch` sequences, at most n_positions.
-  Gpt2Cache make_cache(Context& context, std::int64_t batch, std::int64_t capacity) const;
-
-  // forward() keeps only each block's input, and backward runs the block again.
-  void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
-
   Slot<Gpt2Transformer> transformer;
   Slot<HeadLoss> lm_head;
 
  private:
+  Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
+                      DecoderCache* cache) override {
+    return transformer->forward(context, ids, key_mask, cache);
+  }
+  HeadLoss& head() override { return *lm_head; }
+  std::int64_t key_width() const override { return config_.n_embd; }
   Gpt2Config config_;
-  bool gradient_checkpointing_ = false;
 };
 
 }  // namespace shoal::nn

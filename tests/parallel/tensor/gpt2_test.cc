@@ -225,7 +225,7 @@ TEST(TensorParallelGpt2Once, LogitsAreTheWholes) {
           expected.begin() + (batch ? static_cast<std::ptrdiff_t>(ours.size()) * group.rank() : 0);
       ASSERT_LE(ours.size(), expected.size());
       EXPECT_LT(distance(ours, {begin, begin + static_cast<std::ptrdiff_t>(ours.size())}), 1e-5);
-      nn::Gpt2Cache cache(2);
+      nn::DecoderCache cache(2);
       EXPECT_THAT(nn::error_of([&] { model.decode(own.context, data.ids, cache); }),
                   ::testing::HasSubstr("key-value cache under tensor parallelism"));
     });

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 
 namespace shoal::nn {
 
@@ -20,10 +20,10 @@ struct GenerationOptions {
   std::vector<std::int32_t> stop_tokens = {};  // usually the end-of-text token; kept in the output
 };
 
-// Continues `prompt` (at least one id; prompt + max_new_tokens <= n_positions); returns the new
+// Continues `prompt` (at least one id; prompt + max_new_tokens <= positions); returns the new
 // tokens. `sample` tells equal prompts of one seed apart. `on_token` sees each token as it comes
 // and stops the generation by returning false. Deterministic in (weights, prompt, options, sample).
-std::vector<std::int32_t> generate(Context& context, Gpt2& model,
+std::vector<std::int32_t> generate(Context& context, CausalLm& model,
                                    const std::vector<std::int32_t>& prompt,
                                    const GenerationOptions& options, std::uint32_t sample = 0,
                                    const std::function<bool(std::int32_t)>& on_token = {});

@@ -1,4 +1,4 @@
-#include "shoal/nn/models/gpt2/generate.h"
+#include "shoal/nn/models/generate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,36 +53,34 @@ std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
   return order[weight.size() - 1];
 }
 
-std::vector<std::int32_t> generate(Context& context, Gpt2& model,
+std::vector<std::int32_t> generate(Context& context, CausalLm& model,
                                    const std::vector<std::int32_t>& prompt,
                                    const GenerationOptions& options, std::uint32_t sample,
                                    const std::function<bool(std::int32_t)>& on_token) {
   const auto length = static_cast<std::int64_t>(prompt.size());
   SHOAL_CHECK(length > 0, "generation needs a prompt of at least one token");
-  SHOAL_CHECK(
-      options.max_new_tokens >= 0 && length + options.max_new_tokens <= model.config().n_positions,
-      "a prompt of {} tokens and {} new ones; the model has {} positions", length,
-      options.max_new_tokens, model.config().n_positions);
+  SHOAL_CHECK(options.max_new_tokens >= 0 && length + options.max_new_tokens <= model.positions(),
+              "a prompt of {} tokens and {} new ones; the model has {} positions", length,
+              options.max_new_tokens, model.positions());
   std::vector<std::int32_t> tokens;
   if (options.max_new_tokens == 0) return tokens;
-  Gpt2Cache cache = model.make_cache(context, 1, length + options.max_new_tokens);
+  DecoderCache cache = model.make_cache(context, 1, length + options.max_new_tokens);
   kernels::RandomSite site;
   site.seed = options.seed;
   site.site = hash_name("generate");
   for (std::size_t i = 0; i < prompt.size(); ++i)
-    SHOAL_CHECK(prompt[i] >= 0 && prompt[i] < model.config().vocab_size,
+    SHOAL_CHECK(prompt[i] >= 0 && prompt[i] < model.vocabulary(),
                 "embedding: id {} at position {} of {} is outside [0, {})", prompt[i], i,
-                prompt.size(), model.config().vocab_size);
+                prompt.size(), model.vocabulary());
   Tensor ids = context.upload(prompt.data(), {1, length}, DType::i32);
-  std::vector<float> values(static_cast<std::size_t>(model.config().vocab_size));
-  const Tensor wide = context.empty({1, model.config().vocab_size}, DType::f32);
+  std::vector<float> values(static_cast<std::size_t>(model.vocabulary()));
+  const Tensor wide = context.empty({1, model.vocabulary()}, DType::f32);
   while (static_cast<std::int64_t>(tokens.size()) < options.max_new_tokens) {
     const Tensor logits = model.decode(context, ids, cache);
     context.kernels().elementwise().cast(logits, wide.view(), context.stream);
     copy_to_host(values.data(), wide, context.stream);
     const double uniform = kernels::uniform(kernels::random_bits(site, sample, tokens.size()));
-    const std::int32_t token =
-        pick_token(values.data(), model.config().vocab_size, options, uniform);
+    const std::int32_t token = pick_token(values.data(), model.vocabulary(), options, uniform);
     tokens.push_back(token);
     if (on_token && !on_token(token)) break;
     if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) !=

@@ -1,0 +1,112 @@
+#include "shoal/nn/layers/decoder_layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+
+RmsNorm::RmsNorm(std::int64_t channels, float epsilon)
+    : epsilon_(epsilon),
+      weight_(add_parameter("weight", {channels}, {Initializer::Kind::ones, 0}, false)) {}
+Value RmsNorm::forward(Context& context, const Value& x) {
+  return rms_norm(context, x, *weight_, epsilon_);
+}
+ResidualNorm RmsNorm::fork(Context& context, const Value& x) {
+  return fork_rms_norm(context, x, *weight_, epsilon_);
+}
+ResidualNorm RmsNorm::forward(Context& context, const Value& residual, const Value& branch,
+                              const DropoutSite& site) {
+  return residual_rms_norm(context, residual, branch, site, *weight_, epsilon_);
+}
+
+const Tensor& RotaryTable::of(const Context& context, std::int64_t positions) {
+  if (table_.defined() && table_.shape()[0] >= positions) return table_;
+  // Twice as many, so that sequences that grow make it seldom.
+  const std::int64_t rows = std::max<std::int64_t>(2 * positions, 64),
+                     half = static_cast<std::int64_t>(frequencies_.size());
+  std::vector<float> values;
+  values.reserve(static_cast<std::size_t>(rows * 2 * half));
+  for (std::int64_t position = 0; position < rows; ++position)
+    for (const bool sine : {false, true})
+      for (const float frequency : frequencies_) {
+        const float angle = static_cast<float>(position) * frequency;
+        values.push_back(sine ? std::sin(angle) : std::cos(angle));
+      }
+  table_ = context.upload(values.data(), {rows, 2 * half}, DType::f32, MemoryTag::parameters);
+  return table_;
+}
+
+GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& config)
+    : q_proj(*this, "q_proj",
+             std::make_unique<Linear>(LinearConfig{.in = config.channels,
+                                                   .out = config.heads * config.head_dim,
+                                                   .bias = config.bias,
+                                                   .std = config.std})),
+      k_proj(*this, "k_proj",
+             std::make_unique<Linear>(LinearConfig{.in = config.channels,
+                                                   .out = config.key_heads * config.head_dim,
+                                                   .bias = config.bias,
+                                                   .std = config.std})),
+      v_proj(*this, "v_proj",
+             std::make_unique<Linear>(LinearConfig{.in = config.channels,
+                                                   .out = config.key_heads * config.head_dim,
+                                                   .bias = config.bias,
+                                                   .std = config.std})),
+      o_proj(*this, "o_proj",
+             std::make_unique<Linear>(LinearConfig{.in = config.heads * config.head_dim,
+                                                   .out = config.channels,
+                                                   .bias = config.bias,
+                                                   .std = config.std})),
+      dropout(*this, "attention_dropout", std::make_unique<Dropout>(config.attention_dropout)),
+      config_(config) {
+  SHOAL_CHECK(config.key_heads > 0 && config.heads % config.key_heads == 0 && config.rotary &&
+                  config.rotary->head_dim() == config.head_dim,
+              "{} heads of {} channels on {} key heads, with rotary positions of {} channels",
+              config.heads, config.head_dim, config.key_heads,
+              config.rotary ? config.rotary->head_dim() : 0);
+}
+
+Value GroupedSelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
+  SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
+              to_string(x.tensor.shape()));
+  AttentionOptions options;
+  options.heads = config_.heads;
+  options.key_heads = config_.key_heads;
+  options.dropout = dropout->site();
+  options.max_positions = config_.max_positions;
+  options.key_mask = input.key_mask;
+  const std::int64_t first =
+      context.activation.first_position + (input.cache ? input.cache->length : 0);
+  const Tensor table = config_.rotary->of(context, first + x.tensor.shape()[1]);
+  const Value q = rotary(context, q_proj->forward(context, x), table, first),
+              k = rotary(context, k_proj->forward(context, x), table, first),
+              v = v_proj->forward(context, x);
+  return o_proj->forward(context, input.cache
+                                      ? cached_attention(context, q, k, v, *input.cache, options)
+                                      : attention(context, q, k, v, options));
+}
+
+GatedMlp::GatedMlp(const GatedMlpConfig& config)
+    : gate_proj(
+          *this, "gate_proj",
+          std::make_unique<Linear>(LinearConfig{
+              .in = config.channels, .out = config.inner, .bias = config.bias, .std = config.std})),
+      up_proj(
+          *this, "up_proj",
+          std::make_unique<Linear>(LinearConfig{
+              .in = config.channels, .out = config.inner, .bias = config.bias, .std = config.std})),
+      down_proj(
+          *this, "down_proj",
+          std::make_unique<Linear>(LinearConfig{
+              .in = config.inner, .out = config.channels, .bias = config.bias, .std = config.std})),
+      config_(config) {}
+
+Value GatedMlp::forward(Context& context, const Value& x) {
+  const Value gate = gate_proj->forward(context, x);
+  return down_proj->forward(context, swiglu(context, gate, up_proj->forward(context, x)));
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,183 @@
+#include "shoal/nn/models/llama/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/config_reader.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+// `object`: rope_scaling, or transformers 5's rope_parameters, which has rope_theta too.
+void read_rotary(const nlohmann::json& object, std::string_view name, LlamaConfig& config) {
+  const ConfigReader read(object, name);
+  RopeScaling& scaling = config.rope_scaling;
+  read.text("type", scaling.rope_type);  // its older name
+  read.text("rope_type", scaling.rope_type);
+  read.number("rope_theta", config.rope_theta);
+  read.number("factor", scaling.factor);
+  read.number("low_freq_factor", scaling.low_freq_factor);
+  read.number("high_freq_factor", scaling.high_freq_factor);
+  read.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
+  double rotated = 1;
+  read.number("partial_rotary_factor", rotated);
+  if (rotated != 1)
+    read.fail(fmt::format("has partial_rotary_factor {}: only whole heads turn here", rotated));
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_view name) {
+  const ConfigReader read(object, name);
+  std::string type = "llama", act = "silu";
+  read.text("model_type", type);
+  if (type != "llama") read.fail(fmt::format("has model_type {}, where llama is expected", type));
+  LlamaConfig config;
+  read.integer("vocab_size", config.vocab_size);
+  read.integer("hidden_size", config.hidden_size);
+  read.integer("intermediate_size", config.intermediate_size);
+  read.integer("num_hidden_layers", config.num_hidden_layers);
+  read.integer("num_attention_heads", config.num_attention_heads);
+  read.integer("num_key_value_heads", config.num_key_value_heads);
+  read.integer("head_dim", config.head_dim);
+  read.integer("max_position_embeddings", config.max_position_embeddings);
+  read.number("rms_norm_eps", config.rms_norm_eps);
+  read.number("rope_theta", config.rope_theta);
+  read.number("initializer_range", config.initializer_range);
+  read.number("attention_dropout", config.attention_dropout);
+  read.boolean("attention_bias", config.attention_bias);
+  read.boolean("mlp_bias", config.mlp_bias);
+  read.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  read.optional_integer("bos_token_id", config.bos_token_id);
+  read.optional_integer("pad_token_id", config.pad_token_id);
+  // Llama 3 has a list of them; generation here stops at the tokenizer's.
+  if (object.contains("eos_token_id") && object["eos_token_id"].is_array()) {
+    config.eos_token_id.reset();
+    if (!object["eos_token_id"].empty() && object["eos_token_id"][0].is_number_integer())
+      config.eos_token_id = object["eos_token_id"][0].get<std::int64_t>();
+  } else {
+    read.optional_integer("eos_token_id", config.eos_token_id);
+  }
+  for (const char* key : {"rope_parameters", "rope_scaling"})
+    if (const auto found = object.find(key); found != object.end() && !found->is_null())
+      read_rotary(*found, fmt::format("{}, {}", name, key), config);
+  read.text("hidden_act", act);
+  if (act != "silu") read.fail(fmt::format("has hidden_act {}; silu is supported", act));
+  read.refuse_true("is_encoder_decoder");
+  read.refuse_true("add_cross_attention");
+  read.refuse_filled("quantization_config");
+  read.refuse_filled("pruned_heads");
+  try {
+    config.check();
+  } catch (const Error& error) {
+    read.fail(fmt::format("does not describe a Llama: {}", error.message()));
+  }
+  return config;
+}
+
+nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype) const {
+  const auto or_null = [](const std::optional<std::int64_t>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json out;
+  out["architectures"] = {"LlamaForCausalLM"};
+  out["attention_bias"] = attention_bias;
+  out["attention_dropout"] = attention_dropout;
+  out["bos_token_id"] = or_null(bos_token_id);
+  out["eos_token_id"] = or_null(eos_token_id);
+  out["head_dim"] = head_channels();
+  out["hidden_act"] = "silu";
+  out["hidden_size"] = hidden_size;
+  out["initializer_range"] = initializer_range;
+  out["intermediate_size"] = intermediate_size;
+  out["max_position_embeddings"] = max_position_embeddings;
+  out["mlp_bias"] = mlp_bias;
+  out["model_type"] = "llama";
+  out["num_attention_heads"] = num_attention_heads;
+  out["num_hidden_layers"] = num_hidden_layers;
+  out["num_key_value_heads"] = key_heads();
+  out["pad_token_id"] = or_null(pad_token_id);
+  out["rms_norm_eps"] = rms_norm_eps;
+  // As transformers 4 writes them, which 5 reads too.
+  out["rope_scaling"] = nullptr;
+  if (rope_scaling.rope_type != "default") {
+    nlohmann::ordered_json scaling{{"rope_type", rope_scaling.rope_type},
+                                   {"factor", rope_scaling.factor}};
+    if (rope_scaling.rope_type == "llama3") {
+      scaling["low_freq_factor"] = rope_scaling.low_freq_factor;
+      scaling["high_freq_factor"] = rope_scaling.high_freq_factor;
+      scaling["original_max_position_embeddings"] = rope_scaling.original_max_position_embeddings;
+    }
+    out["rope_scaling"] = std::move(scaling);
+  }
+  out["rope_theta"] = rope_theta;
+  out["tie_word_embeddings"] = tie_word_embeddings;
+  out["torch_dtype"] = dtype;
+  out["use_cache"] = true;
+  out["vocab_size"] = vocab_size;
+  return out;
+}
+
+void LlamaConfig::check() const {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
+  for (const std::int64_t size : {vocab_size, hidden_size, intermediate_size, num_attention_heads,
+                                  max_position_embeddings, num_hidden_layers + 1})
+    SHOAL_CHECK(size > 0 && size < kLimit,
+                "vocab_size {}, hidden_size {}, intermediate_size {}, num_attention_heads {}, "
+                "max_position_embeddings {} or num_hidden_layers {} is beyond reason",
+                vocab_size, hidden_size, intermediate_size, num_attention_heads,
+                max_position_embeddings, num_hidden_layers);
+  SHOAL_CHECK(num_key_value_heads >= 0 && num_attention_heads % key_heads() == 0,
+              "num_attention_heads {} is not a multiple of num_key_value_heads {}",
+              num_attention_heads, num_key_value_heads);
+  SHOAL_CHECK(head_dim > 0 || (head_dim == 0 && hidden_size % num_attention_heads == 0),
+              "hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is {}",
+              hidden_size, num_attention_heads, head_dim);
+  SHOAL_CHECK(head_channels() % 2 == 0, "heads of {} channels: rotary positions turn pairs",
+              head_channels());
+  SHOAL_CHECK(attention_dropout >= 0 && attention_dropout < 1,
+              "attention_dropout {} is not in [0, 1)", attention_dropout);
+  SHOAL_CHECK(rms_norm_eps > 0 && initializer_range >= 0 && rope_theta > 0,
+              "rms_norm_eps {}, initializer_range {}, rope_theta {}", rms_norm_eps,
+              initializer_range, rope_theta);
+  const RopeScaling& s = rope_scaling;
+  SHOAL_CHECK(s.rope_type == "default" || s.rope_type == "linear" || s.rope_type == "llama3",
+              "rope_type '{}' is not supported; default, linear and llama3 are", s.rope_type);
+  SHOAL_CHECK(s.factor >= 1 && s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
+                  s.original_max_position_embeddings > 0,
+              "rope_type {} with factor {}, low_freq_factor {}, high_freq_factor {}, "
+              "original_max_position_embeddings {}",
+              s.rope_type, s.factor, s.low_freq_factor, s.high_freq_factor,
+              s.original_max_position_embeddings);
+}
+
+std::vector<float> LlamaConfig::rotary_frequencies() const {
+  const std::int64_t dim = head_channels();
+  const RopeScaling& s = rope_scaling;
+  std::vector<float> frequencies;
+  for (std::int64_t i = 0; i < dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(dim);
+    const float plain = 1.0f / static_cast<float>(std::pow(rope_theta, double{exponent}));
+    if (s.rope_type == "default") {
+      frequencies.push_back(plain);
+      continue;
+    }
+    // Long waves are stretched; llama3 leaves short ones and blends between.
+    double blend = 0;
+    if (s.rope_type == "llama3") {
+      const double turns = static_cast<double>(s.original_max_position_embeddings) *
+                           static_cast<double>(plain) / (2 * std::numbers::pi);
+      blend = std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor),
+                         0.0, 1.0);
+    }
+    frequencies.push_back(
+        static_cast<float>(static_cast<double>(plain) * ((1 - blend) / s.factor + blend)));
+  }
+  return frequencies;
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,214 @@
+// Llama against transformers (tools/golden/make_llama.py), as directories, and in generation.
+#include <cmath>
+#include <functional>
+
+#include "room.h"
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/generate.h"
+#include "shoal/nn/models/llama/model.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+using testing::close_in_norm;
+using testing::close_relative;
+using ::testing::HasSubstr;
+
+// A model with the golden weights, and its batch.
+struct Golden {
+  explicit Golden(const std::string& name, DType dtype = DType::f32)
+      : directory(testing::golden_path("llama/" + name)),
+        model(LlamaConfig::from_json(read_json_file(directory + "/config.json"), "config.json")),
+        file(SafetensorsFile::open(directory + "/case.safetensors")) {
+    model.materialize(room.context, dtype);
+    const LoadReport report = model.load(directory, assign_values(room.context));
+    EXPECT_EQ(describe(report), "");
+    allocate_gradients(room.context, model.parameters());
+    ids = room.cast(file->tensor("input_ids"), DType::i32);
+    key_mask = room.cast(file->tensor("attention_mask"), DType::u8);
+    const Tensor labels = room.cast(file->tensor("labels"), DType::i32);
+    const std::int64_t length = labels.shape()[1];
+    std::vector<std::int32_t> shifted;
+    for (std::int64_t i = 0; i < labels.count(); ++i) {
+      shifted.push_back(i % length + 1 < length ? labels.const_data<std::int32_t>()[i + 1] : -100);
+      valid += shifted.back() >= 0;
+    }
+    targets = room.ids(labels.shape(), shifted);
+  }
+  // Loss and gradients of the mean.
+  double step() {
+    for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
+    Tape tape;
+    room.context.tape = &tape;
+    const LossOutput out = model.forward(
+        room.context, ids, targets, {.loss_scale = 1.0f / static_cast<float>(valid)}, key_mask);
+    room.context.tape = nullptr;
+    EXPECT_EQ(out.targets, valid);
+    tape.backward(room.context, out.loss);
+    for (const Parameter* parameter : model.parameters()) EXPECT_EQ(parameter->uses(), 0);
+    return room.context.read(out.loss_sum) / static_cast<double>(valid);
+  }
+  double expected_loss() const { return *file->tensor("loss").const_data<float>(); }
+
+  Room room;
+  std::string directory;
+  Llama model;
+  std::shared_ptr<SafetensorsFile> file;
+  Tensor ids, key_mask, targets;
+  std::int64_t valid = 0;
+};
+
+class LlamaGolden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LlamaGolden, LossLogitsAndGradients) {
+  Golden golden(GetParam());
+  EXPECT_TRUE(close_in_norm("logits",
+                            golden.model.logits(golden.room.context, golden.ids, golden.key_mask),
+                            golden.file->tensor("logits"), 5e-6));
+  std::vector<Tensor> expected;
+  std::vector<ConstView> views;
+  for (const Parameter* parameter : golden.model.parameters()) {
+    expected.push_back(golden.file->tensor("grad." + parameter->name()));
+    views.push_back(expected.back().const_view());
+  }
+  const double floor = 1e-3 * testing::global_norm_of(views);
+  for (const bool checkpointing : {false, true}) {
+    golden.model.set_gradient_checkpointing(checkpointing);
+    EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 5e-6));
+    for (std::size_t i = 0; i < views.size(); ++i)
+      EXPECT_TRUE(close_in_norm(golden.model.parameters()[i]->name(),
+                                golden.model.parameters()[i]->gradient, expected[i], 1e-4, floor));
+  }
+}
+
+TEST_P(LlamaGolden, InBf16) {
+  Golden golden(GetParam(), DType::bf16);
+  EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 2e-2));
+  double difference = 0, whole = 0;
+  for (const Parameter* parameter : golden.model.parameters()) {
+    const Tensor want = golden.file->tensor("grad." + parameter->name());
+    for (std::int64_t i = 0; i < want.count(); ++i) {
+      const double value = want.const_data<float>()[i];
+      difference += std::pow(parameter->gradient.const_data<float>()[i] - value, 2);
+      whole += value * value;
+    }
+  }
+  EXPECT_LT(std::sqrt(difference / whole), 5e-2);
+}
+
+// What is written has transformers' names, and opens again; so do older names.
+TEST_P(LlamaGolden, DirectoriesAreWrittenAndRead) {
+  Golden golden(GetParam());
+  const testing::TemporaryDirectory made;
+  EXPECT_THAT(golden.model.save_config(made.path(), DType::f32),
+              ::testing::ElementsAre("config.json", "generation_config.json"));
+  save_weights(made.path(), golden.model, parameter_values());
+  const ShardedSafetensors theirs = ShardedSafetensors::open(golden.directory);
+  EXPECT_EQ(ShardedSafetensors::open(made.path()).names(), theirs.names());
+  const auto config = read_json_file(made.path() + "/config.json");
+  const auto again = make_causal_lm(config, "config.json");
+  again->materialize(golden.room.context, DType::f32);
+  EXPECT_EQ(describe(again->load(made.path(), assign_values(golden.room.context))), "");
+  EXPECT_TRUE(close_in_norm("logits",
+                            again->logits(golden.room.context, golden.ids, golden.key_mask),
+                            golden.file->tensor("logits"), 5e-6));
+
+  std::vector<Tensor> kept;
+  std::vector<NamedView> renamed;
+  for (std::string name : theirs.names()) {
+    kept.push_back(theirs.tensor(name));
+    if (name.starts_with("model.")) name = name.substr(6);
+    renamed.push_back({name, kept.back().const_view()});
+  }
+  kept.push_back(golden.room.random({3}, 1));
+  renamed.push_back({"layers.0.self_attn.rotary_emb.inv_freq", kept.back().const_view()});
+  const testing::TemporaryDirectory older;
+  write_sharded_safetensors(older.path(), renamed);
+  EXPECT_EQ(describe(again->load(older.path(), assign_values(golden.room.context))), "");
+}
+
+// Token by token, by way of the cache, as all at once.
+TEST_P(LlamaGolden, DecodesAsItComputesWholeSequences) {
+  Golden golden(GetParam());
+  Context& context = golden.room.context;
+  const Tensor whole = golden.model.logits(context, golden.ids);  // [3, 11, 37]
+  DecoderCache cache = golden.model.make_cache(context, 3, 11);
+  std::int64_t done = 0;
+  for (const std::int64_t piece : {4, 1, 1, 5}) {
+    std::vector<std::int32_t> part;
+    for (int b = 0; b < 3; ++b)
+      for (std::int64_t t = done; t < done + piece; ++t)
+        part.push_back(golden.ids.const_data<std::int32_t>()[b * 11 + t]);
+    done += piece;
+    const Tensor last = golden.model.decode(context, golden.room.ids({3, piece}, part), cache);
+    for (int b = 0; b < 3; ++b)
+      EXPECT_TRUE(close_in_norm("logits", last.narrowed(0, b, 1).reshaped({37}),
+                                whole.narrowed(0, b, 1).narrowed(1, done - 1, 1).reshaped({37}),
+                                1e-5));
+  }
+  EXPECT_EQ(generate(context, golden.model, {5, 6, 7}, {.max_new_tokens = 9}),
+            generate(context, golden.model, {5, 6, 7}, {.max_new_tokens = 9}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, LlamaGolden, ::testing::Values("tied", "untied"),
+                         [](const auto& test) { return std::string(test.param); });
+
+std::string refusal(const std::function<void(nlohmann::json&)>& change) {
+  nlohmann::json json = read_json_file(testing::golden_path("llama/tied/config.json"));
+  change(json);
+  try {
+    (void)make_causal_lm(json, "config.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(LlamaConfigFile, WhatCannotBeIsOneClearLine) {
+  const auto with = [](const char* key, const nlohmann::json& value) {
+    return refusal([&](nlohmann::json& json) { json[key] = value; });
+  };
+  EXPECT_THAT(with("model_type", "mamba"),
+              HasSubstr("model_type \"mamba\", which is no causal language model that Shoal knows; "
+                        "gpt2 and llama are"));
+  EXPECT_THAT(with("hidden_act", "gelu"), HasSubstr("hidden_act gelu; silu is supported"));
+  EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("4 is not a multiple of num_key"));
+  EXPECT_THAT(with("rope_parameters", {{"rope_type", "yarn"}, {"factor", 4.0}}),
+              HasSubstr("rope_type 'yarn' is not supported; default, linear and llama3 are"));
+  EXPECT_THAT(with("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}),
+              HasSubstr("rope_type 'dynamic' is not supported"));
+  EXPECT_THAT(with("quantization_config", {{"bits", 4}}), HasSubstr("quantization_config"));
+  EXPECT_THAT(with("hidden_size", "wide"), HasSubstr("hidden_size: \"wide\""));
+  EXPECT_THAT(with("head_dim", 5), HasSubstr("heads of 5 channels"));
+}
+
+// transformers 4 wrote rope_theta beside rope_scaling, 5 writes both into rope_parameters.
+TEST(LlamaConfigFile, BothSpellingsOfRotaryPositionsAreRead) {
+  const auto frequencies = [](const nlohmann::json& json) {
+    return LlamaConfig::from_json(json, "config.json").rotary_frequencies();
+  };
+  nlohmann::json plain{{"hidden_size", 16}, {"num_attention_heads", 2}};
+  nlohmann::json four = plain, five = plain;
+  four["rope_theta"] = five["rope_parameters"]["rope_theta"] = 500.0;
+  EXPECT_NEAR(frequencies(plain)[1], 0.1f, 1e-7);
+  EXPECT_NEAR(frequencies(four)[2], 1 / std::sqrt(500.0), 1e-7);
+  EXPECT_EQ(frequencies(four), frequencies(five));
+  four["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  five["rope_parameters"]["rope_type"] = "linear";
+  five["rope_parameters"]["factor"] = 4.0;
+  EXPECT_NEAR(frequencies(four)[0], 0.25f, 1e-7);
+  EXPECT_EQ(frequencies(four), frequencies(five));
+  // And what is written keeps them.
+  EXPECT_EQ(frequencies(LlamaConfig::from_json(five, "five").to_json("float32")),
+            frequencies(five));
+}
+
+}  // namespace
+}  // namespace shoal::nn
