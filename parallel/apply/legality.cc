@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -160,6 +160,11 @@ void collect(const nn::Module& module, LayoutModel& model) {
     model.heads = std::gcd(model.heads, attention->config().heads);
   if (const auto* const attention = dynamic_cast<const nn::SelfAttention*>(&module))
     model.heads = std::gcd(model.heads, attention->config().heads);
+  // Ranks share out whole groups: each must have a key head of its own.
+  if (const auto* const attention = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
+    model.heads = std::gcd(model.heads, attention->config().key_heads);
+  if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module))
+    model.inner = std::gcd(model.inner, mlp->config().inner);
   if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module))
     model.inner = std::gcd(model.inner, width_of(*mlp->c_fc));
   for (const nn::Module::Child& child : module.children()) collect(*child.module, model);

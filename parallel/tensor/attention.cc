@@ -6,22 +6,6 @@
 
 namespace shoal::parallel {
 
-namespace {
-
-// A Linear that has this rank's part of the outputs and takes what enter() gave.
-std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
-                                        const nn::SelfAttentionConfig& config) {
-  const std::int64_t in = config.channels, own = in / group.size(), first = group.rank() * own;
-  auto made =
-      std::make_unique<nn::Linear>(nn::LinearConfig{.in = in, .out = own, .std = config.std});
-  const std::vector<nn::Parameter*> parameters = made->parameters();
-  parameters[0]->set_part({in, in}, {{{own, in}, {0, 0}, {first, 0}}});
-  parameters[1]->set_part({in}, {{{own}, {0}, {first}}});
-  return made;
-}
-
-}  // namespace
-
 TensorParallelAttention::TensorParallelAttention(const TensorParallel& group,
                                                  const nn::CausalSelfAttentionConfig& config)
     : c_attn(*this, "c_attn",
@@ -68,9 +52,12 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
 
 TensorParallelSelfAttention::TensorParallelSelfAttention(const TensorParallel& group,
                                                          const nn::SelfAttentionConfig& config)
-    : query(*this, config.query, own_outputs(group, config)),
-      key(*this, config.key, own_outputs(group, config)),
-      value(*this, config.value, own_outputs(group, config)),
+    : query(*this, config.query,
+            own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
+      key(*this, config.key,
+          own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
+      value(*this, config.value,
+            own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
       output(*this, config.output,
              std::make_unique<RowParallelLinear>(
                  group,

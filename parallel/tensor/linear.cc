@@ -313,6 +313,19 @@ Value RowParallelLinear::forward(Context& context, const Value& x) {
   return row_linear(context, group_, x, *weight_, bias_.get(), transposed_);
 }
 
+std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
+                                        const nn::LinearConfig& config) {
+  const std::int64_t in = config.in, own = divided(config.out, group, "outputs", ""),
+                     first = group.rank() * own;
+  nn::LinearConfig part = config;
+  part.out = own;
+  auto made = std::make_unique<nn::Linear>(part);
+  const std::vector<nn::Parameter*> parameters = made->parameters();
+  parameters[0]->set_part({config.out, in}, {{{own, in}, {0, 0}, {first, 0}}});
+  if (config.bias) parameters[1]->set_part({config.out}, {{{own}, {0}, {first}}});
+  return made;
+}
+
 std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,
                                                       const TensorParallel& group, int blocks) {
   const auto [config, transposed] = as_linear(linear);

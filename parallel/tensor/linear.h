@@ -50,6 +50,11 @@ class RowParallelLinear final : public nn::LinearLike {
   std::shared_ptr<nn::Parameter> weight_, bias_;
 };
 
+// A Linear with this rank's part of the outputs of `config`'s, for layers that call enter() once
+// for several of them. out must divide.
+std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
+                                        const nn::LinearConfig& config);
+
 // What takes the place of a Linear or a Conv1D; another kind throws. Not yet materialised.
 std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,
                                                       const TensorParallel& group, int blocks = 1);

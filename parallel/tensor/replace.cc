@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shoal/parallel/tensor/attention.h"
+#include "shoal/parallel/tensor/decoder.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/sample_head.h"
 #include "shoal/parallel/tensor/vocabulary.h"
@@ -35,6 +36,24 @@ std::unique_ptr<nn::Module> cut_self_attention(nn::Module& original, const Tenso
   const auto& config = as<nn::SelfAttention>(original).config();
   divided(config.heads, group, "heads", original.path());
   auto made = std::make_unique<TensorParallelSelfAttention>(group, config);
+  inherit_parameters(original, *made);
+  return made;
+}
+
+std::unique_ptr<nn::Module> cut_grouped_attention(nn::Module& original, const TensorParallel& group,
+                                                  ReplacedParameters&) {
+  const auto& config = as<nn::GroupedSelfAttention>(original).config();
+  divided(config.key_heads, group, "key heads", original.path());
+  auto made = std::make_unique<TensorParallelGroupedAttention>(group, config);
+  inherit_parameters(original, *made);
+  return made;
+}
+
+std::unique_ptr<nn::Module> cut_gated_mlp(nn::Module& original, const TensorParallel& group,
+                                          ReplacedParameters&) {
+  const auto& config = as<nn::GatedMlp>(original).config();
+  divided(config.inner, group, "inner channels", original.path());
+  auto made = std::make_unique<TensorParallelGatedMlp>(group, config);
   inherit_parameters(original, *made);
   return made;
 }
@@ -129,7 +148,9 @@ TensorParallelRegistry TensorParallelRegistry::defaults() {
   TensorParallelRegistry registry;
   registry.add("CausalSelfAttention", cut_attention);
   registry.add("SelfAttention", cut_self_attention);
+  registry.add("GroupedSelfAttention", cut_grouped_attention);
   registry.add("Mlp", cut_mlp);
+  registry.add("GatedMlp", cut_gated_mlp);
   registry.add("Embedding", cut_embedding);
   registry.add("LmHead", cut_head);
   registry.add("SampleHead", give_sequences);

@@ -37,8 +37,8 @@ using TensorParallelMaker = std::function<std::unique_ptr<nn::Module>(
 // random numbers under GroupCoordinates.
 class TensorParallelRegistry {
  public:
-  // CausalSelfAttention, SelfAttention, Mlp, Embedding and LmHead (tied or not); SampleHead stays
-  // whole.
+  // CausalSelfAttention, SelfAttention, GroupedSelfAttention, Mlp, GatedMlp, Embedding and LmHead
+  // (tied or not); SampleHead stays whole.
   static TensorParallelRegistry defaults();
   void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier one
   void remove(const std::string& kind);                          // such modules stay as they are

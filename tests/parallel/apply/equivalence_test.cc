@@ -1,6 +1,6 @@
-// Layouts of GPT-2 and BERT against one rank: the same losses, step after step, and gradients.
-// Here, of small meshes, so many that any two options meet (layouts.h), for a few steps; with
-// SHOAL_TEST_FULL, of all meshes, any three, for 20. SHOAL_TEST_LAYOUTS chooses from every one
+// Layouts of GPT-2, BERT and Llama against one rank: the same losses, step after step, and
+// gradients. Here, of small meshes, so many that any two options meet (layouts.h), for a few steps;
+// with SHOAL_TEST_FULL, of all meshes, any three, for 20. SHOAL_TEST_LAYOUTS chooses from every one
 // there is: all, or those whose name has that in it.
 #include <array>
 #include <cstdio>
@@ -88,6 +88,36 @@ TEST_P(Layouts, TrainAsOneRankDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Piece, Layouts, ::testing::Range<std::size_t>(0, kPieces));
 
+// Llama is among the generated layouts of the full run; here, one of each way to cut its layers.
+class LlamaLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(LlamaLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
+
+constexpr Task kLlama{.model = Model::llama};
+INSTANTIATE_TEST_SUITE_P(
+    Few, LlamaLayouts,
+    ::testing::Values(
+        Layout{.task = kLlama, .rdp = 2, .tp = 2, .prescaled = true, .speed = true},
+        Layout{.task = kLlama, .tp = 4, .microbatches = 2, .prescaled = true},
+        Layout{.task = kLlama, .pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+        Layout{.task = kLlama,
+               .rdp = 2,
+               .pp = 2,
+               .microbatches = 2,
+               .checkpoint_group = 2,
+               .offload = true,
+               .sharding = 2},
+        Layout{.task = kLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
+    [](const auto& test) { return test.param.text(); });
+
+TEST(LlamaLayout, MoreRanksThanKeyHeadsAreRefused) {
+  const Layout layout{.task = kLlama, .tp = 8, .prescaled = true};
+  const auto problems = find_problems(request_of(layout), model_of(layout.task));
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_THAT(problems[0].what, ::testing::HasSubstr("4 attention heads"));
+  EXPECT_EQ(layout_model(*make_model(layout.task)).heads, 4);
+}
+
 // That what is chosen has what it is chosen for, found another way than it was chosen.
 TEST(LayoutSpace, IsCovered) {
   using Names = std::array<std::string, 10>;
@@ -101,7 +131,7 @@ TEST(LayoutSpace, IsCovered) {
                  fmt::format("sharding {} {}", l.sharding, l.degree > 0),
                  fmt::format("checkpoints {} {}", l.checkpoint_group, l.offload),
                  "placement " + l.placement,
-                 l.task.model == Model::bert ? "bert" : "gpt2"};
+                 fmt::format("model {}", static_cast<int>(l.task.model))};
   };
   const LayoutSpace space = every_layout(true);
   std::set<std::string> chosen;

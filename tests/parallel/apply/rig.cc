@@ -11,6 +11,7 @@ namespace shoal::parallel {
 
 std::unique_ptr<nn::Chain> make_model(const Task& task) {
   if (task.model == Model::gpt2) return std::make_unique<nn::Gpt2>(tiny(task));
+  if (task.model == Model::llama) return std::make_unique<nn::Llama>(tiny_llama(task));
   return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
                                        nn::EncoderTask::masked_lm);
 }
@@ -136,7 +137,7 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
                        model.batch_part()) *
                       rows;
     nn::ChainInput input;
-    if (layout.task.model == Model::gpt2) {
+    if (layout.task.model != Model::bert) {
       input.ids = rank.rows(step, first, rows, false, length);
       input.targets = rank.rows(step, first, rows, true, length);
     } else {

@@ -1,4 +1,4 @@
-// A tiny GPT-2, or BERT, trained on any layout, and on one rank.
+// A tiny GPT-2, BERT or Llama, trained on any layout, and on one rank.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,15 @@
 
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/llama/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
 namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-enum class Model : std::uint8_t { gpt2, bert };  // bert: with a masked language model's head
+// bert: with a masked language model's head
+enum class Model : std::uint8_t { gpt2, bert, llama };
 
 // What is trained: layouts of one task are compared with one rank.
 struct Task {
@@ -37,6 +39,22 @@ inline nn::Gpt2Config tiny(const Task& task = {}) {
   config.n_embd = 4 * task.heads;
   config.n_layer = kUnits - 2;  // and its ends
   config.n_head = task.heads;
+  return config;
+}
+
+// Two heads share a key head, where they are even.
+inline nn::LlamaConfig tiny_llama(const Task& task = {}) {
+  nn::LlamaConfig config;
+  config.vocab_size = kVocabulary;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 4 * task.heads;
+  config.intermediate_size = 5 * task.heads;
+  config.num_hidden_layers = kUnits - 2;
+  config.num_attention_heads = task.heads;
+  config.num_key_value_heads = task.heads % 2 == 0 ? task.heads / 2 : task.heads;
+  config.initializer_range = 0.2;
+  config.attention_dropout = 0.1;
+  config.tie_word_embeddings = true;
   return config;
 }
 
@@ -86,6 +104,7 @@ struct Layout {
     if (degree > 0) all += fmt::format("_over{}", degree);
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
     if (task.model == Model::bert) all += "_bert";
+    if (task.model == Model::llama) all += "_llama";
     if (frozen) all += "_frozen";
     if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
     std::replace(all.begin(), all.end(), '-', '_');

@@ -3,6 +3,7 @@
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/replace.h"
@@ -37,6 +38,32 @@ class Holder final : public Module {
   std::string_view kind() const override { return "Holder"; }
   nn::Slot<nn::AttentionLike> attn;
   nn::Slot<nn::Mlp> mlp;
+};
+
+// Llama's, whose heads share half as many key heads.
+class DecoderHolder final : public Module {
+ public:
+  explicit DecoderHolder(float dropout)
+      : self_attn(
+            *this, "self_attn",
+            std::make_unique<nn::GroupedSelfAttention>(nn::GroupedSelfAttentionConfig{
+                .channels = kChannels,
+                .heads = 2 * kHeads,
+                .key_heads = kHeads,
+                .head_dim = 6,
+                .max_positions = 2 * kPositions,
+                .attention_dropout = dropout,
+                .std = 0.3f,
+                .bias = true,
+                .rotary = std::make_shared<nn::RotaryTable>(std::vector{1.0f, 0.2f, 0.05f})})),
+        mlp(*this, "mlp",
+            std::make_unique<nn::GatedMlp>(nn::GatedMlpConfig{
+                .channels = kChannels, .inner = kInner, .std = 0.3f, .bias = true})) {
+    name_tree("block");
+  }
+  std::string_view kind() const override { return "DecoderHolder"; }
+  nn::Slot<nn::AttentionLike> self_attn;
+  nn::Slot<nn::MlpLike> mlp;
 };
 
 // What both forms of a layer do.
@@ -226,6 +253,24 @@ TEST_P(TensorParallelLayers, Mlp) {
     Holder whole(0), cut(0);
     apply_tensor_parallelism(cut, group);
     compare(rig, group, mlp_of(whole), mlp_of(cut), DType::f32, {});
+  });
+}
+
+TEST_P(TensorParallelLayers, GroupedAttentionAndGatedMlp) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    Rig rig(one_thread());
+    DecoderHolder whole(0.2f), cut(0.2f);
+    apply_tensor_parallelism(cut, group);
+    const auto attention = [](DecoderHolder& holder) {
+      return Layer{*holder.self_attn,
+                   [&](Context& c, const Value& x) { return holder.self_attn->forward(c, x, {}); }};
+    };
+    const auto mlp = [](DecoderHolder& holder) {
+      return Layer{*holder.mlp,
+                   [&](Context& c, const Value& x) { return holder.mlp->forward(c, x); }};
+    };
+    compare(rig, group, attention(whole), attention(cut), DType::f32, {});
+    compare(rig, group, mlp(whole), mlp(cut), DType::f32, {});
   });
 }
 

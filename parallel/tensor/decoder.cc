@@ -1,0 +1,96 @@
+#include "shoal/parallel/tensor/decoder.h"
+
+#include "shoal/parallel/tensor/exchange.h"
+#include "shoal/parallel/tensor/linear.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+
+TensorParallelGroupedAttention::TensorParallelGroupedAttention(
+    const TensorParallel& group, const nn::GroupedSelfAttentionConfig& config)
+    : q_proj(*this, "q_proj",
+             own_outputs(group, {.in = config.channels,
+                                 .out = config.heads * config.head_dim,
+                                 .bias = config.bias,
+                                 .std = config.std})),
+      k_proj(*this, "k_proj",
+             own_outputs(group, {.in = config.channels,
+                                 .out = config.key_heads * config.head_dim,
+                                 .bias = config.bias,
+                                 .std = config.std})),
+      v_proj(*this, "v_proj",
+             own_outputs(group, {.in = config.channels,
+                                 .out = config.key_heads * config.head_dim,
+                                 .bias = config.bias,
+                                 .std = config.std})),
+      o_proj(
+          *this, "o_proj",
+          std::make_unique<RowParallelLinear>(group,
+                                              nn::LinearConfig{.in = config.heads * config.head_dim,
+                                                               .out = config.channels,
+                                                               .bias = config.bias,
+                                                               .std = config.std},
+                                              true)),
+      dropout(*this, "attention_dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
+      group_(group),
+      config_(config) {
+  divided(config.key_heads, group, "key heads", "");
+}
+
+nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn::Value& x,
+                                                  const nn::AttentionInput& input) {
+  if (input.cache)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: a key-value cache under tensor parallelism", path()),
+                "generate with tensor_parallel_degree 1");
+  SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
+              to_string(x.tensor.shape()));
+  nn::AttentionOptions options;
+  options.heads = config_.heads / group_.size();
+  options.key_heads = config_.key_heads / group_.size();
+  options.head_offset = group_.rank() * options.heads;
+  options.dropout = dropout->site();
+  options.max_positions = config_.max_positions;
+  options.key_mask = gather_samples(context, group_, input.key_mask);
+  const nn::Value whole = enter(context, group_, x);
+  nn::Value heads;
+  {
+    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    const std::int64_t first = context.activation.first_position;
+    const Tensor table = config_.rotary->of(context, first + whole.tensor.shape()[1]);
+    const nn::Value q = rotary(context, q_proj->forward(context, whole), table, first),
+                    k = rotary(context, k_proj->forward(context, whole), table, first),
+                    v = v_proj->forward(context, whole);
+    heads = attention(context, q, k, v, options);
+  }
+  return o_proj->forward(context, heads);
+}
+
+TensorParallelGatedMlp::TensorParallelGatedMlp(const TensorParallel& group,
+                                               const nn::GatedMlpConfig& config)
+    : gate_proj(*this, "gate_proj",
+                own_outputs(group, {.in = config.channels,
+                                    .out = config.inner,
+                                    .bias = config.bias,
+                                    .std = config.std})),
+      up_proj(*this, "up_proj",
+              own_outputs(group, {.in = config.channels,
+                                  .out = config.inner,
+                                  .bias = config.bias,
+                                  .std = config.std})),
+      down_proj(*this, "down_proj",
+                std::make_unique<RowParallelLinear>(group,
+                                                    nn::LinearConfig{.in = config.inner,
+                                                                     .out = config.channels,
+                                                                     .bias = config.bias,
+                                                                     .std = config.std},
+                                                    true)),
+      group_(group) {}
+
+nn::Value TensorParallelGatedMlp::forward(nn::Context& context, const nn::Value& x) {
+  const nn::Value whole = enter(context, group_, x);
+  const nn::Value gate = gate_proj->forward(context, whole);
+  return down_proj->forward(context, swiglu(context, gate, up_proj->forward(context, whole)));
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,42 @@
+// Llama's attention and MLP cut over the group: whole groups of heads with their key heads, and the
+// inner width.
+#pragma once
+
+#include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/parallel/tensor/tensor_parallel.h"
+
+namespace shoal::parallel {
+
+// local -> local (exchange.h); the three projections share one enter(). A key-value cache is
+// refused, and so is a group of more ranks than there are key heads: they would have to be copied.
+class TensorParallelGroupedAttention final : public nn::AttentionLike {
+ public:
+  // `config` is the whole layer's; its key heads must divide.
+  TensorParallelGroupedAttention(const TensorParallel& group,
+                                 const nn::GroupedSelfAttentionConfig& config);
+  std::string_view kind() const override { return "TensorParallelGroupedAttention"; }
+  nn::Value forward(nn::Context& context, const nn::Value& x,
+                    const nn::AttentionInput& input) override;
+
+  nn::Slot<nn::LinearLike> q_proj, k_proj, v_proj, o_proj;
+  nn::Slot<nn::Dropout> dropout;
+
+ private:
+  TensorParallel group_;
+  nn::GroupedSelfAttentionConfig config_;
+};
+
+// gate_proj and up_proj share one enter().
+class TensorParallelGatedMlp final : public nn::MlpLike {
+ public:
+  TensorParallelGatedMlp(const TensorParallel& group, const nn::GatedMlpConfig& config);
+  std::string_view kind() const override { return "TensorParallelGatedMlp"; }
+  nn::Value forward(nn::Context& context, const nn::Value& x) override;
+
+  nn::Slot<nn::LinearLike> gate_proj, up_proj, down_proj;
+
+ private:
+  TensorParallel group_;
+};
+
+}  // namespace shoal::parallel
