@@ -6,14 +6,15 @@
 #include "commands.h"
 #include "run_setup.h"
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/kernels/kernels.h"
-#include "shoal/nn/models/gpt2/generate.h"
-#include "shoal/nn/models/gpt2/huggingface.h"
+#include "shoal/nn/models/generate.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -28,7 +29,7 @@ struct Options {
 };
 
 // A mesh's checkpoint, whose shards together have every tensor.
-void load_parts(const std::string& directory, nn::Gpt2& model) {
+void load_parts(const std::string& directory, nn::CausalLm& model) {
   const auto checkpoint = ShardedCheckpoint::open(directory);
   std::set<std::string> wanted;
   for (nn::Parameter* parameter : model.parameters()) {
@@ -52,15 +53,16 @@ struct LoadedModel {
                             : available_cores(),
              .memory = &pool})),
         context(*kernels, pool, dispatcher),
-        model(nn::Gpt2Config::from_file(directory + "/config.json")) {
+        held(nn::make_causal_lm(read_json_file(directory + "/config.json"),
+                                directory + "/config.json")),
+        model(*held) {
     context.mode = nn::Mode::evaluate;
     model.materialize(context, bf16 ? DType::bf16 : DType::f32);
     if (find_shards(directory).ranks > 0) {
       load_parts(directory, model);
       return;
     }
-    const nn::LoadReport report =
-        nn::load_gpt2_weights(directory, model, nn::assign_values(context));
+    const nn::LoadReport report = model.load(directory, nn::assign_values(context));
     for (const std::string& name : report.unexpected)
       log::warn("{} holds '{}', which the model has no place for", directory, name);
   }
@@ -69,7 +71,8 @@ struct LoadedModel {
   std::unique_ptr<kernels::Kernels> kernels;
   nn::DirectDispatcher dispatcher;
   nn::Context context;
-  nn::Gpt2 model;
+  std::unique_ptr<nn::CausalLm> held;
+  nn::CausalLm& model;
 };
 
 Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t rows, MemoryResource& memory) {
@@ -80,13 +83,13 @@ Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t rows, Memor
 }
 
 void check_ids(const std::vector<std::int32_t>& ids, std::int64_t length,
-               const nn::Gpt2Config& config) {
+               const nn::CausalLm& model) {
   SHOAL_CHECK(!ids.empty(), "the prompt is empty: a model continues at least one token");
-  SHOAL_CHECK(length <= config.n_positions, "the prompt has {} tokens, the model {} positions",
-              length, config.n_positions);
+  SHOAL_CHECK(length <= model.positions(), "the prompt has {} tokens, the model {} positions",
+              length, model.positions());
   for (const std::int32_t id : ids)
-    SHOAL_CHECK(id >= 0 && id < config.vocab_size,
-                "token id {} is outside the model's vocabulary of {}", id, config.vocab_size);
+    SHOAL_CHECK(id >= 0 && id < model.vocabulary(),
+                "token id {} is outside the model's vocabulary of {}", id, model.vocabulary());
 }
 
 void write_logits(LoadedModel& loaded, const std::string& path, const Tensor& ids) {
@@ -101,7 +104,7 @@ void write_logits(LoadedModel& loaded, const std::string& path, const Tensor& id
 }
 
 // Ids of --input-ids, [B, T] i64 or i32.
-Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2Config& config) {
+Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::CausalLm& model) {
   const Tensor saved = SafetensorsFile::open(path)->tensor("input_ids");
   SHOAL_CHECK(saved.shape().rank() == 2 && saved.count() > 0, "{}: input_ids is {}, not [B, T]",
               path, to_string(saved.shape()));
@@ -109,16 +112,16 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Gpt2C
   if (saved.dtype() == DType::i64) {
     const auto* from = saved.const_data<std::int64_t>();
     for (std::int64_t i = 0; i < saved.count(); ++i) {
-      SHOAL_CHECK(from[i] >= 0 && from[i] < config.vocab_size,
+      SHOAL_CHECK(from[i] >= 0 && from[i] < model.vocabulary(),
                   "token id {} is outside the model's vocabulary of {}", from[i],
-                  config.vocab_size);
+                  model.vocabulary());
       ids.push_back(static_cast<std::int32_t>(from[i]));
     }
   } else {
     const auto* from = saved.const_data<std::int32_t>();
     ids.assign(from, from + saved.count());
   }
-  check_ids(ids, saved.shape()[1], config);
+  check_ids(ids, saved.shape()[1], model);
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
@@ -129,7 +132,7 @@ int generate(Options options) {
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");
     LoadedModel loaded(directory, options.bf16);
     write_logits(loaded, options.logits_out,
-                 read_ids(options.input_ids, loaded.pool, loaded.model.config()));
+                 read_ids(options.input_ids, loaded.pool, loaded.model));
     return 0;
   }
   SHOAL_CHECK(options.has_prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
@@ -140,18 +143,18 @@ int generate(Options options) {
   // Nothing to continue: begin as a text begins.
   if (ids.empty() && tokenizer->roles().bos) ids.push_back(*tokenizer->roles().bos);
   const auto length = static_cast<std::int64_t>(ids.size());
-  check_ids(ids, length, loaded.model.config());
+  check_ids(ids, length, loaded.model);
   if (!options.logits_out.empty())
     write_logits(loaded, options.logits_out, ids_tensor(ids, 1, loaded.pool));
 
   nn::GenerationOptions& how = options.generation;
-  const std::int64_t room = loaded.model.config().n_positions - length;
+  const std::int64_t room = loaded.model.positions() - length;
   SHOAL_CHECK(room > 0 || how.max_new_tokens == 0,
               "the prompt's {} tokens fill all {} positions of the model; shorten it", length,
-              loaded.model.config().n_positions);
+              loaded.model.positions());
   if (how.max_new_tokens > room)
     log::warn("{} new tokens are asked for; only {} fit into the model's {} positions",
-              how.max_new_tokens, room, loaded.model.config().n_positions);
+              how.max_new_tokens, room, loaded.model.positions());
   how.max_new_tokens = std::min(how.max_new_tokens, room);
   SHOAL_CHECK(how.top_p > 0, "--top-p 0 leaves no token; use --greedy for the likeliest one");
   how.do_sample = !options.greedy && how.temperature > 0;

@@ -1,5 +1,6 @@
 #include "run_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -7,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/runtime/base/error.h"
@@ -44,10 +46,18 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
   return config;
 }
 
+// A configuration without model_type is a GPT-2's.
+bool is_decoder(const nlohmann::json& config) {
+  if (!config.is_object()) return false;
+  const nlohmann::json type = config.value("model_type", nlohmann::json("gpt2"));
+  return type.is_string() &&
+         std::ranges::count(nn::causal_lm_types(),
+                            std::string_view(type.get_ref<const std::string&>())) > 0;
+}
+
 // With every field that the model knows, which overrides may then name.
 nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
-  if (config.is_object() && config.value("model_type", nlohmann::json("gpt2")) == "gpt2")
-    return nn::Gpt2Config::from_json(config, source).to_json("float32");
+  if (is_decoder(config)) return nn::complete_causal_lm_config(config, source);
   nlohmann::json all =
       nn::EncoderConfig::from_json(config, source).to_json(nn::EncoderTask::masked_lm, "float32");
   if (config.contains("architectures"))
@@ -62,11 +72,12 @@ void check_model_type(const nlohmann::json& config, const std::string& source) {
     throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
   if (!config.contains("model_type")) return;
   const nlohmann::json& type = config["model_type"];
-  for (const char* known : {"gpt2", "bert", "roberta", "distilbert", "albert"})
+  if (is_decoder(config)) return;
+  for (const char* known : {"bert", "roberta", "distilbert", "albert"})
     if (type == known) return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a model of type {}", source, type.dump()),
-              "gpt2, bert, roberta, distilbert and albert are known");
+              "gpt2, llama, bert, roberta, distilbert and albert are known");
 }
 
 nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {
@@ -87,7 +98,7 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
   } else {
     throw_error(ErrorCode::invalid_argument,
                 "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
-                "bert, roberta, distilbert or albert");
+                "llama, bert, roberta, distilbert or albert");
   }
   if (arguments.config_overrides.empty()) return config;
   config = overridden(std::move(config), arguments.config_overrides, source);

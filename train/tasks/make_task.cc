@@ -1,5 +1,6 @@
 #include "shoal/train/tasks/make_task.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -17,6 +18,7 @@ struct Known {
 };
 constexpr std::array kKnown = {
     Known{TaskKind::causal_lm, "causal-lm", "LMHeadModel", nn::EncoderTask::masked_lm},
+    Known{TaskKind::causal_lm, "causal-lm", "ForCausalLM", nn::EncoderTask::masked_lm},
     Known{TaskKind::masked_lm, "masked-lm", "ForMaskedLM", nn::EncoderTask::masked_lm},
     Known{TaskKind::text_classification, "text-classification", "ForSequenceClassification",
           nn::EncoderTask::sequence_classification},
@@ -38,6 +40,10 @@ std::string model_type_of(const nlohmann::json& config) {
   return type != config.end() && type->is_string() ? type->get<std::string>() : std::string();
 }
 
+bool is_decoder(std::string_view model_type) {
+  return std::ranges::count(nn::causal_lm_types(), model_type) > 0;
+}
+
 }  // namespace
 
 std::string_view to_string(TaskKind kind) { return known(kind).name; }
@@ -50,18 +56,18 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
       for (const Known& one : kKnown)
         if (name.is_string() && name.get_ref<const std::string&>().ends_with(one.class_ending))
           return one.kind;
-  if (model_type_of(config) == "gpt2") return TaskKind::causal_lm;
+  if (is_decoder(model_type_of(config))) return TaskKind::causal_lm;
   return std::nullopt;
 }
 
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
   const std::string type = model_type_of(config);
-  const bool decoder = type.empty() ? kind == TaskKind::causal_lm : type == "gpt2";
+  const bool decoder = type.empty() ? kind == TaskKind::causal_lm : is_decoder(type);
   if (decoder != (kind == TaskKind::causal_lm))
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("{} is of a {}, which has no head for {}", source, type, to_string(kind)),
-        decoder ? "a gpt2 does causal-lm"
+        decoder ? fmt::format("a {} does causal-lm", type)
                 : "bert, roberta, distilbert and albert do masked-lm, "
                   "text-classification, question-answering and token-classification");
 }
@@ -72,7 +78,7 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
   check_task(kind, config, source);
   if (kind == TaskKind::causal_lm)
     return std::make_unique<CausalLmTask>(
-        nn::Gpt2Config::from_json(config, source), std::move(tokenizer),
+        nn::make_causal_lm(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
   return std::make_unique<EncoderWithHead>(nn::EncoderConfig::from_json(config, source),
                                            known(kind).head, std::move(tokenizer),
