@@ -16,6 +16,7 @@
 #include <sys/statvfs.h>
 
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/device/device.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal::app {
@@ -136,7 +137,10 @@ Finding gpu_finding() {
   }
   if (names.empty()) return {"GPU", "none", false, "training runs on the CPU"};
   return {"GPU", fmt::format("{} x {}", names.size(), names.front()), true,
-          "CUDA kernels are not built yet: training runs on the CPU"};
+          device_backend(DeviceType::cuda).count() > 0
+              ? "shoal train uses one: --use_cpu leaves it alone"
+              : "training runs on the CPU: this build has no CUDA kernels (./dev build cuda makes "
+                "one that has), or CUDA_VISIBLE_DEVICES hides the GPU"};
 }
 
 Finding nccl_finding() {

@@ -36,6 +36,19 @@ Record::Field json_field(const std::string& name, const nlohmann::json& value) {
   return field;
 }
 
+// Before anything reads it: parsers would speak of their own troubles.
+void check_text(std::string_view text, const std::string& place) {
+  const std::int64_t at = first_invalid_utf8(text);
+  if (at < 0) return;
+  throw Error(
+      ErrorCode::corrupt_data,
+      fmt::format(
+          "{}: byte 0x{:02x} at offset {} of the line is not UTF-8", place,
+          static_cast<unsigned>(static_cast<unsigned char>(text[static_cast<std::size_t>(at)])),
+          at),
+      "convert the file: iconv -f ITS-ENCODING -t UTF-8 (UTF-16 or ISO-8859-1, most often)");
+}
+
 }  // namespace
 
 const Record::Field* Record::find(std::string_view name) const {
@@ -117,7 +130,9 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
   Row row{};
   if (format_ != RecordFormat::json_lines && columns_.empty()) {
     if (!next_row(at, line, row))
-      throw_error(ErrorCode::corrupt_data, "{}: no line that names the fields", path);
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("{} is empty: it has no line that names the fields", path),
+                  "its first line must name the columns, as: sentence, label");
     columns_ = split(row);
   }
   while (next_row(at, line, row)) {
@@ -161,7 +176,7 @@ std::string RecordFile::place_of(const Row& row) const {
 
 std::vector<std::string> RecordFile::split(const Row& row) const {
   const std::string_view text = text_.substr(row.begin, row.end - row.begin);
-  check_utf8(text, place_of(row));
+  check_text(text, place_of(row));
   std::vector<std::string> fields(1);
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -192,7 +207,9 @@ std::vector<Record::Field> RecordFile::fields_of(const Row& row) const {
   std::vector<Record::Field> fields;
   if (format_ == RecordFormat::json_lines) {
     const std::string place = place_of(row);
-    const nlohmann::json value = parse_json(text_.substr(row.begin, row.end - row.begin), place);
+    const std::string_view text = text_.substr(row.begin, row.end - row.begin);
+    check_text(text, place);
+    const nlohmann::json value = parse_json(text, place);
     if (!value.is_object())
       throw_error(ErrorCode::corrupt_data, "{}: {} where an object with fields is wanted", place,
                   value.type_name());

@@ -96,6 +96,17 @@ TEST_F(Records, SayWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(error_of([&] { RecordFile(file("e.tsv", "")); }).find("names the fields"),
             std::string::npos);
+  // UTF-16, and a byte of ISO-8859-1 in each format.
+  EXPECT_EQ(error_of([&] {
+              RecordFile(file("u.tsv", std::string("\xff\xfe"
+                                                   "a\0b\0",
+                                                   6)));
+            }),
+            (folder_ / "u.tsv") + ", line 1: byte 0xff at offset 0 of the line is not UTF-8");
+  EXPECT_EQ(error_of([&] { RecordFile(file("l.csv", "a,b\n1,caf\xe9\n")); }),
+            (folder_ / "l.csv") + ", line 2: byte 0xe9 at offset 5 of the line is not UTF-8");
+  EXPECT_EQ(error_of([&] { RecordFile(file("l.jsonl", "{\"a\": \"caf\xe9\"}\n")); }),
+            (folder_ / "l.jsonl") + ", line 1: byte 0xe9 at offset 10 of the line is not UTF-8");
   EXPECT_NE(error_of([&] { RecordFile(folder_ / "none.tsv"); }).find("none.tsv"),
             std::string::npos);
   EXPECT_EQ(RecordFile(file("h.csv", "a,b\n")).size(), 0);
