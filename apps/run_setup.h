@@ -18,10 +18,18 @@
 
 namespace shoal::app {
 
+// Where train_file and so on are that are not given.
+struct NamedData {
+  std::string data;                 // a directory, or the training file
+  std::string dataset_name;         // a directory in it or elsewhere, or a channel of SageMaker
+  std::string dataset_config_name;  // a directory in that
+};
+
 struct RunArguments {
   TrainingArguments training;
   ModelArguments model;
   DataArguments data;
+  NamedData named;
 };
 
 struct RunSetup {

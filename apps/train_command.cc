@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "compute.h"
 #include "failures.h"
+#include "run_files.h"
 #include "run_settings.h"
 #include "run_setup.h"
 #include <fcntl.h>
@@ -111,6 +112,7 @@ ConsoleCallback::Options console_options(const World& world, bool quiet) {
 void declare(OptionSet& options, RunArguments& arguments, RefusedOptions& refused) {
   declare_options(options, arguments.model);
   declare_options(options, arguments.data);
+  declare_options(options, arguments.named);
   declare_options(options, arguments.training);
   refused.declare(options);
 }
@@ -334,6 +336,7 @@ struct Prepared {
 Prepared prepare(const std::vector<std::string>& words, const World& world) {
   Prepared prepared;
   prepared.notices = parse(words, prepared.arguments, prepared.values);
+  find_files(prepared.arguments, prepared.notices);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
   if (!prepared.device.device.is_cpu() && world.size > 1)

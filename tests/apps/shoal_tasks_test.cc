@@ -107,7 +107,8 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
     expect_refused(shoal(classify(tiny_bert(), more)), words);
   };
   expect_refused(train({"--task", "text-classification"}), "gpt2, which has no head for");
-  expect_refused(train({"--task_name", "sst2"}), "task_name is given, but the task is causal-lm");
+  expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
+                 "task_name is given, but the task is causal-lm");
   expect_refused(shoal({"train", "--model_type", "t5", "--train_file", *data_ / "train.txt"}),
                  "gpt2, llama, bert, roberta, distilbert and albert are known");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),

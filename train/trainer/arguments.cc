@@ -218,8 +218,6 @@ constexpr std::array kRefused = {
     Refusal{"hub_model_id", "nothing is uploaded"},
     Refusal{"use_liger_kernel", "kernels are already fused", true},
     Refusal{"torch_dtype", "use bf16 or fp16"},
-    Refusal{"dataset_name", "nothing is downloaded: give train_file and validation_file"},
-    Refusal{"dataset_config_name", "nothing is downloaded: give train_file and validation_file"},
     Refusal{"use_lora", "adapters are not built yet", true},
 };
 
@@ -247,8 +245,11 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
                             {"question-answering", "question-answering"},
                             {"token-classification", "token-classification"}},
                            {.help = "what is learned; empty: what the model's config.json is for"})
-      .string("model_name_or_path", &arguments.model_name_or_path,
-              {.help = "a Hugging Face directory whose weights training starts from"})
+      .string(
+          "model_name_or_path", &arguments.model_name_or_path,
+          {.help = "a Hugging Face directory whose weights training starts from, or its name in "
+                   "Hugging Face's cache or SageMaker's channels",
+           .aliases = {"model", "model_name"}})
       .string("config_name", &arguments.config_name,
               {.help = "a new model as this directory, config.json or preset (gpt2, gpt2-medium, "
                        "gpt2-large, gpt2-xl) says"})

@@ -1,0 +1,321 @@
+#include "run_files.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/train/metrics/glue.h"
+#include "shoal/train/tasks/classification/glue.h"
+
+namespace shoal::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+std::string variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? "" : value;
+}
+
+// SageMaker puts each input channel of a job into a directory.
+std::optional<std::string> channel(const std::string& name) {
+  std::string upper = name;
+  for (char& c : upper)
+    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const std::string said = variable("SM_CHANNEL_" + upper);
+  if (!said.empty() && is_there(said)) return said;
+  const std::string usual = "/opt/ml/input/data/" + name;
+  if (!name.empty() && is_there(usual)) return usual;
+  return std::nullopt;
+}
+
+void refuse_remote(const std::string& option, const std::string& name) {
+  if (!name.starts_with("s3://")) return;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{} is {}, and objects are not read", option, name),
+              "copy it to a directory, or make it a channel of the job");
+}
+
+fs::path hub_cache() {
+  if (const std::string cache = variable("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  return fs::path(variable("HOME")) / ".cache/huggingface/hub";
+}
+
+// models--ORG--NAME/snapshots/REVISION, of the revision that refs/main names.
+std::optional<std::string> in_hub_cache(const std::string& name) {
+  std::string folder = "models--";
+  for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
+  const fs::path model = hub_cache() / folder;
+  if (!is_there(model / "refs/main")) return std::nullopt;
+  std::string revision = read_text_file((model / "refs/main").string());
+  while (!revision.empty() && std::isspace(static_cast<unsigned char>(revision.back())) != 0)
+    revision.pop_back();
+  const fs::path snapshot = model / "snapshots" / revision;
+  if (!is_there(snapshot)) return std::nullopt;
+  return snapshot.string();
+}
+
+std::string last_part(const std::string& name) { return fs::path(name).filename().string(); }
+
+// Of GLUE's tasks and run_ner's.
+std::string task_named(const std::string& task_name) {
+  for (const char* tags : {"ner", "pos", "chunk"})
+    if (task_name == tags) return "token-classification";
+  return "text-classification";
+}
+
+// Whether the model is one that reads on both sides; a name that says nothing: not.
+bool is_encoder(const ModelArguments& model) {
+  const auto is = [](const std::string& type) {
+    return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0;
+  };
+  if (!model.model_type.empty()) return is(model.model_type);
+  const std::string& directory =
+      !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
+  if (!is_there(directory + "/config.json")) return false;
+  const nlohmann::json config = read_json_file(directory + "/config.json");
+  const nlohmann::json type =
+      config.is_object() ? config.value("model_type", nlohmann::json()) : nlohmann::json();
+  return type.is_string() && is(type.get<std::string>());
+}
+
+// Empty: the name does not say.
+std::string task_of_dataset(const std::string& dataset, const ModelArguments& model) {
+  const std::string name = last_part(dataset);
+  if (name.starts_with("squad")) return "question-answering";
+  if (name.starts_with("conll")) return "token-classification";
+  if (name == "glue") return "text-classification";
+  if (name.starts_with("wikitext")) return is_encoder(model) ? "masked-lm" : "causal-lm";
+  return {};
+}
+
+// One part of a data set, under the names that its files have.
+struct Part {
+  const char* option;  // train_file
+  Names stems;
+};
+const Part kTrain{"train_file", {"train"}};
+const Part kValidation{"validation_file", {"validation", "dev", "valid"}};
+const Part kTest{"test_file", {"test"}};
+
+Names candidates(const Part& part, TaskKind kind, const DataArguments& data) {
+  Names names;
+  const auto add = [&](const Names& stems, const Names& endings) {
+    for (const std::string& stem : stems)
+      for (const std::string& ending : endings) names.push_back(stem + ending);
+  };
+  const bool train = &part == &kTrain, test = &part == &kTest;
+  switch (kind) {
+    case TaskKind::question_answering: {
+      const Names versions =
+          data.version_2_with_negative ? Names{"-v2.0.json"} : Names{"-v1.1.json"};
+      add(part.stems, versions);
+      add(part.stems, {".json"});
+      break;
+    }
+    case TaskKind::text_classification:
+      add(part.stems, {".tsv", ".csv", ".jsonl"});
+      break;
+    case TaskKind::token_classification:
+      add(part.stems, {".conll", ".txt", ".tsv", ".jsonl", ".json", ".csv"});
+      add({train ? "eng.train" : test ? "eng.testb" : "eng.testa"}, {""});
+      break;
+    case TaskKind::causal_lm:
+    case TaskKind::masked_lm:
+      add(part.stems, {".shoaltok", ".txt", ".jsonl", ".json"});
+      for (const std::string& stem : part.stems) add({"wiki." + stem}, {".tokens", ".raw"});
+      break;
+  }
+  return names;
+}
+
+class Finder {
+ public:
+  Finder(RunArguments& arguments, std::vector<std::string>& notices)
+      : a_(arguments), notices_(notices) {}
+
+  void find() {
+    name_task();
+    find_bases();
+    const DataArguments& data = a_.data;
+    const bool evaluates = a_.training.do_eval || a_.training.eval_strategy != Interval::no ||
+                           a_.training.eval_on_start;
+    if (bases_.empty()) return;
+    if (fs::is_regular_file(bases_.front())) {
+      fill(a_.training.do_train ? a_.data.train_file : a_.data.validation_file, bases_.front());
+      return;
+    }
+    if (a_.model.task.empty() && has_rows()) say_task("text-classification", "of its rows");
+    const TaskKind kind = choose_model(a_.model).kind;
+    if (a_.training.do_train) fill(a_.data.train_file, need(kTrain, kind, GlueSplit::train));
+    if (evaluates && data.validation_file.empty() && data.validation_split_percentage == 0)
+      fill(a_.data.validation_file, some(kValidation, kind, GlueSplit::validation));
+    if (a_.training.do_predict) fill(a_.data.test_file, need(kTest, kind, GlueSplit::test));
+  }
+
+ private:
+  void say_task(const std::string& task, const std::string& why) {
+    a_.model.task = task;
+    notices_.push_back(fmt::format("task: {}, because {}", task, why));
+  }
+
+  void name_task() {
+    if (!a_.model.task.empty()) return;
+    const std::string& dataset = a_.named.dataset_name;
+    if (!a_.data.task_name.empty()) {
+      say_task(task_named(a_.data.task_name), "task_name is " + a_.data.task_name);
+    } else if (const std::string task = task_of_dataset(dataset, a_.model); !task.empty()) {
+      say_task(task, "dataset_name is " + dataset);
+      if (last_part(dataset) == "squad_v2") a_.data.version_2_with_negative = true;
+    }
+  }
+
+  // Where the parts of the data may be.
+  void find_bases() {
+    const DataArguments& data = a_.data;
+    const NamedData& named = a_.named;
+    if (!named.data.empty()) {
+      refuse_remote("data", named.data);
+      if (!is_there(named.data))
+        throw Error(ErrorCode::not_found, fmt::format("data: there is no {}", named.data),
+                    "give a directory or a file");
+      const fs::path inside = fs::path(named.data) / named.dataset_name;
+      bases_ = {!named.dataset_name.empty() && is_there(inside) ? inside : fs::path(named.data)};
+    } else if (!data.train_file.empty() || !data.validation_file.empty() ||
+               !data.test_file.empty()) {
+      return;  // they are named
+    } else if (!named.dataset_name.empty()) {
+      refuse_remote("dataset_name", named.dataset_name);
+      const auto there = channel(last_part(named.dataset_name));
+      if (!is_there(named.dataset_name) && !there)
+        throw Error(ErrorCode::not_found,
+                    fmt::format("dataset_name {}: there is neither such a directory or file, nor "
+                                "such a channel of SageMaker",
+                                named.dataset_name),
+                    "give --data DIRECTORY; nothing is downloaded");
+      bases_ = {is_there(named.dataset_name) ? named.dataset_name : *there};
+    } else {
+      for (const char* name : {"train", "training", "validation", "test"})
+        if (const auto there = channel(name)) bases_.emplace_back(*there);
+      of_channels_ = true;
+      return;
+    }
+    std::string config = named.dataset_config_name;
+    if (config.empty()) return;
+    if (is_there(bases_.front() / config)) {
+      bases_ = {bases_.front() / config};
+    } else if (config.ends_with("-v1") &&
+               is_there(bases_.front() / config.erase(config.size() - 3))) {
+      bases_ = {bases_.front() / config};
+    }
+  }
+
+  bool has_rows() const {
+    for (const fs::path& base : bases_)
+      for (const char* ending : {".tsv", ".csv"})
+        if (is_there(base / (std::string("train") + ending))) return true;
+    return false;
+  }
+
+  static void fill(std::string& file, const fs::path& found) {
+    if (file.empty()) file = found.string();
+  }
+
+  std::string need(const Part& part, TaskKind kind, GlueSplit split) {
+    std::string found = some(part, kind, split);
+    if (found.empty())
+      throw Error(
+          ErrorCode::not_found,
+          fmt::format("{}: no {} for {}; looked for {}", fmt::join(bases_text(), ", "), part.option,
+                      to_string(kind), fmt::join(candidates(part, kind, a_.data), ", ")),
+          fmt::format("give --{}", part.option));
+    return found;
+  }
+
+  // Empty, which is said: there is none.
+  std::string some(const Part& part, TaskKind kind, GlueSplit split) {
+    if (kind == TaskKind::text_classification && !a_.data.task_name.empty()) return of_glue(split);
+    const Names names = candidates(part, kind, a_.data);
+    for (const fs::path& base : bases_)
+      for (const std::string& name : names)
+        if (fs::is_regular_file(base / name)) {
+          notices_.push_back(fmt::format("{}: {}", part.option, (base / name).string()));
+          return (base / name).string();
+        }
+    if (&part == &kValidation && of_channels_ && channel("test")) return some(kTest, kind, split);
+    if (&part == &kValidation)
+      notices_.push_back(fmt::format("there is no {} in {}; looked for {}", part.option,
+                                     fmt::join(bases_text(), ", "), fmt::join(names, ", ")));
+    return {};
+  }
+
+  std::string of_glue(GlueSplit split) {
+    const GlueTask& task = glue_task(a_.data.task_name);
+    const std::vector<GlueFile> files = glue_files(bases_.front().string(), task, split);
+    for (std::size_t i = 1; i < files.size(); ++i)
+      notices_.push_back(
+          fmt::format("{} is left out; give it as a file of its own to use it", files[i].path));
+    notices_.push_back(fmt::format("{}: {}", files.front().part, files.front().path));
+    return files.front().path;
+  }
+
+  Names bases_text() const {
+    Names all;
+    for (const fs::path& base : bases_) all.push_back(base.string());
+    return all;
+  }
+
+  RunArguments& a_;
+  std::vector<std::string>& notices_;
+  std::vector<fs::path> bases_;
+  bool of_channels_ = false;  // train, validation, test: who has no validation evaluates on test
+};
+
+}  // namespace
+
+void declare_options(OptionSet& options, NamedData& named) {
+  options.section("data")
+      .string("data", &named.data,
+              {.help = "a directory with the files above under their usual names (train-v1.1.json, "
+                       "train.tsv, wiki.train.tokens, ...), or the training file"})
+      .string("dataset_name", &named.dataset_name,
+              {.help = "a directory, one in `data`, or a channel of SageMaker; squad, conll2003, "
+                       "glue and wikitext say the task too; nothing is downloaded"})
+      .string("dataset_config_name", &named.dataset_config_name,
+              {.help = "a directory in it: wikitext-103-v1"});
+}
+
+std::string local_model(const std::string& name) {
+  if (name.empty() || is_there(name)) return name;
+  refuse_remote("the model", name);
+  if (const auto there = channel(last_part(name))) return *there;
+  if (const auto there = in_hub_cache(name)) return *there;
+  return name;
+}
+
+void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
+  for (std::string* name : {&arguments.model.model_name_or_path, &arguments.model.tokenizer_name}) {
+    std::string found = local_model(*name);
+    if (found != *name) notices.push_back(fmt::format("{}: {}", *name, found));
+    *name = std::move(found);
+  }
+  Finder(arguments, notices).find();
+}
+
+}  // namespace shoal::app

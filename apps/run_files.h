@@ -1,0 +1,26 @@
+// Where the model, the tokenizer and the data of a run are on this machine, from the names that it
+// was given: --model, dataset_name, task_name, --data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "run_setup.h"
+
+namespace shoal::app {
+
+void declare_options(OptionSet& options, NamedData& named);
+
+// A directory for the name of a model or tokenizer: the path itself; SageMaker's channel of that
+// name (SM_CHANNEL_NAME, /opt/ml/input/data/NAME); or what Hugging Face's cache has under it
+// (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub). The name as it is where there is none:
+// what reads it says so. s3://: unavailable.
+std::string local_model(const std::string& name);
+
+// Fills what was left out of `arguments`: paths for names; the task, where task_name, dataset_name
+// or the data say it; train_file, validation_file and test_file where `data`, dataset_name or
+// SageMaker's channels train, validation and test have them under their usual names. Says in
+// `notices` what it chose. not_found with what was looked for.
+void find_files(RunArguments& arguments, std::vector<std::string>& notices);
+
+}  // namespace shoal::app
