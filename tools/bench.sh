@@ -11,7 +11,7 @@ peers_python() {
     need_packages <(echo python3-venv)
     say "installing PyTorch into out/peers (gigabytes; only benchmarks use it)"
     python3 -m venv out/peers
-    out/peers/bin/pip install --quiet torch numpy >&2
+    out/peers/bin/pip install --quiet torch numpy transformers >&2
   fi
   echo "$PWD/out/peers/bin/python"
 }
@@ -45,7 +45,7 @@ case "$name" in
       esac
       shift
     done
-    build_preset release shoal_bench_train shoal_bench_gpt2_step
+    build_preset release shoal_bench_train shoal_bench_training_step
     for dtype in "${dtypes[@]}"; do
       build/release/bench/train/shoal_bench_train --dtype "$dtype" "${arguments[@]}"
     done

@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 
 from pytorch_ddp import rank_and_size
-from pytorch_gpt2 import ADAMW, HEADS, HELD_MEMORY, LAYERS, POSITIONS, VOCABULARY, WIDTH, Gpt2
+from pytorch_gpt2 import HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH, Gpt2
+from pytorch_step import ADAMW, HELD_MEMORY
 
 HUGGING_FACE = {"qkv": "attn.c_attn", "out": "attn.c_proj", "mlp_in": "mlp.c_fc", "mlp_out": "mlp.c_proj"}
 

@@ -9,6 +9,7 @@
 
 #include "server_process.h"
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
 
@@ -18,8 +19,9 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Arguments {
-  std::string dtype = "bf16", peers, variants, preset = "gpt2";
+  std::string dtype = "bf16", peers, variants, model = "gpt2";
   std::int64_t batch = 4, length = 512;
+  double dropout = 0;
   int threads = 2, rounds = 5, warmup = 2;
 };
 
@@ -56,17 +58,21 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
       command.emplace_back(option);
       command.push_back(std::to_string(value));
     }
+    command.insert(command.end(), {"--model", arguments.model});
+    command.insert(command.end(), {"--dropout", fmt::format("{}", arguments.dropout)});
     auto server = std::make_unique<ServerProcess>(name, command);
     const ordered_json ready = server->answer();  // one at a time: warming up is not disturbed
     std::cerr << name << ' ' << ready.dump() << std::endl;
     contestants.push_back({std::move(name), std::move(server), {}, {}, 0});
   };
-  const std::string step = (here / "shoal_bench_gpt2_step").string();
-  add("shoal " + arguments.dtype, {step, arguments.dtype, "--preset", arguments.preset});
-  add("shoal " + arguments.dtype + "-matmul",
-      {step, arguments.dtype + "-matmul", "--preset", arguments.preset});
+  const std::string step = (here / "shoal_bench_training_step").string();
+  add("shoal " + arguments.dtype, {step, arguments.dtype});
+  add("shoal " + arguments.dtype + "-matmul", {step, arguments.dtype + "-matmul"});
   if (arguments.peers.empty()) return contestants;
-  SHOAL_CHECK(arguments.preset == "gpt2", "the PyTorch peer runs gpt2, not {}", arguments.preset);
+  const bool gpt2 = arguments.model.starts_with("gpt2");
+  SHOAL_CHECK(!gpt2 || (arguments.model == "gpt2" && arguments.dropout == 0),
+              "the PyTorch peer runs gpt2 without dropout, not {} with {}", arguments.model,
+              arguments.dropout);
   std::string variants = arguments.variants;
   if (variants.empty())
     variants = arguments.dtype == "f32"
@@ -74,7 +80,9 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
                    : "bf16-autocast-eager,bf16-autocast-compile,bf16-pure-eager,bf16-pure-compile";
   for (const std::string& variant : split(variants))
     add("pytorch " + variant,
-        {arguments.peers, std::string(SHOAL_SOURCE_DIR) + "/bench/peers/pytorch_gpt2.py", variant});
+        {arguments.peers,
+         fmt::format("{}/bench/peers/pytorch_{}.py", SHOAL_SOURCE_DIR, gpt2 ? "gpt2" : "encoder"),
+         variant});
   return contestants;
 }
 
@@ -129,11 +137,13 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   shoal::bench::Arguments arguments;
-  CLI::App app("GPT-2 training steps: Shoal, its matmul-only bound and PyTorch, interleaved");
+  CLI::App app("Training steps: Shoal, its matmul-only bound and PyTorch, interleaved");
   app.add_option("--dtype", arguments.dtype)->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--peers", arguments.peers, "a python with torch; none: Shoal alone");
   app.add_option("--variants", arguments.variants, "PyTorch's, by commas; none: all of the dtype");
-  app.add_option("--preset", arguments.preset);
+  app.add_option("--model", arguments.model,
+                 "gpt2, bert-base-classification, bert-base-answers, albert-base-masked, ...");
+  app.add_option("--dropout", arguments.dropout, "all of the model's");
   app.add_option("--batch", arguments.batch);
   app.add_option("--length", arguments.length);
   app.add_option("--threads", arguments.threads);

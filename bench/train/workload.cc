@@ -1,0 +1,188 @@
+#include "workload.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "shoal/kernels/random.h"
+#include "shoal/nn/models/encoder/model.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::bench {
+namespace {
+
+constexpr std::string_view kGpt2[] = {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"};
+constexpr std::string_view kEncoders[] = {"bert-base", "bert-large", "roberta-base",
+                                          "distilbert-base", "albert-base"};
+struct NamedTask {
+  std::string_view suffix;
+  nn::EncoderTask task;
+};
+constexpr NamedTask kTasks[] = {{"-classification", nn::EncoderTask::sequence_classification},
+                                {"-answers", nn::EncoderTask::question_answering},
+                                {"-masked", nn::EncoderTask::masked_lm}};
+// Of masked language modelling.
+constexpr double kMaskedShare = 0.15;
+
+struct EncoderWorkload {
+  nn::EncoderConfig config;
+  nn::EncoderTask task;
+};
+
+nn::EncoderConfig encoder_config(std::string_view name, double dropout) {
+  nn::EncoderConfig config = nn::EncoderConfig::of(name.substr(0, name.find('-')));
+  config.hidden_size = 768;
+  config.num_hidden_layers = 12;
+  config.num_attention_heads = 12;
+  config.intermediate_size = 3072;
+  if (name == "bert-large") {
+    config.hidden_size = 1024;
+    config.num_hidden_layers = 24;
+    config.num_attention_heads = 16;
+    config.intermediate_size = 4096;
+  }
+  if (name == "distilbert-base") config.num_hidden_layers = 6;
+  if (name == "roberta-base") {
+    config.vocab_size = 50265;
+    config.max_position_embeddings = 514;
+    config.type_vocab_size = 1;
+  }
+  config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout;
+  config.sequence_dropout = config.token_dropout = config.question_dropout = dropout;
+  return config;
+}
+
+std::optional<EncoderWorkload> encoder_workload(std::string_view name, double dropout) {
+  for (const std::string_view encoder : kEncoders)
+    for (const NamedTask& named : kTasks)
+      if (name.starts_with(encoder) && name.substr(encoder.size()) == named.suffix)
+        return EncoderWorkload{encoder_config(encoder, dropout), named.task};
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(std::string_view name) {
+  std::string known;
+  for (const std::string& other : workload_names()) known += " " + other;
+  throw_error(ErrorCode::invalid_argument, "there is no model '{}'; there are{}", name, known);
+}
+
+class Drawn {
+ public:
+  std::int32_t below(std::int64_t bound) {
+    const kernels::RandomSite site{.seed = 1, .site = 7};
+    return static_cast<std::int32_t>(kernels::random_bits(site, 0, next_++) %
+                                     static_cast<std::uint64_t>(bound));
+  }
+
+ private:
+  std::uint64_t next_ = 0;
+};
+
+Tensor integers(const Shape& shape, MemoryResource& memory, const std::function<int()>& draw) {
+  Tensor out = Tensor::empty(shape, DType::i32, memory, MemoryTag::data);
+  for (std::int64_t i = 0; i < out.count(); ++i) out.data<std::int32_t>()[i] = draw();
+  return out;
+}
+
+Workload make_gpt2(std::string_view name, const WorkloadOptions& options, MemoryResource& memory) {
+  nn::Gpt2Config config = nn::Gpt2Config::preset(name);
+  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = options.dropout;
+  auto model = std::make_unique<nn::Gpt2>(config);
+  model->set_gradient_checkpointing(options.checkpointing);
+  Workload made;
+  Drawn drawn;
+  const auto token = [&] { return drawn.below(config.vocab_size); };
+  made.input.ids = integers({options.batch, options.length}, memory, token);
+  made.input.targets = integers(made.input.ids.shape(), memory, token);
+  made.targets = static_cast<float>(made.input.targets.count());
+  made.input.loss.loss_scale = 1 / made.targets;
+  made.forward = [gpt2 = model.get(), input = made.input](nn::Context& context) {
+    return gpt2->forward(context, input.ids, input.targets, input.loss);
+  };
+  made.model = std::move(model);
+  return made;
+}
+
+Workload make_encoder(const EncoderWorkload& of, const WorkloadOptions& options,
+                      MemoryResource& memory) {
+  auto model = std::make_unique<nn::Encoder>(of.config, of.task);
+  model->set_gradient_checkpointing(options.checkpointing);
+  Workload made;
+  Drawn drawn;
+  const std::int64_t batch = options.batch, length = options.length;
+  // No padding's id, from which RoBERTa counts its positions.
+  made.input.ids =
+      integers({batch, length}, memory, [&] { return 2 + drawn.below(of.config.vocab_size - 2); });
+  std::int64_t targets = 0;
+  if (of.task == nn::EncoderTask::masked_lm) {
+    made.input.targets = integers(made.input.ids.shape(), memory, [&] {
+      const bool masked = drawn.below(1000) < static_cast<int>(1000 * kMaskedShare);
+      targets += masked;
+      return masked ? drawn.below(of.config.vocab_size) : -100;
+    });
+  } else if (of.task == nn::EncoderTask::question_answering) {
+    targets = 2 * batch;
+    made.input.targets = integers({batch, 2}, memory, [&] { return drawn.below(length); });
+  } else {
+    targets = batch;
+    made.input.targets =
+        integers({batch}, memory, [&] { return drawn.below(of.config.num_labels); });
+  }
+  made.targets = static_cast<float>(std::max<std::int64_t>(targets, 1));
+  made.input.loss.loss_scale = 1 / made.targets;
+  made.forward = [encoder = model.get(), input = made.input](nn::Context& context) {
+    return encoder->forward(context, input);
+  };
+  made.model = std::move(model);
+  return made;
+}
+
+}  // namespace
+
+std::vector<std::string> workload_names() {
+  std::vector<std::string> names(std::begin(kGpt2), std::end(kGpt2));
+  for (const std::string_view encoder : kEncoders)
+    for (const NamedTask& named : kTasks)
+      names.push_back(std::string(encoder) + std::string(named.suffix));
+  return names;
+}
+
+Workload make_workload(std::string_view name, const WorkloadOptions& options,
+                       MemoryResource& memory) {
+  if (std::ranges::find(kGpt2, name) != std::end(kGpt2)) return make_gpt2(name, options, memory);
+  if (const auto encoder = encoder_workload(name, options.dropout))
+    return make_encoder(*encoder, options, memory);
+  refuse(name);
+}
+
+std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options) {
+  const std::int64_t tokens = options.batch * options.length;
+  if (std::ranges::find(kGpt2, name) != std::end(kGpt2)) {
+    const nn::Gpt2Config config = nn::Gpt2Config::preset(name);
+    const std::int64_t c = config.n_embd;
+    return {{tokens, c, 3 * c, config.n_layer, false},
+            {tokens, c, c, config.n_layer, false},
+            {tokens, c, config.inner(), config.n_layer, false},
+            {tokens, config.inner(), c, config.n_layer, false},
+            {tokens, c, config.vocab_size, 1, true}};
+  }
+  const auto encoder = encoder_workload(name, options.dropout);
+  if (!encoder) refuse(name);
+  const nn::EncoderConfig& config = encoder->config;
+  const std::int64_t c = config.hidden_size, layers = config.num_hidden_layers;
+  // Queries, keys and values as one product, which is how they could be computed.
+  std::vector<ProductShape> shapes{{tokens, c, 3 * c, layers, true},
+                                   {tokens, c, c, layers, true},
+                                   {tokens, c, config.intermediate_size, layers, true},
+                                   {tokens, config.intermediate_size, c, layers, true}};
+  if (config.embedding() != c) shapes.push_back({tokens, config.embedding(), c, 1, true});
+  if (encoder->task == nn::EncoderTask::masked_lm) {
+    // Of the positions that are masked: the others have no loss.
+    const auto masked = static_cast<std::int64_t>(kMaskedShare * static_cast<double>(tokens));
+    shapes.push_back({masked, c, config.embedding(), 1, true});
+    shapes.push_back({masked, config.embedding(), config.vocab_size, 1, true});
+  }
+  return shapes;
+}
+
+}  // namespace shoal::bench

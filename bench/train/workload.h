@@ -1,0 +1,37 @@
+// A model to be trained on random tokens, with what a benchmark must know of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "products.h"
+
+#include "shoal/nn/layers/chain.h"
+
+namespace shoal::bench {
+
+struct WorkloadOptions {
+  std::int64_t batch = 4, length = 512;
+  double dropout = 0;  // all of the model's
+  bool checkpointing = false;
+};
+
+struct Workload {
+  std::unique_ptr<nn::Chain> model;
+  nn::ChainInput input;  // its loss scaled by 1 / targets
+  float targets = 0;
+  // Starts a new forward.
+  std::function<nn::LossOutput(nn::Context&)> forward;
+};
+
+// gpt2, gpt2-medium, gpt2-large, gpt2-xl; bert-base, bert-large, roberta-base, distilbert-base,
+// albert-base followed by -classification, -answers (questions) or -masked.
+std::vector<std::string> workload_names();
+Workload make_workload(std::string_view name, const WorkloadOptions& options,
+                       MemoryResource& memory);
+std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options);
+
+}  // namespace shoal::bench
