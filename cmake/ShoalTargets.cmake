@@ -45,10 +45,11 @@ endfunction()
 # shoal_test_headers(): what nearly every test includes, compiled once (half of a test's compilation).
 # A test still includes what it uses.
 function(shoal_test_headers)
-  file(CONFIGURE OUTPUT test_headers.cc CONTENT "// Carries precompiled headers.\n")
-  add_library(shoal_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
+  # A program, so that it is compiled as the tests are.
+  file(CONFIGURE OUTPUT test_headers.cc CONTENT "int main() {}\n")
+  add_executable(shoal_test_headers ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
   target_link_libraries(shoal_test_headers PRIVATE shoal_settings fmt::fmt nlohmann_json::nlohmann_json
-    GTest::gmock GTest::gtest_main)
+    GTest::gmock)
   target_compile_options(shoal_test_headers PRIVATE $<$<CONFIG:Release>:-O1>)
   set(headers)
   foreach(header IN ITEMS gmock/gmock.h fmt/format.h nlohmann/json.hpp algorithm array atomic chrono cmath
@@ -67,7 +68,7 @@ function(shoal_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shoal_settings ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE shoal_settings ${ARG_DEPS} fmt::fmt GTest::gmock GTest::gtest_main)
   # What is measured is the library; a test's own code is compiled for the wait it costs.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${name} PRIVATE

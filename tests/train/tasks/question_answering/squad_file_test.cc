@@ -1,6 +1,7 @@
 #include "shoal/train/tasks/question_answering/squad_file.h"
 
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +60,7 @@ TEST_F(SquadFileTest, ReadsFlatRows) {
 
 TEST_F(SquadFileTest, NamesTheBadQuestion) {
   const auto wrong = [&](const std::string& question) {
-    return error_of(file(std::string(kGood) + ", " + question));
+    return error_of(file(fmt::format("{}, {}", kGood, question)));
   };
   EXPECT_THAT(
       wrong(R"({"id": "b", "question": "q", "answers": [{"text": "vital", "answer_start": 6}]})"),
