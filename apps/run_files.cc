@@ -216,14 +216,16 @@ class Finder {
       of_channels_ = true;
       return;
     }
-    std::string config = named.dataset_config_name;
+    // wikitext-2-v1 is also found as wikitext-2.
+    const std::string& config = named.dataset_config_name;
     if (config.empty()) return;
-    if (is_there(bases_.front() / config)) {
-      bases_ = {bases_.front() / config};
-    } else if (config.ends_with("-v1") &&
-               is_there(bases_.front() / config.erase(config.size() - 3))) {
-      bases_ = {bases_.front() / config};
-    }
+    std::string short_name = config;
+    if (config.ends_with("-v1")) short_name.erase(config.size() - 3);
+    for (const std::string& name : {config, short_name})
+      if (const fs::path inside = bases_.front() / name; is_there(inside)) {
+        bases_ = {inside};
+        return;
+      }
   }
 
   bool has_rows() const {
