@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 19> kOwn = {"config_name",
+constexpr std::array<std::string_view, 20> kOwn = {"config_name",
+                                                   "data",
                                                    "data_cache_dir",
                                                    "dataloader_num_workers",
                                                    "dataloader_prefetch_factor",

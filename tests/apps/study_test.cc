@@ -105,8 +105,10 @@ TEST(Study, ThePageNeedsNothingElse) {
                                     {{2, 0, 8, 5}, 70, 0.5},
                                     {{2, 4, 8, 5}, 150, 0}});
   const std::string page = study_page(rows, 80, "a <b> & c");
-  EXPECT_THAT(page, HasSubstr("<h1>a &lt;b> &amp; c</h1>"));
-  EXPECT_THAT(page, HasSubstr("4 workers, batch 8: 150 on 2 ranks"));
+  EXPECT_THAT(page, HasSubstr("<h1>a &lt;b&gt; &amp; c</h1>"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("<title>ranks 2\n0 workers, batch 8: 70.00\n4 workers, batch 8: 150.0</title>"));
   EXPECT_THAT(page, HasSubstr("+114 %"));
   for (const char* outside : {"http", "src=", "href", "<script", "@import", "nan", "inf,"})
     EXPECT_THAT(page, Not(HasSubstr(outside)));
@@ -115,8 +117,8 @@ TEST(Study, ThePageNeedsNothingElse) {
     for (auto at = page.find(what); at != page.npos; at = page.find(what, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count("<svg"), 2);
-  EXPECT_EQ(count("<path"), 4);
+  EXPECT_EQ(count("<svg class=\"plot"), 2);
+  EXPECT_EQ(count("<path class=\"c c"), 4);
   EXPECT_EQ(count("<circle"), 8);
   // One number of ranks is a chart too.
   EXPECT_THAT(study_page(evaluate_study({{{1, 0, 8, 10}, 50, 0}}), 80, "one"),
