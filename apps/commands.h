@@ -21,6 +21,7 @@ void add_scale(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
 void add_diagnose(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
+void add_submit(CLI::App& app, Action& action);
 
 // One line (or one a problem) on standard error: "shoal train: ...".
 void report_error(const std::string& command, const std::string& text);

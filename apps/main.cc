@@ -1,5 +1,5 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, diagnose, doctor,
-// version.
+// submit, version.
 #include <csignal>
 #include <cstdio>
 
@@ -60,6 +60,7 @@ int run(int argc, char** argv) {
   add_env(app, action);
   add_diagnose(app, action);
   add_doctor(app, action);
+  add_submit(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
       std::puts("shoal " SHOAL_VERSION);

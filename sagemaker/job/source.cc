@@ -1,0 +1,183 @@
+#include "shoal/sagemaker/job/source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <openssl/evp.h>
+#include <stdlib.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/process/process.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string last_line(const std::string& text) {
+  const auto end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return "nothing said";
+  const auto begin = text.rfind('\n', end);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1,
+                     end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+}
+
+// Removed with everything in it.
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "shoal-source-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw_error(ErrorCode::io, "cannot make a temporary directory {}", pattern);
+    path_ = pattern;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void run_tool(const std::vector<std::string>& words, const ProcessOptions& options,
+              const SourceCode& code, const std::string& what) {
+  const ProcessResult result = run_process(words, options);
+  if (result.status != 0)
+    throw Error(ErrorCode::io,
+                fmt::format("{}: {} (exit status {})", what,
+                            without_secrets(last_line(result.error), code), result.status));
+}
+
+std::string base64(const std::string& text) {
+  std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');
+  const int length = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
+                                       reinterpret_cast<const unsigned char*>(text.data()),
+                                       static_cast<int>(text.size()));
+  out.resize(static_cast<std::size_t>(length));
+  return out;
+}
+
+// A token stands for the name, as the SDK has it in the URL. Only https carries either.
+std::vector<std::string> git_environment(const GitSource& git) {
+  std::vector<std::string> all = {"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true"};
+  std::string basic;
+  if (!git.token.empty())
+    basic = git.token + ":";
+  else if (!git.username.empty() && !git.password.empty())
+    basic = git.username + ":" + git.password;
+  if (basic.empty() || !git.repository.starts_with("https://")) return all;
+  // For this host alone: a redirection elsewhere does not get it.
+  const auto path = git.repository.find('/', std::string("https://").size());
+  all.emplace_back("GIT_CONFIG_COUNT=1");
+  all.push_back("GIT_CONFIG_KEY_0=http." + git.repository.substr(0, path) + "/.extraHeader");
+  all.push_back("GIT_CONFIG_VALUE_0=Authorization: Basic " + base64(basic));
+  return all;
+}
+
+void clone(const SourceCode& code, const std::string& directory) {
+  const GitSource& git = *code.git;
+  const ProcessOptions options{.environment = git_environment(git)};
+  const auto run = [&](std::vector<std::string> words, const std::string& what) {
+    words.insert(words.begin(), "git");
+    run_tool(words, options, code, what);
+  };
+  std::vector<std::string> words = {"clone", "--quiet"};
+  if (!git.branch.empty()) words.insert(words.end(), {"--branch", git.branch});
+  words.insert(words.end(), {"--", git.repository, directory});
+  run(words, fmt::format("git clone of {}", git.repository));
+  if (!git.commit.empty())
+    run({"-C", directory, "checkout", "--quiet", "--detach", git.commit},
+        fmt::format("git checkout of {}", git.commit));
+}
+
+std::string joined(const std::string& directory, const std::string& path) {
+  return directory.empty() ? path : (fs::path(directory) / path).string();
+}
+
+// What lies in a directory, in order, without .git.
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (const auto name = entry.path().filename().string(); name != ".git") names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+void check_paths(const SourceCode& code, const std::string& directory) {
+  std::error_code ignored;
+  const std::string source = joined(directory, code.source_dir);
+  if (!code.source_dir.empty() && !fs::is_directory(source, ignored))
+    throw Error(ErrorCode::not_found, fmt::format("source_dir: there is no directory {}", source));
+  const std::string entry = joined(code.source_dir.empty() ? directory : source, code.entry_point);
+  if (!fs::is_regular_file(entry, ignored))
+    throw Error(ErrorCode::not_found, fmt::format("entry_point: there is no file {}", entry));
+  for (const std::string& path : code.dependencies)
+    if (!fs::exists(joined(directory, path), ignored))
+      throw Error(ErrorCode::not_found,
+                  fmt::format("dependencies: there is no {}", joined(directory, path)));
+}
+
+}  // namespace
+
+std::string without_secrets(std::string text, const SourceCode& code) {
+  if (!code.git) return text;
+  for (const std::string& secret : {code.git->token, code.git->password})
+    for (auto at = text.find(secret); !secret.empty() && at != std::string::npos;
+         at = text.find(secret, at + 3))
+      text.replace(at, secret.size(), "***");
+  return text;
+}
+
+void check_source(const SourceCode& code, const std::string& directory) {
+  if (!code.git) check_paths(code, directory);
+}
+
+void pack_source(const SourceCode& code, const std::string& directory, const std::string& archive) {
+  const Scratch scratch;
+  std::string from = directory;
+  if (code.git) {
+    from = scratch.path() + "/clone";
+    clone(code, from);
+  }
+  check_paths(code, from);
+  // Each entry as {the directory it is in, its name}: its name is what the archive has.
+  std::vector<std::pair<std::string, std::string>> entries;
+  if (code.source_dir.empty()) {
+    const fs::path file = joined(from, code.entry_point);
+    entries.emplace_back(file.parent_path().string(), file.filename().string());
+  } else {
+    const std::string source = joined(from, code.source_dir);
+    for (const std::string& name : names_in(source)) entries.emplace_back(source, name);
+  }
+  for (const std::string& path : code.dependencies) {
+    const fs::path whole = fs::path(joined(from, path)).lexically_normal();
+    const fs::path last = whole.has_filename() ? whole : whole.parent_path();
+    entries.emplace_back(last.parent_path().string(), last.filename().string());
+  }
+  std::vector<std::string> words = {"tar",
+                                    "--create",
+                                    "--file",
+                                    archive,
+                                    "--use-compress-program",
+                                    "gzip -n -9",
+                                    "--format=gnu",
+                                    "--sort=name",
+                                    "--dereference",
+                                    "--mtime=@0",
+                                    "--owner=0",
+                                    "--group=0",
+                                    "--numeric-owner",
+                                    "--mode=u+rwX,go+rX,go-w",
+                                    "--exclude=.git"};
+  for (const auto& [folder, name] : entries) {
+    const std::string absolute = fs::absolute(folder.empty() ? "." : folder).string();
+    words.insert(words.end(), {"--directory", absolute, "--add-file", name});
+  }
+  run_tool(words, {.environment = {"TAR_OPTIONS=", "LC_ALL=C"}}, code, "tar");
+}
+
+}  // namespace shoal::sagemaker

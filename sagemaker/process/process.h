@@ -1,0 +1,37 @@
+// One program, started and waited for.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace shoal::sagemaker {
+
+struct ProcessOptions {
+  std::vector<std::string> environment = {};  // NAME=value, over this process's own
+  std::string directory = {};                 // to run in; empty: here
+  bool passes_on_errors = false;              // its standard error goes on to ours as it comes
+  // Once non-zero, the program is sent `stop_with`, once. It then has `grace_seconds`, after which
+  // its whole process group is killed. Null: nothing stops it.
+  const std::atomic<int>* stop = nullptr;
+  int stop_with = 15;
+  double grace_seconds = 110;
+};
+
+struct ProcessResult {
+  int status = 0;            // exit status, or 128 + the signal that ended it
+  std::string error;         // the end of what it wrote to standard error, at most 64 KiB
+  bool was_stopped = false;  // `stop` was non-zero before it ended
+  bool was_killed = false;   // the grace had passed
+};
+
+// Runs words[0] (searched for in PATH) to its end, in a process group of its own; its standard
+// output is ours, its standard input empty. A program that cannot be started: unavailable, naming
+// it. Blocks; polls fifty times a second.
+ProcessResult run_process(const std::vector<std::string>& words,
+                          const ProcessOptions& options = {});
+
+// A program in PATH (or a path) that can be run.
+bool is_program(const std::string& name);
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,80 @@
+// shoal submit: what a job file becomes, or what is wrong with it.
+#include <filesystem>
+#include <fstream>
+
+#include "apps/program.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Submit : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(root_ / "code");
+    std::ofstream(root_ / "code/run.json") << "{}";
+  }
+  test::ProgramResult dry_run(const nlohmann::json& changes,
+                              const std::string& words = "--dry-run") {
+    nlohmann::json job = {{"role", "arn:aws:iam::111122223333:role/R"},
+                          {"image_uri", "shoal:0.1.0-cuda12"},
+                          {"instance_type", "ml.g5.xlarge"},
+                          {"instance_count", 1},
+                          {"source_dir", "code"},
+                          {"entry_point", "run.json"}};
+    job.update(changes);
+    std::ofstream(root_ / "job.json") << job;
+    // Not where the file lies: its paths are its own.
+    return test::run_program(
+        {SHOAL_PROGRAM, "submit", root_ / "job.json", words},
+        {.directory = "/",
+         .environment = {"AWS_REGION=eu-north-1", "AWS_SECRET_ACCESS_KEY=geheim"},
+         .signal_when_out_has = {}});
+  }
+  testing::TemporaryDirectory root_;
+};
+
+TEST_F(Submit, PrintsTheRequest) {
+  const auto result = dry_run({{"use_spot_instances", true}, {"max_wait", 90000}});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto request = nlohmann::json::parse(result.out);
+  EXPECT_EQ(request.at("OutputDataConfig").at("S3OutputPath"),
+            "s3://sagemaker-eu-north-1-111122223333/");
+  const std::string name = request.at("TrainingJobName");
+  EXPECT_THAT(name, ::testing::MatchesRegex("shoal-[0-9-]{23}"));
+  EXPECT_EQ(request.at("HyperParameters").at("sagemaker_submit_directory"),
+            "\"s3://sagemaker-eu-north-1-111122223333/" + name + "/source/sourcedir.tar.gz\"");
+  EXPECT_THAT(result.err, HasSubstr("shoal submit: use_spot_instances without checkpoint_s3_uri"));
+  EXPECT_THAT(result.out + result.err, ::testing::Not(HasSubstr("geheim")));
+}
+
+TEST_F(Submit, SaysEverythingThatIsWrong) {
+  const auto result = dry_run({{"max_run", 0}, {"instance_type", "ml.g5.xlage"}});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("/max_run: is 0"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean ml.g5.xlarge?"));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST_F(Submit, LooksForTheCode) {
+  EXPECT_THAT(dry_run({{"entry_point", "other.json"}}).err,
+              HasSubstr("entry_point: there is no file"));
+  // In a repository it is looked for when that is cloned.
+  EXPECT_EQ(
+      dry_run({{"entry_point", "other.json"}, {"git_config", {{"repo", "https://host/x"}}}}).status,
+      0);
+}
+
+TEST_F(Submit, NeedsItsWords) {
+  const auto result = dry_run(nlohmann::json::object(), "--dryrun");
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("--dry-run"));
+}
+
+}  // namespace
+}  // namespace shoal

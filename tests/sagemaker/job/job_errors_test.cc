@@ -1,0 +1,268 @@
+// What is wrong in a job file: all of it at once, each with its JSON path.
+#include <algorithm>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/job/job.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+using ::testing::HasSubstr;
+
+Json right() {
+  return {{"role", "arn:aws:iam::111122223333:role/R"},
+          {"region", "us-east-1"},
+          {"image_uri", "111122223333.dkr.ecr.us-east-1.amazonaws.com/shoal:0.1.0-cuda12"},
+          {"instance_type", "ml.p4d.24xlarge"},
+          {"instance_count", 2}};
+}
+
+std::string problems_of(const Json& job) {
+  try {
+    make_training_job(job, {.region = {}, .account = {}, .now = {}});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// The problems of a right job with these changes.
+std::string changed(const Json& changes) {
+  Json job = right();
+  for (const auto& [name, value] : changes.items()) job[name] = value;
+  return problems_of(job);
+}
+
+struct Case {
+  const char* changes;
+  const char* says;
+};
+
+class Refused : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Refused, InOneLineWithItsPath) {
+  const std::string said = changed(Json::parse(GetParam().changes));
+  EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr(GetParam().says));
+  EXPECT_TRUE(said.starts_with('/')) << said;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Limits, Refused,
+    ::testing::Values(
+        Case{R"({"instance_typ": 1})",
+             "/instance_typ: there is no such key; did you mean instance_type?"},
+        Case{R"({"instance_type": "ml.p4d.24xlarg"})", "did you mean ml.p4d.24xlarge?"},
+        Case{R"({"instance_type": "local"})", "run `shoal train` instead"},
+        Case{R"({"instance_count": 0})", "/instance_count: is 0; 1 to 10000"},
+        Case{R"({"instance_count": "2"})", "/instance_count: is \"2\", but an integer is needed"},
+        Case{R"({"job_name": "a_b"})", "/job_name: \"a_b\" does not look like"},
+        Case{R"({"job_name": "-a"})", "/job_name"},
+        Case{R"({"base_job_name": "ü"})", "/base_job_name"},
+        Case{R"({"role": "R"})", "give the role's ARN"},
+        Case{R"({"role": "arn:aws:iam::12:role/R-long-enough"})", "/role: "},
+        Case{R"({"region": "us_east"})", "/region: "},
+        Case{R"({"max_run": 2419201})", "/max_run: is 2419201; 1 to 2419200"},
+        Case{R"({"max_wait": 90000})", "/max_wait: is for spot instances"},
+        Case{R"({"use_spot_instances": true})", "/max_wait: is needed with use_spot_instances"},
+        Case{R"({"use_spot_instances": true, "max_wait": 100, "max_run": 101})",
+             "/max_wait: is 100; it must be at least max_run, 101"},
+        Case{
+            R"({"use_spot_instances": true, "max_wait": 86400, "keep_alive_period_in_seconds": 60})",
+            "spot instances cannot be kept alive"},
+        Case{R"({"keep_alive_period_in_seconds": 21601})", "0 to 21600"},
+        Case{R"({"checkpoint_local_path": "/opt/ml/checkpoints"})",
+             "no effect without checkpoint_s3_uri"},
+        Case{R"({"output_path": "bucket/x"})",
+             "/output_path: \"bucket/x\" does not look like s3://"},
+        Case{R"({"inputs": {"a b": "s3://x/y"}})", "/inputs/a b: "},
+        Case{R"({"inputs": {"a": "file:///x"}})", "upload it"},
+        Case{R"({"inputs": {"a": {"s3_data": "s3://x", "input_mod": "File"}}})",
+             "did you mean input_mode?"},
+        Case{R"({"inputs": {"a": {"s3_data": "s3://x", "distribution": "Sharded"}}})",
+             "did you mean ShardedByS3Key?"},
+        Case{R"({"environment": {"1A": "x"}})", "/environment/1A: "},
+        Case{R"({"environment": {"A": 1}})", "/environment/A: is 1, but a text is needed"},
+        Case{R"({"tags": {"aws:x": "y"}})", "Amazon's own"},
+        Case{R"({"tags": [{"Key": "a", "Value": "b"}, {"Key": "a", "Value": "c"}]})",
+             "stands twice"},
+        Case{R"({"subnets": ["subnet-1"]})", "/security_group_ids: is needed"},
+        Case{R"({"metric_definitions": [{"Name": "x"}]})",
+             "/metric_definitions/0/Regex: is needed"},
+        Case{R"({"max_retry_attempts": 31})", "1 to 30"},
+        Case{R"({"source_dir": "x"})", "/source_dir: needs entry_point"},
+        Case{R"({"entry_point": "a", "git_config": {"repo": "x.git"}})",
+             "/git_config/repo: begins with none"},
+        Case{R"({"entry_point": "a", "git_config": {"repo": "https://me:pw@x"}})",
+             "name or password"},
+        Case{
+            R"({"hyperparameters": {"sagemaker_mpi_enabled": true}, "distribution": {"mpi": {"enabled": true}}})",
+            "/hyperparameters/sagemaker_mpi_enabled: is made of other keys"},
+        Case{R"({"hyperparameters": [1]})", "/hyperparameters: is [1], but an object is needed"},
+        Case{R"({"rules": []})", "/rules: "},
+        Case{R"({"profiler_config": {"system_monitor_interval_millis": 300}})", "100, 200, 500"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, Refused,
+    ::testing::Values(
+        Case{R"({"distribution": {"smdistribute": {}}})", "did you mean smdistributed?"},
+        Case{
+            R"({"distribution": {"smdistributed": {"dataparallel": {"enabled": true}, "modelparallel": {"enabled": false}}}})",
+            "takes one of dataparallel and modelparallel"},
+        Case{
+            R"({"distribution": {"smdistributed": {"modelparallel": {"enabled": true, "parameters": {"partitions": 2}}}}})",
+            "needs \"mpi\": {\"enabled\": true}"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"partition": 2}}}}})",
+            "/distribution/smdistributed/modelparallel/parameters/partition: there is no such key; "
+            "did you mean partitions?"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"partitions": 3}}}}})",
+            "3 stages x tensor_parallel_degree 1 = 3 does not divide the 16 ranks"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"tensor_parallel_degree": 16}}}}})",
+            "tensor_parallel_degree: is 16, but an instance has 8 ranks"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true, "processes_per_host": 4}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"sharded_data_parallel_degree": 3}}}}})",
+            "sharded_data_parallel_degree: is 3, which does not divide the 8 replicas"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"partitions": 2, "default_partition": 2}}}}})",
+            "default_partition: is 2; it must be below the number of partitions, 2"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"memory_weight": 1.5}}}}})",
+            "memory_weight: is not a number from 0 to 1"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"pipeline": "simpel"}}}}})",
+            "did you mean simple?"},
+        Case{
+            R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"auto_partition": false}}}}})",
+            "default_partition is needed"},
+        Case{R"({"distribution": {"pytorchxla": {"enabled": true}}})", "needs compiler_config"},
+        Case{R"({"distribution": {"parameter_server": {"enabled": true}}})", "is of TensorFlow"},
+        Case{R"({"instance_type": "ml.p3.16xlarge", "image_uri": "me/shoal:1-cuda13"})",
+             "V100 GPUs (compute capability 7.0), which CUDA 13 dropped; use Shoal's cuda12 image"},
+        Case{R"({"instance_type": "ml.p2.xlarge"})", "Shoal's kernels need 7.0"},
+        Case{R"({"instance_type": "ml.trn1.32xlarge"})",
+             "Trainium, for which Shoal has no kernels"},
+        Case{
+            R"({"image_uri": null, "transformers_version": "4.26.0", "pytorch_version": "1.13.1", "instance_type": "ml.g5.xlarge", "distribution": {"smdistributed": {"dataparallel": {"enabled": true}}}})",
+            "Amazon's library does not run on ml.g5.xlarge"},
+        Case{R"({"image_uri": null, "transformers_version": "4.26", "pytorch_version": "1.13.1"})",
+             "give both in full, or both short"},
+        Case{
+            R"({"image_uri": null, "transformers_version": "4.26.0", "pytorch_version": "1.13.1", "instance_type": "ml.m5.xlarge"})",
+            "has no GPU"},
+        Case{R"({"image_uri": null})", "/image_uri: is needed"}));
+
+TEST(JobFile, HasAllItsProblemsAtOnce) {
+  const std::string said = problems_of(Json::parse(R"({
+    "role": "R", "region": "us-east-1", "image_uri": "me/shoal:1-cuda13", "instance_type": "ml.p3.2xlarge",
+    "instance_count": -1, "max_run": 0, "hyperparamters": {},
+    "distribution": {"mpi": {"enabeld": true}}, "inputs": {"a": "x"}})"));
+  EXPECT_EQ(std::ranges::count(said, '\n') + 1, 7) << said;
+  for (const char* path : {"/role: ", "/instance_type: ", "/instance_count: ", "/max_run: ",
+                           "/hyperparamters: ", "/distribution/mpi/enabeld: ", "/inputs/a: "})
+    EXPECT_THAT(said, HasSubstr(path));
+}
+
+TEST(JobFile, MayHaveComments) { EXPECT_EQ(changed({{"_why", "because"}}), "accepted"); }
+
+TEST(JobFile, LimitsValuesOfHyperparameters) {
+  // Quotes count, and what JSON escapes.
+  EXPECT_EQ(changed({{"hyperparameters", {{"x", std::string(2498, 'a')}}}}), "accepted");
+  EXPECT_THAT(changed({{"hyperparameters", {{"x", std::string(2499, 'a')}}}}),
+              HasSubstr("/hyperparameters/x: has 2501 characters"));
+  Json many = Json::object();
+  for (int i = 0; i < 101; ++i) many["x" + std::to_string(i)] = i;
+  EXPECT_THAT(changed({{"hyperparameters", many}}), HasSubstr("/hyperparameters: are 101"));
+}
+
+TEST(JobFile, CountsCharactersAndNotBytes) {
+  std::string text;
+  for (int i = 0; i < 512; ++i) text += "\xc3\xbc";
+  EXPECT_EQ(changed({{"environment", {{"A", text}}}}), "accepted");
+  EXPECT_THAT(changed({{"environment", {{"A", text + "x"}}}}), HasSubstr("has 513 characters"));
+}
+
+TEST(JobFile, SaysWhatIsAllowedButSeldomMeant) {
+  Json job = right();
+  job["use_spot_instances"] = true;
+  job["max_wait"] = 86400;
+  job["image_uri"] = "me/shoal:1-cpu";
+  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = {}});
+  ASSERT_EQ(made.notices.size(), 2U);
+  EXPECT_THAT(made.notices[0], HasSubstr("uses none"));
+  EXPECT_THAT(made.notices[1], HasSubstr("begins anew"));
+}
+
+TEST(JobFile, TakesRegionAndAccountFromOutside) {
+  Json job = right();
+  job.erase("region");
+  EXPECT_THAT(problems_of(job), HasSubstr("/region: is needed, here or as AWS_REGION"));
+  const TrainingJob made =
+      make_training_job(job, {.region = "eu-west-3", .account = "444455556666", .now = {}});
+  EXPECT_EQ(made.request["OutputDataConfig"]["S3OutputPath"],
+            "s3://sagemaker-eu-west-3-444455556666/");
+}
+
+TEST(JobFile, MayHoldNoKeyTwice) {
+  const testing::TemporaryDirectory root;
+  std::ofstream(root / "job.json") << R"({"role": "a", "role": "b"})";
+  EXPECT_THROW(read_job_file(root / "job.json"), Error);
+  EXPECT_THROW(read_job_file(root / "nothing.json"), Error);
+}
+
+// Whatever a file holds: a list of problems, or a request.
+TEST(JobFile, OfAnyShapeIsRefusedAndNothingElse) {
+  const std::vector<Json> values = {nullptr,
+                                    true,
+                                    -1,
+                                    1e300,
+                                    "",
+                                    "x",
+                                    Json::array(),
+                                    Json::object(),
+                                    {{"enabled", 3}},
+                                    Json::array({1, "a"}),
+                                    {{"smdistributed", Json::array()}},
+                                    {{"modelparallel", 1}}};
+  std::vector<std::string> keys;
+  for (const char* name : {"role",
+                           "region",
+                           "image_uri",
+                           "instance_type",
+                           "instance_count",
+                           "instance_groups",
+                           "inputs",
+                           "distribution",
+                           "hyperparameters",
+                           "tags",
+                           "environment",
+                           "metric_definitions",
+                           "git_config",
+                           "compiler_config",
+                           "debugger_hook_config",
+                           "profiler_config",
+                           "subnets",
+                           "entry_point",
+                           "tensorboard_output_config",
+                           "experiment_config",
+                           "instance_placement_config",
+                           "job_name"})
+    keys.emplace_back(name);
+  for (const std::string& key : keys)
+    for (const Json& value : values) {
+      EXPECT_NO_THROW(static_cast<void>(changed({{key, value}}))) << key << " " << value;
+      EXPECT_NO_THROW(static_cast<void>(changed({{"distribution", {{"smdistributed", value}}}})));
+    }
+  EXPECT_THAT(problems_of(Json::array()), HasSubstr("an object is needed"));
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

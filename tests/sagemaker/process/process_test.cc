@@ -1,0 +1,88 @@
+#include "shoal/sagemaker/process/process.h"
+
+#include <csignal>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+ProcessResult shell(const std::string& command, const ProcessOptions& options = {}) {
+  return run_process({"sh", "-c", command}, options);
+}
+
+TEST(Process, TellsHowItEnded) {
+  EXPECT_EQ(shell("exit 0").status, 0);
+  EXPECT_EQ(shell("exit 7").status, 7);
+  EXPECT_EQ(shell("kill -KILL $$").status, 128 + SIGKILL);
+  EXPECT_EQ(shell("echo one >&2; echo two >&2").error, "one\ntwo\n");
+}
+
+TEST(Process, HasItsOwnEnvironmentAndDirectory) {
+  EXPECT_EQ(shell("echo $SHOAL_TEST_A-$HOME >&2; pwd >&2",
+                  {.environment = {"SHOAL_TEST_A=x=y", "HOME=here"}, .directory = "/"})
+                .error,
+            "x=y-here\n/\n");
+}
+
+TEST(Process, KeepsTheEndOfLongErrors) {
+  const std::string error = shell("yes 0123456 | head -n 40000 >&2; echo last >&2").error;
+  EXPECT_LE(error.size(), 64U << 10U);
+  EXPECT_GE(error.size(), 60U << 10U);
+  EXPECT_TRUE(error.ends_with("0123456\nlast\n"));
+}
+
+TEST(Process, ThatIsNotThereIsNamed) {
+  try {
+    run_process({"no-such-program"});
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("cannot start no-such-program"));
+  }
+  EXPECT_TRUE(is_program("sh"));
+  EXPECT_FALSE(is_program("no-such-program"));
+  EXPECT_FALSE(is_program("/etc/passwd"));
+}
+
+TEST(Process, IsToldToStopOnceInItsOwnSignal) {
+  std::atomic<int> stop{0};
+  std::thread later([&stop] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    stop = SIGTERM;
+  });
+  const ProcessResult result =
+      shell("trap 'echo told >&2; exit 5' USR1; while :; do sleep 0.05; done",
+            {.environment = {}, .directory = {}, .stop = &stop, .stop_with = SIGUSR1});
+  later.join();
+  EXPECT_EQ(result.status, 5);
+  EXPECT_EQ(result.error, "told\n");
+  EXPECT_TRUE(result.was_stopped);
+  EXPECT_FALSE(result.was_killed);
+}
+
+TEST(Process, IsKilledWithItsChildrenAfterTheGrace) {
+  std::atomic<int> stop{SIGTERM};
+  const auto start = Clock::now();
+  const ProcessResult result =
+      shell("trap '' TERM; sleep 30 & wait; sleep 30",
+            {.environment = {}, .directory = {}, .stop = &stop, .grace_seconds = 0.3});
+  EXPECT_TRUE(result.was_killed);
+  EXPECT_EQ(result.status, 128 + SIGKILL);
+  EXPECT_LT(seconds_since(start), 20);
+}
+
+// Who inherited its pipe may live longer.
+TEST(Process, IsNotWaitedForBeyondItsOwnEnd) {
+  const auto start = Clock::now();
+  EXPECT_EQ(shell("sleep 20 & exit 3").status, 3);
+  EXPECT_LT(seconds_since(start), 10);
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker
