@@ -1,0 +1,55 @@
+// train: the entry point of a SageMaker training image. SageMaker starts it without words; the rest
+// is for trying it elsewhere.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include <CLI/CLI.hpp>
+
+#include "shoal/sagemaker/container/run.h"
+
+namespace {
+
+// A signal handler can reach nothing else.
+std::atomic<int> stop_signal{0};
+
+extern "C" void on_stop_signal(int number) { stop_signal = number; }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using shoal::sagemaker::ContainerOptions;
+  ContainerOptions options;
+  // Amazon's toolkit reads the same variable.
+  if (const char* root = std::getenv("SAGEMAKER_BASE_DIR"); root != nullptr && *root != '\0')
+    options.root = root;
+  CLI::App app{
+      "Runs this host's part of a SageMaker training job: reads /opt/ml, starts `shoal train` "
+      "(with "
+      "mpirun where the job asks for it), leaves the model in model/ or the reason in "
+      "output/failure. "
+      "SIGTERM saves a checkpoint first.",
+      "train"};
+  app.set_version_flag("--version", SHOAL_VERSION);
+  app.add_option("--prefix", options.root, "instead of /opt/ml (or SAGEMAKER_BASE_DIR)");
+  app.add_flag("--dry-run", options.only_shows,
+               "print the role of this host, its command and its SM_ variables, and run nothing");
+  app.add_option("--shoal", options.shoal, "the program that trains");
+  app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
+  app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
+  app.add_option("--ssh-port", options.hosts.ssh_port, "where the other hosts serve ssh");
+  app.add_option("--orted", options.hosts.orted, "mpirun's process on a worker");
+  app.add_option("--poll-seconds", options.hosts.poll_seconds, "between looks at other hosts");
+  app.add_option("--connect-seconds", options.hosts.connect_seconds, "for all hosts to come");
+  app.add_option("--start-seconds", options.hosts.start_seconds, "for mpirun to come to a worker");
+  app.add_option("--quiet-seconds", options.hosts.quiet_seconds,
+                 "without its process until mpirun is taken for done");
+  app.add_option("--grace-seconds", options.grace_seconds,
+                 "after SIGTERM, until the ranks are killed");
+  CLI11_PARSE(app, argc, argv);
+  // As process 1 of a container, nothing has a default action.
+  for (const int number : {SIGTERM, SIGINT}) std::signal(number, on_stop_signal);
+  std::signal(SIGPIPE, SIG_IGN);
+  return shoal::sagemaker::run_container(options, stop_signal);
+}

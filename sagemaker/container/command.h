@@ -1,0 +1,31 @@
+// Hyperparameters and channels as a command of `shoal train`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shoal/sagemaker/container/contract.h"
+
+namespace shoal::sagemaker {
+
+struct TrainCommand {
+  std::vector<std::string> words;  // "shoal", "train", "run.json", "--learning_rate", "5e-05" ...
+  std::string output_dir;          // checkpoints and, at the end, the model
+  std::vector<std::string> notes;  // what was filled in
+};
+
+// `shoal`: the program. The job's code lies in `code` (its entry point, a JSON file of options,
+// becomes the first word; another kind of entry point is refused). Filled in where neither the
+// hyperparameters nor that file say otherwise:
+//   output_dir              checkpoints/ (also instead of model/, which gets the finished model)
+//   resume_from_checkpoint  true: a job that is interrupted and started again continues
+//   train_file, validation_file, test_file   from the channels train or training; validation, eval,
+//     dev or (without do_predict) test; test: where each holds one file, whatever its name, or with
+//     `streaming` all files of the first. Otherwise `shoal train` looks for the usual names itself.
+//   model_name_or_path      the channel model or pretrained
+//   step_capture            on, with the training compiler
+// Reads names of files below the channels. A channel that is a pipe: invalid_argument.
+TrainCommand train_command(const Contract& contract, const std::string& shoal,
+                           const std::string& code);
+
+}  // namespace shoal::sagemaker

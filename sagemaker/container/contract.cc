@@ -1,0 +1,162 @@
+#include "shoal/sagemaker/container/contract.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+constexpr const char* kDefaultGroup = "homogeneousCluster";
+
+// Hyperparameters that are settings of the toolkit, and not of a framework.
+constexpr std::array<std::string_view, 9> kSettings = {"sagemaker_program",
+                                                       "sagemaker_submit_directory",
+                                                       "sagemaker_enable_cloudwatch_metrics",
+                                                       "sagemaker_region",
+                                                       "sagemaker_container_log_level",
+                                                       "sagemaker_job_name",
+                                                       "default_user_module_name",
+                                                       "_tuning_objective_metric",
+                                                       "sagemaker_s3_output"};
+
+Json read_object(const std::string& path) {
+  const std::string text = read_text_file(path);
+  static_cast<void>(parse_json(text, path));  // strictly; the second reading keeps the order
+  Json json = Json::parse(text);
+  if (!json.is_object()) throw_error(ErrorCode::corrupt_data, "{} holds no object", path);
+  return json;
+}
+
+Json decoded(const Json& value) {
+  if (!value.is_string()) return value;
+  Json inner = Json::parse(value.get_ref<const std::string&>(), nullptr, false);
+  return inner.is_discarded() ? value : inner;
+}
+
+std::vector<std::string> host_list(const Json& object, const char* key, const std::string& where) {
+  const auto list = object.find(key);
+  if (list == object.end() || !list->is_array() || list->empty() ||
+      !std::ranges::all_of(*list, [](const Json& host) { return host.is_string(); }))
+    throw_error(ErrorCode::invalid_argument, "{}: {} is no list of hosts", where, key);
+  return list->get<std::vector<std::string>>();
+}
+
+std::string text_or(const Json& object, const char* key, const char* otherwise) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+bool contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::ranges::find(all, one) != all.end();
+}
+
+void read_hyperparameters(Contract& c) {
+  c.hyperparameters = c.framework_parameters = c.settings = Json::object();
+  const Json given = read_object(c.path("input/config/hyperparameters.json"));
+  for (const auto& [name, value] : given.items()) {
+    const bool is_setting = std::ranges::find(kSettings, name) != kSettings.end();
+    Json& into = is_setting                       ? c.settings
+                 : name.starts_with("sagemaker_") ? c.framework_parameters
+                                                  : c.hyperparameters;
+    into[name] = decoded(value);
+  }
+  c.program = text_or(c.settings, "sagemaker_program", "");
+}
+
+bool starts_ranks(const Contract& c) {
+  return std::ranges::any_of(
+      std::array{"sagemaker_mpi_enabled", "sagemaker_parameter_server_enabled",
+                 "sagemaker_distributed_dataparallel_enabled", "sagemaker_pytorch_ddp_enabled",
+                 "sagemaker_pytorch_xla_multi_worker_enabled",
+                 "sagemaker_multi_worker_mirrored_strategy_enabled",
+                 "sagemaker_torch_distributed_enabled"},
+      [&c](const char* name) { return c.is_on(name); });
+}
+
+void read_groups(Contract& c, const std::string& where) {
+  const auto groups = c.resources.find("instance_groups");
+  const bool has_groups = groups != c.resources.end() && groups->is_array() && !groups->empty();
+  const auto asked = c.framework_parameters.find("sagemaker_distribution_instance_groups");
+  if (asked != c.framework_parameters.end() && asked->is_array())
+    c.distribution_groups = asked->get<std::vector<std::string>>();
+  else if (starts_ranks(c))
+    c.distribution_groups = {c.group};
+  if (!has_groups) {
+    c.distribution_hosts = c.hosts;
+    return;
+  }
+  for (const Json& group : *groups) {
+    const std::string name = text_or(group, "instance_group_name", "");
+    const auto hosts = host_list(group, "hosts", where + " instance_groups");
+    c.group_names.push_back(name);
+    if (name == c.group) c.group_hosts = hosts;
+    if (contains(c.distribution_groups, name))
+      c.distribution_hosts.insert(c.distribution_hosts.end(), hosts.begin(), hosts.end());
+  }
+}
+
+}  // namespace
+
+VariableReader process_variables() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+Hardware find_hardware() {
+  Hardware found;
+  found.cpus = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen("nvidia-smi --list-gpus 2>/dev/null", "r"), &::pclose);
+  if (!pipe) return found;
+  std::array<char, 1024> line{};
+  while (std::fgets(line.data(), line.size(), pipe.get()) != nullptr)
+    if (std::string_view(line.data()).starts_with("GPU ")) ++found.gpus;
+  return found;
+}
+
+bool Contract::is_on(const char* parameter) const {
+  const auto found = framework_parameters.find(parameter);
+  return found != framework_parameters.end() && found->is_boolean() && found->get<bool>();
+}
+
+std::optional<std::string> Contract::framework_text(const char* parameter) const {
+  const auto found = framework_parameters.find(parameter);
+  if (found == framework_parameters.end() || !found->is_string()) return std::nullopt;
+  return found->get<std::string>();
+}
+
+Contract read_contract(const std::string& root, const Hardware& hardware,
+                       const VariableReader& variables) {
+  Contract c;
+  c.root = root;
+  c.hardware = hardware;
+  read_hyperparameters(c);
+  const std::string where = c.path("input/config/resourceconfig.json");
+  c.resources = read_object(where);
+  c.inputs = read_object(c.path("input/config/inputdataconfig.json"));
+  c.hosts = host_list(c.resources, "hosts", where);
+  c.current_host = text_or(c.resources, "current_host", "");
+  if (!contains(c.hosts, c.current_host))
+    throw_error(ErrorCode::invalid_argument, "{}: current_host '{}' is none of hosts", where,
+                c.current_host);
+  c.instance_type = text_or(c.resources, "current_instance_type", "local");
+  c.group = text_or(c.resources, "current_group_name", kDefaultGroup);
+  c.interface = text_or(c.resources, "network_interface_name", "eth0");
+  c.job_name = variables("TRAINING_JOB_NAME").value_or("");
+  read_groups(c, where);
+  c.master_host = c.distribution_hosts.empty() ? c.hosts.front() : c.distribution_hosts.front();
+  return c;
+}
+
+}  // namespace shoal::sagemaker

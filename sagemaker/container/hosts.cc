@@ -1,0 +1,136 @@
+#include "shoal/sagemaker/container/hosts.h"
+
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string_view>
+#include <thread>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/process/process.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+constexpr int kAnswerMilliseconds = 2000;
+
+void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+struct Socket {
+  explicit Socket(const addrinfo& address)
+      : number(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+  }
+  ~Socket() {
+    if (number >= 0) ::close(number);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  bool is_ready(short events) const {
+    pollfd watched{number, events, 0};
+    return ::poll(&watched, 1, kAnswerMilliseconds) == 1;
+  }
+  int number;
+};
+
+}  // namespace
+
+bool serves_ssh(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &::freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const Socket socket(*one);
+    if (socket.number < 0) continue;
+    const int connected = ::connect(socket.number, one->ai_addr, one->ai_addrlen);
+    if (connected != 0 && (errno != EINPROGRESS || !socket.is_ready(POLLOUT))) continue;
+    std::array<char, 4> greeting{};  // of RFC 4253: "SSH-2.0-..."
+    if (!socket.is_ready(POLLIN)) continue;
+    const ssize_t got = ::recv(socket.number, greeting.data(), greeting.size(), 0);
+    if (got == 4 && std::string_view(greeting.data(), 4) == "SSH-") return true;
+  }
+  return false;
+}
+
+void start_sshd(const HostRules& rules) {
+  if (!is_program(rules.sshd))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("there is no {}, by which mpirun reaches hosts", rules.sshd),
+                "install openssh-server in the image, with keys (docker/ has a Dockerfile)");
+  const ProcessResult result = run_process({rules.sshd});
+  if (result.status != 0)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} ended with status {}: {}", rules.sshd, result.status,
+                            result.error.substr(0, result.error.find('\n'))));
+}
+
+void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rules,
+                    const std::atomic<int>& stop) {
+  const Deadline deadline = Deadline::in_seconds(rules.connect_seconds);
+  for (const std::string& host : hosts)
+    while (!serves_ssh(host, rules.ssh_port)) {
+      if (stop != 0) return;
+      if (deadline.passed())
+        throw Error(
+            ErrorCode::timeout,
+            fmt::format("host {} does not serve ssh on port {} after {:.0f} s", host,
+                        rules.ssh_port, rules.connect_seconds),
+            "look at the log of that host; in a VPC, the security group must let its members "
+            "reach each other");
+      pause(rules.poll_seconds);
+    }
+}
+
+bool process_runs(const std::string& name) {
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator it("/proc", ignored), end; !ignored && it != end;
+       it.increment(ignored)) {
+    const std::string id = it->path().filename().string();
+    if (id.empty() || std::isdigit(static_cast<unsigned char>(id[0])) == 0) continue;
+    std::string running;
+    std::getline(std::ifstream(it->path() / "comm"), running);
+    if (running != name.substr(0, 15)) continue;  // what the kernel keeps of a name
+    // One that has ended, and that nobody has waited for, is not running.
+    std::string stat;
+    std::getline(std::ifstream(it->path() / "stat"), stat);
+    const auto end_of_name = stat.rfind(") ");
+    if (end_of_name != std::string::npos && stat[end_of_name + 2] != 'Z') return true;
+  }
+  return false;
+}
+
+void wait_for_mpirun_to_end(const HostRules& rules, const std::atomic<int>& stop,
+                            double grace_seconds) {
+  const Deadline start = Deadline::in_seconds(rules.start_seconds);
+  while (!process_runs(rules.orted)) {
+    if (stop != 0) return;
+    if (start.passed())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("mpirun did not come to this host within {:.0f} s", rules.start_seconds),
+          "look at the log of the first host, which starts it");
+    pause(rules.poll_seconds);
+  }
+  Deadline grace = Deadline::never();
+  Clock::time_point seen = Clock::now();
+  while (seconds_since(seen) < rules.quiet_seconds) {
+    if (process_runs(rules.orted)) seen = Clock::now();
+    if (stop != 0 && grace.seconds_left() > grace_seconds)
+      grace = Deadline::in_seconds(grace_seconds);
+    if (grace.passed()) return;
+    pause(rules.poll_seconds);
+  }
+}
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,185 @@
+#include "shoal/sagemaker/container/launch.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/job/instances.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+int integer_parameter(const Contract& c, const char* name, int otherwise) {
+  const auto found = c.framework_parameters.find(name);
+  if (found == c.framework_parameters.end() || found->is_null()) return otherwise;
+  if (!found->is_number_integer() || found->get<std::int64_t>() < 1 ||
+      found->get<std::int64_t>() > 4096)
+    throw_error(ErrorCode::invalid_argument, "{} is {}; 1 to 4096 are allowed", name,
+                found->dump());
+  return found->get<int>();
+}
+
+// --NCCL_DEBUG VALUE is the toolkit's own; the rest are words for mpirun.
+struct CustomOptions {
+  std::string nccl_debug = "INFO";
+  std::vector<std::string> words;
+};
+
+CustomOptions custom_options(const Contract& c) {
+  std::string text = c.framework_text("sagemaker_mpi_custom_mpi_options").value_or("");
+  if (text.empty())
+    text = c.framework_text("sagemaker_distributed_dataparallel_custom_mpi_options").value_or("");
+  CustomOptions options;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) {
+    if (word == "--NCCL_DEBUG")
+      stream >> options.nccl_debug;
+    else if (word.starts_with("--NCCL_DEBUG="))
+      options.nccl_debug = word.substr(13);
+    else
+      options.words.push_back(word);
+  }
+  return options;
+}
+
+bool uses_mpi(const Contract& c) {
+  return std::ranges::any_of(
+      std::array{"sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled",
+                 "sagemaker_torch_distributed_enabled", "sagemaker_pytorch_ddp_enabled",
+                 "sagemaker_pytorch_xla_multi_worker_enabled"},
+      [&c](const char* name) { return c.is_on(name); });
+}
+
+std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
+                                      const std::string& mpirun,
+                                      const std::vector<std::string>& forwarded) {
+  std::vector<std::string> hosts;
+  for (const std::string& host : launch.hosts)
+    hosts.push_back(launch.ranks_per_host == 1 ? host
+                                               : fmt::format("{}:{}", host, launch.ranks_per_host));
+  const auto ranks = static_cast<int>(hosts.size()) * launch.ranks_per_host;
+  const CustomOptions custom = custom_options(c);
+  std::vector<std::string> words = {mpirun,
+                                    "--host",
+                                    fmt::format("{}", fmt::join(hosts, ",")),
+                                    "-np",
+                                    std::to_string(ranks),
+                                    "--allow-run-as-root",
+                                    "--tag-output",
+                                    "--oversubscribe"};
+  const auto add = [&words](std::initializer_list<std::string> more) {
+    words.insert(words.end(), more);
+  };
+  const auto mca = [&add](const char* name, const std::string& value) {
+    add({"-mca", name, value});
+  };
+  mca("btl_tcp_if_include", c.interface);
+  mca("oob_tcp_if_include", c.interface);
+  mca("plm_rsh_no_tree_spawn", "1");
+  add({"-bind-to", "none", "-map-by", "slot"});
+  mca("pml", "ob1");
+  mca("btl", "^openib");
+  mca("orte_abort_on_non_zero_status", "1");
+  mca("btl_vader_single_copy_mechanism", "none");
+  mca("plm_rsh_num_concurrent", std::to_string(hosts.size()));
+  add({"-x", "NCCL_SOCKET_IFNAME=" + c.interface, "-x", "NCCL_DEBUG=" + custom.nccl_debug, "-x",
+       // libinfinipath, which libfabric loads, would take SIGTERM over and end with status 1.
+       "LD_LIBRARY_PATH", "-x", "PATH", "-x", "RDMAV_FORK_SAFE=1", "-x", "IPATH_NO_BACKTRACE=1"});
+  if (hosts.size() > 1) add({"-x", "MASTER_ADDR=" + launch.hosts.front()});
+  words.insert(words.end(), custom.words.begin(), custom.words.end());
+  const auto type = find_instance_type(c.instance_type);
+  if (type && type->has_efa) add({"-x", "FI_PROVIDER=efa"});
+  if (wants_simple_protocol(c.instance_type)) add({"-x", "NCCL_PROTO=simple"});
+  if (has_device_rdma(c.instance_type)) add({"-x", "FI_EFA_USE_DEVICE_RDMA=1"});
+  for (const std::string& name : forwarded) add({"-x", name});
+  return words;
+}
+
+}  // namespace
+
+std::string_view to_string(HostRole role) {
+  switch (role) {
+    case HostRole::single:
+      return "single process";
+    case HostRole::mpi_master:
+      return "master of mpirun";
+    case HostRole::mpi_worker:
+      return "worker of mpirun";
+    case HostRole::idle:
+      return "idle";
+  }
+  return "unknown";
+}
+
+std::vector<std::string> names_to_forward(const std::vector<std::string>& names) {
+  constexpr std::array<std::string_view, 9> kPrefixes = {
+      "SM_", "SAGEMAKER_", "SHOAL_", "NCCL_", "FI_", "OMP_", "GOMP_", "CUDA_", "TRAINING_JOB_"};
+  // Credentials, by value, file, role or address.
+  constexpr std::array<std::string_view, 13> kCredentials = {
+      "AWS_ACCESS_KEY_ID",
+      "AWS_SECRET_ACCESS_KEY",
+      "AWS_SESSION_TOKEN",
+      "AWS_REGION",
+      "AWS_DEFAULT_REGION",
+      "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+      "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+      "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+      "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+      "AWS_ROLE_ARN",
+      "AWS_ROLE_SESSION_NAME",
+      "AWS_WEB_IDENTITY_TOKEN_FILE",
+      "AWS_PROFILE"};
+  // What mpirun's own words set, and what names one host.
+  constexpr std::array<std::string_view, 6> kOwn = {
+      "NCCL_SOCKET_IFNAME",     "NCCL_DEBUG",     "NCCL_PROTO", "FI_PROVIDER",
+      "FI_EFA_USE_DEVICE_RDMA", "SHOAL_HOST_NAME"};
+  std::vector<std::string> chosen;
+  for (const std::string& name : names) {
+    const bool has_prefix = std::ranges::any_of(
+        kPrefixes, [&name](std::string_view prefix) { return name.starts_with(prefix); });
+    const bool is_credential = std::ranges::find(kCredentials, name) != kCredentials.end();
+    const bool is_own = std::ranges::find(kOwn, name) != kOwn.end();
+    if ((has_prefix || is_credential) && !is_own && !is_of_one_host(name)) chosen.push_back(name);
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+Launch plan_launch(const Contract& c, const TrainCommand& command, const std::string& mpirun,
+                   const std::vector<std::string>& forwarded) {
+  Launch launch;
+  const bool takes_part =
+      std::ranges::find(c.distribution_groups, c.group) != c.distribution_groups.end();
+  launch.ranks_per_host =
+      integer_parameter(c, "sagemaker_mpi_num_of_processes_per_host", std::max(1, c.hardware.gpus));
+  if (!uses_mpi(c)) {
+    launch.hosts = c.hosts;
+    launch.ranks_per_host = 1;
+    launch.is_rank_0 = c.current_host == c.hosts.front();
+    launch.words = command.words;
+    return launch;
+  }
+  launch.hosts = c.distribution_hosts;
+  if (!takes_part) {
+    launch.role = HostRole::idle;
+    return launch;
+  }
+  launch.is_rank_0 = c.is_master();
+  if (launch.hosts.size() == 1 && launch.ranks_per_host == 1) {
+    launch.words = command.words;
+    return launch;
+  }
+  if (!c.is_master()) {
+    launch.role = HostRole::mpi_worker;
+    return launch;
+  }
+  launch.role = HostRole::mpi_master;
+  launch.words = mpirun_words(c, launch, mpirun, forwarded);
+  launch.words.insert(launch.words.end(), command.words.begin(), command.words.end());
+  return launch;
+}
+
+}  // namespace shoal::sagemaker

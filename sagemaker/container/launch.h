@@ -1,0 +1,39 @@
+// Who starts what on which host: arithmetic on the contract.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shoal/sagemaker/container/command.h"
+#include "shoal/sagemaker/container/contract.h"
+#include "shoal/sagemaker/container/environment.h"
+
+namespace shoal::sagemaker {
+
+enum class HostRole {
+  single,      // starts `shoal train` itself; several such hosts find each other by SM_HOSTS
+  mpi_master,  // starts mpirun for all hosts of the distribution
+  mpi_worker,  // serves the master until it is done
+  idle,        // its instance group takes no part
+};
+std::string_view to_string(HostRole role);
+
+struct Launch {
+  HostRole role = HostRole::single;
+  std::vector<std::string> hosts;  // of the distribution, the master first
+  int ranks_per_host = 1;
+  std::vector<std::string> words;  // what this host runs; empty for workers and idle hosts
+  bool is_rank_0 = false;          // rank 0 runs here, so this host has the finished model
+};
+
+// `mpirun`: the program. `forwarded`: names of variables that ranks on other hosts get as they are
+// here. mpirun's command line is the toolkit's, but: FI_PROVIDER=efa is said only where there is
+// EFA, and the address of rank 0 (MASTER_ADDR) instead of a preloaded gethostname().
+Launch plan_launch(const Contract& contract, const TrainCommand& command, const std::string& mpirun,
+                   const std::vector<std::string>& forwarded);
+
+// Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_ and CUDA_
+// variables, and those by which credentials are found. Values stand in no command line.
+std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
+
+}  // namespace shoal::sagemaker

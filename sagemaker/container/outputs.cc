@@ -1,0 +1,99 @@
+#include "shoal/sagemaker/container/outputs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostCharacters = 1024;
+
+// "[1,3]<stderr>:" of --tag-output, and what a terminal would have coloured.
+std::string without_marks(const std::string& line) {
+  static const std::regex marks("^(\\[[^\\]]*\\]<std(out|err)>: ?)+");
+  // Lines beyond any message would overflow std::regex's stack.
+  return line.size() > 10000 ? line.substr(0, 10000) : std::regex_replace(line, marks, "");
+}
+
+// Cut where a character ends.
+std::string_view cut(std::string_view text) {
+  std::size_t seen = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U) continue;
+    if (++seen > kMostCharacters) return text.substr(0, i);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(const std::string& output_dir, const std::string& model) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
+    if (it->is_regular_file(error) && !it->path().filename().string().starts_with('.'))
+      names.push_back(it->path().filename().string());
+  std::ranges::sort(names);
+  const bool has_model = std::ranges::any_of(names, [](const std::string& name) {
+    return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+  });
+  if (!has_model)
+    throw Error(ErrorCode::not_found, fmt::format("there is no finished model in {}", output_dir));
+  const fs::path staging = fs::path(model) / ".shoal-export";
+  try {
+    fs::create_directories(staging);
+    for (const std::string& name : names)
+      fs::copy_file(fs::path(output_dir) / name, staging / name,
+                    fs::copy_options::overwrite_existing);
+    sync_directory(staging.string());
+    for (const std::string& name : names) fs::rename(staging / name, fs::path(model) / name);
+    fs::remove_all(staging);
+    sync_directory(model);
+  } catch (const fs::filesystem_error& problem) {
+    std::error_code ignored;
+    fs::remove_all(staging, ignored);
+    throw Error(
+        ErrorCode::io,
+        fmt::format("the model cannot be written to {}: {}", model, problem.code().message()),
+        "a larger volume_size may be needed");
+  }
+  return names;
+}
+
+std::string reason_of(std::string_view error, int status) {
+  std::string last, ours;
+  std::istringstream lines{std::string(error)};
+  for (std::string line; std::getline(lines, line);) {
+    line = without_marks(line);
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (line.empty() || line.starts_with("-----")) continue;
+    last = line;
+    if (line.starts_with("shoal ") || line.starts_with("shoal:")) ours = line;
+  }
+  std::string reason = !ours.empty() ? ours : !last.empty() ? last : "shoal train said nothing";
+  reason += fmt::format(" (exit status {})", status);
+  if (status == 137 && ours.empty())
+    reason +=
+        "; killed, probably for memory: use a smaller per_device_train_batch_size, "
+        "gradient_checkpointing, or a larger instance";
+  return reason;
+}
+
+void write_failure(const std::string& output, std::string_view reason) noexcept {
+  try {
+    fs::create_directories(output);
+    const fs::path path = fs::path(output) / "failure";
+    if (!fs::exists(path)) std::ofstream(path) << cut(reason);
+  } catch (const std::exception&) {  // the exit status says that it failed
+  }
+}
+
+}  // namespace shoal::sagemaker

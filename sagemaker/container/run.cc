@@ -1,0 +1,160 @@
+#include "shoal/sagemaker/container/run.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/container/launch.h"
+#include "shoal/sagemaker/container/outputs.h"
+#include "shoal/sagemaker/process/process.h"
+
+extern char** environ;
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+
+void say(std::string_view line) {
+  std::printf("train: %.*s\n", static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
+
+// The job's code, unpacked into code/; the directory that has it.
+std::string unpack_code(const Contract& c, const ContainerOptions& options) {
+  std::string code = c.path("code");
+  const auto found = c.settings.find("sagemaker_submit_directory");
+  if (found == c.settings.end() || !found->is_string()) return code;
+  auto from = found->get<std::string>();
+  std::error_code ignored;
+  if (fs::is_directory(from, ignored)) return from;
+  fs::create_directories(code, ignored);
+  if (from.starts_with("s3://")) {
+    if (!options.fetch)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("the code is in S3 ({}), which this program does not read", from),
+                  "set enable_network_isolation, with which SageMaker brings it");
+    const std::string archive = c.path("sourcedir.tar.gz");
+    options.fetch(from, archive);
+    from = archive;
+  } else if (constexpr std::string_view kRoot = "/opt/ml"; from.starts_with(kRoot)) {
+    from = c.root + from.substr(kRoot.size());
+  }
+  const ProcessResult unpacked =
+      run_process({"tar", "--extract", "--file", from, "--directory", code, "--no-same-owner"});
+  if (unpacked.status != 0)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("the code, {}, cannot be unpacked: {}", from,
+                            unpacked.error.substr(0, unpacked.error.find('\n'))));
+  return code;
+}
+
+std::vector<std::string> names_of(const Variables& variables) {
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : variables) names.push_back(name);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+void show(const Contract& c, const Launch& launch, const Variables& variables) {
+  Json shown = {{"role", std::string(to_string(launch.role))},
+                {"host", c.current_host},
+                {"command", launch.words}};
+  shown["environment"] = Json::object();
+  for (const auto& [name, value] : variables) shown["environment"][name] = value;
+  std::printf("%s\n", shown.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+// The command to its end; the model where rank 0 ran.
+int run_command(const Contract& c, const Launch& launch, const TrainCommand& command,
+                const Variables& variables, const ContainerOptions& options,
+                const std::atomic<int>& stop) {
+  ProcessOptions how;
+  for (const auto& [name, value] : variables) how.environment.push_back(name + "=" + value);
+  how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // as launch.cc says
+  how.passes_on_errors = true;
+  how.stop = &stop;
+  // mpirun kills ranks a second after SIGTERM, but passes SIGUSR1 on; `shoal train` takes both.
+  how.stop_with = launch.role == HostRole::mpi_master ? SIGUSR1 : SIGTERM;
+  how.grace_seconds = options.grace_seconds;
+  const ProcessResult result = run_process(launch.words, how);
+  if (result.was_stopped) {
+    say(result.was_killed
+            ? fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
+                          options.grace_seconds, command.output_dir)
+            : fmt::format("stopped by signal {}; {} holds the run", stop.load(),
+                          command.output_dir));
+    // It may have ended by itself in the same moment.
+    if (result.status != 0) return 128 + stop;
+  }
+  if (result.status != 0) {
+    const std::string reason = reason_of(result.error, result.status);
+    write_failure(c.path("output"), reason);
+    say("failed: " + reason);
+    return result.status;
+  }
+  if (launch.is_rank_0) {
+    const auto names = export_model(command.output_dir, c.path("model"));
+    say(fmt::format("{} files of the model are in {}", names.size(), c.path("model")));
+  }
+  return 0;
+}
+
+int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
+  const VariableReader environment = process_variables();
+  const Contract c = read_contract(options.root, find_hardware(), environment);
+  const Variables variables = sm_variables(c, environment);
+  const std::string code = unpack_code(c, options);
+  const TrainCommand command = train_command(c, options.shoal, code);
+  const Launch launch =
+      plan_launch(c, command, options.mpirun, names_to_forward(names_of(variables)));
+  if (options.only_shows) {
+    show(c, launch, variables);
+    return 0;
+  }
+  say(fmt::format("host {} of {}, {}", c.current_host, c.hosts.size(), to_string(launch.role)));
+  std::error_code ignored;
+  fs::create_directories(command.output_dir, ignored);
+  fs::create_directories(c.path("output/data"), ignored);
+  if (launch.role == HostRole::idle) return 0;
+  if (launch.role == HostRole::mpi_worker) {
+    wait_for_hosts({c.master_host}, options.hosts, stop);
+    if (stop == 0) start_sshd(options.hosts);
+    wait_for_mpirun_to_end(options.hosts, stop, options.grace_seconds);
+    return stop == 0 ? 0 : 128 + stop;
+  }
+  for (const std::string& note : command.notes) say("filled in: " + note);
+  if (launch.role == HostRole::mpi_master && launch.hosts.size() > 1) {
+    start_sshd(options.hosts);
+    std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
+    wait_for_hosts(workers, options.hosts, stop);
+    if (stop != 0) return 128 + stop;
+  }
+  return run_command(c, launch, command, variables, options, stop);
+}
+
+}  // namespace
+
+int run_container(const ContainerOptions& options, const std::atomic<int>& stop) {
+  std::string reason;
+  try {
+    return run_host(options, stop);
+  } catch (const Error& error) {
+    reason = error.what();
+  } catch (const std::exception& error) {
+    reason = std::string("unexpected: ") + error.what();
+  }
+  write_failure(options.root + "/output", reason);
+  std::fprintf(stderr, "train: %s\n", reason.c_str());
+  return 1;
+}
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,29 @@
+// What `train` does, from /opt/ml to the exit status.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "shoal/sagemaker/container/contract.h"
+#include "shoal/sagemaker/container/hosts.h"
+
+namespace shoal::sagemaker {
+
+struct ContainerOptions {
+  std::string root = "/opt/ml";
+  std::string shoal = "shoal", mpirun = "mpirun";
+  HostRules hosts;
+  // SageMaker grants 120 s between SIGTERM and the end; after this many the ranks are killed.
+  double grace_seconds = 110;
+  bool only_shows = false;  // prints what would be run, and runs nothing
+  // Fetches s3://... into a file; null: code in S3 is refused.
+  std::function<void(const std::string& uri, const std::string& path)> fetch;
+};
+
+// Runs this host's part of the job; `stop` is the signal that asks for its end, 0 until then.
+// Returns the exit status: 0 done, 128 + N stopped by signal N, else the trainer's. What fails is
+// written to output/failure as well as said. Does not throw.
+int run_container(const ContainerOptions& options, const std::atomic<int>& stop);
+
+}  // namespace shoal::sagemaker

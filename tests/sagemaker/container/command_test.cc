@@ -1,0 +1,122 @@
+#include "shoal/sagemaker/container/command.h"
+
+#include "sagemaker/container/opt_ml.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+VariableReader no_variables() {
+  return [](std::string_view) -> std::optional<std::string> { return std::nullopt; };
+}
+
+TrainCommand command_of(const OptMl& ml) {
+  return train_command(read_contract(ml.root(), {}, no_variables()), "shoal", ml.path("code"));
+}
+
+std::string refused(const OptMl& ml) {
+  try {
+    command_of(ml);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// The word after --NAME; "none" without it.
+std::string option(const TrainCommand& command, const std::string& name) {
+  const auto found = std::ranges::find(command.words, "--" + name);
+  return found == command.words.end() ? "none" : *(found + 1);
+}
+
+TEST(TrainCommand, HasTheHyperparametersAsOptions) {
+  OptMl ml;
+  ml.hyperparameters({{"learning_rate", "5e-05"},
+                      {"fp16", "true"},
+                      {"run_name", "\"a b\""},
+                      {"report_to", "[\"none\", \"tensorboard\"]"},
+                      {"unset", "null"},
+                      {"mp_parameters", "{\"partitions\": 2}"}});
+  const TrainCommand made = command_of(ml);
+  EXPECT_THAT(
+      made.words,
+      ElementsAre("shoal", "train", "--learning_rate", "5e-05", "--fp16", "true", "--run_name",
+                  "a b", "--report_to", "none,tensorboard", "--mp_parameters", "{\"partitions\":2}",
+                  "--output_dir", ml.path("checkpoints"), "--resume_from_checkpoint", "true"));
+}
+
+TEST(TrainCommand, TrainsBesideTheModelsDirectory) {
+  OptMl ml;
+  ml.hyperparameters({{"output_dir", "\"" + ml.path("model") + "/\""}});
+  EXPECT_EQ(command_of(ml).output_dir, ml.path("checkpoints"));
+  ml.hyperparameters({{"output-dir", "\"/elsewhere\""}, {"resume_from_checkpoint", "false"}});
+  const TrainCommand made = command_of(ml);
+  EXPECT_EQ(made.output_dir, "/elsewhere");
+  EXPECT_EQ(option(made, "output_dir"), "/elsewhere");
+  EXPECT_EQ(option(made, "resume_from_checkpoint"), "false");
+  EXPECT_EQ(std::ranges::count(made.words, "--resume_from_checkpoint"), 1);
+}
+
+TEST(TrainCommand, TakesTheOnlyFilesOfChannels) {
+  OptMl ml;
+  ml.channels({{"training", {"a.txt"}},
+               {"eval", {"nested/v.txt", ".hidden"}},
+               {"test", {"t.csv"}},
+               {"model", {"config.json"}}});
+  TrainCommand made = command_of(ml);
+  EXPECT_EQ(option(made, "train_file"), ml.path("input/data/training/a.txt"));
+  EXPECT_EQ(option(made, "validation_file"), ml.path("input/data/eval/nested/v.txt"));
+  EXPECT_EQ(option(made, "test_file"), "none");  // nobody asked for predictions
+  EXPECT_EQ(option(made, "model_name_or_path"), ml.path("input/data/model"));
+  ml.hyperparameters({{"do_predict", "true"}});
+  EXPECT_EQ(option(command_of(ml), "test_file"), ml.path("input/data/test/t.csv"));
+  ml.hyperparameters(OptMl::Json::object());
+  ml.channels({{"training", {"a.txt"}}, {"test", {"t.csv"}}});
+  EXPECT_EQ(option(command_of(ml), "validation_file"), ml.path("input/data/test/t.csv"));
+}
+
+TEST(TrainCommand, LeavesAChoiceToShoalTrain) {
+  OptMl ml;
+  ml.channels({{"train", {"a.txt", "b.txt"}}, {"eval", {"v.txt"}}});
+  EXPECT_EQ(option(command_of(ml), "train_file"), "none");
+  EXPECT_EQ(option(command_of(ml), "validation_file"), "none");
+  ml.hyperparameters({{"streaming", "true"}});
+  EXPECT_EQ(option(command_of(ml), "train_file"), ml.path("input/data/train/*"));
+  ml.hyperparameters({{"train_file", "\"/x\""}});
+  EXPECT_EQ(option(command_of(ml), "train_file"), "/x");
+  EXPECT_EQ(option(command_of(ml), "validation_file"), "none");
+  ml.hyperparameters(OptMl::Json::object());
+  ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
+  EXPECT_THAT(refused(ml), HasSubstr("input_mode to FastFile"));
+}
+
+TEST(TrainCommand, ReadsTheRunsFile) {
+  OptMl ml;
+  ml.channels({{"train", {"a.txt", "b.txt"}}});
+  ml.hyperparameters({{"sagemaker_program", "\"run.json\""}, {"max_steps", "5"}});
+  EXPECT_THAT(refused(ml), HasSubstr("entry_point: there is no"));
+  ml.write("code/run.json", R"({"data": {"train_file": "x.txt"}, "output_dir": "/run"})");
+  const TrainCommand made = command_of(ml);
+  EXPECT_THAT(made.words,
+              ElementsAre("shoal", "train", ml.path("code/run.json"), "--max_steps", "5",
+                          "--output_dir", "/run", "--resume_from_checkpoint", "true"));
+  ml.hyperparameters({{"sagemaker_program", "\"train.py\""}});
+  EXPECT_THAT(refused(ml), HasSubstr("this image runs Shoal"));
+}
+
+TEST(TrainCommand, CapturesStepsWithTheCompiler) {
+  OptMl ml;
+  ml.hyperparameters({{"sagemaker_training_compiler_enabled", "true"}});
+  EXPECT_EQ(option(command_of(ml), "step_capture"), "on");
+  ml.hyperparameters({{"sagemaker_training_compiler_enabled", "true"}, {"step_capture", "off"}});
+  EXPECT_EQ(option(command_of(ml), "step_capture"), "off");
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

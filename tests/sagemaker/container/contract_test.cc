@@ -1,0 +1,108 @@
+// The variables that Amazon's training toolkit derives from the same files
+// (tools/golden/make_sagemaker_environments.py).
+#include "shoal/sagemaker/container/contract.h"
+
+#include <map>
+
+#include "sagemaker/container/opt_ml.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/sagemaker/container/environment.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+using ::testing::HasSubstr;
+
+VariableReader only(const Json& variables) {
+  return [variables](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    return found == variables.end() ? std::nullopt : std::optional(found->get<std::string>());
+  };
+}
+
+Json golden() {
+  return Json::parse(read_text_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/environments.json"));
+}
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  const Json all = golden();
+  for (const Json& one : all.at("cases")) names.push_back(one.at("name"));
+  return names;
+}
+
+class Environments : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Environments, AreThoseOfTheToolkit) {
+  const Json all = golden();
+  const Json& one = *std::ranges::find(
+      all.at("cases"), GetParam(), [](const Json& c) { return c.at("name").get<std::string>(); });
+  OptMl ml;
+  ml.hyperparameters(one.at("hyperparameters"));
+  ml.resources(one.at("resourceconfig"));
+  ml.inputs(one.at("inputdataconfig"));
+  std::map<std::string, std::string> expected;
+  for (const auto& [name, value] : one.at("environment").items()) {
+    auto text = value.get<std::string>();
+    for (auto at = text.find("ROOT"); at != std::string::npos; at = text.find("ROOT", at))
+      text.replace(at, 4, ml.root());
+    expected[name] = text;
+  }
+  const Hardware hardware{.gpus = std::stoi(expected.at("SM_NUM_GPUS")),
+                          .cpus = std::stoi(expected.at("SM_NUM_CPUS"))};
+  const VariableReader variables = only(one.at("variables"));
+  std::map<std::string, std::string> made;
+  for (const auto& [name, value] :
+       sm_variables(read_contract(ml.root(), hardware, variables), variables))
+    made[name] = value;
+  for (const auto& [name, value] : expected) EXPECT_EQ(made[name], value) << name;
+  EXPECT_EQ(made.size(), expected.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Toolkit, Environments, ::testing::ValuesIn(case_names()),
+                         [](const auto& of) { return of.param; });
+
+std::string refused(const OptMl& ml) {
+  try {
+    read_contract(ml.root(), {}, only(Json::object()));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Contract, NamesWhatIsWrongWithItsFiles) {
+  OptMl ml;
+  EXPECT_EQ(refused(ml), "accepted");
+  ml.write("input/config/hyperparameters.json", "{\"a\": ");
+  EXPECT_THAT(refused(ml), HasSubstr("hyperparameters.json"));
+  ml.hyperparameters(Json::array());
+  EXPECT_THAT(refused(ml), HasSubstr("hyperparameters.json holds no object"));
+  ml.hyperparameters(Json::object());
+  ml.resources({{"current_host", "algo-3"}, {"hosts", {"algo-1", "algo-2"}}});
+  EXPECT_THAT(refused(ml), HasSubstr("current_host 'algo-3' is none of hosts"));
+  ml.resources({{"current_host", "algo-1"}, {"hosts", Json::array()}});
+  EXPECT_THAT(refused(ml), HasSubstr("hosts is no list of hosts"));
+  std::filesystem::remove(ml.path("input/config/resourceconfig.json"));
+  EXPECT_THAT(refused(ml), HasSubstr("resourceconfig.json"));
+}
+
+TEST(Contract, DecodesEachHyperparameterOnce) {
+  OptMl ml;
+  ml.hyperparameters({{"a", "\"\\\"1\\\"\""}, {"b", "1"}, {"c", "text"}, {"d", "{\"x\": [1]}"}});
+  const Contract c = read_contract(ml.root(), {}, only(Json::object()));
+  EXPECT_EQ(c.hyperparameters,
+            Json::parse(R"({"a": "\"1\"", "b": 1, "c": "text", "d": {"x": [1]}})"));
+}
+
+TEST(Contract, KeepsAHostsOwnVariablesFromOthers) {
+  EXPECT_TRUE(is_of_one_host("SM_CURRENT_HOST"));
+  EXPECT_FALSE(is_of_one_host("SM_HOSTS"));
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

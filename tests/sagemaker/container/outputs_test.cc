@@ -1,0 +1,74 @@
+#include "shoal/sagemaker/container/outputs.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+TEST(Reason, IsWhatShoalSaid) {
+  EXPECT_EQ(
+      reason_of("[1,0]<stderr>:warning\n[1,3]<stderr>: shoal train: no train_file\n-----\nmpirun "
+                "noticed something\n",
+                1),
+      "shoal train: no train_file (exit status 1)");
+  EXPECT_EQ(reason_of("a\nb\n\n", 2), "b (exit status 2)");
+  EXPECT_EQ(reason_of("", 3), "shoal train said nothing (exit status 3)");
+  EXPECT_THAT(reason_of("", 137), ::testing::HasSubstr("probably for memory"));
+  EXPECT_EQ(reason_of(std::string(100000, '['), 1).substr(0, 3), "[[[");
+}
+
+TEST(Failure, IsCutAndStays) {
+  const testing::TemporaryDirectory root;
+  std::string reason;
+  for (int i = 0; i < 2000; ++i) reason += "\xc3\xbc";
+  write_failure(root / "output", reason);
+  EXPECT_EQ(read_text_file(root / "output/failure").size(), 2048U);  // 1,024 characters
+  write_failure(root / "output", "another");
+  EXPECT_EQ(read_text_file(root / "output/failure").size(), 2048U);
+  std::ofstream(root / "file") << "x";
+  write_failure(root / "file", "cannot be a directory");  // does not throw
+}
+
+class Export : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(root_ / "run/checkpoint-5");
+    fs::create_directories(root_ / "model");
+    std::ofstream(root_ / "run/checkpoint-5/model.safetensors") << "old";
+    std::ofstream(root_ / "run/config.json") << "{}";
+  }
+  testing::TemporaryDirectory root_;
+};
+
+TEST_F(Export, TakesTheFilesOfTheModel) {
+  EXPECT_THROW(export_model(root_ / "run", root_ / "model"), Error);  // there is none yet
+  EXPECT_TRUE(fs::is_empty(root_ / "model"));
+  std::ofstream(root_ / "run/model.safetensors") << "new";
+  EXPECT_THAT(export_model(root_ / "run", root_ / "model"),
+              ElementsAre("config.json", "model.safetensors"));
+  EXPECT_EQ(read_text_file(root_ / "model/model.safetensors"), "new");
+  EXPECT_FALSE(fs::exists(root_ / "model/checkpoint-5"));
+  EXPECT_FALSE(fs::exists(root_ / "model/.shoal-export"));
+}
+
+TEST_F(Export, LeavesNothingWhereItFails) {
+  std::ofstream(root_ / "run/model.safetensors") << "new";
+  std::ofstream(root_ / "blocked") << "a file";
+  EXPECT_THROW(export_model(root_ / "run", root_ / "blocked"), Error);
+  EXPECT_THROW(export_model(root_ / "nothing", root_ / "model"), Error);
+  EXPECT_TRUE(fs::is_empty(root_ / "model"));
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

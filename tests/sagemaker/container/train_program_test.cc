@@ -1,0 +1,243 @@
+// The entry point itself, on trees that look like /opt/ml.
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "apps/program.h"
+#include "sagemaker/container/greeter.h"
+#include "sagemaker/container/opt_ml.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/runtime/io/byte_source.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ProgramOptions;
+using test::ProgramResult;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = OptMl::Json;
+
+std::string sentences(int count) {
+  static const char* words[] = {"the", "shoal", "swims", "in", "cold", "water", "and", "asks"};
+  std::string text;
+  unsigned x = 12345;
+  for (int i = 0; i < 9 * count; ++i) {
+    x = x * 1664525U + 1013904223U;
+    text += words[(x >> 16U) % 8U];
+    text += i % 9 == 8 ? ".\n" : " ";
+  }
+  return text;
+}
+
+class Train : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    shared_ = new testing::TemporaryDirectory;
+    std::ofstream(*shared_ / "train.txt") << sentences(200);
+    const auto made =
+        test::run_program({SHOAL_PROGRAM, "tokenizer", "train", "--vocab-size", "280", "-o",
+                           *shared_ / "tok", *shared_ / "train.txt"},
+                          {.directory = {}, .environment = {}, .signal_when_out_has = {}});
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  static void TearDownTestSuite() {
+    delete shared_;
+    shared_ = nullptr;
+  }
+  // A tiny run of so many steps, with a channel for its text.
+  static Json hyperparameters(int steps, const Json& more = Json::object()) {
+    Json all = {{"model_type", "\"gpt2\""},
+                {"config_overrides", "\"n_layer=1,n_head=2,n_embd=16,n_positions=32\""},
+                {"tokenizer_name", Json(*shared_ / "tok").dump()},
+                {"block_size", "16"},
+                {"max_steps", std::to_string(steps)},
+                {"logging_steps", "1"},
+                {"save_strategy", "\"no\""},
+                {"per_device_train_batch_size", "2"},
+                {"use_cpu", "true"},
+                {"sagemaker_region", "\"us-east-1\""}};
+    for (const auto& [name, value] : more.items()) all[name] = value;
+    return all;
+  }
+  static void fill(OptMl& ml, const Json& hyperparameters) {
+    ml.hyperparameters(hyperparameters);
+    ml.channels({{"train", {"text.txt"}}});
+    fs::copy_file(*shared_ / "train.txt", ml.path("input/data/train/text.txt"),
+                  fs::copy_options::overwrite_existing);
+  }
+  static ProgramResult train(const OptMl& ml, std::vector<std::string> words = {},
+                             ProgramOptions options = {}) {
+    words.insert(words.begin(),
+                 {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--shoal", SHOAL_PROGRAM,
+                  "--poll-seconds", "0.05", "--quiet-seconds", "0.2"});
+    for (const char* variable :
+         {"SHOAL_THREADS=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "AWS_SECRET_ACCESS_KEY=geheim"})
+      options.environment.emplace_back(variable);
+    return test::run_program(words, options);
+  }
+  static void script(const std::string& path, const std::string& text) {
+    std::ofstream(path) << "#!/bin/sh\n" << text;
+    fs::permissions(path, fs::perms::owner_all);
+  }
+  static std::string model_of(const OptMl& ml) {
+    return read_text_file(ml.path("model/model.safetensors"));
+  }
+  // Stopped once it has logged a loss, and started again, as after a spot interruption.
+  static void expect_resumed_as_unbroken(const Json& changes) {
+    OptMl unbroken({"localhost"}, "localhost"), broken({"localhost"}, "localhost");
+    fill(unbroken, hyperparameters(200, changes));
+    fill(broken, hyperparameters(200, changes));
+    const ProgramResult whole = train(unbroken);
+    ASSERT_EQ(whole.status, 0) << whole.out << whole.err;
+    ProgramOptions stop;
+    stop.signal_when_out_has = "'loss': ";
+    const ProgramResult stopped = train(broken, {}, stop);
+    EXPECT_EQ(stopped.status, 128 + SIGTERM) << stopped.out << stopped.err;
+    EXPECT_THAT(stopped.out, HasSubstr("stopped by signal 15"));
+    EXPECT_FALSE(fs::exists(broken.path("model/model.safetensors")));
+    EXPECT_FALSE(fs::exists(broken.path("output/failure")));
+    const ProgramResult resumed = train(broken);
+    EXPECT_EQ(resumed.status, 0) << resumed.out << resumed.err;
+    EXPECT_EQ(model_of(broken), model_of(unbroken));
+  }
+
+  static inline testing::TemporaryDirectory* shared_ = nullptr;
+};
+
+TEST_F(Train, LeavesTheModelAndLinesThatMetricsMatch) {
+  OptMl ml;
+  fill(ml, hyperparameters(3));
+  const ProgramResult result = train(ml);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_TRUE(fs::exists(ml.path("model/model.safetensors")));
+  EXPECT_TRUE(fs::exists(ml.path("model/config.json")));
+  EXPECT_TRUE(fs::exists(ml.path("model/tokenizer.json")));
+  EXPECT_FALSE(fs::exists(ml.path("output/failure")));
+  for (const char* name : {"loss", "learning_rate", "epoch", "train_runtime",
+                           "train_samples_per_second", "train_steps_per_second", "train_loss"})
+    EXPECT_TRUE(std::regex_search(result.out, std::regex(fmt::format("'{}': ([0-9.eE+-]+)", name))))
+        << name << "\n"
+        << result.out;
+  EXPECT_THAT(result.out, HasSubstr("train: host algo-1 of 1, single process"));
+}
+
+TEST_F(Train, ContinuesAsIfItHadNotBeenStopped) { expect_resumed_as_unbroken(Json::object()); }
+
+TEST_F(Train, ContinuesUnderMpirunToo) {
+  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
+  expect_resumed_as_unbroken(
+      {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
+}
+
+TEST_F(Train, SaysWhyItFailed) {
+  OptMl ml;
+  fill(ml, hyperparameters(3, {{"learning_rat", "0.1"}}));
+  const ProgramResult result = train(ml);
+  EXPECT_EQ(result.status, 2);
+  const std::string failure = read_text_file(ml.path("output/failure"));
+  EXPECT_THAT(failure, HasSubstr("shoal train: "));
+  EXPECT_THAT(failure, HasSubstr("learning_rat"));
+  EXPECT_THAT(failure, HasSubstr("(exit status 2)"));
+  EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
+}
+
+TEST_F(Train, SaysWhatIsWrongWithTheContract) {
+  const OptMl ml;
+  fs::remove(ml.path("input/config/resourceconfig.json"));
+  const ProgramResult result = train(ml);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(read_text_file(ml.path("output/failure")), HasSubstr("resourceconfig.json"));
+  EXPECT_THAT(result.err, HasSubstr("train: "));
+}
+
+TEST_F(Train, ShowsWhatItWouldDo) {
+  OptMl ml({"algo-1", "algo-2"}, "algo-1");
+  fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"}}));
+  const ProgramResult result = train(ml, {"--dry-run"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json shown = Json::parse(result.out);
+  EXPECT_EQ(shown.at("role"), "master of mpirun");
+  EXPECT_EQ(shown.at("environment").at("SM_HP_MAX_STEPS"), "3");
+  EXPECT_THAT(result.out, HasSubstr("\"AWS_SECRET_ACCESS_KEY\""));  // its name is forwarded
+  EXPECT_THAT(result.out, Not(HasSubstr("geheim")));
+  EXPECT_FALSE(fs::exists(ml.path("checkpoints")));
+}
+
+TEST_F(Train, RunsTheUploadedFile) {
+  OptMl ml;
+  const testing::TemporaryDirectory code;
+  std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from the archive"})";
+  fs::create_directories(ml.path("input/data/code"));
+  const std::string archive = ml.path("input/data/code/sourcedir.tar.gz");
+  ASSERT_EQ(test::run_program({"tar", "-czf", archive, "-C", code.path(), "run.json"}).status, 0);
+  Json all = hyperparameters(
+      2, {{"sagemaker_program", "\"run.json\""},
+          {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""}});
+  all.erase("max_steps");
+  fill(ml, all);
+  const ProgramResult result = train(ml);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("run: from the archive"));
+  ml.hyperparameters({{"sagemaker_submit_directory", "\"s3://bucket/sourcedir.tar.gz\""}});
+  EXPECT_EQ(train(ml).status, 1);
+  EXPECT_THAT(read_text_file(ml.path("output/failure")), HasSubstr("s3://bucket/sourcedir.tar.gz"));
+}
+
+// mpirun as a script that starts a rank for each of two hosts, here.
+TEST_F(Train, TrainsOnTwoHosts) {
+  OptMl ml({"localhost", "127.0.0.1"}, "localhost");
+  fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
+  const Greeter ssh("SSH-2.0-test\r\n");
+  script(ml.path("sshd"), "echo started > " + ml.path("sshd-started") + "\n");
+  script(ml.path("mpirun"), "echo \"$*\" > " + ml.path("words") +
+                                "\nwhile [ \"$1\" != \"" SHOAL_PROGRAM
+                                "\" ]; do\n  case \"$1\" in -np) ranks=$2 ;; MASTER_ADDR=*) export "
+                                "\"$1\" ;; esac\n  shift\ndone\n"
+                                "export OMPI_COMM_WORLD_SIZE=$ranks OMPI_COMM_WORLD_LOCAL_RANK=0 "
+                                "OMPI_COMM_WORLD_LOCAL_SIZE=1\n"
+                                "for rank in 0 1; do\n"
+                                "  OMPI_COMM_WORLD_RANK=$rank SHOAL_HOST_NAME=host$rank \"$@\" & "
+                                "pids=\"$pids $!\"\ndone\n"
+                                "for pid in $pids; do wait $pid || exit $?; done\n");
+  ProgramOptions options;
+  options.environment = {fmt::format("MASTER_PORT={}", 20000 + (::getpid() % 20000))};
+  const ProgramResult result = train(ml,
+                                     {"--mpirun", ml.path("mpirun"), "--sshd", ml.path("sshd"),
+                                      "--ssh-port", std::to_string(ssh.port())},
+                                     options);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_TRUE(fs::exists(ml.path("sshd-started")));
+  EXPECT_TRUE(fs::exists(ml.path("model/model.safetensors")));
+  EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("--host localhost,127.0.0.1 -np 2"));
+  EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("-x AWS_SECRET_ACCESS_KEY "));
+  EXPECT_THAT(read_text_file(ml.path("words")), Not(HasSubstr("geheim")));
+}
+
+TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {
+  OptMl ml({"127.0.0.1", "localhost"}, "localhost");
+  fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
+  const Greeter master("SSH-2.0-test\r\n");
+  const std::string orted = "orted" + std::to_string(::getpid());
+  fs::copy_file("/bin/sleep", ml.path(orted));
+  script(ml.path("sshd"), ml.path(orted) + " 0.6 < /dev/null > /dev/null 2>&1 &\n");
+  const ProgramResult result = train(ml, {"--sshd", ml.path("sshd"), "--ssh-port",
+                                          std::to_string(master.port()), "--orted", orted});
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("worker of mpirun"));
+  EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker
