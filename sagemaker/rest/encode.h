@@ -1,0 +1,36 @@
+// Text as the services write it: percent-encoding (RFC 3986), hexadecimal, base64, moments.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shoal::sagemaker {
+
+using Moment = std::chrono::system_clock::time_point;
+
+// Everything but A-Z a-z 0-9 - _ . ~ as %XX; with `keep_slash`, '/' too stays.
+std::string percent_encode(std::string_view text, bool keep_slash = false);
+// %XX as the byte it stands for; '+' stays a plus. A '%' that no two hex digits follow stays too.
+std::string percent_decode(std::string_view text);
+
+std::string hex(std::string_view bytes);  // lower case
+std::string base64(std::string_view bytes);
+std::string lower(std::string_view text);  // ASCII
+std::string_view trim(std::string_view text);
+
+std::string sha256(std::string_view bytes);  // 32 bytes, not hexadecimal
+std::string sha256_hex(std::string_view bytes);
+std::string hmac_sha256(std::string_view key, std::string_view text);  // 32 bytes
+
+std::string basic_time(Moment moment);     // 20150830T123600Z
+std::string extended_time(Moment moment);  // 2015-08-30T12:36:00Z
+// ISO 8601 with date, time and zone: 2015-08-30T12:36:00[.123](Z|+00:00). Nothing where it is not.
+std::optional<Moment> parse_time(std::string_view text);
+// RFC 9110's preferred form: Sun, 06 Nov 1994 08:49:37 GMT.
+std::optional<Moment> parse_http_date(std::string_view text);
+Moment from_epoch(double seconds);
+double to_epoch(Moment moment);
+
+}  // namespace shoal::sagemaker

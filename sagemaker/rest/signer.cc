@@ -1,0 +1,176 @@
+#include "shoal/sagemaker/rest/signer.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include <openssl/crypto.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+// Left unsigned: what proxies and libcurl may change on the way.
+constexpr std::array<std::string_view, 12> kNotSigned = {"authorization",
+                                                         "connection",
+                                                         "expect",
+                                                         "keep-alive",
+                                                         "proxy-authenticate",
+                                                         "proxy-authorization",
+                                                         "te",
+                                                         "trailer",
+                                                         "transfer-encoding",
+                                                         "upgrade",
+                                                         "user-agent",
+                                                         "x-amzn-trace-id"};
+
+std::string one_space(std::string_view value) {
+  std::string result;
+  for (const char c : trim(value)) {
+    const bool blank = c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    if (!blank)
+      result += c;
+    else if (!result.ends_with(' '))
+      result += ' ';
+  }
+  return result;
+}
+
+// Signed headers: lower-case name to value, several of one name joined in their order.
+std::map<std::string, std::string> signed_headers(const HttpRequest& request) {
+  std::map<std::string, std::string> headers;
+  for (const auto& [key, value] : request.headers) {
+    const std::string name = lower(trim(key));
+    if (std::find(kNotSigned.begin(), kNotSigned.end(), name) != kNotSigned.end()) continue;
+    const auto [at, is_new] = headers.emplace(name, one_space(value));
+    if (!is_new) (at->second += ',') += one_space(value);
+  }
+  headers.emplace("host", request.url.authority());
+  return headers;
+}
+
+std::string names_of(const std::map<std::string, std::string>& headers) {
+  std::string names;
+  for (const auto& [name, value] : headers) names += (names.empty() ? "" : ";") + name;
+  return names;
+}
+
+// RFC 3986, 5.2.4, and empty parts removed too.
+std::string without_dots(std::string_view path) {
+  std::vector<std::string_view> parts;
+  for (std::string_view rest = path; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('/'), rest.size());
+    const std::string_view part = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (part == "..") {
+      if (!parts.empty()) parts.pop_back();
+    } else if (!part.empty() && part != ".") {
+      parts.push_back(part);
+    }
+  }
+  std::string normal;
+  for (const std::string_view part : parts) (normal += '/') += part;
+  const bool is_folder = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
+  if (normal.empty() || is_folder) normal += '/';
+  return normal;
+}
+
+std::string canonical_query(std::string_view query) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  while (!query.empty()) {
+    const std::size_t end = std::min(query.find('&'), query.size());
+    const std::string_view pair = query.substr(0, end);
+    query.remove_prefix(std::min(end + 1, query.size()));
+    if (pair.empty()) continue;
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    const std::string_view value = pair.substr(std::min(equals + 1, pair.size()));
+    pairs.emplace_back(percent_encode(percent_decode(pair.substr(0, equals))),
+                       percent_encode(percent_decode(value)));
+  }
+  std::sort(pairs.begin(), pairs.end());
+  std::string text;
+  for (const auto& [name, value] : pairs) (text += text.empty() ? "" : "&") += name + "=" + value;
+  return text;
+}
+
+std::string scope_of(const Signing& signing) {
+  return fmt::format("{}/{}/{}/aws4_request", basic_time(signing.time).substr(0, 8), signing.region,
+                     signing.service);
+}
+
+std::string signature(const Credentials& credentials, const Signing& signing,
+                      std::string_view text) {
+  std::string first = "AWS4" + credentials.secret_key.reveal();
+  std::string key = hmac_sha256(first, basic_time(signing.time).substr(0, 8));
+  OPENSSL_cleanse(first.data(), first.size());
+  for (const std::string_view part :
+       {std::string_view(signing.region), std::string_view(signing.service),
+        std::string_view("aws4_request")})
+    key = hmac_sha256(key, part);
+  return hex(hmac_sha256(key, text));
+}
+
+std::string payload_hash_of(const HttpRequest& request, const Signing& signing) {
+  return signing.payload_hash.empty() ? sha256_hex(request.body) : signing.payload_hash;
+}
+
+}  // namespace
+
+std::string canonical_request(const HttpRequest& request, const Signing& signing,
+                              std::string_view payload_hash) {
+  const std::string path = request.url.path.empty() ? "/" : request.url.path;
+  const auto headers = signed_headers(request);
+  std::string text = request.method + "\n";
+  text += signing.s3 ? path : percent_encode(without_dots(path), true);
+  text += fmt::format("\n{}\n", canonical_query(request.url.query));
+  for (const auto& [name, value] : headers) text += name + ":" + value + "\n";
+  return text + "\n" + names_of(headers) + "\n" + std::string(payload_hash);
+}
+
+std::string string_to_sign(const Signing& signing, std::string_view canonical) {
+  return fmt::format("AWS4-HMAC-SHA256\n{}\n{}\n{}", basic_time(signing.time), scope_of(signing),
+                     sha256_hex(canonical));
+}
+
+void sign(HttpRequest& request, const Credentials& credentials, const Signing& signing) {
+  const std::string payload_hash = payload_hash_of(request, signing);
+  remove_header(request.headers, "Authorization");
+  set_header(request.headers, "X-Amz-Date", basic_time(signing.time));
+  remove_header(request.headers, "X-Amz-Security-Token");
+  if (!credentials.session_token.empty())
+    set_header(request.headers, "X-Amz-Security-Token", credentials.session_token.reveal());
+  if (signing.s3) set_header(request.headers, "X-Amz-Content-Sha256", payload_hash);
+  const std::string text =
+      string_to_sign(signing, canonical_request(request, signing, payload_hash));
+  set_header(request.headers, "Authorization",
+             fmt::format("AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}",
+                         credentials.access_key, scope_of(signing),
+                         names_of(signed_headers(request)), signature(credentials, signing, text)));
+}
+
+Url presign(const HttpRequest& request, const Credentials& credentials, const Signing& signing,
+            int seconds) {
+  SHOAL_CHECK(seconds >= 1 && seconds <= 604800,
+              "a signed URL is good for 1 to 604800 seconds (7 days), not {}", seconds);
+  HttpRequest carrying = request;
+  for (const char* name : {"Authorization", "X-Amz-Date", "X-Amz-Security-Token"})
+    remove_header(carrying.headers, name);
+  add_query(carrying.url, "X-Amz-Algorithm", "AWS4-HMAC-SHA256");
+  add_query(carrying.url, "X-Amz-Credential", credentials.access_key + "/" + scope_of(signing));
+  add_query(carrying.url, "X-Amz-Date", basic_time(signing.time));
+  add_query(carrying.url, "X-Amz-Expires", fmt::format("{}", seconds));
+  if (!credentials.session_token.empty())
+    add_query(carrying.url, "X-Amz-Security-Token", credentials.session_token.reveal());
+  add_query(carrying.url, "X-Amz-SignedHeaders", names_of(signed_headers(carrying)));
+  const std::string payload_hash = signing.s3 && signing.payload_hash.empty()
+                                       ? std::string(kUnsignedPayload)
+                                       : payload_hash_of(request, signing);
+  const std::string text =
+      string_to_sign(signing, canonical_request(carrying, signing, payload_hash));
+  add_query(carrying.url, "X-Amz-Signature", signature(credentials, signing, text));
+  return carrying.url;
+}
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,25 @@
+// Security Token Service: who we are, and other roles' temporary keys.
+#pragma once
+
+#include <string>
+
+#include "shoal/sagemaker/rest/client.h"
+
+namespace shoal::sagemaker {
+
+struct CallerIdentity {
+  std::string account, arn, user_id;
+};
+CallerIdentity get_caller_identity(const ServiceClient& sts);
+
+struct AssumeRole {
+  std::string role_arn;
+  std::string session_name;        // 2 to 64 of A-Za-z0-9_=,.@-
+  std::string external_id = {};    // empty: none
+  int duration_seconds = 3600;     // 900 to 43200
+  Secret web_identity_token = {};  // of AssumeRoleWithWebIdentity, whose request is not signed
+};
+// With web_identity_token AssumeRoleWithWebIdentity, else AssumeRole.
+Credentials assume_role(const ServiceClient& sts, const AssumeRole& arguments);
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,84 @@
+// Training jobs, by SageMaker's API (CreateTrainingJob and its relatives).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/sagemaker/rest/client.h"
+
+namespace shoal::sagemaker {
+
+struct StatusTransition {
+  std::string status, message;
+  std::optional<Moment> start, end;
+};
+
+// What DescribeTrainingJob says, in part; `answer` is all of it.
+struct DescribedJob {
+  std::string name, arn;
+  std::string status;            // InProgress, Completed, Failed, Stopping, Stopped
+  std::string secondary_status;  // an open set: Starting, Downloading, Training, Interrupted ...
+  std::string failure_reason;    // "" without one
+  std::string instance_type;     // "" where there are instance groups
+  std::int64_t instance_count = 0;
+  bool spot = false;
+  std::string model_artifacts;  // s3://..., "" before they are there
+  std::optional<Moment> created, ended;
+  std::optional<std::int64_t> training_seconds, billable_seconds;
+  std::vector<StatusTransition> transitions = {};
+  struct Metric {
+    std::string name;
+    double value = 0;
+    std::optional<Moment> time;
+  };
+  std::vector<Metric> metrics = {};  // the last value of each
+  nlohmann::json answer;
+
+  bool has_ended() const {
+    return status == "Completed" || status == "Failed" || status == "Stopped";
+  }
+  // Billed instance-seconds; nothing before SageMaker says so.
+  std::optional<std::int64_t> billed_instance_seconds() const;
+  // (1 - billable / training) * 100 of a spot job.
+  std::optional<double> spot_saving_percent() const;
+};
+DescribedJob parse_described_job(const nlohmann::json& answer);
+
+struct JobSummary {
+  std::string name, arn, status;
+  std::optional<Moment> created, ended;
+};
+
+struct JobFilter {
+  std::string name_contains = {}, status = {};  // empty: any
+  std::int64_t most = 100;                      // newest first
+};
+
+// invalid_argument unless 1 to 63 letters, digits and '-', no '-' at either end.
+void check_job_name(std::string_view name);
+
+class TrainingJobs {
+ public:
+  explicit TrainingJobs(ServiceClient client);
+
+  // Sends a CreateTrainingJob request; returns the job's ARN. The API has no token that makes a
+  // repeated request harmless, so where it is not known whether one arrived (a connection that
+  // broke, HTTP 5xx), the job is looked up by its name first: what is there and was created since
+  // the call began is the answer; only where there is nothing it is created again.
+  std::string create(const nlohmann::json& request) const;
+  DescribedJob describe(const std::string& name) const;  // not_found
+  void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that
+  std::vector<JobSummary> list(const JobFilter& filter = {}) const;
+  const ServiceClient& client() const { return client_; }
+
+ private:
+  std::optional<DescribedJob> find(const std::string& name) const;
+  ServiceClient client_;
+};
+
+}  // namespace shoal::sagemaker

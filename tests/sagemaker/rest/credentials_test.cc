@@ -1,0 +1,243 @@
+#include "shoal/sagemaker/rest/credentials.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "sagemaker/rest/rig.h"
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/log.h"
+#include "shoal/sagemaker/rest/sts.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+using nlohmann::json;
+using namespace std::chrono_literals;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+class Chain : public ::testing::Test {
+ protected:
+  // The chain with these variables and no others, but the files' and the machine's.
+  std::shared_ptr<CredentialProvider> chain(Variables variables, ChainOptions options = {}) {
+    std::ofstream(directory_ / "config") << config_;
+    std::ofstream(directory_ / "credentials") << credentials_;
+    variables.emplace("AWS_CONFIG_FILE", directory_ / "config");
+    variables.emplace("AWS_SHARED_CREDENTIALS_FILE", directory_ / "credentials");
+    variables.emplace("AWS_EC2_METADATA_DISABLED", "true");
+    options.sleep = [](double) {};
+    options.sts_endpoint_url = aws_.url();
+    return make_credential_chain(environment_of(std::move(variables)), make_curl_transport(),
+                                 std::move(options));
+  }
+  std::string refusal(Variables variables, ChainOptions options = {}) {
+    return error_text([&] { chain(std::move(variables), std::move(options))->get(); });
+  }
+  static std::string keys(const std::string& id, const char* token = "Token") {
+    return json{{"AccessKeyId", id},
+                {"SecretAccessKey", "hidden"},
+                {token, "session"},
+                {"Expiration", "2099-01-01T00:00:00Z"}}
+        .dump();
+  }
+
+  testing::TemporaryDirectory directory_;
+  FakeAws aws_;
+  std::string config_, credentials_;
+  const Variables environment_keys_ = {{"AWS_ACCESS_KEY_ID", "AKIAENV"},
+                                       {"AWS_SECRET_ACCESS_KEY", "secret"},
+                                       {"AWS_SESSION_TOKEN", "token"}};
+};
+
+TEST_F(Chain, EnvironmentFirstUnlessAProfileIsNamed) {
+  credentials_ =
+      "[default]\naws_access_key_id = AKIADEFAULT\naws_secret_access_key = s\n"
+      "[dev]\naws_access_key_id = AKIADEV\naws_secret_access_key = s\n";
+  const Credentials found = chain(environment_keys_)->get();
+  EXPECT_EQ(found.access_key, "AKIAENV");
+  EXPECT_EQ(found.secret_key.reveal(), "secret");
+  EXPECT_EQ(found.session_token.reveal(), "token");
+  EXPECT_EQ(found.source, "environment");
+  EXPECT_EQ(chain(environment_keys_, {.profile = "dev"})->get().access_key, "AKIADEV");
+  EXPECT_EQ(chain({})->get().access_key, "AKIADEFAULT");
+  EXPECT_EQ(chain({{"AWS_PROFILE", "dev"}})->get().source, "profile dev");
+  EXPECT_THAT(refusal({{"AWS_ACCESS_KEY_ID", "A"}}), HasSubstr("only the first is set"));
+}
+
+TEST_F(Chain, NothingAnywhere) {
+  EXPECT_THAT(refusal({}), AllOf(HasSubstr("no AWS credentials"), HasSubstr("AWS_PROFILE")));
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "gone"}}), HasSubstr("no AWS profile 'gone'"));
+}
+
+TEST_F(Chain, CredentialsFileGoesBeforeConfig) {
+  config_ = "[default]\naws_access_key_id = AKIACONFIG\naws_secret_access_key = s\n";
+  EXPECT_EQ(chain({})->get().access_key, "AKIACONFIG");
+  credentials_ = "[default]\naws_access_key_id = AKIAFILE ; mine\naws_secret_access_key = s\n";
+  EXPECT_EQ(chain({})->get().access_key, "AKIAFILE");
+}
+
+TEST_F(Chain, RoleOfASourceProfile) {
+  config_ =
+      "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/job\nsource_profile = base\n"
+      "duration_seconds = 900\n"
+      "[profile far]\nrole_arn = arn:aws:iam::123456789012:role/far\nsource_profile = job\n"
+      "[profile round]\nrole_arn = arn:x\nsource_profile = about\n"
+      "[profile about]\nrole_arn = arn:x\nsource_profile = round\n"
+      "[profile code]\nrole_arn = arn:x\nsource_profile = base\nmfa_serial = arn:mfa\n"
+      "[profile long]\nrole_arn = arn:x\nsource_profile = base\nduration_seconds = 60\n";
+  credentials_ = std::string("[base]\naws_access_key_id = ") + FakeAws::kKey +
+                 "\naws_secret_access_key = " + FakeAws::kSecret + "\n";
+  const Credentials found = chain({{"AWS_PROFILE", "job"}})->get();
+  EXPECT_EQ(found.session_token.reveal(), "token of arn:aws:iam::123456789012:role/job");
+  EXPECT_EQ(found.source, "profile job, role arn:aws:iam::123456789012:role/job");
+  EXPECT_EQ(aws_.calls("STS AssumeRole"), 1);
+  EXPECT_EQ(chain({{"AWS_PROFILE", "far"}})->get().session_token.reveal(),
+            "token of arn:aws:iam::123456789012:role/far");
+  EXPECT_EQ(aws_.calls("STS AssumeRole"), 3);
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "round"}}), HasSubstr("leads back"));
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "code"}}), HasSubstr("mfa_serial"));
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "long"}}), HasSubstr("900 to 43200"));
+}
+
+TEST_F(Chain, WebIdentityIsNotSigned) {
+  std::ofstream(directory_ / "jwt") << "the.web.token\n";
+  const Credentials found = chain({{"AWS_WEB_IDENTITY_TOKEN_FILE", directory_ / "jwt"},
+                                   {"AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/pod"}})
+                                ->get();
+  EXPECT_EQ(found.session_token.reveal(), "token of arn:aws:iam::123456789012:role/pod");
+  EXPECT_EQ(aws_.calls("STS AssumeRoleWithWebIdentity"), 1);
+}
+
+TEST_F(Chain, Process) {
+  std::ofstream(directory_ / "keys.json") << keys("AKIAPROCESS", "SessionToken");
+  config_ = "[profile p]\ncredential_process = cat '" + (directory_ / "keys.json") +
+            "'\n"
+            "[profile broken]\ncredential_process = echo '{\"SecretAccessKey\": \"hidden'\n"
+            "[profile fails]\ncredential_process = exit 3\n";
+  const Credentials found = chain({{"AWS_PROFILE", "p"}})->get();
+  EXPECT_EQ(found.access_key, "AKIAPROCESS");
+  EXPECT_TRUE(found.expires.has_value());
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "broken"}}),
+              AllOf(HasSubstr("no JSON object"), Not(HasSubstr("hidden"))));
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "fails"}}), HasSubstr("status 3"));
+}
+
+TEST_F(Chain, SsoIsRefusedByName) {
+  config_ = "[profile sso]\nsso_session = corp\nsso_account_id = 1\n[sso-session corp]\nx = y\n";
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "sso"}}),
+              AllOf(HasSubstr("SSO"), HasSubstr("aws sso login --profile sso")));
+}
+
+TEST_F(Chain, Container) {
+  std::ofstream(directory_ / "token") << "from a file\n";
+  int calls = 0;
+  test::HttpServer server([&](const test::ServedRequest& request) -> test::ServedReply {
+    ++calls;
+    if (request.path == "/broken") return {.status = 500};
+    if (calls == 1) return {.status = 503};
+    EXPECT_EQ(request.path, "/creds");
+    return {.body = keys("AKIA " + request.header("authorization"))};
+  });
+  EXPECT_EQ(chain({{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/creds"}},
+                  {.container_host = server.url()})
+                ->get()
+                .access_key,
+            "AKIA ");
+  const std::string full = server.url() + "/creds";
+  EXPECT_EQ(chain({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", full},
+                   {"AWS_CONTAINER_AUTHORIZATION_TOKEN", "word"}})
+                ->get()
+                .access_key,
+            "AKIA word");
+  EXPECT_EQ(chain({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", full},
+                   {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", directory_ / "token"}})
+                ->get()
+                .access_key,
+            "AKIA from a file");
+  EXPECT_THAT(refusal({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/x"}}),
+              HasSubstr("neither https nor this machine"));
+  EXPECT_THAT(refusal({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/broken"}}),
+              HasSubstr("HTTP 500"));
+}
+
+TEST_F(Chain, InstanceMetadataOfVersionTwo) {
+  bool has_role = true;
+  test::HttpServer server([&](const test::ServedRequest& request) -> test::ServedReply {
+    if (request.method == "PUT") {
+      EXPECT_EQ(request.path, "/latest/api/token");
+      EXPECT_EQ(request.header("x-aws-ec2-metadata-token-ttl-seconds"), "21600");
+      return {.body = "the-token"};
+    }
+    if (request.header("x-aws-ec2-metadata-token") != "the-token") return {.status = 401};
+    const std::string base = "/latest/meta-data/iam/security-credentials/";
+    if (!has_role) return {.status = 404};
+    return {.body =
+                request.path == base ? "my-role" : keys("AKIA" + request.path.substr(base.size()))};
+  });
+  const Variables variables = {{"AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url()},
+                               {"AWS_EC2_METADATA_DISABLED", "false"}};
+  const Credentials found = chain(variables)->get();
+  EXPECT_EQ(found.access_key, "AKIAmy-role");
+  EXPECT_EQ(found.source, "instance role my-role");
+  has_role = false;
+  EXPECT_THAT(refusal(variables), HasSubstr("no AWS credentials"));
+  EXPECT_THAT(refusal({{"AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1"},
+                       {"AWS_EC2_METADATA_DISABLED", "false"}}),
+              HasSubstr("no AWS credentials"));
+}
+
+TEST(Provider, RefreshesBeforeExpiry) {
+  Moment now = from_epoch(1'000'000);
+  int fetched = 0;
+  bool fails = false;
+  CredentialProvider provider({[] { return std::optional<Credentials>(); },
+                               [&]() -> std::optional<Credentials> {
+                                 if (fails) throw Error(ErrorCode::io, "the source is down");
+                                 ++fetched;
+                                 return Credentials{.access_key = fmt::format("A{}", fetched),
+                                                    .secret_key = Secret("s"),
+                                                    .expires = now + 60min,
+                                                    .source = "a test"};
+                               }},
+                              [&] { return now; });
+  EXPECT_EQ(provider.get().access_key, "A1");
+  now += 44min;
+  EXPECT_EQ(provider.get().access_key, "A1");
+  now += 2min;  // 14 minutes are left
+  fails = true;
+  EXPECT_EQ(provider.get().access_key, "A1") << "the old ones still work";
+  fails = false;
+  EXPECT_EQ(provider.get().access_key, "A2");
+  now += 51min;  // 9 are left
+  fails = true;
+  EXPECT_THAT(error_text([&] { provider.get(); }), HasSubstr("the source is down"));
+  fails = false;
+  const Credentials third = provider.get();
+  EXPECT_EQ(third.access_key, "A3");
+  EXPECT_TRUE(provider.renew(third));
+  EXPECT_EQ(provider.get().access_key, "A4");
+  EXPECT_TRUE(provider.renew(third)) << "there is something newer already";
+  EXPECT_EQ(fetched, 4);
+}
+
+TEST(Provider, SecretsAreWiped) {
+  Secret secret("a secret of some length, on the heap");
+  const char* const place = secret.reveal().data();
+  const std::string_view before(place, 8);
+  EXPECT_EQ(before, "a secret");
+  Secret moved = std::move(secret);
+  EXPECT_EQ(moved.reveal().substr(0, 8), "a secret");
+  EXPECT_TRUE(secret.empty());  // NOLINT(bugprone-use-after-move)
+  moved = Secret();
+  EXPECT_TRUE(moved.empty());
+}
+
+TEST(Sts, CallerIdentity) {
+  const FakeAws aws;
+  const CallerIdentity who = get_caller_identity(session_at(aws).client(Service::sts));
+  EXPECT_EQ(who.account, "123456789012");
+  EXPECT_EQ(who.arn, "arn:aws:iam::123456789012:user/x");
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

@@ -1,0 +1,101 @@
+// S3, SageMaker, CloudWatch Logs and STS as far as Shoal uses them, on loopback. It checks every
+// signature, enforces the documented limits that matter here, and fails as it is told.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/http_server.h"
+#include <nlohmann/json.hpp>
+
+namespace shoal::test {
+
+// One thing that goes wrong, the next time its operation is asked for.
+struct Fault {
+  std::string operation;   // "S3 GetObject", "SageMaker CreateTrainingJob", "Logs GetLogEvents" ...
+  ServedReply reply = {};  // instead of the answer, where `done` is false
+  bool done = false;       // it is done all the same, and its answer ...
+  std::int64_t cut_after = -1;  // ... ends after so many bytes
+  double delay_seconds = 0;
+};
+ServedReply json_error(int status, const std::string& type, const std::string& message);
+ServedReply xml_error(int status, const std::string& code, const std::string& message);
+
+class FakeAws {
+ public:
+  static constexpr const char* kKey = "AKIDEXAMPLE";
+  static constexpr const char* kSecret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+  FakeAws();
+  std::string url() const { return server_->url(); }
+  void fail_next(Fault fault, int times = 1);
+  int calls(const std::string& operation) const;  // so far, failed ones too
+
+  // The environment in which a program finds it, with keys and a region.
+  std::vector<std::string> environment() const;
+
+  struct Object {
+    std::string body, etag;
+    std::vector<std::pair<std::string, std::string>> headers;  // of HEAD and GET, besides
+  };
+  void put_object(const std::string& bucket_and_key, std::string body);
+  std::string object(const std::string& bucket_and_key) const;
+  bool has_object(const std::string& bucket_and_key) const;
+  void set_object_header(const std::string& bucket_and_key, const std::string& name,
+                         const std::string& value);
+  int open_uploads() const;
+
+  // Jobs: each DescribeTrainingJob moves a job one status on.
+  void add_job(const std::string& name, nlohmann::json description,
+               std::vector<std::pair<std::string, std::string>> statuses = {});
+  int created() const { return created_; }
+  void add_log(const std::string& stream, std::int64_t milliseconds, const std::string& message);
+  void add_log_at(const std::string& job, const std::string& secondary_status,
+                  const std::string& message);  // written when the job gets there
+
+  std::atomic<int> page{1000};           // entries of a page of any list
+  std::atomic<bool> empty_pages{false};  // of log events, before each page that is not
+  std::string account = "123456789012";
+
+ private:
+  struct Job {
+    nlohmann::json description;
+    std::vector<std::pair<std::string, std::string>> statuses;
+    std::size_t at = 0;
+    std::vector<std::pair<std::string, std::string>> log_at;
+  };
+  struct Upload {
+    std::string name;
+    std::map<int, std::string> parts;
+  };
+  ServedReply handle(const ServedRequest& request);
+  std::optional<ServedReply> refuse(const ServedRequest& request) const;
+  static std::string operation_of(const ServedRequest& request);
+  ServedReply answer(const std::string& operation, const ServedRequest& request);
+  ServedReply s3(const std::string& operation, const ServedRequest& request);
+  ServedReply list_objects(const ServedRequest& request);
+  ServedReply complete_upload(const ServedRequest& request, const std::string& name);
+  ServedReply sage_maker(const std::string& operation, const nlohmann::json& arguments);
+  ServedReply logs(const std::string& operation, const nlohmann::json& arguments);
+  static ServedReply sts(const std::string& operation, const ServedRequest& request);
+
+  mutable std::mutex mutex_;
+  std::deque<Fault> faults_;
+  std::map<std::string, int> calls_;
+  std::map<std::string, Object> objects_;
+  std::map<std::string, Upload> uploads_;
+  int next_upload_ = 1;
+  std::map<std::string, Job> jobs_;
+  std::map<std::string, std::vector<std::pair<std::int64_t, std::string>>> streams_;
+  std::atomic<int> created_{0};
+  std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
+};
+
+}  // namespace shoal::test

@@ -1,0 +1,169 @@
+#include "shoal/sagemaker/rest/training_jobs.h"
+
+#include "sagemaker/rest/rig.h"
+
+#include "shoal/runtime/base/log.h"
+#include "shoal/sagemaker/rest/logs.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+using nlohmann::json;
+using test::json_error;
+using test::ServedReply;
+
+class Jobs : public ::testing::Test {
+ protected:
+  json request(const std::string& name) {
+    return {{"TrainingJobName", name}, {"RoleArn", "arn:x"}};
+  }
+  FakeAws aws_;
+  std::vector<double> waits_;
+  const Session session_ = session_at(aws_, &waits_);
+  const TrainingJobs jobs_{session_.client(Service::sagemaker)};
+};
+
+TEST_F(Jobs, CreateDescribeStop) {
+  EXPECT_EQ(jobs_.create(request("a-job")), "arn:aws:sagemaker:us-east-1:1:training-job/a-job");
+  EXPECT_THAT(error_text([&] { jobs_.create(request("a-job")); }),
+              AllOf(HasSubstr("ResourceInUse"), HasSubstr("choose another name")));
+  DescribedJob job = jobs_.describe("a-job");
+  EXPECT_EQ(job.status, "InProgress");
+  EXPECT_EQ(job.secondary_status, "Starting");
+  EXPECT_FALSE(job.has_ended());
+  ASSERT_EQ(job.transitions.size(), 1U);
+  EXPECT_EQ(job.transitions[0].message, "now Starting");
+  jobs_.stop("a-job");
+  EXPECT_EQ(jobs_.describe("a-job").status, "Stopping");
+  EXPECT_TRUE(jobs_.describe("a-job").has_ended());
+  try {
+    jobs_.describe("another");
+    ADD_FAILURE();
+  } catch (const ServiceError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_TRUE(error.is_missing());
+  }
+  for (const char* wrong : {"", "-a", "a-", "a_b", "a b"})
+    EXPECT_THAT(error_text([&] { jobs_.describe(wrong); }), HasSubstr("no name of a training job"));
+  EXPECT_THROW(jobs_.describe(std::string(64, 'a')), Error);
+}
+
+// Whatever happens to the answer, there is one job, and the caller gets its ARN.
+TEST_F(Jobs, CreatesNoJobTwice) {
+  log::set_level(log::Level::error);  // it warns of each
+  const ServedReply sample{
+      .headers = {{"Content-Type", "application/x-amz-json-1.1"}, {"x-amzn-RequestId", "req-1"}},
+      .body =
+          json{{"TrainingJobArn", "arn:aws:sagemaker:us-east-1:1:training-job/job-000"}}.dump()};
+  const auto length = static_cast<int>(test::wire_bytes({}, sample).size());
+  for (int cut = 0; cut < length; ++cut) {
+    const std::string name = fmt::format("job-{:03}", cut);
+    aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = cut});
+    EXPECT_EQ(jobs_.create(request(name)), "arn:aws:sagemaker:us-east-1:1:training-job/" + name);
+  }
+  EXPECT_EQ(aws_.created(), length);
+  EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), length);
+  log::set_level(log::Level::info);
+}
+
+TEST_F(Jobs, CreatesAgainWhatWasNotCreated) {
+  const Fault unavailable{.operation = "SageMaker CreateTrainingJob",
+                          .reply = {.status = 503, .body = "<html>busy</html>"}};
+  aws_.fail_next(unavailable, 2);
+  jobs_.create(request("late"));
+  EXPECT_EQ(aws_.created(), 1);
+  EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), 3);
+  EXPECT_THAT(waits_, ElementsAre(1, 2));
+  aws_.fail_next(unavailable, 3);
+  EXPECT_THAT(error_text([&] { jobs_.create(request("never")); }), HasSubstr("HTTP 503"));
+  // Throttled: surely not done, so nobody looks.
+  const int looked = aws_.calls("SageMaker DescribeTrainingJob");
+  aws_.fail_next({.operation = "SageMaker CreateTrainingJob",
+                  .reply = json_error(400, "ThrottlingException", "Rate exceeded")});
+  jobs_.create(request("throttled"));
+  EXPECT_EQ(aws_.calls("SageMaker DescribeTrainingJob"), looked);
+}
+
+TEST_F(Jobs, AnotherJobOfThatNameIsNotOurs) {
+  aws_.add_job("old", {{"CreationTime", 1.6e9}});
+  aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .reply = {.status = 500}});
+  EXPECT_THAT(error_text([&] { jobs_.create(request("old")); }), HasSubstr("HTTP 500"));
+  EXPECT_EQ(aws_.created(), 0);
+}
+
+TEST_F(Jobs, ListsInPages) {
+  for (int i = 0; i < 7; ++i) aws_.add_job(fmt::format("job-{}", i), json::object());
+  aws_.page = 3;
+  EXPECT_EQ(jobs_.list().size(), 7U);
+  EXPECT_EQ(jobs_.list({.most = 4}).size(), 4U);
+  EXPECT_EQ(jobs_.list({.name_contains = "b-5"}).at(0).name, "job-5");
+  EXPECT_EQ(jobs_.list().at(0).status, "InProgress");
+  EXPECT_THROW(jobs_.list({.most = 0}), Error);
+}
+
+TEST_F(Jobs, WhatTheyCost) {
+  aws_.add_job("spot",
+               {{"EnableManagedSpotTraining", true},
+                {"TrainingTimeInSeconds", 1000},
+                {"BillableTimeInSeconds", 300},
+                {"ResourceConfig", {{"InstanceType", "ml.p4d.24xlarge"}, {"InstanceCount", 2}}},
+                {"FinalMetricDataList",
+                 {{{"MetricName", "train:loss"}, {"Value", 1.25}, {"Timestamp", 1.7e9}}}}});
+  const DescribedJob job = jobs_.describe("spot");
+  EXPECT_EQ(job.billed_instance_seconds(), 600);
+  EXPECT_NEAR(*job.spot_saving_percent(), 70, 1e-9);
+  EXPECT_EQ(job.metrics.at(0).name, "train:loss");
+  EXPECT_EQ(job.metrics.at(0).value, 1.25);
+  aws_.add_job("young", json::object());
+  EXPECT_FALSE(jobs_.describe("young").billed_instance_seconds());
+  EXPECT_FALSE(jobs_.describe("young").spot_saving_percent());
+}
+
+class Log : public Jobs {
+ protected:
+  std::vector<std::string> read(JobLog& log) {
+    std::vector<std::string> lines;
+    log.read_new([&](const std::vector<LogEvent>& events) {
+      for (const LogEvent& event : events) lines.push_back(event.stream + ": " + event.message);
+    });
+    return lines;
+  }
+};
+
+TEST_F(Log, ReadsOnWhereItStopped) {
+  JobLog log(session_.client(Service::logs), "a-job");
+  EXPECT_TRUE(read(log).empty()) << "there is no group yet";
+  aws_.add_log("a-job/algo-1-1", 2000, "second");
+  aws_.add_log("a-job/algo-2-1", 1000, "first");
+  aws_.add_log("a-job-2/algo-1-1", 1, "another job's");
+  EXPECT_THAT(read(log), ElementsAre("algo-2-1: first", "algo-1-1: second"));
+  EXPECT_TRUE(read(log).empty());
+  aws_.add_log("a-job/algo-2-1", 3000, "third");
+  aws_.add_log("a-job/algo-3-1", 4000, "a late host");
+  EXPECT_THAT(read(log), ElementsAre("algo-2-1: third", "algo-3-1: a late host"));
+}
+
+TEST_F(Log, EmptyPagesAreNotTheEnd) {
+  aws_.empty_pages = true;
+  aws_.page = 2;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 7; ++i) {
+    aws_.add_log("a-job/algo-1-1", i, std::to_string(i));
+    expected.push_back("algo-1-1: " + std::to_string(i));
+  }
+  JobLog log(session_.client(Service::logs), "a-job");
+  EXPECT_EQ(read(log), expected);
+  EXPECT_TRUE(read(log).empty());
+}
+
+TEST_F(Log, ThrottledAndCut) {
+  for (int i = 0; i < 5; ++i) aws_.add_log("a-job/algo-1-1", i, std::to_string(i));
+  aws_.fail_next({.operation = "Logs DescribeLogStreams",
+                  .reply = json_error(400, "ThrottlingException", "slow")});
+  aws_.fail_next({.operation = "Logs GetLogEvents", .done = true, .cut_after = 150});
+  JobLog log(session_.client(Service::logs), "a-job");
+  EXPECT_EQ(read(log).size(), 5U);
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker

@@ -1,0 +1,177 @@
+#include "support/http_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace shoal::test {
+namespace {
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// More bytes into `buffer`; false at the end of the connection.
+bool receive(int socket, std::string& buffer) {
+  char block[65536];
+  const ssize_t count = ::recv(socket, block, sizeof block, 0);
+  if (count <= 0) return false;
+  buffer.append(block, static_cast<std::size_t>(count));
+  return true;
+}
+
+bool send_all(int socket, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t count = ::send(socket, data, size, MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    data += count;
+    size -= static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+// The next request of the connection; what follows it stays in `buffer`.
+bool read_request(int socket, std::string& buffer, ServedRequest& request) {
+  std::size_t end = 0;
+  while ((end = buffer.find("\r\n\r\n")) == std::string::npos)
+    if (!receive(socket, buffer)) return false;
+  std::string head = buffer.substr(0, end + 2);
+  buffer.erase(0, end + 4);
+  request = {};
+  const std::size_t line_end = head.find("\r\n");
+  const std::string line = head.substr(0, line_end);
+  const std::size_t first = line.find(' '), last = line.rfind(' ');
+  if (first == std::string::npos || last <= first) return false;
+  request.method = line.substr(0, first);
+  const std::string target = line.substr(first + 1, last - first - 1);
+  const std::size_t question = std::min(target.find('?'), target.size());
+  request.path = target.substr(0, question);
+  if (question < target.size()) request.query = target.substr(question + 1);
+  for (std::size_t at = line_end + 2; at < head.size();) {
+    const std::size_t stop = head.find("\r\n", at);
+    const std::string field = head.substr(at, stop - at);
+    at = stop + 2;
+    const std::size_t colon = field.find(':');
+    if (colon == std::string::npos) continue;
+    const std::size_t value = field.find_first_not_of(' ', colon + 1);
+    request.headers[lower(field.substr(0, colon))] =
+        value == std::string::npos ? "" : field.substr(value);
+  }
+  const std::string length = request.header("content-length");
+  const std::size_t bytes = length.empty() ? 0 : std::stoul(length);
+  while (buffer.size() < bytes)
+    if (!receive(socket, buffer)) return false;
+  request.body = buffer.substr(0, bytes);
+  buffer.erase(0, bytes);
+  return true;
+}
+
+}  // namespace
+
+std::string wire_bytes(const ServedRequest& request, const ServedReply& reply) {
+  std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " Reason\r\n";
+  bool has_length = false;
+  for (const auto& [name, value] : reply.headers) {
+    text += name + ": " + value + "\r\n";
+    has_length = has_length || lower(name) == "content-length";
+  }
+  if (!has_length && reply.status != 204)
+    text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
+  text += "\r\n";
+  if (request.method != "HEAD") text += reply.body;
+  return text;
+}
+
+struct HttpServer::State {
+  Handler handler;
+  int listener = -1, port = 0;
+  std::atomic<int> accepted{0};
+  std::mutex mutex;
+  bool stopping = false;
+  std::set<int> open;
+  std::vector<std::thread> threads;
+  std::thread acceptor;
+
+  void serve(int socket) {
+    std::string buffer;
+    ServedRequest request;
+    while (read_request(socket, buffer, request)) {
+      const ServedReply reply = handler(request);
+      if (reply.delay_seconds > 0)
+        std::this_thread::sleep_for(std::chrono::duration<double>(reply.delay_seconds));
+      const std::string text = wire_bytes(request, reply);
+      const std::size_t bytes =
+          reply.cut_after < 0 ? text.size()
+                              : std::min(text.size(), static_cast<std::size_t>(reply.cut_after));
+      if (!send_all(socket, text.data(), bytes) || reply.cut_after >= 0) break;
+    }
+    const std::lock_guard lock(mutex);
+    open.erase(socket);
+    ::shutdown(socket, SHUT_RDWR);
+    ::close(socket);
+  }
+
+  void accept_all() {
+    for (;;) {
+      const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      const std::lock_guard lock(mutex);
+      if (socket < 0 || stopping) {
+        if (socket >= 0) ::close(socket);
+        return;
+      }
+      const int on = 1;
+      ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      ++accepted;
+      open.insert(socket);
+      threads.emplace_back([this, socket] { serve(socket); });
+    }
+  }
+};
+
+HttpServer::HttpServer(Handler handler) : state_(std::make_shared<State>()) {
+  state_->handler = std::move(handler);
+  state_->listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (state_->listener < 0 || ::bind(state_->listener, generic, length) != 0 ||
+      ::listen(state_->listener, 128) != 0 ||
+      ::getsockname(state_->listener, generic, &length) != 0)
+    throw std::runtime_error(std::string("a server on loopback: ") + std::strerror(errno));
+  state_->port = ntohs(address.sin_port);
+  state_->acceptor = std::thread([state = state_.get()] { state->accept_all(); });
+}
+
+HttpServer::~HttpServer() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    for (const int socket : state_->open) ::shutdown(socket, SHUT_RDWR);
+  }
+  ::shutdown(state_->listener, SHUT_RDWR);
+  state_->acceptor.join();
+  for (std::thread& thread : state_->threads) thread.join();
+  ::close(state_->listener);
+}
+
+int HttpServer::port() const { return state_->port; }
+std::string HttpServer::url() const { return "http://127.0.0.1:" + std::to_string(port()); }
+int HttpServer::connections() const { return state_->accepted; }
+
+}  // namespace shoal::test
