@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "sources.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
@@ -25,6 +26,7 @@ struct Options {
 };
 
 int prepare(Options options) {
+  add_sources(options.prepare.sources);
   const auto tokenizer = load_tokenizer(options.tokenizer);
   options.prepare.document = options.document == "line"        ? Document::line
                              : options.document == "paragraph" ? Document::paragraph

@@ -1,4 +1,4 @@
-// shoal: train, generate, tokenizer, data, checkpoint, report, scale, env, diagnose, doctor,
+// shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
 // submit, version.
 #include <csignal>
 #include <cstdio>
@@ -57,6 +57,7 @@ int run(int argc, char** argv) {
   add_checkpoint(app, action);
   add_report(app, action);
   add_scale(app, action);
+  add_jobs(app, action);
   add_env(app, action);
   add_diagnose(app, action);
   add_doctor(app, action);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "sources.h"
 #include <fmt/ranges.h>
 
 #include "shoal/parallel/apply/smp_parameters.h"
@@ -48,7 +49,7 @@ std::vector<std::string> names_of_shards(const std::string& train_file) {
 
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
                                           const RunSetup& setup) {
-  auto file = TokenFile::open(path);
+  auto file = TokenFile::open(open_whole(path, setup.sources));
   if (setup.tokenizer && file->tokenizer_hash() != setup.tokenizer->hash())
     log::warn("{} was made with another tokenizer than the one given", path);
   const std::int64_t vocabulary = setup.task->vocabulary();
@@ -322,6 +323,7 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
 
 RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   RunSetup setup;
+  add_sources(setup.sources);
   check_is_possible(a);
   ChosenModel model = choose_model(a.model);
   setup.kind = model.kind;

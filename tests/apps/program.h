@@ -13,11 +13,11 @@ struct ProgramResult {
 };
 
 struct ProgramOptions {
-  std::string directory;                 // to run in; empty: here
-  std::vector<std::string> environment;  // NAME=value, besides this process's
-  long file_size_limit = 0;              // bytes, as `ulimit -f`; 0: none
-  double seconds = 60;                   // then it is killed
-  std::string signal_when_out_has;       // send SIGTERM once this was printed
+  std::string directory = {};                 // to run in; empty: here
+  std::vector<std::string> environment = {};  // NAME=value, besides this process's
+  long file_size_limit = 0;                   // bytes, as `ulimit -f`; 0: none
+  double seconds = 60;                        // then it is killed
+  std::string signal_when_out_has = {};       // send SIGTERM once this was printed
 };
 
 ProgramResult run_program(const std::vector<std::string>& words,

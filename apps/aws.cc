@@ -1,0 +1,159 @@
+#include "aws.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/log.h"
+#include "shoal/sagemaker/rest/logs.h"
+#include "shoal/sagemaker/rest/training_jobs.h"
+
+namespace shoal::app {
+namespace {
+
+using nlohmann::ordered_json;
+using sagemaker::DescribedJob;
+using sagemaker::LogEvent;
+
+void say(const ordered_json& event) {
+  fmt::print("{}\n", event.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+std::string time_text(const std::optional<sagemaker::Moment>& moment) {
+  return moment ? sagemaker::extended_time(*moment) : "";
+}
+
+// Prints what is new of one job.
+class Watch {
+ public:
+  Watch(const sagemaker::Session& session, const std::string& name, const WatchOptions& options)
+      : jobs_(session.client(sagemaker::Service::sagemaker)),
+        log_(session.client(sagemaker::Service::logs), name),
+        name_(name),
+        options_(options) {}
+
+  // One look; the job as it is.
+  DescribedJob look() {
+    DescribedJob job = jobs_.describe(name_);
+    if (options_.status) print_transitions(job);
+    // After the status: a job that has ended writes no more, so this reads the last of it.
+    if (options_.logs) log_.read_new([this](const auto& events) { print(events); });
+    std::fflush(stdout);
+    return job;
+  }
+
+  void print_end(const DescribedJob& job) const {
+    if (options_.json) {
+      ordered_json end = {{"event", "end"}, {"job", job.name}, {"status", job.status}};
+      if (!job.failure_reason.empty()) end["failure_reason"] = job.failure_reason;
+      if (job.billable_seconds) end["billable_seconds"] = *job.billable_seconds;
+      if (!job.model_artifacts.empty()) end["model"] = job.model_artifacts;
+      say(end);
+      return;
+    }
+    if (!options_.status) return;
+    fmt::print("{}: {}", job.name, job.status);
+    if (job.training_seconds) fmt::print(" after {} s", *job.training_seconds);
+    if (job.billable_seconds) fmt::print(", {} s billed", *job.billable_seconds);
+    if (!job.failure_reason.empty()) fmt::print(": {}", job.failure_reason);
+    fmt::print("\n");
+    if (!job.model_artifacts.empty()) fmt::print("model: {}\n", job.model_artifacts);
+  }
+
+ private:
+  void print_transitions(const DescribedJob& job) {
+    for (; shown_ < job.transitions.size(); ++shown_) {
+      const sagemaker::StatusTransition& step = job.transitions[shown_];
+      if (options_.json)
+        say({{"event", "status"},
+             {"time", time_text(step.start)},
+             {"status", step.status},
+             {"message", step.message}});
+      else
+        fmt::print("{} {}{}{}\n", time_text(step.start), step.status,
+                   step.message.empty() ? "" : ": ", step.message);
+    }
+  }
+  void print(const std::vector<LogEvent>& events) const {
+    for (const LogEvent& event : events) {
+      if (options_.json)
+        say({{"event", "log"},
+             {"time", sagemaker::extended_time(event.time)},
+             {"stream", event.stream},
+             {"message", event.message}});
+      else
+        fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
+    }
+  }
+
+  sagemaker::TrainingJobs jobs_;
+  sagemaker::JobLog log_;
+  std::string name_;
+  WatchOptions options_;
+  std::size_t shown_ = 0;
+};
+
+bool may_pass(const Error& error) {
+  if (const auto* broken = dynamic_cast<const sagemaker::TransportError*>(&error))
+    return broken->retriable();
+  const auto* refused = dynamic_cast<const sagemaker::ServiceError*>(&error);
+  return refused != nullptr && (refused->is_transient() || refused->is_throttling());
+}
+
+}  // namespace
+
+void add_aws_words(CLI::App& command, AwsWords& words) {
+  command.add_option("--region", words.region, "of AWS; else AWS_REGION, or the profile's");
+  command.add_option("--profile", words.profile,
+                     "of ~/.aws/config; else AWS_PROFILE, or the keys in the environment");
+  command.add_option("--endpoint-url", words.endpoint_url,
+                     "instead of AWS's own endpoints, for every service; may be http://");
+}
+
+sagemaker::Session session_of(const AwsWords& words) {
+  return sagemaker::Session(
+      sagemaker::process_environment(),
+      {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], widths[i]) : row[i];
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+int watch_job(const sagemaker::Session& session, const std::string& name,
+              const WatchOptions& options) {
+  Watch watch(session, name, options);
+  auto last_answer = Clock::now();
+  for (;;) {
+    try {
+      const DescribedJob job = watch.look();
+      last_answer = Clock::now();
+      if (job.has_ended()) {
+        watch.print_end(job);
+        return job.status == "Completed" ? 0 : 1;
+      }
+    } catch (const Error& error) {
+      if (!may_pass(error) || seconds_since(last_answer) > options.patience_seconds) throw;
+      log::warn("{}; the job goes on, and so does watching it", error.what());
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));
+  }
+}
+
+}  // namespace shoal::app

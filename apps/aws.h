@@ -1,0 +1,35 @@
+// What the subcommands that call AWS share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+
+#include "shoal/sagemaker/rest/session.h"
+
+namespace shoal::app {
+
+// --region, --profile, --endpoint-url.
+struct AwsWords {
+  std::optional<std::string> region, profile, endpoint_url;
+};
+void add_aws_words(CLI::App& command, AwsWords& words);
+sagemaker::Session session_of(const AwsWords& words);
+
+// Columns as wide as their longest cell, two blanks between them; the last is not padded.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+
+// Follows a job until it has ended: its changes of status and, if wanted, what it writes, as lines
+// or, with `json`, as an object a line {"event": "status" | "log" | "end", ...}. An outage of AWS
+// is waited out for `patience_seconds`. 0 for Completed, else 1.
+struct WatchOptions {
+  bool status = true, logs = true, json = false;
+  double interval_seconds = 10;  // between questions
+  double patience_seconds = 600;
+};
+int watch_job(const sagemaker::Session& session, const std::string& name,
+              const WatchOptions& options);
+
+}  // namespace shoal::app

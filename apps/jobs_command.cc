@@ -1,0 +1,292 @@
+// shoal jobs list | describe | attach | logs | stop | cost | metrics
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "aws.h"
+#include "commands.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/sagemaker/rest/encode.h"
+#include "shoal/sagemaker/rest/logs.h"
+#include "shoal/sagemaker/rest/training_jobs.h"
+
+namespace shoal::app {
+namespace {
+
+using nlohmann::ordered_json;
+using sagemaker::DescribedJob;
+using sagemaker::TrainingJobs;
+
+struct JobWords {
+  AwsWords aws;
+  std::vector<std::string> names;
+  sagemaker::JobFilter filter;
+  std::string prices;
+  WatchOptions watch;
+  bool json = false, follow = false, no_logs = false;
+};
+
+TrainingJobs jobs_of(const JobWords& words) {
+  return TrainingJobs(session_of(words.aws).client(sagemaker::Service::sagemaker));
+}
+
+// Of a name or an ARN, "arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME".
+std::string name_in(const std::string& text) {
+  const auto slash = text.find(":training-job/");
+  return text.starts_with("arn:") && slash != text.npos ? text.substr(slash + 14) : text;
+}
+
+std::string text_of(const std::optional<sagemaker::Moment>& moment) {
+  return moment ? sagemaker::extended_time(*moment) : "-";
+}
+std::string text_of(const std::optional<std::int64_t>& count) {
+  return count ? fmt::format("{}", *count) : "-";
+}
+
+void print_json(const ordered_json& value) {
+  fmt::print("{}\n", value.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+int list(const JobWords& words) {
+  const auto jobs = jobs_of(words).list(words.filter);
+  if (words.json) {
+    auto all = ordered_json::array();
+    for (const auto& job : jobs)
+      all.push_back({{"name", job.name},
+                     {"status", job.status},
+                     {"created", job.created ? ordered_json(text_of(job.created)) : ordered_json()},
+                     {"ended", job.ended ? ordered_json(text_of(job.ended)) : ordered_json()},
+                     {"arn", job.arn}});
+    print_json(all);
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows = {{"NAME", "STATUS", "CREATED", "ENDED"}};
+  for (const auto& job : jobs)
+    rows.push_back({job.name, job.status, text_of(job.created), text_of(job.ended)});
+  fmt::print("{}", table(rows));
+  return 0;
+}
+
+std::string instances_of(const DescribedJob& job) {
+  return fmt::format("{} x {}{}", job.instance_count,
+                     job.instance_type.empty() ? "groups" : job.instance_type,
+                     job.spot ? ", spot" : "");
+}
+
+int describe(const JobWords& words) {
+  const DescribedJob job = jobs_of(words).describe(name_in(words.names.front()));
+  if (words.json) {
+    print_json(job.answer);
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"name", job.name},
+      {"arn", job.arn},
+      {"status", job.status + (job.secondary_status.empty() || job.secondary_status == job.status
+                                   ? ""
+                                   : " (" + job.secondary_status + ")")},
+      {"instances", instances_of(job)},
+      {"created", text_of(job.created)},
+      {"ended", text_of(job.ended)},
+      {"training seconds", text_of(job.training_seconds)},
+      {"billed seconds", text_of(job.billable_seconds)}};
+  if (const auto saving = job.spot_saving_percent())
+    rows.push_back({"spot saving", fmt::format("{:.1f} %", *saving)});
+  if (!job.failure_reason.empty()) rows.push_back({"failure", job.failure_reason});
+  if (!job.model_artifacts.empty()) rows.push_back({"model", job.model_artifacts});
+  std::vector<std::vector<std::string>> steps;
+  for (const auto& step : job.transitions)
+    steps.push_back({text_of(step.start), step.status, step.message});
+  fmt::print("{}{}", table(rows), table(steps));
+  return 0;
+}
+
+int attach(const JobWords& words) {
+  WatchOptions options = words.watch;
+  options.json = words.json;
+  options.logs = !words.no_logs;
+  return watch_job(session_of(words.aws), name_in(words.names.front()), options);
+}
+
+int logs(const JobWords& words) {
+  const sagemaker::Session session = session_of(words.aws);
+  const std::string name = name_in(words.names.front());
+  if (words.follow) {
+    WatchOptions options = words.watch;
+    options.json = words.json;
+    options.status = false;
+    watch_job(session, name, options);  // the exit status is attach's business
+    return 0;
+  }
+  sagemaker::JobLog log(session.client(sagemaker::Service::logs), name);
+  bool any = false;
+  log.read_new([&](const std::vector<sagemaker::LogEvent>& events) {
+    any = true;
+    for (const auto& event : events) {
+      if (words.json)
+        fmt::print("{}\n", ordered_json({{"event", "log"},
+                                         {"time", sagemaker::extended_time(event.time)},
+                                         {"stream", event.stream},
+                                         {"message", event.message}})
+                               .dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+      else
+        fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
+    }
+  });
+  if (!any) TrainingJobs(session.client(sagemaker::Service::sagemaker)).describe(name);  // is there
+  return 0;
+}
+
+int stop(const JobWords& words) {
+  const TrainingJobs jobs = jobs_of(words);
+  for (const std::string& name : words.names) {
+    jobs.stop(name_in(name));
+    if (words.json)
+      fmt::print("{}\n", ordered_json({{"stopping", name_in(name)}}).dump());
+    else
+      fmt::print("{}: asked to stop; it gets SIGTERM, and 120 s later SIGKILL\n", name_in(name));
+  }
+  return 0;
+}
+
+// Dollars an hour by instance type.
+std::optional<double> price_of(const ordered_json& prices, const std::string& file,
+                               const DescribedJob& job) {
+  if (prices.is_null()) return std::nullopt;
+  const auto price = prices.find(job.instance_type);
+  if (price == prices.end())
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("{} has no price of {}, on which {} ran", file,
+                    job.instance_type.empty() ? "instance groups" : job.instance_type, job.name),
+        "add it, in money an hour of one instance");
+  SHOAL_CHECK(price->is_number() && price->get<double>() >= 0,
+              "{}: the price of {} is {}; it must be a number, 0 or above", file, job.instance_type,
+              price->dump());
+  return price->get<double>();
+}
+
+int cost(const JobWords& words) {
+  ordered_json prices;
+  if (!words.prices.empty()) {
+    prices = read_json_file(words.prices);
+    SHOAL_CHECK(prices.is_object(), "{}: prices are an object, {{\"ml.p4d.24xlarge\": 37.7, ...}}",
+                words.prices);
+  }
+  const TrainingJobs jobs = jobs_of(words);
+  auto all = ordered_json::array();
+  std::vector<std::vector<std::string>> rows = {{"NAME", "STATUS", "INSTANCES", "TRAINED s",
+                                                 "BILLED s", "INSTANCE h", "COST", "SPOT SAVING",
+                                                 "OF THE FIRST"}};
+  std::optional<double> first;
+  for (const std::string& name : words.names) {
+    const DescribedJob job = jobs.describe(name_in(name));
+    const auto seconds = job.billed_instance_seconds();
+    const auto price = price_of(prices, words.prices, job);
+    std::optional<double> hours, money, share;
+    if (seconds) hours = static_cast<double>(*seconds) / 3600;
+    if (hours && price) money = *hours * *price;
+    const auto measure = prices.is_null() ? hours : money;
+    if (&name == &words.names.front()) first = measure;
+    if (first && measure && *first > 0) share = *measure / *first;
+    const auto saving = job.spot_saving_percent();
+    const auto text = [](const std::optional<double>& value, const char* unit, int digits) {
+      return value ? fmt::format("{:.{}f}{}", *value, digits, unit) : std::string("-");
+    };
+    rows.push_back({job.name, job.status, instances_of(job), text_of(job.training_seconds),
+                    text_of(job.billable_seconds), text(hours, "", 3), text(money, "", 2),
+                    text(saving, " %", 1), text(share, "", 3)});
+    const auto value = [](const auto& optional) {
+      return optional ? ordered_json(*optional) : ordered_json();
+    };
+    all.push_back({{"name", job.name},
+                   {"status", job.status},
+                   {"instance_type", job.instance_type},
+                   {"instance_count", job.instance_count},
+                   {"spot", job.spot},
+                   {"training_seconds", value(job.training_seconds)},
+                   {"billable_seconds", value(job.billable_seconds)},
+                   {"instance_hours", value(hours)},
+                   {"price_per_hour", value(price)},
+                   {"cost", value(money)},
+                   {"spot_saving_percent", value(saving)},
+                   {"of_the_first", value(share)}});
+  }
+  if (words.json)
+    print_json(all);
+  else
+    fmt::print("{}", table(rows));
+  return 0;
+}
+
+int metrics(const JobWords& words) {
+  const DescribedJob job = jobs_of(words).describe(name_in(words.names.front()));
+  if (words.json) {
+    auto all = ordered_json::array();
+    for (const auto& metric : job.metrics)
+      all.push_back({{"name", metric.name},
+                     {"value", metric.value},
+                     {"time", metric.time ? ordered_json(text_of(metric.time)) : ordered_json()}});
+    print_json(all);
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows = {{"METRIC", "VALUE", "TIME"}};
+  for (const auto& metric : job.metrics)
+    rows.push_back({metric.name, fmt::format("{:g}", metric.value), text_of(metric.time)});
+  fmt::print("{}", table(rows));
+  return 0;
+}
+
+}  // namespace
+
+void add_jobs(CLI::App& app, Action& action) {
+  auto* group = app.add_subcommand("jobs", "SageMaker training jobs: watch, stop, compare");
+  group->require_subcommand(1);
+  auto words = std::make_shared<JobWords>();
+  const auto add = [&](const char* name, const char* help, int (*run)(const JobWords&)) {
+    auto* command = group->add_subcommand(name, help);
+    add_aws_words(*command, words->aws);
+    command->add_flag("--json", words->json, "for programs");
+    command->callback([&action, words, run] { action = [words, run] { return run(*words); }; });
+    return command;
+  };
+  const auto one = [&](CLI::App* command) {
+    command->add_option("job", words->names, "a name or an ARN")->required()->expected(1);
+    return command;
+  };
+  const auto watches = [&](CLI::App* command) {
+    command->add_option("--interval", words->watch.interval_seconds, "seconds between questions")
+        ->check(CLI::Range(0.01, 3600.0))
+        ->capture_default_str();
+    return command;
+  };
+  auto* listing = add("list", "The newest jobs", list);
+  listing->add_option("--name-contains", words->filter.name_contains, "only such names");
+  listing->add_option("--status", words->filter.status, "only such jobs")
+      ->check(CLI::IsMember({"InProgress", "Completed", "Failed", "Stopping", "Stopped"}));
+  listing->add_option("--max", words->filter.most, "at most so many")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  one(add("describe", "All about a job; --json: SageMaker's whole answer", describe));
+  watches(one(add("attach",
+                  "Follow a job to its end: status and log; exit status 1 unless it completed",
+                  attach)))
+      ->add_flag("--no-logs", words->no_logs, "status only");
+  watches(one(add("logs", "What a job has written", logs)))
+      ->add_flag("-f,--follow", words->follow, "go on until the job has ended");
+  add("stop", "Stop jobs: SIGTERM, and 120 s later SIGKILL", stop)
+      ->add_option("job", words->names, "names or ARNs")
+      ->required();
+  auto* costs = add("cost", "What jobs cost, one against another", cost);
+  costs->add_option("job", words->names, "names or ARNs; the first is what others are held against")
+      ->required();
+  costs->add_option("--prices", words->prices,
+                    "a JSON file, {\"ml.p4d.24xlarge\": 37.7, ...}: money an hour of an instance");
+  one(add("metrics", "The last value of each of a job's metrics", metrics));
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,15 @@
+#include "sources.h"
+
+#include "shoal/sagemaker/rest/s3_source.h"
+#include "shoal/sagemaker/rest/session.h"
+
+namespace shoal::app {
+
+void add_sources(SourceRegistry& registry) {
+  sagemaker::register_s3(registry, [] {
+    return std::make_shared<const sagemaker::S3Reader>(
+        sagemaker::Session(sagemaker::process_environment()).s3());
+  });
+}
+
+}  // namespace shoal::app

@@ -1,0 +1,188 @@
+// `shoal jobs` and s3:// of the real binary, against AWS's services on loopback.
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "apps/shoal_fixture.h"
+#include "sagemaker/rest/fake_aws.h"
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using test::FakeAws;
+
+class ShoalJobs : public ::testing::Test {
+ protected:
+  ProgramResult jobs(std::vector<std::string> words, std::vector<std::string> environment = {}) {
+    words.insert(words.begin(), {SHOAL_PROGRAM, "jobs"});
+    ProgramOptions options{.environment = aws_.environment()};
+    options.environment.insert(options.environment.end(), environment.begin(), environment.end());
+    return test::run_program(words, options);
+  }
+  json jobs_json(std::vector<std::string> words) {
+    words.emplace_back("--json");
+    const ProgramResult result = jobs(words);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return json::parse(result.out);
+  }
+  static json on(const char* type, int count, int trained, int billed, bool spot) {
+    return {{"ResourceConfig", {{"InstanceType", type}, {"InstanceCount", count}}},
+            {"TrainingTimeInSeconds", trained},
+            {"BillableTimeInSeconds", billed},
+            {"EnableManagedSpotTraining", spot}};
+  }
+
+  FakeAws aws_;
+};
+
+TEST_F(ShoalJobs, ListAndDescribe) {
+  aws_.add_job("first-job", on("ml.p4d.24xlarge", 2, 1000, 300, true));
+  aws_.add_job("second-job", json::object());
+  const ProgramResult list = jobs({"list"});
+  ASSERT_EQ(list.status, 0) << list.err;
+  EXPECT_THAT(list.out, HasSubstr("NAME        STATUS      CREATED"));
+  EXPECT_THAT(list.out, HasSubstr("first-job   InProgress  20"));
+  EXPECT_EQ(jobs_json({"list", "--name-contains", "second"}).size(), 1U);
+  const ProgramResult one =
+      jobs({"describe", "arn:aws:sagemaker:us-east-1:1:training-job/first-job"});
+  ASSERT_EQ(one.status, 0) << one.err;
+  EXPECT_THAT(one.out, HasSubstr("status            InProgress (Starting)"));
+  EXPECT_THAT(one.out, HasSubstr("2 x ml.p4d.24xlarge, spot"));
+  EXPECT_THAT(one.out, HasSubstr("70.0 %"));
+  EXPECT_EQ(jobs_json({"describe", "first-job"})["SecondaryStatus"], "Downloading");
+}
+
+TEST_F(ShoalJobs, AttachFollowsToTheEnd) {
+  aws_.add_job("a-job", json{{"ModelArtifacts", {{"S3ModelArtifacts", "s3://b/model.tar.gz"}}}});
+  aws_.add_log_at("a-job", "Training", "{'loss': 1.5}");
+  aws_.add_log_at("a-job", "Completed", "the last line");
+  const ProgramResult result = jobs({"attach", "a-job", "--interval", "0.01"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2023-11-14T22:13:22Z Training: now Training\n"
+                                    "algo-1 | {'loss': 1.5}\n"));
+  EXPECT_THAT(result.out, HasSubstr("Completed: now Completed\nalgo-1 | the last line\n"
+                                    "a-job: Completed\nmodel: s3://b/model.tar.gz\n"));
+  aws_.add_job("bad", json{{"FailureReason", "AlgorithmError: it failed"}},
+               {{"InProgress", "Training"}, {"Failed", "Failed"}});
+  const ProgramResult bad = jobs({"attach", "bad", "--interval", "0.01", "--json"});
+  EXPECT_EQ(bad.status, 1);
+  std::istringstream lines(bad.out);
+  std::vector<json> events;
+  for (std::string line; std::getline(lines, line);) events.push_back(json::parse(line));
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[2]["status"], "Failed");
+  EXPECT_EQ(events[2]["failure_reason"], "AlgorithmError: it failed");
+}
+
+TEST_F(ShoalJobs, LogsOnceAndFollowed) {
+  aws_.add_job("a-job", json::object());
+  EXPECT_EQ(jobs({"logs", "a-job"}).status, 0) << "nothing yet";
+  aws_.add_log("a-job/algo-1-1", 1'700'000'000'000, "one");
+  EXPECT_EQ(jobs({"logs", "a-job"}).out, "algo-1 | one\n");
+  aws_.add_log_at("a-job", "Uploading", "two");
+  const ProgramResult followed = jobs({"logs", "a-job", "-f", "--interval", "0.01"});
+  EXPECT_EQ(followed.out, "algo-1 | one\nalgo-1 | two\n") << followed.err;
+  const ProgramResult objects = jobs({"logs", "a-job", "--json"});
+  EXPECT_EQ(json::parse(objects.out.substr(0, objects.out.find('\n')))["message"], "one");
+}
+
+TEST_F(ShoalJobs, Cost) {
+  aws_.add_job("plain", on("ml.p4d.24xlarge", 2, 3600, 3600, false));
+  aws_.add_job("spot", on("ml.p4d.24xlarge", 2, 4000, 1000, true));
+  const testing::TemporaryDirectory directory;
+  std::ofstream(directory / "prices.json") << R"({"ml.p4d.24xlarge": 30})";
+  const json costs = jobs_json({"cost", "plain", "spot", "--prices", directory / "prices.json"});
+  EXPECT_EQ(costs[0]["cost"], 60.0);
+  EXPECT_NEAR(costs[1]["cost"].get<double>(), 2 * 1000.0 / 3600 * 30, 1e-9);
+  EXPECT_NEAR(costs[1]["spot_saving_percent"].get<double>(), 75, 1e-9);
+  EXPECT_NEAR(costs[1]["of_the_first"].get<double>(), 1000.0 / 3600, 1e-9);
+  const ProgramResult table = jobs({"cost", "plain", "spot"});
+  EXPECT_THAT(table.out, HasSubstr("75.0 %"));
+  EXPECT_THAT(table.out, HasSubstr("2.000"));
+  std::ofstream(directory / "none.json") << "{}";
+  const ProgramResult none = jobs({"cost", "plain", "--prices", directory / "none.json"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("has no price of ml.p4d.24xlarge"));
+  EXPECT_TRUE(is_one_line(none.err));
+}
+
+TEST_F(ShoalJobs, StopAndMetrics) {
+  aws_.add_job("a-job",
+               json{{"FinalMetricDataList", {{{"MetricName", "train:loss"}, {"Value", 1.25}}}}});
+  EXPECT_THAT(jobs({"metrics", "a-job"}).out, HasSubstr("train:loss  1.25"));
+  const ProgramResult stopped = jobs({"stop", "a-job"});
+  EXPECT_EQ(stopped.status, 0) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("a-job: asked to stop"));
+  EXPECT_EQ(jobs_json({"describe", "a-job"})["TrainingJobStatus"], "Stopping");
+}
+
+TEST_F(ShoalJobs, SaysWhatIsWrongInOneLine) {
+  const auto refused = [&](std::vector<std::string> words, std::vector<std::string> environment,
+                           const std::string& why) {
+    const ProgramResult result = jobs(std::move(words), std::move(environment));
+    EXPECT_GT(result.status, 0);
+    EXPECT_THAT(result.err, HasSubstr(why));
+    EXPECT_TRUE(is_one_line(result.err)) << result.err;
+    EXPECT_THAT(result.err + result.out, ::testing::Not(HasSubstr(FakeAws::kSecret)));
+  };
+  refused({"describe", "gone"}, {}, "Requested resource not found");
+  refused({"describe", "no_name"}, {}, "no name of a training job");
+  refused({"list"}, {"AWS_SECRET_ACCESS_KEY=wrong"}, "check the credentials (environment)");
+  refused({"list"}, {"AWS_REGION="}, "no AWS region");
+  refused({"list"}, {"AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY="}, "no AWS credentials");
+  refused({"list", "--profile", "gone"}, {}, "no AWS profile 'gone'");
+  refused({"list", "--endpoint-url", "here"}, {}, "is no http or https URL");
+  refused({"list", "--statsu", "x"}, {}, "did you mean --status?");
+  refused({"list"}, {"AWS_ENDPOINT_URL=http://127.0.0.1:1", "AWS_MAX_ATTEMPTS=1"},
+          "SageMaker ListTrainingJobs: POST http://127.0.0.1:1");
+}
+
+// What lies in S3 trains as what lies here.
+class ShoalS3 : public Shoal {
+ protected:
+  static std::string text_in(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  FakeAws aws_;
+};
+
+TEST_F(ShoalS3, StreamsShards) {
+  std::filesystem::create_directories(mine_ / "shards");
+  std::istringstream lines(sentences(300));
+  std::string line;
+  for (int shard = 0; shard < 4; ++shard) {
+    std::string text;
+    for (int i = 0; i < 30 && std::getline(lines, line); ++i) text += line + "\n";
+    std::ofstream(mine_ / fmt::format("shards/{}.txt", shard)) << text;
+    aws_.put_object(fmt::format("bucket/data/{}.txt", shard), text);
+  }
+  const auto words = [&](const std::string& from, const std::string& to) {
+    return train_words({"--streaming", "true", "--shuffle_buffer_size", "20", "--max_steps", "3",
+                        "--train_file", from, "--output_dir", mine_ / to});
+  };
+  ASSERT_EQ(shoal(words(mine_ / "shards", "local")).status, 0);
+  aws_.fail_next({.operation = "S3 GetObject", .done = true, .cut_after = 200});
+  const ProgramResult far =
+      shoal(words("s3://bucket/data/", "s3"), {.environment = aws_.environment()});
+  ASSERT_EQ(far.status, 0) << far.err;
+  const std::string model = text_in(mine_ / "local/model.safetensors");
+  EXPECT_FALSE(model.empty());
+  EXPECT_TRUE(text_in(mine_ / "s3/model.safetensors") == model);
+  expect_refused(shoal(words("s3://bucket/nothing/", "x"), {.environment = aws_.environment()}),
+                 "nothing matches s3://bucket/nothing/");
+}
+
+TEST_F(ShoalS3, PreparesData) {
+  aws_.put_object("bucket/book.txt", sentences(40));
+  const ProgramResult made = shoal(
+      {"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "tokens", "s3://bucket/book.txt"},
+      {.environment = aws_.environment()});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("40 documents"));
+}
+
+}  // namespace
+}  // namespace shoal
