@@ -21,6 +21,11 @@ case "$name" in
     build_preset release "shoal_bench_$name"
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
+  s3)
+    need_packages <(echo "nginx-light  # serves what is read")
+    build_preset release shoal_bench_s3
+    exec bench/s3/beside_nginx build/release/bench/s3/shoal_bench_s3 "$@"
+    ;;
   parallel)
     # Layouts on two ranks of this host; --bubbles (which sleep) and --memory (of one step) on four.
     build_preset release shoal_bench_parallel

@@ -181,7 +181,7 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
   const auto add = [&](const std::string& line) {
     curl_slist* longer = curl_slist_append(list.get(), line.c_str());
     if (longer == nullptr) throw Error(ErrorCode::out_of_memory, "libcurl has no room for headers");
-    list.release();
+    (void)list.release();
     list.reset(longer);
   };
   // What libcurl would add by itself and nobody asked for.
