@@ -2,6 +2,7 @@
 // gradients. Here, of small meshes, so many that any two options meet (layouts.h), for a few steps;
 // with SHOAL_TEST_FULL, of all meshes, any three, for 20. SHOAL_TEST_LAYOUTS chooses from every one
 // there is: all, or those whose name has that in it.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -46,13 +47,24 @@ struct Worst {
   }
 };
 
+// How far norms may be apart. Rounding grows from step to step, in a few models (seven heads of
+// BERT) a thousandfold in 20: then ten times as far as one rank moves whose weights began a last
+// place away, since layouts round otherwise in every step.
+double norm_mark(const Layout& layout, const Trained& want, int steps, double norm) {
+  constexpr double kMark = 2e-4;
+  if (norm < kMark) return kMark;
+  const Trained disturbed =
+      trained({.task = layout.task, .dtype = layout.dtype, .disturbed = true}, 0, steps);
+  return std::max(kMark, 10 * difference(disturbed, want).norm);
+}
+
 Difference expect_as_one_rank(const Layout& layout, int steps) {
   EXPECT_THAT(find_problems(request_of(layout), model_of(layout.task)), IsEmpty());
   const Trained &want = one_rank(layout.dtype, layout.task, steps), got = trained(layout, 0, steps);
   EXPECT_LT(want.losses.back(), want.losses.front() - 0.015 * steps) << "it learns";
   const Difference found = difference(got, want);
   EXPECT_LT(found.loss, 2e-5);
-  EXPECT_LT(found.norm, 2e-4);
+  EXPECT_LT(found.norm, norm_mark(layout, want, steps, found.norm));
   EXPECT_LT(found.gradient, 1e-5);
   EXPECT_NEAR(got.evaluated, want.evaluated, 2e-5 * want.evaluated);
   expect_one_writer(got.first, want.first);

@@ -103,6 +103,13 @@ void load(const HeldRun& run, const Whole& from) {
     values[i] = static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]);
 }
 
+void disturb(const HeldRun& run) {
+  if (!run.state.empty()) return;
+  auto* const values = run.tensor.data<float>();
+  for (std::int64_t i = 0; i < run.tensor.count(); ++i)
+    if (i % 3 < 2) values[i] = std::nextafter(values[i], i % 3 == 0 ? 10.0f : -10.0f);
+}
+
 std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments) {
   if (rule == Rule::adamw)
     return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1});
@@ -173,6 +180,10 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
                                    },
                                    {.dynamic_loss_scale = layout.dtype == DType::f16,
                                     .dynamic_loss_args = {.init_scale = start ? 0x1p16 : 0x1p26}});
+    if (layout.disturbed) {
+      for (const HeldRun& run : optimizer.held()) disturb(run);
+      optimizer.refresh();
+    }
     if (start) {
       for (const HeldRun& run : optimizer.held()) load(run, *start);
       optimizer.refresh();

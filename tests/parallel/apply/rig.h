@@ -90,7 +90,8 @@ struct Layout {
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
   Rule rule = Rule::adamw;
-  bool frozen = false;  // the positions and a block are not trained
+  bool frozen = false;     // the positions and a block are not trained
+  bool disturbed = false;  // a third of the weights up by a last place at the start, a third down
 
   int ranks() const { return rdp * pp * tp; }
   friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.text(); }
@@ -106,6 +107,7 @@ struct Layout {
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
     if (frozen) all += "_frozen";
+    if (disturbed) all += "_disturbed";
     if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
     std::replace(all.begin(), all.end(), '-', '_');
     return all;
