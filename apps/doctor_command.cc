@@ -1,6 +1,8 @@
 // shoal doctor: what this machine has, and what is missing for what.
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "commands.h"
 #include "machine.h"
@@ -10,6 +12,8 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::app {
@@ -26,7 +30,26 @@ std::vector<Finding> shoal_findings() {
   return all;
 }
 
-int print(bool json) {
+// What is needed and not there, a line each; the exit status.
+int check(const std::vector<Finding>& all, const std::vector<std::string>& needed) {
+  int status = 0;
+  for (const std::string& name : needed) {
+    const auto found = std::ranges::find(all, name, &Finding::name);
+    if (found == all.end()) {
+      std::vector<std::string> names;
+      for (const Finding& f : all) names.push_back(f.name);
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("--need {}: there is no such line", name),
+                  fmt::format("did you mean {}?", nearest_name(name, names)));
+    }
+    if (found->present) continue;
+    report_error("shoal doctor", fmt::format("{}: {}; {}", name, found->value, found->matter));
+    status = 1;
+  }
+  return status;
+}
+
+int print(bool json, const std::vector<std::string>& needed) {
   std::vector<Finding> all = shoal_findings();
   for (auto* more : {&processor_findings, &library_findings}) {
     auto found = (*more)();
@@ -38,7 +61,7 @@ int print(bool json) {
       rows.push_back(
           {{"name", f.name}, {"value", f.value}, {"present", f.present}, {"for", f.matter}});
     fmt::print("{}\n", rows.dump(2));
-    return 0;
+    return check(all, needed);
   }
   std::size_t name_width = 0, value_width = 0;
   for (const Finding& f : all) {
@@ -54,7 +77,7 @@ int print(bool json) {
     line.resize(line.find_last_not_of(' ') + 1);
     fmt::print("{}\n", line);
   }
-  return 0;
+  return check(all, needed);
 }
 
 }  // namespace
@@ -63,7 +86,11 @@ void add_doctor(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("doctor", "What this machine has, and what is missing");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "as JSON");
-  command->callback([&action, json] { action = [json] { return print(*json); }; });
+  auto needed = std::make_shared<std::vector<std::string>>();
+  command->add_option("--need", *needed,
+                      "fail where this line (\"MPI\", \"GPU\") is not there; may be repeated");
+  command->callback(
+      [&action, json, needed] { action = [json, needed] { return print(*json, *needed); }; });
 }
 
 }  // namespace shoal::app
