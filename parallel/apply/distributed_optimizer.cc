@@ -32,7 +32,7 @@ nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
     nn::StepOptions update{.learning_rate = options.learning_rate,
                            .gradient_scale = 1 / scaler_.scale(),
                            .max_gradient_norm = options.max_gradient_norm};
-    update.sum_over_shards = [this](double sum) { return model_.sum_over_replica(sum); };
+    update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
     if (model_.has_parts())
       update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
     const nn::StepOutcome outcome = rule_->step(state, update);

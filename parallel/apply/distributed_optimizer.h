@@ -55,9 +55,10 @@ class DistributedOptimizer {
 
   // What the next train()'s losses are to be multiplied with; 1 without scaling.
   double loss_scale() const { return scaler_.scale(); }
-  // After train(). Norm over all parameters of the model and clipping by it; where it is not finite
-  // all ranks skip the step. Then the loss scale follows. With sharding, new values are on their
-  // way when this returns; train() and evaluate() wait for what they read. Blocks.
+  // After train(). Norm over all parameters of the model, the same bits on every rank, and clipping
+  // by it; where it is not finite, or one rank's share of it, all ranks skip the step. Then the
+  // loss scale follows. With sharding, new values are on their way when this returns; train() and
+  // evaluate() wait for what they read. Blocks.
   nn::StepOutcome step(kernels::StepState& state, const UpdateOptions& options);
 
   // For checkpoints: masters and the rule's states, in an order of no meaning. Whole parameters, or

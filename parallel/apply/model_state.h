@@ -57,8 +57,9 @@ class ModelState {
   virtual void publish() = 0;  // after owned() were updated: starts to give the others what changed
   virtual void wait() = 0;     // until what was published is there
   virtual void refresh() = 0;  // after masters were written: rounds them into the values. Blocks
-  virtual void drop_idle() = 0;                      // units' values that nothing computes with
-  virtual double sum_over_shards(double value) = 0;  // over the shard group. Blocks
+  virtual void drop_idle() = 0;  // units' values that nothing computes with
+  // Ranks that share one copy of the state are a copy; of several, this rank is of the first.
+  virtual bool is_first_copy() const = 0;
 
  protected:
   ModelState() = default;

@@ -1,6 +1,8 @@
 #include "shoal/parallel/apply/parallel_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -183,14 +185,18 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
   return runs;
 }
 
-double ParallelModel::sum_over_replica(double value) {
-  if (mesh_.mp().size() > 1)
-    mesh_.mp().all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();
-  return state_->sum_over_shards(value);
+// One sum over all ranks: sums of each copy's own might be added in different orders, and copies
+// that clip by other norms drift apart. A copy that does not count adds zero, and its veto.
+double ParallelModel::sum_squares(double mine) {
+  if (mesh_.world().size() == 1) return mine;
+  double sums[] = {state_->is_first_copy() ? mine : 0, std::isfinite(mine) ? 0.0 : 1.0};
+  mesh_.world().all_reduce(sums, sums, 2, DType::f64, ReduceOp::sum)->wait();
+  const bool refused = sums[1] > 0 && std::isfinite(sums[0]);
+  return refused ? std::numeric_limits<double>::quiet_NaN() : sums[0];
 }
 
 // Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
-// ranks, replicas too: two sums, each of one replica, might be added in different orders.
+// ranks, as of squares.
 void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
   const std::vector<OwnedRun> runs = owned();
   SHOAL_ASSERT(runs.size() == sums.size());

@@ -81,9 +81,10 @@ class ParallelModel {
   // What this rank updates, in that order: with sharding its shard of each parameter.
   std::vector<OwnedRun> owned() const { return state_->owned(); }
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
-  // Over the ranks that hold one copy of the model's state together: what Segment::in_norm says
-  // counts there. Blocks.
-  double sum_over_replica(double value);
+  // nn::StepOptions::sum_over_shards: of all gradients of the model, from each rank's of what
+  // Segment::in_norm says counts there. Of several copies the first counts. The same bits on every
+  // rank; where one rank's is not finite, whichever copy it is of, not finite on all. Blocks.
+  double sum_squares(double mine);
   // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
   // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
   // Blocks.

@@ -85,11 +85,7 @@ class ShardedState final : public ModelState {
   void wait() override { values_->wait(); }
   void refresh() override { values_->refresh(); }
   void drop_idle() override { units_->drop_idle(); }
-  double sum_over_shards(double value) override {
-    if (shard_->size() > 1)
-      shard_->all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum)->wait();
-    return value;
-  }
+  bool is_first_copy() const override { return !replicas_ || replicas_->rank() == 0; }
 
  private:
   void make_groups(int degree) {
@@ -101,7 +97,6 @@ class ShardedState final : public ModelState {
       replicas_ = mesh_.split(mesh_.rdp(), place.replica_color, place.replica_key);
     groups_ = {shard_.get(), replicas_.get()};
   }
-  bool is_first_copy() const { return !replicas_ || replicas_->rank() == 0; }
 
   // Parameters with the same peers, which have the same ones in the same order (that of the model).
   std::vector<std::vector<nn::Parameter*>> sets() {

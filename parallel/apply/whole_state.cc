@@ -87,7 +87,7 @@ class WholeState final : public ModelState {
     for (const HeldParameter& entry : held_) {
       if (!entry.parameter->trainable()) continue;
       OwnedRun run{entry.parameter, entry.number, 0, segments[runs.size()],
-                   entry.counted && mesh_.place().rdp == 0};
+                   entry.counted && is_first_copy()};
       run.segment.in_norm = entry.counted;
       runs.push_back(std::move(run));
     }
@@ -97,7 +97,7 @@ class WholeState final : public ModelState {
   void wait() override {}
   void refresh() override { weights_.refresh(); }
   void drop_idle() override {}
-  double sum_over_shards(double value) override { return value; }
+  bool is_first_copy() const override { return mesh_.place().rdp == 0; }
 
  private:
   ProcessMesh& mesh_;

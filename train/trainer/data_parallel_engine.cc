@@ -1,6 +1,8 @@
 #include "shoal/train/trainer/data_parallel_engine.h"
 
+#include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "shoal/nn/models/inference.h"
@@ -257,8 +259,11 @@ void DataParallelEngine::captured_step(const StepWork& work,
 // `loss_sum`: this rank's, then all ranks'.
 nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_sum) {
   Tracer* const tracer = parts_.trainer.tracer;
-  const auto sum = [this](double* values, std::int64_t count) {
-    if (ranks() > 1) beside().all_reduce(values, values, count, DType::f64, ReduceOp::sum)->wait();
+  const auto sum = [this](std::span<double> values) {
+    if (ranks() > 1)
+      beside()
+          .all_reduce(values.data(), values.data(), std::ssize(values), DType::f64, ReduceOp::sum)
+          ->wait();
   };
   bool all_finite = true;
   if (early_) {
@@ -267,7 +272,7 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     double agreed[] = {loss_sum, early_->take_all_finite() ? 0.0 : 1.0};
     const TraceSpan span(tracer, "step", "agree");
     const PhaseSpan phase(clock_, StepPhase::communication);
-    sum(agreed, 2);
+    sum(agreed);
     loss_sum = agreed[0];
     all_finite = agreed[1] == 0;
   }
@@ -279,11 +284,22 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     const TraceSpan span(tracer, "step", "reduce");
     const PhaseSpan phase(clock_, StepPhase::communication);
     reducer_->finish();
-    if (!early_) sum(&loss_sum, 1);
   }
   const TraceSpan span(tracer, "step", "optimizer");
   const PhaseSpan phase(clock_, StepPhase::optimizer);
-  return optimizer_->step(*step_state_, step_options(work));
+  nn::StepOptions options = step_options(work);
+  if (ranks() > 1)
+    options.sum_over_shards = [&](double squares) {
+      const PhaseSpan waiting(clock_, StepPhase::communication);
+      // In one: the loss, rank 0's sum of squares, and which ranks' is not finite.
+      double agreed[] = {early_ ? 0 : loss_sum, beside().rank() == 0 ? squares : 0,
+                         std::isfinite(squares) ? 0.0 : 1.0};
+      sum(agreed);
+      if (!early_) loss_sum = agreed[0];
+      const bool refused = agreed[2] > 0 && std::isfinite(agreed[1]);
+      return refused ? std::numeric_limits<double>::quiet_NaN() : agreed[1];
+    };
+  return optimizer_->step(*step_state_, options);
 }
 
 std::optional<double> DataParallelEngine::settle() {

@@ -128,7 +128,7 @@ nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Ra
   const nn::StepOutcome outcome = optimizer.rule().step(
       rank.state, {.learning_rate = options.learning_rate,
                    .max_gradient_norm = options.max_gradient_norm,
-                   .sum_over_shards = [&](double sum) { return model.sum_over_replica(sum); }});
+                   .sum_over_shards = [&](double sum) { return model.sum_squares(sum); }});
   model.publish();
   return outcome;
 }
