@@ -14,13 +14,19 @@
 
 namespace shoal::parallel {
 
+// Trainable parameters that stages on the same ranks of the pipeline hold (tied weights).
+struct TiedSet {
+  std::vector<int> ranks;  // of the pipeline, ascending
+  bool partial = false;    // HeldParameter's
+  bool operator==(const TiedSet&) const = default;
+};
+
 // A parameter of this rank's stages, and which other ranks of its replica hold it.
 struct HeldParameter {
   nn::Parameter* parameter = nullptr;
   // A rank's gradient is a contribution, to be summed over tensor parallelism too.
   bool partial = false;
-  // Ranks of the pipeline that hold it too (tied weights), with this one; null: none, or frozen.
-  collectives::Communicator* tied = nullptr;
+  int tied = -1;        // its TiedSet; -1: none
   bool counted = true;  // true on one rank of each replica's pp × tp for each element
   int number = 0;       // among the parameters of the whole model, alike on every rank
 };
@@ -66,6 +72,7 @@ class ModelState {
 };
 
 struct ModelStateOptions {
+  std::vector<TiedSet> tied;  // of the whole model, in an order that is the same on every rank
   DType dtype = DType::f32;
   ReducerOptions reducer;    // level 0
   ShardingOptions sharding;  // level 1 and up
@@ -74,14 +81,21 @@ struct ModelStateOptions {
   Tracer* tracer = nullptr;
 };
 
+// One group for each set, of all ranks that hold part `part` of `parts` of its gradients, copies
+// and all; null where this rank holds none. One sum over one group: had each replica sums of its
+// own, three or more summands could be added in other orders, where hosts cut replicas differently,
+// and replicas would drift apart. Collective over the mesh.
+std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
+    const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
+
 // Collective over the mesh, as all calls are. `held` alike on the ranks of dp, but for the sizes of
 // parts. All arguments outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<HeldParameter> held, bool splits,
                                              const ModelStateOptions& options);
 // The shard group is of rdp: what tensor parallelism cuts differs in size over tp (vocabularies),
-// so ranks of different tp could not share buckets. Of what is replicated over tp, gradients are
-// summed over rdp to their owners and then, parts only, over tp.
+// so ranks of different tp could not share buckets. Of what is replicated over tp, or tied,
+// gradients are summed over rdp to their owners and then, parts only, over all that own the same.
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
                                                ProcessMesh& mesh, std::vector<HeldParameter> held,
                                                const ModelStateOptions& options);

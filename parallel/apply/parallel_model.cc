@@ -104,28 +104,28 @@ void ParallelModel::find_parameters() {
         ranks_of[parameter].insert(schedule_.rank_of_stage[stage]);
       }
   const MeshPlace& place = mesh_.place();
-  std::map<std::vector<int>, collectives::Communicator*> groups;
   for (nn::Parameter* parameter : all) {
     const int number = parameters_of_all_++;
     const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
     const bool here = std::binary_search(ranks.begin(), ranks.end(), place.pp);
-    collectives::Communicator* tied = nullptr;
+    const bool partial = gradient_is_partial(*parameter, split_);
+    int tied = -1;
     if (ranks.size() > 1 && parameter->trainable()) {
-      if (!groups.contains(ranks)) {
-        tied_groups_.push_back(mesh_.split(mesh_.pp(), here ? 0 : -1, place.pp));
-        groups[ranks] = tied_groups_.back().get();
-      }
-      tied = groups[ranks];
+      const TiedSet set{ranks, partial};
+      const auto known = std::ranges::find(tied_, set);
+      tied = static_cast<int>(known - tied_.begin());
+      if (known == tied_.end()) tied_.push_back(set);
     }
     if (!here) continue;
     parameters_.push_back(parameter);
-    held_.push_back({parameter, gradient_is_partial(*parameter, split_), tied,
+    held_.push_back({parameter, partial, tied,
                      ranks.front() == place.pp && (place.tp == 0 || parameter->is_part()), number});
   }
 }
 
 void ParallelModel::make_state() {
-  ModelStateOptions options{.dtype = options_.dtype,
+  ModelStateOptions options{.tied = tied_,
+                            .dtype = options_.dtype,
                             .reducer = options_.reducer,
                             .sharding = options_.sharding,
                             .sharded_degree = options_.sharded_degree,

@@ -142,7 +142,7 @@ class ParallelModel {
   std::vector<UnitCost> units_;
   Schedule schedule_, evaluation_;
   Partition partition_;
-  std::vector<std::shared_ptr<collectives::Communicator>> tied_groups_;
+  std::vector<TiedSet> tied_;
   std::vector<HeldParameter> held_;
   int parameters_of_all_ = 0;  // ranks: of the whole model
   // Before the stages, whose tapes refer to them.

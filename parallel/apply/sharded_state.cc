@@ -15,7 +15,7 @@ using collectives::ReduceOp;
 // Which ranks of other shard groups sum a gradient too: those of tp, those of a tied weight.
 struct Peers {
   bool partial = false;
-  Communicator* tied = nullptr;
+  int tied = -1;  // HeldParameter's
   bool operator==(const Peers&) const = default;
 };
 
@@ -23,7 +23,11 @@ class ShardedState final : public ModelState {
  public:
   ShardedState(nn::Context& context, const nn::Chain& chain, ProcessMesh& mesh,
                std::vector<HeldParameter> held, const ModelStateOptions& options)
-      : mesh_(mesh), held_(std::move(held)), context_(context), tracer_(options.tracer) {
+      : mesh_(mesh),
+        held_(std::move(held)),
+        context_(context),
+        tracer_(options.tracer),
+        tied_(options.tied) {
     make_groups(options.sharded_degree);
     std::vector<nn::Parameter*> parameters;
     for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
@@ -39,6 +43,10 @@ class ShardedState final : public ModelState {
   }
 
   void make_gradients() override {
+    // Groups are made by all ranks or none, whatever their stages hold.
+    if (groups_.copies() > 1 && mesh_.shape().tp > 1)
+      tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
+    tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());
     gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(), tracer_);
   }
   void begin_step() override { gradients_->begin_step(); }
@@ -46,9 +54,7 @@ class ShardedState final : public ModelState {
   void finish() override {
     gradients_->finish();
     const auto began = Clock::now();
-    // First over tp, then over stages, on every rank: a parameter may be in both.
-    sum_parts([this](const Peers& peers) { return peers.partial ? &mesh_.tp() : nullptr; });
-    sum_parts([](const Peers& peers) { return peers.tied; });
+    sum_parts();
     parts_seconds_ += seconds_since(began);
   }
   ReducerStatistics statistics() const override {
@@ -115,18 +121,23 @@ class ShardedState final : public ModelState {
     return sets;
   }
 
-  // Parts of gradients, over the group that `group_of` gives for their peers; null: nothing.
-  template <typename GroupOf>
-  void sum_parts(const GroupOf& group_of) {
+  // All ranks that own the same part as this one, copies and all.
+  Communicator& owners_with(const Peers& peers) const {
+    if (peers.tied >= 0) return *tied_groups_[static_cast<std::size_t>(peers.tied)];
+    return tp_of_copies_ ? *tp_of_copies_ : mesh_.tp();
+  }
+
+  // Copies have the same sums here, of which the first one's counts.
+  void sum_parts() {
     std::vector<collectives::WorkPtr> works;
     for (int b = 0; b < layout_.plan.buckets(); ++b) {
       const int set = layout_.set_of[static_cast<std::size_t>(b)];
-      Communicator* const group =
-          set < 0 ? nullptr : group_of(peers_[static_cast<std::size_t>(set)]);
-      if (!group) continue;
+      if (set < 0) continue;
       const Tensor part = gradients_->part(b);
+      if (!is_first_copy()) context_.kernels().elementwise().fill(part.view(), 0, {});
       auto* const data = part.data<float>();
-      works.push_back(group->all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum));
+      works.push_back(owners_with(peers_[static_cast<std::size_t>(set)])
+                          .all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum));
     }
     for (const collectives::WorkPtr& work : works) work->wait();
   }
@@ -135,9 +146,12 @@ class ShardedState final : public ModelState {
   std::vector<HeldParameter> held_;
   nn::Context& context_;
   Tracer* tracer_;
+  const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
   std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group
   ShardGroups groups_;
+  std::shared_ptr<Communicator> tp_of_copies_;  // null: there is one copy, or no tp
+  std::vector<std::shared_ptr<Communicator>> tied_groups_;
   std::vector<Peers> peers_;  // by set of the layout
   ShardLayout layout_;
   std::unique_ptr<ShardedValues> values_;

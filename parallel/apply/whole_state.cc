@@ -1,12 +1,9 @@
 // Every replica keeps all of its parameters' state.
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/apply/model_state.h"
-#include "shoal/runtime/base/clock.h"
 
 namespace shoal::parallel {
 namespace {
-
-using collectives::ReduceOp;
 
 std::vector<nn::Parameter*> parameters_of(const std::vector<HeldParameter>& held) {
   std::vector<nn::Parameter*> all;
@@ -22,6 +19,7 @@ class WholeState final : public ModelState {
         held_(std::move(held)),
         splits_(splits),
         reducer_(options.reducer),
+        tied_(options.tied),
         weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
                  options.fill) {
     reducer_.tracer = options.tracer;
@@ -29,55 +27,44 @@ class WholeState final : public ModelState {
 
   void make_gradients() override {
     std::vector<nn::Parameter*> over_rdp, over_dp;
+    std::vector<std::vector<nn::Parameter*>> tied(tied_.size());
     for (const HeldParameter& entry : held_)
-      (entry.partial ? over_dp : over_rdp).push_back(entry.parameter);
-    rdp_ = mesh_.split(mesh_.rdp(), 0, mesh_.place().rdp);
-    over_rdp_ = std::make_unique<Reducer>(over_rdp, *rdp_, reducer_);
-    if (!splits_) return;
-    // Communicators are made by all ranks or none, whatever their stages hold.
-    dp_ = mesh_.split(mesh_.dp(), 0, mesh_.dp().rank());
-    if (!over_dp.empty()) over_dp_ = std::make_unique<Reducer>(over_dp, *dp_, reducer_);
+      (entry.tied >= 0 ? tied[static_cast<std::size_t>(entry.tied)]
+       : entry.partial ? over_dp
+                       : over_rdp)
+          .push_back(entry.parameter);
+    add_sum(over_rdp, mesh_.split(mesh_.rdp(), 0, mesh_.place().rdp));
+    // Groups are made by all ranks or none, whatever their stages hold.
+    if (splits_) add_sum(over_dp, mesh_.split(mesh_.dp(), 0, mesh_.dp().rank()));
+    const auto groups = make_tied_groups(mesh_, tied_, 1, 0);
+    for (std::size_t set = 0; set < groups.size(); ++set) add_sum(tied[set], groups[set]);
   }
 
   void begin_step() override {
-    over_rdp_->begin_step();
-    if (over_dp_) over_dp_->begin_step();
+    for (const Sum& sum : sums_) sum.reducer->begin_step();
   }
   void arm() override {
-    over_rdp_->arm();
-    if (over_dp_) over_dp_->arm();
+    for (const Sum& sum : sums_) sum.reducer->arm();
   }
   void finish() override {
-    over_rdp_->finish();
-    if (over_dp_) over_dp_->finish();
-    for (const HeldParameter& entry : held_) {
-      if (!entry.tied) continue;
-      const auto began = Clock::now();
-      auto* const gradient = entry.parameter->gradient.data<float>();
-      entry.tied
-          ->all_reduce(gradient, gradient, entry.parameter->shape().count(), DType::f32,
-                       ReduceOp::sum)
-          ->wait();
-      tied_seconds_ += seconds_since(began);
-    }
+    for (const Sum& sum : sums_) sum.reducer->flush();
+    for (const Sum& sum : sums_) sum.reducer->finish();
   }
   ReducerStatistics statistics() const override {
     ReducerStatistics all;
-    for (const Reducer* const reducer : {over_rdp_.get(), over_dp_.get()}) {
-      if (reducer == nullptr) continue;
-      const ReducerStatistics& more = reducer->statistics();
+    for (const Sum& sum : sums_) {
+      const ReducerStatistics& more = sum.reducer->statistics();
       all.steps = more.steps;
       all.reduced_bytes += more.reduced_bytes;
       all.hidden_bytes += more.hidden_bytes;
       all.exposed_seconds += more.exposed_seconds;
     }
-    all.exposed_seconds += tied_seconds_;
     return all;
   }
   void drop_gradients() override {
-    over_dp_.reset();
-    over_rdp_.reset();
+    for (Sum& sum : sums_) sum.reducer.reset();
     for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
+    sums_.clear();  // groups last: gradients lie in their memory
   }
 
   nn::UnitObserver* observer() override { return nullptr; }
@@ -100,15 +87,24 @@ class WholeState final : public ModelState {
   bool is_first_copy() const override { return mesh_.place().rdp == 0; }
 
  private:
+  // Groups of their own: which bucket goes when is each rank's matter.
+  struct Sum {
+    std::shared_ptr<collectives::Communicator> group;
+    std::unique_ptr<Reducer> reducer;
+  };
+  void add_sum(const std::vector<nn::Parameter*>& parameters,
+               const std::shared_ptr<collectives::Communicator>& group) {
+    if (!parameters.empty())
+      sums_.push_back({group, std::make_unique<Reducer>(parameters, *group, reducer_)});
+  }
+
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   bool splits_;
   ReducerOptions reducer_;
-  double tied_seconds_ = 0;
+  const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;
-  // Groups of their own: which bucket goes when is each rank's matter.
-  std::shared_ptr<collectives::Communicator> rdp_, dp_;
-  std::unique_ptr<Reducer> over_rdp_, over_dp_;
+  std::vector<Sum> sums_;  // in an order that the ranks of any two of them share
 };
 
 }  // namespace
