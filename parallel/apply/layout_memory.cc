@@ -26,14 +26,13 @@ struct Holding {
 class StageMemory {
  public:
   StageMemory(const ActivationRequest& request, UnitRange stage) : request_(request) {
-    const int head = static_cast<int>(request.units.size()) - 1;
-    for (int first = stage.first; first < stage.last;) {
+    const int units = static_cast<int>(request.units.size());
+    for (int unit = stage.first; unit < stage.last; ++unit) {
       // Embeddings and head are never computed again.
-      const bool again = request.checkpoint_group > 0 && first > 0 && first < head;
-      const int last =
-          again ? std::min({first + request.checkpoint_group, stage.last, head}) : first + 1;
-      pieces_.push_back({first, last, again});
-      first = last;
+      const bool again = request.checkpoint_group > 0 && unit > 0 && unit < units - 1;
+      if (begins_group(unit, stage.first, units, request.checkpoint_group))
+        pieces_.push_back({unit, unit, again});
+      pieces_.back().last = unit + 1;
     }
     for (const Piece& piece : pieces_) {
       kept_ = kept_ + kept_of(piece);

@@ -86,7 +86,8 @@ void ParallelModel::cut() {
                    ? options_.partition(units_, bytes)
                    : partition_units(units_, {.stages = schedule_.stages(),
                                               .bytes_per_parameter = bytes,
-                                              .microbatches_kept = microbatches_kept(schedule_)});
+                                              .microbatches_kept = microbatches_kept(schedule_),
+                                              .checkpoint_group = options_.checkpoint_group});
   SHOAL_CHECK(partition_.stages.size() == static_cast<std::size_t>(schedule_.stages()),
               "a partition of {} stages for a schedule of {}", partition_.stages.size(),
               schedule_.stages());

@@ -86,7 +86,8 @@ Partition choose_partition(const SmpParameters& p, std::span<const UnitCost> uni
   const PartitionOptions options{.stages = p.pipeline * p.chunks,
                                  .memory_weight = choice.memory_weight,
                                  .bytes_per_parameter = bytes_per_parameter,
-                                 .microbatches_kept = microbatches_kept(make_schedule(schedule))};
+                                 .microbatches_kept = microbatches_kept(make_schedule(schedule)),
+                                 .checkpoint_group = p.checkpoint_group};
   if (choice.load) return partition_by_counts(units, counts_from_file(choice.file, units), options);
   if (!choice.counts.empty()) return partition_by_counts(units, choice.counts, options);
   if (!choice.first_units.empty())

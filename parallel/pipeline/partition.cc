@@ -46,7 +46,9 @@ class Costs {
         const UnitCost& one = units[unit];
         for (const auto& [number, elements] : one.parameters)
           if (parameters.emplace(number, elements).second) all.parameters += elements;
-        all.activation_bytes += static_cast<double>(one.activation_bytes);
+        if (begins_group(static_cast<int>(unit), static_cast<int>(first), static_cast<int>(count_),
+                         options.checkpoint_group))
+          all.activation_bytes += static_cast<double>(one.activation_bytes);
         all.seconds += one.seconds;
         all.time += time == Time::seconds ? one.seconds : one.work;
         segments_[first * count_ + unit] = all;
@@ -187,6 +189,12 @@ std::string bytes_text(double bytes) {
 }
 
 }  // namespace
+
+// Embeddings and head, at the ends, are never computed again.
+bool begins_group(int unit, int first, int units, int checkpoint_group) {
+  if (checkpoint_group <= 0 || unit == 0 || unit == units - 1) return true;
+  return (unit - std::max(first, 1)) % checkpoint_group == 0;
+}
 
 double Partition::largest() const {
   double most = 0;

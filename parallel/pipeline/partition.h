@@ -34,7 +34,13 @@ struct PartitionOptions {
   // Microbatches whose activations each stage keeps at its peak (Simulation::peak_microbatches);
   // empty: one.
   std::vector<int> microbatches_kept = {};
+  // nn::forward_units(): so many units of a stage keep the first one's input, and no more. What
+  // each keeps alone is UnitCost's then.
+  int checkpoint_group = 0;
 };
+// Whether that unit is the first of a checkpoint's group, or of none, in a stage from `first` on of
+// a model of `units`.
+bool begins_group(int unit, int first, int units, int checkpoint_group);
 
 struct StageCost {
   std::int64_t parameters = 0;  // elements, shared ones once

@@ -259,6 +259,47 @@ TEST(LayoutMemory, APlanKnowsWhatLeaves) {
   });
 }
 
+// What a plan says that a stage keeps of a microbatch is what its tape then holds.
+TEST(LayoutMemory, APlanCountsWhatGroupsOfCheckpointsKeep) {
+  test::run_thread_ranks(1, [](const World& world, Store& store) {
+    nn::Room room(false, 1);
+    const auto group = collectives::make_communicator(world, store);
+    kernels::StepState state;
+    room.context.random.state = &state;
+    nn::Gpt2 gpt2(larger());
+    const Tensor ids = Tensor::zeros({2, 32}, DType::i32, room.memory, MemoryTag::data);
+    const Microbatch batch{.input = {ids, ids, {}, {}}};
+    std::vector<std::vector<UnitCost>> units;
+    for (const int checkpoints : {1, 2, 4, kContiguous})
+      units.push_back(
+          measure_units(room.context, gpt2, batch, *group,
+                        {.repetitions = 1, .stage = {.checkpoint_group = checkpoints}}));
+    gpt2.materialize(room.context, DType::f32);
+    nn::allocate_gradients(room.context, gpt2.parameters());
+    const auto held = [&] {
+      return static_cast<double>(room.memory.usage(MemoryTag::activations).current);
+    };
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      const int checkpoints = std::vector{1, 2, 4, kContiguous}[i];
+      const Partition plan = partition_by_counts(
+          units[i], "5,3",
+          {.stages = 2, .bytes_per_parameter = 0, .checkpoint_group = checkpoints});
+      for (std::size_t at = 0; at < 2; ++at) {
+        const UnitRange range = plan.stages[at];
+        SCOPED_TRACE(
+            fmt::format("groups of {}, units {} to {}", checkpoints, range.first, range.last));
+        const double before = held();
+        ChainStage stage(room.context, gpt2, range, {.checkpoint_group = checkpoints});
+        stage.begin({&batch, 1});
+        Tensor input;
+        if (range.first > 0) input = room.context.empty({2, 32, 64}, DType::f32);
+        stage.forward(0, std::move(input));
+        EXPECT_EQ(plan.costs[at].memory_bytes, held() - before);
+      }
+    }
+  });
+}
+
 TEST(LayoutMemory, PipelinesHoldTheirMicrobatches) {
   const auto run = [](ScheduleKind kind, int microbatches) {
     const auto ranks = held({1, 4, 1}, {.schedule = kind, .microbatches = microbatches});

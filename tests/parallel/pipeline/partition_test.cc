@@ -89,6 +89,7 @@ TEST(Partition, LargestStageIsTheSmallestPossible) {
     }
     PartitionOptions options{.stages = 1 + round % 4, .memory_weight = 0.25 * (round % 5)};
     options.stages = std::min(options.stages, static_cast<int>(units.size()));
+    options.checkpoint_group = round % 3;
     if (round % 2 == 1)
       for (int s = options.stages; s > 0; --s) options.microbatches_kept.push_back(s);
     const Partition found = partition_units(units, options);
@@ -137,6 +138,26 @@ TEST(Partition, SharesAreOfWhatAllStagesHold) {
   options.memory_weight = 1;
   EXPECT_THAT(shares_of(partition_by_counts(units, "2,2", options)),
               Pointwise(DoubleEq(), {720.0 / 1720, 1000.0 / 1720}));
+}
+
+// Blocks that are computed again together have one input; embeddings and head keep what they keep.
+TEST(Partition, AGroupOfCheckpointsKeepsOneInput) {
+  auto units = units_of({1, 1, 1, 1, 1, 1, 1, 1});
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    units[unit].activation_bytes = unit == 0 ? 1000 : unit == 7 ? 3000 : 100;
+  const auto kept = [&](int group, const char* counts) {
+    std::vector<double> bytes;
+    for (const StageCost& stage :
+         partition_by_counts(units, counts, {.stages = 2, .checkpoint_group = group}).costs)
+      bytes.push_back(stage.memory_bytes);
+    return bytes;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(kept(0, "4,4"), ElementsAre(1000 + 300, 300 + 3000));
+  EXPECT_THAT(kept(1, "4,4"), ElementsAre(1000 + 300, 300 + 3000));
+  EXPECT_THAT(kept(2, "4,4"), ElementsAre(1000 + 200, 200 + 3000)) << "of three blocks";
+  EXPECT_THAT(kept(2, "3,5"), ElementsAre(1000 + 100, 200 + 3000)) << "of two, and of four";
+  EXPECT_THAT(kept(1 << 20, "3,5"), ElementsAre(1000 + 100, 100 + 3000)) << "contiguous";
 }
 
 TEST(Partition, WeighsActivationsByTheMicrobatchesInFlight) {
