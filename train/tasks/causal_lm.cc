@@ -8,10 +8,12 @@
 
 namespace shoal {
 
-CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model,
+CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model, nlohmann::json configuration,
                            std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
+    : model_(std::move(model)),
+      configuration_(std::move(configuration)),
+      tokenizer_(std::move(tokenizer)) {
   model_->set_gradient_checkpointing(options.gradient_checkpointing);
   if (tokenizer_)
     SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
@@ -21,7 +23,8 @@ CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model,
 
 CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : CausalLmTask(std::make_unique<nn::Gpt2>(config), std::move(tokenizer), options) {}
+    : CausalLmTask(std::make_unique<nn::Gpt2>(config), config.to_json("float32"),
+                   std::move(tokenizer), options) {}
 
 std::int64_t CausalLmTask::count_targets(const Batch& batch) const {
   const std::int64_t rows = batch.labels.shape()[0], length = batch.labels.shape()[1];

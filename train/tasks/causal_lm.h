@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/tasks/task.h"
@@ -16,10 +18,11 @@ struct CausalLmOptions {
 
 class CausalLmTask final : public Task {
  public:
-  // `tokenizer`, if any, is saved beside the weights.
-  explicit CausalLmTask(std::unique_ptr<nn::CausalLm> model,
-                        std::shared_ptr<const Tokenizer> tokenizer = nullptr,
-                        const CausalLmOptions& options = {});
+  // `configuration`: of `model`, as nn::complete_causal_lm_config() has it. `tokenizer`, if any, is
+  // saved beside the weights.
+  CausalLmTask(std::unique_ptr<nn::CausalLm> model, nlohmann::json configuration,
+               std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+               const CausalLmOptions& options = {});
   explicit CausalLmTask(const nn::Gpt2Config& config,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
@@ -28,6 +31,7 @@ class CausalLmTask final : public Task {
   nn::Module& module() override { return *model_; }
   nn::Chain* chain() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
+  nlohmann::json configuration() const override { return configuration_; }
   std::int64_t vocabulary() const override { return model_->vocabulary(); }
   std::int64_t positions() const override { return model_->positions(); }
   std::int64_t count_targets(const Batch& batch) const override;
@@ -41,6 +45,7 @@ class CausalLmTask final : public Task {
   void save_tokenizer_to(const std::string& directory) const;
 
   std::unique_ptr<nn::CausalLm> model_;
+  nlohmann::json configuration_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/kernels/checks.h"
 #include "shoal/nn/models/encoder/huggingface.h"
 #include "shoal/runtime/base/error.h"
@@ -35,6 +37,10 @@ std::string EncoderWithHead::describe() const {
     text += regression() ? fmt::format(", {} numbers", c.num_labels)
                          : fmt::format(", {} labels", c.num_labels);
   return text;
+}
+
+nlohmann::json EncoderWithHead::configuration() const {
+  return config().to_json(head(), "float32");
 }
 
 std::int64_t EncoderWithHead::positions() const {

@@ -26,6 +26,7 @@ class EncoderWithHead final : public Task {
   nn::Module& module() override { return model_; }
   nn::Chain* chain() override { return &model_; }
   std::string describe() const override;
+  nlohmann::json configuration() const override;
   std::int64_t vocabulary() const override { return config().vocab_size; }
   std::int64_t positions() const override;
   bool predicts_tokens() const override { return head() == nn::EncoderTask::masked_lm; }

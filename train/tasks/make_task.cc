@@ -78,7 +78,8 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
   check_task(kind, config, source);
   if (kind == TaskKind::causal_lm)
     return std::make_unique<CausalLmTask>(
-        nn::make_causal_lm(config, source), std::move(tokenizer),
+        nn::make_causal_lm(config, source), nn::complete_causal_lm_config(config, source),
+        std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
   return std::make_unique<EncoderWithHead>(nn::EncoderConfig::from_json(config, source),
                                            known(kind).head, std::move(tokenizer),

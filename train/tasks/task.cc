@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 namespace shoal {
+
+nlohmann::json Task::configuration() const { return {}; }
 
 Tensor Task::no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const {
   Tensor targets = Tensor::empty({rows, length}, DType::i32, memory, MemoryTag::data);

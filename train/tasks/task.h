@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "shoal/nn/layers/chain.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/train/data/batch.h"
@@ -20,6 +22,9 @@ class Task {
   // The same as a chain of units, which pipelines and sharding need; null: it is none.
   virtual nn::Chain* chain() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
+  // The model's configuration with every field that it knows, as config.json has it; null: it is
+  // not known, and runs that go on from a checkpoint compare tensors only.
+  virtual nlohmann::json configuration() const;
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t positions() const = 0;  // of the longest sample
   // Whether exp(loss) is a perplexity.

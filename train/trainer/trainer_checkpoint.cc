@@ -6,6 +6,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/model_record.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
@@ -272,6 +273,8 @@ bool Trainer::Impl::resume() {
 
 void Trainer::Impl::load_checkpoint(const std::string& directory) {
   TrainerState saved = read_trainer_state(directory);
+  for (const std::string& dropout : check_same_model(directory, parts.task->configuration()))
+    say(fmt::format("warning: {}: the run will differ from an unbroken one", dropout));
   engine->load_weights(directory);
   engine->load_optimizer(directory, saved.optimizer_steps);
   const auto changed = [&](const char* name, auto was, auto is) {

@@ -425,23 +425,35 @@ TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
   arguments.save_strategy = Interval::steps;
   arguments.save_steps = 2;
   run_on(saves, arguments, {});
-  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  arguments.save_strategy = Interval::no;
+  arguments.overwrite_output_dir = true;
+  arguments.output_dir = output / "other";
   const Layout reads{.pp = 2, .microbatches = 2};
   reads.apply(arguments);
-  RunOptions options{.ranks = 2};
-  options.config = config();
-  options.config.n_layer += 1;
-  EXPECT_THAT(errors_of(arguments, options),
+  const auto with = [&](const auto& change) {
+    RunOptions options{.ranks = 2, .initial_weights = output / "checkpoint-2"};
+    options.config = config();
+    change(options.config);
+    return options;
+  };
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_layer += 1; })),
               ::testing::Each(AllOf(HasSubstr("lacks transformer.h."), HasSubstr("and 4 more"))));
-  options.config = config();
-  options.config.n_embd *= 2;
-  EXPECT_THAT(errors_of(arguments, options),
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_embd *= 2; })),
               ::testing::Each(HasSubstr("ln_1.weight is [24], the model wants [48]")));
   // Of a smaller model: what is left over is named.
-  options.config = config();
-  options.config.n_layer -= 1;
-  arguments.max_steps = 3;
-  EXPECT_THAT(run(arguments, options).main.messages, HasSubstr("not used: transformer.h."));
+  EXPECT_THAT(run(arguments, with([](auto& c) { c.n_layer -= 1; })).main.messages,
+              HasSubstr("not used: transformer.h."));
+  // A run that goes on is of the same model in what tensors do not show, too.
+  arguments.resume_from_checkpoint = output / "checkpoint-2";
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_layer -= 1; })),
+              ::testing::Each(AllOf(HasSubstr("n_layer is 2 in " + output.path()),
+                                    HasSubstr("config.json and 1 here"))));
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) {
+                          c.n_head = 2;
+                          c.activation_function = "gelu";
+                        })),
+              ::testing::Each(AllOf(HasSubstr("n_head is 4 in "), HasSubstr("and 2 here"),
+                                    HasSubstr("activation_function is \"gelu_new\" in "))));
 }
 
 // Whichever rank reads it: a changed byte and a short file.

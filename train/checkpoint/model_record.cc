@@ -1,0 +1,73 @@
+#include "shoal/train/checkpoint/model_record.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal {
+namespace {
+
+// Nothing of these is computed with. n_inner may be left to n_embd: tensors show what it is.
+constexpr std::array<std::string_view, 24> kOfNoNumber = {"architectures",
+                                                          "bos_token_id",
+                                                          "cls_token_id",
+                                                          "dtype",
+                                                          "eos_token_id",
+                                                          "finetuning_task",
+                                                          "gradient_checkpointing",
+                                                          "id2label",
+                                                          "initializer_range",
+                                                          "keys_to_ignore_at_inference",
+                                                          "label2id",
+                                                          "mask_token_id",
+                                                          "n_inner",
+                                                          "output_attentions",
+                                                          "output_hidden_states",
+                                                          "return_dict",
+                                                          "sep_token_id",
+                                                          "task_specific_params",
+                                                          "tokenizer_class",
+                                                          "torch_dtype",
+                                                          "torchscript",
+                                                          "transformers_version",
+                                                          "unk_token_id",
+                                                          "use_cache"};
+
+bool is_dropout(std::string_view field) { return field.find("drop") != field.npos; }
+
+}  // namespace
+
+std::vector<std::string> check_same_model(const std::string& directory,
+                                          const nlohmann::json& configuration) {
+  const std::string path = directory + "/config.json";
+  std::error_code unknown;
+  if (!configuration.is_object() || !std::filesystem::exists(path, unknown)) return {};
+  const nlohmann::json saved = read_json_file(path);
+  if (!saved.is_object())
+    throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", path);
+  std::vector<std::string> others, dropouts;
+  for (const auto& [field, here] : configuration.items()) {
+    const auto there = saved.find(field);
+    if (there == saved.end() || *there == here || field.starts_with("_") ||
+        std::ranges::find(kOfNoNumber, field) != kOfNoNumber.end())
+      continue;
+    (is_dropout(field) ? dropouts : others)
+        .push_back(
+            fmt::format("{} is {} in {} and {} here", field, there->dump(), path, here.dump()));
+  }
+  if (others.empty()) return dropouts;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("cannot go on from a checkpoint of another model: {}", fmt::join(others, "; ")),
+      "train the model that its config.json describes (--config_name), or begin a new run");
+}
+
+}  // namespace shoal
