@@ -173,6 +173,7 @@ struct Rank {
   const RunSetup& setup;
   const World& world;
   collectives::Communicator& communicator;
+  const collectives::CommunicatorOptions& made_with;
   Compute& compute;
   const ChosenDevice& device;
   Tracer* tracer;
@@ -246,6 +247,7 @@ int train_and_evaluate(const Rank& rank) {
   parts.host_memory = &rank.compute.host();
   parts.planned_memory = &rank.compute.planned;
   parts.communicator = &rank.communicator;
+  parts.made_with = &rank.made_with;
   parts.train_dataset = rank.setup.train_dataset;
   parts.train_shards = rank.setup.train_shards;
   parts.shuffle_buffer = rank.arguments.data.shuffle_buffer_size;
@@ -370,7 +372,7 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
     const int status = train_and_evaluate({*task, prepared.arguments, told_options(prepared.values),
-                                           prepared.setup, world, *communicator, compute,
+                                           prepared.setup, world, *communicator, how, compute,
                                            prepared.device, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
     communicator->barrier()->wait();

@@ -61,14 +61,31 @@ void Trainer::Impl::begin() {
 
 // The Trainer is given it; what it was to be like is in the arguments.
 void Trainer::Impl::check_communicator() const {
-  const std::string& asked = args.ddp_backend;
+  if (ranks() == 1) return;
+  const auto refuse = [](const std::string& what) {
+    throw Error(
+        ErrorCode::invalid_argument, what,
+        "make it with communicator_options(resolve_arguments(arguments)), and give these as "
+        "TrainerParts::made_with");
+  };
   const std::string there = parts.communicator->backend();
-  if (asked.empty() || ranks() == 1 || asked == there) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("ddp_backend (mp_parameters' ddp_dist_backend) is {}, but the Trainer's "
-                          "communicator is {}",
-                          asked, there),
-              "make it with communicator_options(resolve_arguments(arguments))");
+  if (!args.ddp_backend.empty() && args.ddp_backend != there)
+    refuse(
+        fmt::format("ddp_backend (mp_parameters' ddp_dist_backend) is {}, but the Trainer's "
+                    "communicator is {}",
+                    args.ddp_backend, there));
+  const collectives::CommunicatorOptions* const with = parts.made_with;
+  const char* const but = with == nullptr
+                              ? "but nobody says how the Trainer's communicator was made"
+                              : "but the Trainer's communicator was made without";
+  if (!args.collectives.empty() &&
+      (with == nullptr || with->collectives.find(args.collectives) == std::string::npos))
+    refuse(
+        fmt::format("collectives (and mp_parameters' sdp_hierarchical_allgather) ask for the "
+                    "rules {}, {}",
+                    args.collectives, but));
+  if (args.fixed_order && (with == nullptr || !with->fixed_order))
+    refuse(fmt::format("fixed_order is true, {}", but));
 }
 
 void Trainer::Impl::sum(std::int64_t* values, std::int64_t count) {

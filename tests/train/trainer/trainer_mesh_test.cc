@@ -12,6 +12,7 @@
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/replace.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
 namespace {
@@ -348,11 +349,33 @@ TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
   refused({{"tensor_parallel_degree", 3}, {"ddp", true}}, 3, "do not");
   refused({{"pipeline_parallel_degre", 2}}, 2, "pipeline_parallel_degree");
   refused({{"ddp", true}, {"ddp_dist_backend", "nccl"}}, 2, "communicator is native");
+  refused({{"ddp", true}, {"sdp_hierarchical_allgather", false}}, 2,
+          "the rules all_gather:^hierarchical, but nobody says how");
   refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {3, 2}}}, 2, "the model 4 units");
   refused({{"pipeline_parallel_degree", 2}, {"manual_partition", {2147483647, 5}}}, 2,
           "has 2147483652 units");
   refused({{"pipeline_parallel_degree", 2}, {"partition_file", output.path()}}, 2,
           "which is a directory; name a file in it");
+}
+
+// What the arguments ask of the communicator is what it was made with, as its maker says.
+TEST(TrainerMesh, TakesACommunicatorThatWasMadeAsAsked) {
+  const TemporaryDirectory output;
+  auto arguments = arguments_for(output.path(), 1);
+  arguments.mp_parameters = {
+      {"ddp", true}, {"sharded_data_parallel_degree", 2}, {"sdp_hierarchical_allgather", false}};
+  arguments.per_device_train_batch_size = 4;
+  const auto made_with = [&](const collectives::CommunicatorOptions& with) {
+    RunOptions options{.ranks = 2};
+    options.config = config();
+    options.prepare = [&with](CausalLmTask&, TrainerParts& parts) { parts.made_with = &with; };
+    return errors_of(arguments, options);
+  };
+  const auto asked = communicator_options(resolve_arguments(arguments));
+  EXPECT_THAT(made_with(asked), ::testing::Each(""));
+  EXPECT_THAT(made_with({}), ::testing::Each(HasSubstr("was made without")));
+  arguments.fixed_order = true;
+  EXPECT_THAT(made_with(asked), ::testing::Each(HasSubstr("fixed_order is true, but")));
 }
 
 // Every layout continues what every other one saved, as if the run had never stopped.
