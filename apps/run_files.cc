@@ -311,12 +311,15 @@ std::string local_model(const std::string& name) {
   return name;
 }
 
-void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
+void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
   for (std::string* name : {&arguments.model.model_name_or_path, &arguments.model.tokenizer_name}) {
     std::string found = local_model(*name);
     if (found != *name) notices.push_back(fmt::format("{}: {}", *name, found));
     *name = std::move(found);
   }
+}
+
+void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
   Finder(arguments, notices).find();
 }
 

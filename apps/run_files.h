@@ -17,10 +17,13 @@ void declare_options(OptionSet& options, NamedData& named);
 // what reads it says so. s3://: unavailable.
 std::string local_model(const std::string& name);
 
-// Fills what was left out of `arguments`: paths for names; the task, where task_name, dataset_name
-// or the data say it; train_file, validation_file and test_file where `data`, dataset_name or
-// SageMaker's channels train, validation and test have them under their usual names. Says in
-// `notices` what it chose. not_found with what was looked for.
+// Both names of the arguments, of model and tokenizer; says in `notices` what was found.
+void name_models(RunArguments& arguments, std::vector<std::string>& notices);
+
+// Fills what was left out of `arguments`, after name_models(): the task, where task_name,
+// dataset_name or the data say it; train_file, validation_file and test_file where `data`,
+// dataset_name or SageMaker's channels train, validation and test have them under their usual
+// names. Says in `notices` what it chose. not_found with what was looked for.
 void find_files(RunArguments& arguments, std::vector<std::string>& notices);
 
 }  // namespace shoal::app

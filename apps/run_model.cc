@@ -131,6 +131,27 @@ std::string model_directory(const std::string& path) {
       "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
+std::string shared_model_directory(const std::string& path, const World& world, Store& store,
+                                   Deadline deadline,
+                                   const std::function<std::string(const std::string&)>& find) {
+  const auto look = [&] { return path.empty() ? path : find(path); };
+  if (world.size == 1) return look();
+  // Its host's number, what was asked for and what was found, a line each; or what went wrong.
+  const std::string asked = fmt::format("{}\n{}\n", world.node, path);
+  std::string answer;
+  if (world.local_rank == 0) try {
+      answer = asked + look();
+    } catch (const std::exception& problem) {
+      answer = std::string("!") + problem.what();
+    }
+  const auto answers = exchange(store, "model directory", world.rank, world.size, answer, deadline);
+  for (const std::string& text : answers)
+    if (text.starts_with('!')) throw Error(ErrorCode::not_found, text.substr(1));
+  for (const std::string& text : answers)
+    if (text.starts_with(asked)) return text.substr(asked.size());
+  return look();  // started with another path than its host's first rank
+}
+
 ChosenModel choose_model(const ModelArguments& arguments) {
   ChosenModel model;
   if (!arguments.model_name_or_path.empty())

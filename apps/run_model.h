@@ -1,10 +1,14 @@
 // Which model a run trains, and for what: config.json and the task, before anything is built.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/rendezvous/store.h"
+#include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/tasks/make_task.h"
 #include "shoal/train/trainer/arguments.h"
@@ -26,7 +30,12 @@ ChosenModel choose_model(const ModelArguments& arguments);
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
-// checkpoints. not_found says what was looked for.
+// checkpoints, of which every byte is read. not_found says what was looked for.
 std::string model_directory(const std::string& path);
+// The same of a job's ranks: one rank a host looks, `find`, and the others there take its answer.
+// Every rank calls it, also with an empty path, which stays empty; what one finds wrong, all throw.
+std::string shared_model_directory(
+    const std::string& path, const World& world, Store& store, Deadline deadline,
+    const std::function<std::string(const std::string&)>& find = model_directory);
 
 }  // namespace shoal::app

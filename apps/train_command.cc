@@ -335,9 +335,14 @@ struct Prepared {
   ChosenDevice device;
 };
 
-Prepared prepare(const std::vector<std::string>& words, const World& world) {
+Prepared parsed(const std::vector<std::string>& words) {
   Prepared prepared;
   prepared.notices = parse(words, prepared.arguments, prepared.values);
+  name_models(prepared.arguments, prepared.notices);
+  return prepared;
+}
+
+void set_up(Prepared& prepared, const World& world) {
   find_files(prepared.arguments, prepared.notices);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
@@ -354,7 +359,6 @@ Prepared prepare(const std::vector<std::string>& words, const World& world) {
                             trace.parent_path().string()),
                 "make the directory");
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
-  return prepared;
 }
 
 int run_rank(Prepared& prepared, World& world, Store& store) {
@@ -386,6 +390,8 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
 
 // How long ranks that fail wait for each other to say what they found.
 constexpr double kTellSeconds = 1;
+// How long a host may take to read a checkpoint through.
+constexpr double kReadSeconds = 24 * 3600;
 
 int train(const std::vector<std::string>& words) {
   for (const std::string& word : words)
@@ -410,7 +416,18 @@ int train(const std::vector<std::string>& words) {
   };
   const double patience = env::get_real(env::kDeadline);
   Prepared prepared;
-  if (const int status = everywhere("options", patience, [&] { prepared = prepare(words, world); });
+  if (const int status = everywhere("options", patience, [&] { prepared = parsed(words); });
+      status != 0)
+    return status;
+  if (const int status = everywhere(
+          "model", patience,
+          [&] {
+            std::string& path = prepared.arguments.model.model_name_or_path;
+            path = shared_model_directory(path, world, *store, Deadline::in_seconds(kReadSeconds));
+          });
+      status != 0)
+    return status;
+  if (const int status = everywhere("setup", patience, [&] { set_up(prepared, world); });
       status != 0)
     return status;
   if (const int status = everywhere("agreement", patience,
