@@ -22,7 +22,7 @@ class RowDropout {
  public:
   explicit RowDropout(const ScoreTile& tile)
       : tile_(tile),
-        key_(tile.shape->site),
+        rows_(RandomKey(tile.shape->site)),
         sample_(tile.shape->site.sample_first +
                 static_cast<std::uint32_t>(tile.batch) * tile.shape->site.sample_stride),
         threshold_(dropout_threshold(tile.shape->dropout)),
@@ -33,7 +33,7 @@ class RowDropout {
   void row(std::int64_t r, std::int64_t count) {
     const std::uint64_t first = dropout_row(*tile_.shape, tile_.head, tile_.query + r) +
                                 static_cast<std::uint64_t>(tile_.key);
-    bits_ = random_row(key_, sample_, first, static_cast<std::size_t>(count), tile_.random);
+    bits_ = rows_.row(sample_, first, static_cast<std::size_t>(count), tile_.random);
   }
   HWY_INLINE FloatVec apply(FloatVec x, std::int64_t column) const {
     return drop(x, bits_ + column, threshold_, hn::Set(kFloat, scale_));
@@ -41,7 +41,7 @@ class RowDropout {
 
  private:
   const ScoreTile& tile_;
-  RandomKey key_;
+  RandomRows rows_;
   std::uint32_t sample_, threshold_;
   float scale_;
   const std::uint32_t* bits_ = nullptr;

@@ -19,16 +19,16 @@ constexpr std::int64_t kRandomChunk = 1024;
 void Dropout(DType dtype, const DropoutPlan& plan, const void* x, const void* residual, void* out,
              std::int64_t first_row, std::int64_t rows, std::int64_t columns) {
   HWY_ALIGN std::uint32_t room[random_room(kRandomChunk)];
+  const RandomRows random(plan.key);
   with_float(dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     for (std::int64_t row = first_row; row < first_row + rows; ++row) {
       for (std::int64_t column = 0; column < columns; column += kRandomChunk) {
         const std::int64_t count = std::min(kRandomChunk, columns - column);
         const std::int64_t at = row * columns + column;
-        const std::uint32_t* bits =
-            random_row(plan.key, plan.sample(row),
-                       plan.first_element(row) + static_cast<std::uint64_t>(column),
-                       static_cast<std::size_t>(count), room);
+        const std::uint32_t* bits = random.row(
+            plan.sample(row), plan.first_element(row) + static_cast<std::uint64_t>(column),
+            static_cast<std::size_t>(count), room);
         const T* from = static_cast<const T*>(x) + at;
         T* to = static_cast<T*>(out) + at;
         if (residual)
@@ -52,10 +52,11 @@ void FillUniform(const RandomKey& key, std::uint32_t sample, std::uint64_t first
   HWY_ALIGN std::uint32_t room[random_room(kRandomChunk)];
   const hn::RebindToUnsigned<FloatTag> du;
   const std::int64_t lanes = FloatLanes();
+  const RandomRows random(key);
   const FloatVec base = floats(low), width = floats(high - low);
   for (std::int64_t done = 0; done < count; done += kRandomChunk) {
     const std::int64_t some = std::min(kRandomChunk, count - done);
-    const std::uint32_t* bits = random_row(key, sample, first + static_cast<std::uint64_t>(done),
+    const std::uint32_t* bits = random.row(sample, first + static_cast<std::uint64_t>(done),
                                            static_cast<std::size_t>(some), room);
     for (std::int64_t i = 0; i < some; i += lanes) {
       const FloatVec value = hn::Add(base, hn::Mul(width, uniform_lanes(hn::LoadU(du, bits + i))));
@@ -95,12 +96,12 @@ void FillNormal(const RandomKey& key, std::uint32_t sample, std::uint64_t first,
   constexpr std::uint64_t kStep = static_cast<std::uint64_t>(kRandomChunk);
   HWY_ALIGN std::uint32_t room[random_room(kRandomChunk) + HWY_MAX_BYTES];
   HWY_ALIGN float values[kRandomChunk + HWY_MAX_BYTES];
+  const RandomRows random(key);
   const std::uint64_t end = first + static_cast<std::uint64_t>(count);
   for (std::uint64_t at = first & ~std::uint64_t{1}; at < end; at += kStep) {
     const std::uint64_t some = std::min(kStep, end - at);
     const std::uint64_t pairs = (some + 1) / 2;
-    const std::uint32_t* bits =
-        random_row(key, sample, at, static_cast<std::size_t>(2 * pairs), room);
+    const std::uint32_t* bits = random.row(sample, at, static_cast<std::size_t>(2 * pairs), room);
     normal_pairs(bits, static_cast<std::int64_t>(pairs), floats(mean), floats(std), values);
     const std::uint64_t from = std::max(at, first);
     std::copy(values + (from - at), values + some, out + (from - first));

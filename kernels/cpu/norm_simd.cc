@@ -16,8 +16,8 @@ namespace shoal::kernels::HWY_NAMESPACE {
 
 // sum = residual + dropout(x), one row, rounded to T: what is normalised is what backward reads.
 template <class T>
-HWY_INLINE void residual_row(const DropoutPlan* plan, std::int64_t row, const T* x,
-                             const T* residual, T* sum, std::int64_t columns) {
+HWY_INLINE void residual_row(const DropoutPlan* plan, const RandomRows& random, std::int64_t row,
+                             const T* x, const T* residual, T* sum, std::int64_t columns) {
   if (!plan) {
     map(columns, [](FloatVec r, FloatVec v) HWY_ATTR { return hn::Add(r, v); }, sum, residual, x);
     return;
@@ -26,9 +26,9 @@ HWY_INLINE void residual_row(const DropoutPlan* plan, std::int64_t row, const T*
   HWY_ALIGN std::uint32_t room[random_room(kChunk)];
   for (std::int64_t column = 0; column < columns; column += kChunk) {
     const std::int64_t count = HWY_MIN(kChunk, columns - column);
-    const std::uint32_t* bits = random_row(
-        plan->key, plan->sample(row), plan->first_element(row) + static_cast<std::uint64_t>(column),
-        static_cast<std::size_t>(count), room);
+    const std::uint32_t* bits =
+        random.row(plan->sample(row), plan->first_element(row) + static_cast<std::uint64_t>(column),
+                   static_cast<std::size_t>(count), room);
     drop_range<T, true>(bits, plan->threshold, plan->scale, x + column, residual + column,
                         sum + column, count);
   }
@@ -40,12 +40,13 @@ HWY_INLINE void layer_norm_typed(const LayerNormArgs& args, const DropoutPlan* p
   const std::int64_t columns = args.x.shape.columns();
   const auto* gamma = static_cast<const W*>(args.gamma.data);
   const auto* beta = static_cast<const W*>(args.beta.data);
+  const RandomRows random(plan ? plan->key : RandomKey(RandomSite()));
   for (std::int64_t row = first; row < first + rows; ++row) {
     const T* x = static_cast<const T*>(args.x.data) + row * columns;
     if (args.residual.defined()) {
       T* sum = static_cast<T*>(args.sum.data) + row * columns;
-      residual_row(plan, row, x, static_cast<const T*>(args.residual.data) + row * columns, sum,
-                   columns);
+      residual_row(plan, random, row, x, static_cast<const T*>(args.residual.data) + row * columns,
+                   sum, columns);
       x = sum;
     }
     float mean = 0;

@@ -14,23 +14,44 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Room that random_row() needs for `count` elements: whole vectors of blocks of four.
+// Room that RandomRows::row() needs for `count` elements: two vectors of blocks of four at a time.
 constexpr std::size_t random_room(std::size_t count) {
-  return count + 8 + 4 * (HWY_MAX_BYTES / sizeof(std::uint64_t));
+  return count + 8 + 8 * (HWY_MAX_BYTES / sizeof(std::uint64_t));
 }
 
-// Bits of the elements [first, first + count) of one sample, written to `room` (random_room(count)
-// words); returns where the first one is. One 64-bit lane computes one block of four elements: its
-// counter words stand in the lower halves, which is all that a widening multiply reads.
-HWY_INLINE const std::uint32_t* random_row(const RandomKey& key, std::uint32_t sample,
-                                           std::uint64_t first, std::size_t count,
-                                           std::uint32_t* HWY_RESTRICT room) {
+// The bits of one operation's elements, row by row.
+class RandomRows {
+ public:
+  explicit RandomRows(const RandomKey& key) : key_(key) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      schedule_[2 * round] = key.key0 + static_cast<std::uint32_t>(round * 0x9E3779B9u);
+      schedule_[2 * round + 1] = key.key1 + static_cast<std::uint32_t>(round * 0xBB67AE85u);
+    }
+  }
+
+  // Bits of the elements [first, first + count) of one sample, written to `room`
+  // (random_room(count) words); returns where the first one is.
+  HWY_INLINE const std::uint32_t* row(std::uint32_t sample, std::uint64_t first, std::size_t count,
+                                      std::uint32_t* HWY_RESTRICT room) const;
+
+ private:
+  static constexpr std::size_t kRounds = 10;
+  RandomKey key_;
+  // 32 bits of a round's two keys each, ready to be broadcast.
+  std::uint64_t schedule_[2 * kRounds] = {};
+};
+
+// One 64-bit lane computes one block of four elements: its counter words stand in the lower halves,
+// which is all that a widening multiply reads.
+HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint64_t first,
+                                                std::size_t count,
+                                                std::uint32_t* HWY_RESTRICT room) const {
 #if HWY_TARGET == HWY_SCALAR
-  const std::uint64_t seed = key.key0 | std::uint64_t{key.key1} << 32;
+  const std::uint64_t seed = key_.key0 | std::uint64_t{key_.key1} << 32;
   for (std::uint64_t block = first / 4; block < (first + count + 3) / 4; ++block) {
     const auto words = philox(
         seed, {static_cast<std::uint32_t>(block),
-               sample << 8 | static_cast<std::uint32_t>(block >> 32 & 0xff), key.site, key.step});
+               sample << 8 | static_cast<std::uint32_t>(block >> 32 & 0xff), key_.site, key_.step});
     std::copy(words.begin(), words.end(), room + 4 * (block - first / 4));
   }
 #else
@@ -38,42 +59,63 @@ HWY_INLINE const std::uint32_t* random_row(const RandomKey& key, std::uint32_t s
   using V = hn::Vec<decltype(d)>;
   const hn::Repartition<std::uint32_t, decltype(d)> d32;
   const std::size_t lanes = hn::Lanes(d);
-  const V low = hn::Set(d, 0xffffffffull);
   const auto multiplier0 = hn::BitCast(d32, hn::Set(d, 0xD2511F53ull));
   const auto multiplier1 = hn::BitCast(d32, hn::Set(d, 0xCD9E8D57ull));
-  const std::uint64_t first_block = first / 4, end_block = (first + count + 3) / 4;
+  // The even lanes compute the vector's first blocks and the odd ones its last, so that halves of
+  // blocks interleave to the elements' order without leaving their 128 bits.
+  const V half = hn::ShiftRight<1>(hn::Iota(d, 0));
+  const V order = hn::OddEven(hn::Add(half, hn::Set(d, lanes / 2)), half);
+  const V sample_word = hn::Set(d, std::uint64_t{sample << 8});
+  const V step = hn::Set(d, std::uint64_t{key_.step});
+  const V site = hn::Set(d, std::uint64_t{key_.site});
+  const std::uint64_t end_block = (first + count + 3) / 4;
   auto* out = reinterpret_cast<std::uint64_t*>(room);
-  for (std::uint64_t block = first_block; block < end_block; block += lanes) {
-    V c0 = hn::Iota(d, block);
-    V c1 = hn::Or(hn::And(hn::ShiftRight<32>(c0), hn::Set(d, 0xffull)),
-                  hn::Set(d, std::uint64_t{sample << 8}));
-    V c2 = hn::Set(d, std::uint64_t{key.site});
-    V c3 = hn::Set(d, std::uint64_t{key.step});
-    std::uint32_t key0 = key.key0, key1 = key.key1;
-    for (int round = 0; round < 10; ++round) {
-      const V product0 = hn::MulEven(multiplier0, hn::BitCast(d32, c0));
-      const V product1 = hn::MulEven(multiplier1, hn::BitCast(d32, c2));
-      c0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Xor(c1, hn::Set(d, std::uint64_t{key0})));
-      c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Xor(c3, hn::Set(d, std::uint64_t{key1})));
-      c1 = product1;
-      c3 = product0;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
+  // Two vectors of blocks in turn, since a round waits for the one before it.
+  constexpr std::size_t kAtOnce = 2;
+  for (std::uint64_t block = first / 4; block < end_block; block += kAtOnce * lanes) {
+    V c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce];
+    for (std::size_t i = 0; i < kAtOnce; ++i) {
+      c0[i] = hn::Add(hn::Set(d, block + i * lanes), order);
+      c1[i] = hn::Or(hn::And(hn::ShiftRight<32>(c0[i]), hn::Set(d, 0xffull)), sample_word);
+      c2[i] = site;
+      c3[i] = step;
     }
-    hn::StoreInterleaved2(hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1)),
-                          hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3)), d, out);
-    out += 2 * lanes;
+#pragma GCC unroll 10
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      const V key0 = hn::Set(d, schedule_[2 * round]), key1 = hn::Set(d, schedule_[2 * round + 1]);
+      for (std::size_t i = 0; i < kAtOnce; ++i) {
+        const V product0 = hn::MulEven(multiplier0, hn::BitCast(d32, c0[i]));
+        const V product1 = hn::MulEven(multiplier1, hn::BitCast(d32, c2[i]));
+        c0[i] = hn::Xor3(hn::ShiftRight<32>(product1), c1[i], key0);
+        c2[i] = hn::Xor3(hn::ShiftRight<32>(product0), c3[i], key1);
+        c1[i] = product1;
+        c3[i] = product0;
+      }
+    }
+    const auto words = [&](V low, V high) HWY_ATTR {
+      return hn::BitCast(
+          d, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(high)), hn::BitCast(d32, low)));
+    };
+    for (std::size_t i = 0; i < kAtOnce; ++i, out += 2 * lanes) {
+      const V first_two = words(c0[i], c1[i]), last_two = words(c2[i], c3[i]);
+      hn::StoreU(hn::InterleaveLower(d, first_two, last_two), d, out);
+      hn::StoreU(hn::InterleaveUpper(d, first_two, last_two), d, out + lanes);
+    }
   }
 #endif
   return room + first % 4;
 }
 
+// Where elements are dropped, by their bits.
+HWY_INLINE hn::Mask<FloatTag> dropped(const std::uint32_t* bits, std::uint32_t threshold) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  return hn::RebindMask(kFloat, hn::Gt(hn::Set(du, threshold), hn::LoadU(du, bits)));
+}
+
 // x * scale where the element is kept, 0 where it is dropped.
 HWY_INLINE FloatVec drop(FloatVec x, const std::uint32_t* bits, std::uint32_t threshold,
                          FloatVec scale) {
-  const hn::RebindToUnsigned<FloatTag> du;
-  const auto dropped = hn::Gt(hn::Set(du, threshold), hn::LoadU(du, bits));
-  return hn::IfThenZeroElse(hn::RebindMask(kFloat, dropped), hn::Mul(x, scale));
+  return hn::IfThenZeroElse(dropped(bits, threshold), hn::Mul(x, scale));
 }
 
 // out = dropout(x), plus residual if asked. The bits of a partial vector are read whole:
