@@ -27,6 +27,12 @@ std::int64_t whole_panels(std::int64_t columns) {
   return (columns + width - 1) / width * width;
 }
 
+// Of a tile's rows, in elements: two cache lines of f32 more than a tile needs, since rows a power
+// of two apart would share a few sets of the first-level cache, which a product walks across.
+std::int64_t tile_stride(std::int64_t keys, std::int64_t largest) {
+  return std::min(whole_panels(keys), largest) + 32;
+}
+
 // Cuts arrays, aligned to cache lines, off a block of memory; from null it counts.
 class Carver {
  public:
@@ -70,8 +76,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   const bool wide = product.word() == TileWord::f32 && s.dtype != DType::f32;
   const bool pairs = product.word() == TileWord::bf16_pair;
   const std::int64_t d = s.head_dim, width = whole_panels(d), keys_all = s.key_length,
-                     columns =
-                         std::min(whole_panels(keys_all), backward ? kBackwardKeys : kForwardKeys),
+                     columns = tile_stride(keys_all, backward ? kBackwardKeys : kForwardKeys),
                      tile = kQueries * columns;
   const auto floats = [&](bool wanted, std::int64_t count) {
     return wanted ? carve.take<float>(count) : nullptr;
@@ -184,7 +189,7 @@ class HeadTask {
 void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, MutableHeadsView out,
                        float* log_sum_exp, std::int64_t first, std::int64_t step) const {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
-                     stride = std::min(whole_panels(keys_all), kForwardKeys);
+                     stride = tile_stride(keys_all, kForwardKeys);
   const Rows k = words_of(rows_of(k_view, key_head()), keys_all, w_.wide_k),
              v = words_of(rows_of(v_view, key_head()), keys_all, w_.wide_v);
   product_.pack_transposed(k.data, keys_all, d, k.stride, w_.keys_t);
@@ -223,7 +228,7 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
 void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
                                   std::int64_t query, std::int64_t rows) const {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
-                     stride = std::min(whole_panels(keys_all), kBackwardKeys);
+                     stride = tile_stride(keys_all, kBackwardKeys);
   product_.pack(q.data, rows, d, q.stride, w_.queries);
   product_.pack(dout.data, rows, d, dout.stride, w_.douts);
   std::fill_n(w_.out, rows * width, 0.0f);
@@ -279,10 +284,11 @@ void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, He
                w_.delta);
       gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
                          words_of(dout, rows, w_.wide_dout), log_sum_exp + query, query, rows);
-      narrow_rows(s_.dtype, w_.out, width, rows, d, row(dq, query, head_), dq.row_stride);
+      narrow_rows(s_.dtype, w_.out, width, rows, d, s_.scale, row(dq, query, head_), dq.row_stride);
     }
-  narrow_rows(s_.dtype, w_.dk, width, keys_all, d, row(dk, 0, key_head), dk.row_stride);
-  narrow_rows(s_.dtype, w_.dv, width, keys_all, d, row(dv, 0, key_head), dv.row_stride);
+  narrow_rows(s_.dtype, w_.dk, width, keys_all, d, s_.scale, row(dk, 0, key_head), dk.row_stride);
+  narrow_rows(s_.dtype, w_.dv, width, keys_all, d, kept_scale(s_), row(dv, 0, key_head),
+              dv.row_stride);
 }
 
 class CpuAttention final : public AttentionKernels {

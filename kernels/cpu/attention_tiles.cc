@@ -11,40 +11,34 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
+#include "shoal/kernels/cpu/loops-inl.h"
 #include "shoal/kernels/cpu/math-inl.h"
 #include "shoal/kernels/cpu/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// What one row of a tile needs of the random generator; without dropout every key is kept.
-class RowDropout {
+// What the rows of a tile need of the random generator.
+class TileDropout {
  public:
-  explicit RowDropout(const ScoreTile& tile)
-      : tile_(tile),
-        rows_(RandomKey(tile.shape->site)),
+  explicit TileDropout(const ScoreTile& tile)
+      : rows_(RandomKey(tile.shape->site)),
         sample_(tile.shape->site.sample_first +
                 static_cast<std::uint32_t>(tile.batch) * tile.shape->site.sample_stride),
-        threshold_(dropout_threshold(tile.shape->dropout)),
-        scale_(1.0f / (1.0f - tile.shape->dropout)) {}
+        threshold_(dropout_threshold(tile.shape->dropout)) {}
 
-  bool on() const { return tile_.shape->dropout > 0; }
-  // Prepares row r of the tile, `count` keys.
-  void row(std::int64_t r, std::int64_t count) {
-    const std::uint64_t first = dropout_row(*tile_.shape, tile_.head, tile_.query + r) +
-                                static_cast<std::uint64_t>(tile_.key);
-    bits_ = rows_.row(sample_, first, static_cast<std::size_t>(count), tile_.random);
+  // The bits of `count` keys of row r of the tile, in `room`.
+  HWY_INLINE const std::uint32_t* bits(const ScoreTile& tile, std::int64_t r, std::int64_t count,
+                                       std::uint32_t* room) const {
+    const std::uint64_t first =
+        dropout_row(*tile.shape, tile.head, tile.query + r) + static_cast<std::uint64_t>(tile.key);
+    return rows_.row(sample_, first, static_cast<std::size_t>(count), room);
   }
-  HWY_INLINE FloatVec apply(FloatVec x, std::int64_t column) const {
-    return drop(x, bits_ + column, threshold_, hn::Set(kFloat, scale_));
-  }
+  std::uint32_t threshold() const { return threshold_; }
 
  private:
-  const ScoreTile& tile_;
   RandomRows rows_;
   std::uint32_t sample_, threshold_;
-  float scale_;
-  const std::uint32_t* bits_ = nullptr;
 };
 
 // Keys of the tile that row r may see by causality.
@@ -53,34 +47,85 @@ std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
                                   tile.columns);
 }
 
-// scale · scores + mask of the vector at column j; lanes at or beyond `seen` are -inf.
-HWY_INLINE FloatVec MaskedScores(const ScoreTile& tile, const float* scores, std::int64_t j,
-                                 std::int64_t seen, FloatVec scale) {
-  FloatVec s = hn::Mul(LoadFloats(scores + j), scale);
-  if (tile.key_bias) s = hn::Add(s, LoadFloats(tile.key_bias + j));
-  if (j + FloatLanes() > seen)
-    s = hn::IfThenElse(hn::FirstN(kFloat, static_cast<std::size_t>(seen - j)), s,
+// Exponentials of what bf16 rounds are powers of two, of few terms.
+template <Precision precision>
+struct Exponential {
+  static constexpr float kUnit = precision == Precision::bf16 ? 1.44269504088896341f : 1.0f;
+  static HWY_INLINE FloatVec of(FloatVec x) {
+    if constexpr (precision == Precision::bf16)
+      return short_exp2(x);
+    else
+      return exp(x);
+  }
+};
+
+// scale · scores - shift + mask of the vector at column j; if `partial`, lanes at or beyond `seen`
+// are -inf.
+template <bool partial>
+HWY_INLINE FloatVec Exponents(const float* scores, const float* key_bias, std::int64_t j,
+                              std::int64_t seen, FloatVec scale, FloatVec shift) {
+  FloatVec x = hn::MulSub(LoadFloats(scores + j), scale, shift);
+  if (key_bias) x = hn::Add(x, LoadFloats(key_bias + j));
+  if constexpr (partial)
+    x = hn::IfThenElse(hn::FirstN(kFloat, static_cast<std::size_t>(seen - j)), x,
                        hn::Set(kFloat, -std::numeric_limits<float>::infinity()));
-  return s;
+  return x;
 }
 
-template <typename T>
-void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* sum, float* out,
-                 std::int64_t out_columns, std::int64_t out_stride) {
+// The largest of scale · scores + mask of the first `seen` columns.
+HWY_INLINE float LargestScore(const float* scores, const float* key_bias, std::int64_t seen,
+                              FloatVec scale) {
+  const std::int64_t lanes = FloatLanes();
+  const FloatVec zero = hn::Zero(kFloat);
+  FloatVec m = hn::Set(kFloat, -std::numeric_limits<float>::infinity());
+  std::int64_t j = 0;
+  for (; j + lanes <= seen; j += lanes)
+    m = hn::Max(m, Exponents<false>(scores, key_bias, j, seen, scale, zero));
+  if (j < seen) m = hn::Max(m, Exponents<true>(scores, key_bias, j, seen, scale, zero));
+  return hn::GetLane(hn::MaxOfLanes(kFloat, m));
+}
+
+// Two vectors as 32 bf16, the low one first: one instruction where pairs of bf16 are multiplied.
+// Highway 1.0.3 does not have it, and a function with a target of its own could not be inlined.
+// Subnormals become 0.
+#if HWY_TARGET <= HWY_AVX3
+using BF16Vec = hn::Vec<hn::ScalableTag<std::uint16_t>>;
+HWY_INLINE BF16Vec TwoAsBFloat16(FloatVec low, FloatVec high) {
+  BF16Vec both;
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both.raw) : "v"(high.raw), "v"(low.raw));
+  return both;
+}
+#endif
+
+HWY_INLINE void StoreProbabilities(FloatVec first, FloatVec second, float* to) {
+  StoreTwo(first, second, to);
+}
+HWY_INLINE void StoreProbabilities(FloatVec first, FloatVec second, bfloat16* to) {
+#if HWY_TARGET <= HWY_AVX3
+  hn::StoreU(TwoAsBFloat16(first, second), hn::ScalableTag<std::uint16_t>(),
+             reinterpret_cast<std::uint16_t*>(to));
+#else
+  StoreTwo(first, second, to);
+#endif
+}
+
+template <typename T, bool drops>
+HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* sum, float* out,
+                            std::int64_t out_columns, std::int64_t out_stride) {
+  using E = Exponential<sizeof(T) == 2 ? Precision::bf16 : Precision::f32>;
   const std::int64_t lanes = FloatLanes();
   const FloatVec scale = hn::Set(kFloat, tile.shape->scale);
-  const FloatVec lowest = hn::Set(kFloat, -std::numeric_limits<float>::infinity());
-  RowDropout dropout(tile);
+  const FloatVec unit_scale = hn::Set(kFloat, tile.shape->scale * E::kUnit);
+  const TileDropout dropout(tile);
+  const std::uint32_t threshold = dropout.threshold();
+  const float* key_bias = tile.key_bias;
   const std::int64_t even = (tile.columns + 1) / 2 * 2;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    float* scores = tile.scores + r * tile.stride;
+    const float* scores = tile.scores + r * tile.stride;
     T* to = p + r * tile.stride;
     const std::int64_t seen = SeenColumns(tile, r);
-    FloatVec m = lowest;
-    for (std::int64_t j = 0; j < seen; j += lanes)
-      m = hn::Max(m, MaskedScores(tile, scores, j, seen, scale));
     const float before = largest[r];
-    float now = std::max(before, hn::GetLane(hn::MaxOfLanes(kFloat, m)));
+    float now = std::max(before, LargestScore(scores, key_bias, seen, scale));
     if (now == -std::numeric_limits<float>::infinity()) {
       // Sees nothing; or scores of NaN, which a maximum may lose.
       if (std::none_of(scores, scores + seen, [](float s) { return std::isnan(s); })) {
@@ -98,103 +143,192 @@ void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* sum, float*
       }
     }
     largest[r] = now;
-    if (dropout.on()) dropout.row(r, seen);
-    const FloatVec shift = hn::Set(kFloat, now);
-    FloatVec total = hn::Zero(kFloat);
+    const std::uint32_t* bits = nullptr;
+    if constexpr (drops) bits = dropout.bits(tile, r, seen, tile.random);
+    const FloatVec shift = hn::Set(kFloat, now * E::kUnit);
+    const auto keep = [&](FloatVec e, std::int64_t j) HWY_ATTR {
+      if constexpr (drops) return hn::IfThenZeroElse(dropped(bits + j, threshold), e);
+      return e;
+    };
+    FloatVec total = hn::Zero(kFloat), total2 = total;
     std::int64_t j = 0;
+    for (; j + 2 * lanes <= seen; j += 2 * lanes) {
+      const FloatVec first = E::of(Exponents<false>(scores, key_bias, j, seen, unit_scale, shift));
+      const FloatVec second =
+          E::of(Exponents<false>(scores, key_bias, j + lanes, seen, unit_scale, shift));
+      total = hn::Add(total, first);
+      total2 = hn::Add(total2, second);
+      StoreProbabilities(keep(first, j), keep(second, j + lanes), to + j);
+    }
     for (; j < seen; j += lanes) {
-      FloatVec e = exp(hn::Sub(MaskedScores(tile, scores, j, seen, scale), shift));
+      const FloatVec e = E::of(Exponents<true>(scores, key_bias, j, seen, unit_scale, shift));
       total = hn::Add(total, e);
-      if (dropout.on()) e = dropout.apply(e, j);
-      StoreFloats(e, to + j);
+      StoreFloats(keep(e, j), to + j);
     }
     if (j < even) std::fill(to + j, to + even, T());
-    sum[r] += hn::GetLane(hn::SumOfLanes(kFloat, total));
+    sum[r] += hn::GetLane(hn::SumOfLanes(kFloat, hn::Add(total, total2)));
   }
+}
+template <typename T>
+HWY_INLINE void SoftmaxTileOf(const ScoreTile& tile, void* p, float* largest, float* sum,
+                              float* out, std::int64_t out_columns, std::int64_t out_stride) {
+  T* to = static_cast<T*>(p);
+  if (tile.shape->dropout > 0)
+    SoftmaxTile<T, true>(tile, to, largest, sum, out, out_columns, out_stride);
+  else
+    SoftmaxTile<T, false>(tile, to, largest, sum, out, out_columns, out_stride);
 }
 void SoftmaxTileF32(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                     std::int64_t out_columns, std::int64_t out_stride) {
-  SoftmaxTile(tile, static_cast<float*>(p), largest, sum, out, out_columns, out_stride);
+  SoftmaxTileOf<float>(tile, p, largest, sum, out, out_columns, out_stride);
 }
 void SoftmaxTileBF16(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                      std::int64_t out_columns, std::int64_t out_stride) {
-  SoftmaxTile(tile, static_cast<bfloat16*>(p), largest, sum, out, out_columns, out_stride);
+  SoftmaxTileOf<bfloat16>(tile, p, largest, sum, out, out_columns, out_stride);
 }
 
 struct Gradients {
   FloatVec p, ds;
 };
 
-// The gradients of one row's vector at column j. Lanes beyond `seen` are 0.
-HWY_INLINE Gradients GradientsAt(const ScoreTile& tile, const ScoreGradients& g,
-                                 const RowDropout& dropout, std::int64_t r, std::int64_t j,
-                                 std::int64_t seen) {
-  if (j >= seen) return {hn::Zero(kFloat), hn::Zero(kFloat)};
-  const FloatVec scale = hn::Set(kFloat, tile.shape->scale);
-  const FloatVec s = MaskedScores(tile, tile.scores + r * tile.stride, j, seen, scale);
-  const FloatVec p = exp(hn::Sub(s, hn::Set(kFloat, g.log_sum_exp[r])));
-  FloatVec dp = LoadFloats(g.dp + r * tile.stride + j), kept = p;
-  if (dropout.on()) {
-    dp = dropout.apply(dp, j);
-    kept = dropout.apply(p, j);
+// The gradients of a tile's rows, vector by vector.
+template <Precision precision, bool drops>
+class TileGradients {
+  using E = Exponential<precision>;
+
+ public:
+  struct Row {
+    const float *scores, *dp;
+    const std::uint32_t* bits;
+    FloatVec shift, delta;
+    std::int64_t seen;
+  };
+
+  TileGradients(const ScoreTile& tile, const ScoreGradients& g)
+      : tile_(tile), g_(g), dropout_(tile) {}
+
+  // A query that saw nothing has log_sum_exp = -inf.
+  HWY_INLINE Row row(std::int64_t r, std::uint32_t* room) const {
+    const bool sees =
+        r < tile_.rows && g_.log_sum_exp[r] != -std::numeric_limits<float>::infinity();
+    const std::int64_t seen = sees ? SeenColumns(tile_, r) : 0;
+    const std::uint32_t* bits = nullptr;
+    if constexpr (drops)
+      if (seen > 0) bits = dropout_.bits(tile_, r, seen, room);
+    return {tile_.scores + r * tile_.stride,
+            g_.dp + r * tile_.stride,
+            bits,
+            hn::Set(kFloat, sees ? g_.log_sum_exp[r] * E::kUnit : 0.0f),
+            hn::Set(kFloat, sees ? g_.delta[r] : 0.0f),
+            seen};
   }
-  const FloatVec ds = hn::Mul(hn::Mul(p, scale), hn::Sub(dp, hn::Set(kFloat, g.delta[r])));
-  // Rows of dp beyond the last key are 0, but an infinite product elsewhere must not leak: p = 0
-  // means ds = 0.
-  return {kept, hn::IfThenElseZero(hn::Gt(p, hn::Zero(kFloat)), ds)};
-}
 
-// A query that saw nothing has log_sum_exp = -inf.
-std::int64_t SeenInBackward(const ScoreTile& tile, const ScoreGradients& g, std::int64_t r) {
-  if (r >= tile.rows || g.log_sum_exp[r] == -std::numeric_limits<float>::infinity()) return 0;
-  return SeenColumns(tile, r);
-}
+  // At column j; if not `partial`, all lanes are seen. Lanes beyond `seen` are 0.
+  template <bool partial>
+  HWY_INLINE Gradients at(const Row& row, std::int64_t j) const {
+    const FloatVec zero = hn::Zero(kFloat);
+    if (partial && j >= row.seen) return {zero, zero};
+    const FloatVec scale = hn::Set(kFloat, tile_.shape->scale * E::kUnit);
+    const FloatVec p =
+        E::of(Exponents<partial>(row.scores, tile_.key_bias, j, row.seen, scale, row.shift));
+    const FloatVec dp = LoadFloats(row.dp + j);
+    FloatVec kept_p = p, rest;
+    if constexpr (drops) {
+      const auto gone = dropped(row.bits + j, dropout_.threshold());
+      const FloatVec by = hn::Set(kFloat, kept_scale(*tile_.shape));
+      kept_p = hn::IfThenZeroElse(gone, p);
+      rest = hn::IfThenElse(gone, hn::Neg(row.delta), hn::MulSub(dp, by, row.delta));
+    } else {
+      rest = hn::Sub(dp, row.delta);
+    }
+    // Rows of dp beyond the last key are 0, but an infinite product elsewhere must not leak: p = 0
+    // means ds = 0.
+    return {kept_p, hn::IfThenElseZero(hn::Gt(p, zero), hn::Mul(p, rest))};
+  }
 
-void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
+ private:
+  const ScoreTile tile_;
+  const ScoreGradients g_;
+  const TileDropout dropout_;
+};
+
+template <bool drops>
+HWY_INLINE void GradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
-  RowDropout dropout(tile);
+  const TileGradients<Precision::f32, drops> gradients(tile, g);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    const std::int64_t seen = SeenInBackward(tile, g, r);
-    if (dropout.on() && seen > 0) dropout.row(r, seen);
+    const auto row = gradients.row(r, tile.random);
     for (std::int64_t j = 0; j < tile.columns; j += lanes) {
-      const Gradients at = GradientsAt(tile, g, dropout, r, j, seen);
+      const Gradients at = gradients.template at<true>(row, j);
       StoreFloats(at.p, tile.scores + r * tile.stride + j);
       StoreFloats(at.ds, g.dp + r * tile.stride + j);
     }
   }
 }
+void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
+  if (tile.shape->dropout > 0)
+    GradientsF32<true>(tile, g);
+  else
+    GradientsF32<false>(tile, g);
+}
 
-// Two queries at a time: a pair is the first's bf16 in the low half and the second's in the high.
-void ScoreGradientsBF16(const ScoreTile& tile, const ScoreGradients& g) {
-  const std::int64_t lanes = FloatLanes();
+// Where the bf16 of two queries' vectors go: pairs a word each, the first query in the low half,
+// and each query's row, if any.
+struct PairPlaces {
+  std::uint32_t* pairs;
+  std::uint16_t *low_row, *high_row;
+};
+HWY_INLINE void StorePairs(FloatVec low, FloatVec high, const PairPlaces& to) {
   const hn::RebindToUnsigned<FloatTag> du;
+#if HWY_TARGET <= HWY_AVX3
+  const hn::ScalableTag<std::uint16_t> d16;
+  const hn::Half<decltype(d16)> dh;
+  HWY_ALIGN static constexpr std::uint16_t kInTurn[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                        21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                        11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const BF16Vec both = TwoAsBFloat16(low, high);
+  const BF16Vec pairs{_mm512_permutexvar_epi16(hn::Load(d16, kInTurn).raw, both.raw)};
+  hn::StoreU(hn::BitCast(du, pairs), du, to.pairs);
+  if (to.low_row) hn::StoreU(hn::LowerHalf(dh, both), dh, to.low_row);
+  if (to.high_row) hn::StoreU(hn::UpperHalf(dh, both), dh, to.high_row);
+#else
   const hn::Rebind<std::uint16_t, FloatTag> dh;
-  RowDropout low_dropout(tile);
-  ScoreTile high_tile = tile;
-  const std::size_t room = random_room(static_cast<std::size_t>(tile.columns));
-  if (tile.random) high_tile.random = tile.random + room;
-  RowDropout high_dropout(high_tile);
+  const auto low_bits = BFloat16Bits(low), high_bits = BFloat16Bits(high);
+  hn::StoreU(hn::Or(low_bits, hn::ShiftLeft<16>(high_bits)), du, to.pairs);
+  if (to.low_row) hn::StoreU(hn::DemoteTo(dh, hn::BitCast(IntTag(), low_bits)), dh, to.low_row);
+  if (to.high_row) hn::StoreU(hn::DemoteTo(dh, hn::BitCast(IntTag(), high_bits)), dh, to.high_row);
+#endif
+}
+
+// Two queries at a time.
+template <bool drops>
+HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
+  const std::int64_t lanes = FloatLanes();
+  const TileGradients<Precision::bf16, drops> gradients(tile, g);
+  std::uint32_t* rooms[2] = {tile.random, tile.random};
+  if (drops) rooms[1] += random_room(static_cast<std::size_t>(tile.columns));
   for (std::int64_t r = 0; r < tile.rows; r += 2) {
-    const std::int64_t low_seen = SeenInBackward(tile, g, r),
-                       high_seen = SeenInBackward(tile, g, r + 1);
-    if (low_dropout.on() && low_seen > 0) low_dropout.row(r, low_seen);
-    if (high_dropout.on() && high_seen > 0) high_dropout.row(r + 1, high_seen);
-    for (std::int64_t j = 0; j < tile.columns; j += lanes) {
-      const Gradients low = GradientsAt(tile, g, low_dropout, r, j, low_seen);
-      const Gradients high = GradientsAt(tile, g, high_dropout, r + 1, j, high_seen);
-      const auto ds_low = BFloat16Bits(low.ds), ds_high = BFloat16Bits(high.ds);
-      const std::int64_t at = r / 2 * tile.stride + j;
-      hn::StoreU(hn::Or(BFloat16Bits(low.p), hn::ShiftLeft<16>(BFloat16Bits(high.p))), du,
-                 g.p_pairs + at);
-      hn::StoreU(hn::Or(ds_low, hn::ShiftLeft<16>(ds_high)), du, g.ds_pairs + at);
-      const auto store_row = [&](auto bits, std::int64_t row) {
-        hn::StoreU(hn::DemoteTo(dh, hn::BitCast(IntTag(), bits)), dh,
-                   g.ds_rows + row * tile.stride + j);
-      };
-      store_row(ds_low, r);
-      if (r + 1 < tile.rows) store_row(ds_high, r + 1);
-    }
+    const auto low = gradients.row(r, rooms[0]), high = gradients.row(r + 1, rooms[1]);
+    std::uint16_t* low_row = g.ds_rows + r * tile.stride;
+    std::uint16_t* high_row = r + 1 < tile.rows ? low_row + tile.stride : nullptr;
+    std::uint32_t* p_pairs = g.p_pairs + r / 2 * tile.stride;
+    std::uint32_t* ds_pairs = g.ds_pairs + r / 2 * tile.stride;
+    const auto store = [&](const Gradients& a, const Gradients& b, std::int64_t j) HWY_ATTR {
+      StorePairs(a.p, b.p, {p_pairs + j, nullptr, nullptr});
+      StorePairs(a.ds, b.ds, {ds_pairs + j, low_row + j, high_row ? high_row + j : nullptr});
+    };
+    std::int64_t j = 0;
+    for (const std::int64_t both = std::min(low.seen, high.seen); j + lanes <= both; j += lanes)
+      store(gradients.template at<false>(low, j), gradients.template at<false>(high, j), j);
+    for (; j < tile.columns; j += lanes)
+      store(gradients.template at<true>(low, j), gradients.template at<true>(high, j), j);
   }
+}
+void ScoreGradientsBF16(const ScoreTile& tile, const ScoreGradients& g) {
+  if (tile.shape->dropout > 0)
+    GradientPairs<true>(tile, g);
+  else
+    GradientPairs<false>(tile, g);
 }
 
 template <typename T>
@@ -217,7 +351,7 @@ void WidenRowsF16(const void* from, std::int64_t stride, std::int64_t rows, std:
 }
 
 template <typename T>
-void NarrowRow(const float* from, float factor, std::int64_t columns, T* to) {
+HWY_INLINE void NarrowRow(const float* from, float factor, std::int64_t columns, T* to) {
   const std::int64_t lanes = FloatLanes();
   const FloatVec f = hn::Set(kFloat, factor);
   std::int64_t j = 0;
@@ -225,14 +359,20 @@ void NarrowRow(const float* from, float factor, std::int64_t columns, T* to) {
   if (j < columns)
     StoreSomeFloats(hn::Mul(LoadSomeFloats(from + j, columns - j), f), to + j, columns - j);
 }
-void NarrowRowTo(DType dtype, const float* from, float factor, std::int64_t columns, void* to) {
-  if (dtype == DType::f32) return NarrowRow(from, factor, columns, static_cast<float*>(to));
-  if (dtype == DType::bf16) return NarrowRow(from, factor, columns, static_cast<bfloat16*>(to));
-  NarrowRow(from, factor, columns, static_cast<float16*>(to));
+// Each row by its own of `factors`, or, without them, all by `factor`.
+void NarrowRows(DType dtype, const float* from, std::int64_t from_stride, std::int64_t rows,
+                std::int64_t columns, const float* factors, float factor, void* to,
+                std::int64_t stride) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    auto* rows_to = static_cast<decltype(type)*>(to);
+    for (std::int64_t r = 0; r < rows; ++r)
+      NarrowRow(from + r * from_stride, factors ? factors[r] : factor, columns,
+                rows_to + r * stride);
+  });
 }
 
 template <typename T>
-float Dot(const T* a, const T* b, std::int64_t count) {
+HWY_INLINE float Dot(const T* a, const T* b, std::int64_t count) {
   const std::int64_t lanes = FloatLanes();
   FloatVec sum = hn::Zero(kFloat);
   std::int64_t j = 0;
@@ -242,12 +382,15 @@ float Dot(const T* a, const T* b, std::int64_t count) {
     sum = hn::MulAdd(LoadSomeFloats(a + j, count - j), LoadSomeFloats(b + j, count - j), sum);
   return hn::GetLane(hn::SumOfLanes(kFloat, sum));
 }
-float DotOf(DType dtype, const void* a, const void* b, std::int64_t count) {
-  if (dtype == DType::f32)
-    return Dot(static_cast<const float*>(a), static_cast<const float*>(b), count);
-  if (dtype == DType::bf16)
-    return Dot(static_cast<const bfloat16*>(a), static_cast<const bfloat16*>(b), count);
-  return Dot(static_cast<const float16*>(a), static_cast<const float16*>(b), count);
+// The rows in one loop, so that the caches' misses of several overlap.
+void RowDots(DType dtype, const void* a, std::int64_t a_stride, const void* b,
+             std::int64_t b_stride, std::int64_t rows, std::int64_t columns, float* dots) {
+  with_float(dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for (std::int64_t r = 0; r < rows; ++r)
+      dots[r] = Dot(static_cast<const T*>(a) + r * a_stride,
+                    static_cast<const T*>(b) + r * b_stride, columns);
+  });
 }
 
 }  // namespace shoal::kernels::HWY_NAMESPACE
@@ -262,14 +405,8 @@ HWY_EXPORT(ScoreGradientsF32);
 HWY_EXPORT(ScoreGradientsBF16);
 HWY_EXPORT(WidenRowsBF16);
 HWY_EXPORT(WidenRowsF16);
-HWY_EXPORT(NarrowRowTo);
-HWY_EXPORT(DotOf);
-
-namespace {
-const char* at(const void* base, DType dtype, std::int64_t elements) {
-  return static_cast<const char*>(base) + elements * static_cast<std::int64_t>(size_of(dtype));
-}
-}  // namespace
+HWY_EXPORT(NarrowRows);
+HWY_EXPORT(RowDots);
 
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride) {
@@ -287,24 +424,23 @@ void score_gradients(const ScoreTile& tile, const ScoreGradients& gradients) {
 }
 
 void finish_rows(const AttentionShape& shape, const float* out, std::int64_t out_stride,
-                 std::int64_t rows, const float* largest, const float* sum, void* to,
+                 std::int64_t rows, const float* largest, float* sum, void* to,
                  std::int64_t row_stride, float* log_sum_exp) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const bool saw = sum[r] > 0 || std::isnan(sum[r]);
-    HWY_DYNAMIC_DISPATCH(NarrowRowTo)
-    (shape.dtype, out + r * out_stride, saw ? 1.0f / sum[r] : 0.0f, shape.head_dim,
-     const_cast<char*>(at(to, shape.dtype, r * row_stride)));
     if (log_sum_exp)
       log_sum_exp[r] =
           saw ? largest[r] + std::log(sum[r]) : -std::numeric_limits<float>::infinity();
+    sum[r] = saw ? kept_scale(shape) / sum[r] : 0.0f;
   }
+  HWY_DYNAMIC_DISPATCH(NarrowRows)
+  (shape.dtype, out, out_stride, rows, shape.head_dim, sum, 0, to, row_stride);
 }
 
 void row_dots(const AttentionShape& shape, const void* dout, std::int64_t dout_stride,
               const void* out, std::int64_t out_stride, std::int64_t rows, float* delta) {
-  for (std::int64_t r = 0; r < rows; ++r)
-    delta[r] = HWY_DYNAMIC_DISPATCH(DotOf)(shape.dtype, at(dout, shape.dtype, r * dout_stride),
-                                           at(out, shape.dtype, r * out_stride), shape.head_dim);
+  HWY_DYNAMIC_DISPATCH(RowDots)
+  (shape.dtype, dout, dout_stride, out, out_stride, rows, shape.head_dim, delta);
 }
 
 void widen_rows(DType dtype, const void* from, std::int64_t stride, std::int64_t rows,
@@ -316,9 +452,9 @@ void widen_rows(DType dtype, const void* from, std::int64_t stride, std::int64_t
 }
 
 void narrow_rows(DType dtype, const float* from, std::int64_t from_stride, std::int64_t rows,
-                 std::int64_t columns, void* to, std::int64_t stride) {
-  for (std::int64_t r = 0; r < rows; ++r) HWY_DYNAMIC_DISPATCH(NarrowRowTo)
-  (dtype, from + r * from_stride, 1.0f, columns, const_cast<char*>(at(to, dtype, r * stride)));
+                 std::int64_t columns, float factor, void* to, std::int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(NarrowRows)
+  (dtype, from, from_stride, rows, columns, nullptr, factor, to, stride);
 }
 
 }  // namespace shoal::kernels

@@ -9,6 +9,9 @@
 
 namespace shoal::kernels {
 
+// What dropout multiplies kept elements with.
+inline float kept_scale(const AttentionShape& shape) { return 1.0f / (1.0f - shape.dropout); }
+
 struct ScoreTile {
   const AttentionShape* shape = nullptr;
   std::int64_t batch = 0, head = 0;
@@ -23,17 +26,18 @@ struct ScoreTile {
 };
 
 // The online softmax (Milakov & Gimelshein, 2018): probabilities relative to the largest score so
-// far, after dropout, into p [rows, stride], whose columns beyond the last key are 0 up to the next
-// even one. p is f32 (may be the scores) or bf16, as `word` says. `largest` and `sum` [rows] are
-// updated (before the first tile: -inf and 0), and the rows of out [rows, out_stride] so far are
-// rescaled when their largest changes.
+// far, dropped ones 0 but the kept ones not yet scaled (finish_rows does that), into p
+// [rows, stride], whose columns beyond the last key are 0 up to the next even one. p is f32 (may be
+// the scores) or bf16, as `word` says. `largest` and `sum` [rows] are updated (before the first
+// tile: -inf and 0), and the rows of out [rows, out_stride] so far are rescaled when their largest
+// changes.
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride);
 
-// out row / sum as the shape's dtype, into a [rows, .., row_stride] tensor; log_sum_exp [rows], if
-// any, from largest and sum. A row that saw no key gives 0 and -inf.
+// kept_scale · out row / sum as the shape's dtype, into a [rows, .., row_stride] tensor;
+// log_sum_exp [rows], if any, from largest and sum. A row that saw no key gives 0 and -inf.
 void finish_rows(const AttentionShape& shape, const float* out, std::int64_t out_stride,
-                 std::int64_t rows, const float* largest, const float* sum, void* to,
+                 std::int64_t rows, const float* largest, float* sum, void* to,
                  std::int64_t row_stride, float* log_sum_exp);
 
 // delta[r] = dout[r]·out[r], rows of the shape's dtype.
@@ -43,7 +47,9 @@ void row_dots(const AttentionShape& shape, const void* dout, std::int64_t dout_s
 // From scores and dp = dout·vᵀ (same stride): the probabilities p and the gradients of the scores
 // ds, as the products want them. f32: p in the place of the scores, ds in the place of dp. bf16:
 // p_pairs and ds_pairs [(rows + 1) / 2, stride] hold pairs of queries for one key, ds_rows
-// [rows, stride] bf16 pairs of keys for one query; keys up to the next even one are written.
+// [rows, stride] bf16 pairs of keys for one query; keys up to the next even one are written. What
+// is one factor for a whole head is left to the sums (narrow_rows): p lacks kept_scale, ds the
+// scale.
 struct ScoreGradients {
   float* dp = nullptr;
   const float* log_sum_exp = nullptr;  // [rows]
@@ -54,10 +60,11 @@ struct ScoreGradients {
 };
 void score_gradients(const ScoreTile& tile, const ScoreGradients& gradients);
 
-// Rows of a head as f32 (from bf16 or f16), and f32 sums as rows of the shape's dtype.
+// Rows of a head as f32 (from bf16 or f16), and `factor` times f32 sums as rows of the shape's
+// dtype.
 void widen_rows(DType dtype, const void* from, std::int64_t stride, std::int64_t rows,
                 std::int64_t columns, float* to);
 void narrow_rows(DType dtype, const float* from, std::int64_t from_stride, std::int64_t rows,
-                 std::int64_t columns, void* to, std::int64_t stride);
+                 std::int64_t columns, float factor, void* to, std::int64_t stride);
 
 }  // namespace shoal::kernels
