@@ -97,6 +97,10 @@ void TileProduct::pack_transposed(const void* source, std::int64_t rows, std::in
   for (std::int64_t panel = 0; panel < rows; panel += width_, to += depth * width_) {
     const std::int64_t have = std::min(width_, rows - panel);
     const char* from = static_cast<const char*>(source) + panel * stride * element;
+    if (word_ == TileWord::bf16_pair && have == width_ && columns % 32 == 0) {
+      transpose_bf16_panel(from, stride * element, depth, to);
+      continue;
+    }
     for (std::int64_t k = 0; k < depth; ++k) {
       std::uint32_t* line = to + k * width_;
       // The last word of an odd row is half a pair.
@@ -128,7 +132,9 @@ void TileProduct::pack(const void* source, std::int64_t rows, std::int64_t colum
       } else {
         const auto* low = static_cast<const std::uint16_t*>(source) + 2 * k * stride + panel;
         const std::uint16_t* high = low + stride;
-        if (2 * k + 1 < rows)
+        if (2 * k + 1 < rows && have == width_)
+          interleave_bf16_rows(low, high, line);
+        else if (2 * k + 1 < rows)
           for (std::int64_t j = 0; j < have; ++j)
             line[j] = static_cast<std::uint32_t>(low[j]) | static_cast<std::uint32_t>(high[j])
                                                                << 16;

@@ -52,7 +52,61 @@ SHOAL_BF16_TARGET void block(const TileProduct::Call& call, const char* a, const
   }
 }
 
+// Rows of 16 words each to words of 16 rows each. (The masks are whole: without them GCC 12 warns
+// of uninitialised values inside its header.)
+SHOAL_BF16_TARGET inline void transpose_words(const char* from, std::int64_t row_bytes,
+                                              std::uint32_t* to, std::int64_t to_stride) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(from + i * row_bytes);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_maskz_unpacklo_epi32(0xffff, a[i], a[i + 1]);
+    b[i + 1] = _mm512_maskz_unpackhi_epi32(0xffff, a[i], a[i + 1]);
+  }
+  // 128 bits of a[4 * g + c] are words c, 4 + c, 8 + c or 12 + c of four rows.
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+    a[i] = _mm512_maskz_unpacklo_epi64(0xff, b[i], b[i + 2]);
+    a[i + 1] = _mm512_maskz_unpackhi_epi64(0xff, b[i], b[i + 2]);
+    a[i + 2] = _mm512_maskz_unpacklo_epi64(0xff, b[i + 1], b[i + 3]);
+    a[i + 3] = _mm512_maskz_unpackhi_epi64(0xff, b[i + 1], b[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512i even_low = _mm512_maskz_shuffle_i32x4(0xffff, a[c], a[4 + c], 0x88),
+                  odd_low = _mm512_maskz_shuffle_i32x4(0xffff, a[c], a[4 + c], 0xdd),
+                  even_high = _mm512_maskz_shuffle_i32x4(0xffff, a[8 + c], a[12 + c], 0x88),
+                  odd_high = _mm512_maskz_shuffle_i32x4(0xffff, a[8 + c], a[12 + c], 0xdd);
+    const auto store = [&](int k, __m512i words)
+                           SHOAL_BF16_TARGET { _mm512_storeu_si512(to + k * to_stride, words); };
+    store(c, _mm512_maskz_shuffle_i32x4(0xffff, even_low, even_high, 0x88));
+    store(4 + c, _mm512_maskz_shuffle_i32x4(0xffff, odd_low, odd_high, 0x88));
+    store(8 + c, _mm512_maskz_shuffle_i32x4(0xffff, even_low, even_high, 0xdd));
+    store(12 + c, _mm512_maskz_shuffle_i32x4(0xffff, odd_low, odd_high, 0xdd));
+  }
+}
+
 }  // namespace
+
+SHOAL_BF16_TARGET void transpose_bf16_panel(const void* source, std::int64_t row_bytes,
+                                            std::int64_t words, std::uint32_t* panel) {
+  for (std::int64_t k = 0; k < words; k += 16)
+    for (std::int64_t j = 0; j < kBF16PanelWidth; j += 16)
+      transpose_words(static_cast<const char*>(source) + j * row_bytes + k * 4, row_bytes,
+                      panel + k * kBF16PanelWidth + j, kBF16PanelWidth);
+}
+
+SHOAL_BF16_TARGET void interleave_bf16_rows(const void* low, const void* high,
+                                            std::uint32_t* line) {
+  const __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
+  // In 128 bits each, columns 0 to 3 and 4 to 7 of eight.
+  const __m512i first = _mm512_unpacklo_epi16(a, b), second = _mm512_unpackhi_epi16(a, b);
+  const __m512i lower = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
+                upper = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+  _mm512_storeu_si512(line, _mm512_permutex2var_epi64(first, lower, second));
+  _mm512_storeu_si512(line + 16, _mm512_permutex2var_epi64(first, upper, second));
+}
 
 void multiply_bf16_pairs(const TileProduct::Call& call) {
   using Block = void (*)(const TileProduct::Call&, const char*, const char*, float*);
@@ -70,6 +124,12 @@ void multiply_bf16_pairs(const TileProduct::Call& call) {
 #else
 
 bool has_bf16_pairs() { return false; }
+void transpose_bf16_panel(const void*, std::int64_t, std::int64_t, std::uint32_t*) {
+  throw_error(ErrorCode::internal, "panels of bf16 pairs on a machine without their products");
+}
+void interleave_bf16_rows(const void*, const void*, std::uint32_t*) {
+  throw_error(ErrorCode::internal, "panels of bf16 pairs on a machine without their products");
+}
 void multiply_bf16_pairs(const TileProduct::Call&) {
   throw_error(ErrorCode::internal, "products of bf16 pairs on a machine without them");
 }

@@ -9,4 +9,10 @@ namespace shoal::kernels {
 inline constexpr std::int64_t kBF16PanelWidth = 32;
 void multiply_bf16_pairs(const TileProduct::Call& call);
 
+// A whole panel of pack_transposed(): kBF16PanelWidth rows of `words` words, a multiple of 16.
+void transpose_bf16_panel(const void* source, std::int64_t row_bytes, std::int64_t words,
+                          std::uint32_t* panel);
+// A line of a whole panel of pack(): kBF16PanelWidth elements of two rows.
+void interleave_bf16_rows(const void* low, const void* high, std::uint32_t* line);
+
 }  // namespace shoal::kernels
