@@ -153,7 +153,9 @@ StudyResult measured(const StudyCell& cell, const std::string& directory) {
   for (std::string line; std::getline(file, line);) {
     nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object() || !record.contains("elapsed")) continue;
-    if (first) stalled += record.value("loader_stall_seconds", 0.0);
+    if (last)
+      stalled += record.value("loader_stall_share", 0.0) *
+                 (record["elapsed"].get<double>() - (*last)["elapsed"].get<double>());
     last = record;
     if (!first) first = std::move(record);
   }

@@ -105,7 +105,9 @@ void add_breakdown(Cards& cards, const RunLog& run) {
   for (const Phase& part : parts)
     plot.curves.push_back({.name = part.name, .colour = part.colour, .values = part.seconds});
   if (run.training.rows() > 3)
-    plot.note = "Rank 0; evaluation, logging and checkpoints are not in it.";
+    plot.note =
+        "Rank 0; evaluation, logging and checkpoints are not in it. Data is what steps waited for "
+        "the loader; without workers, what making their batches took.";
   cards.add(plot);
   if (!parts.empty()) cards.add_card("A step, on average", time_table(parts) + advice(run, parts));
 }

@@ -42,7 +42,6 @@ std::string LoaderWatch::look(const LoaderStatistics& now, int workers, int core
 }
 
 void LoaderWatch::add_to(nlohmann::ordered_json& record) const {
-  record["loader_stall_seconds"] = stall_seconds_;
   record["loader_stall_share"] = stall_share_;
   record["loader_samples_per_second"] = samples_per_second_;
 }

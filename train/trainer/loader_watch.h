@@ -20,8 +20,8 @@ class LoaderWatch {
   std::string look(const LoaderStatistics& now, int workers, int cores, double elapsed,
                    std::int64_t step);
   // Of the window that look() ended last:
-  //   loader_stall_seconds       what steps waited for batches (0 workers: all that batches took)
-  //   loader_stall_share         of the window's time, 0 to 1
+  //   loader_stall_share         of the window's time (evaluation and checkpoints too) that steps
+  //                              waited for batches, 0 to 1; without workers, that they made them
   //   loader_samples_per_second  what the loader makes while nothing keeps it waiting
   void add_to(nlohmann::ordered_json& record) const;
   // To a line that people read: the share alone, where it is worth a look (1 % or more).

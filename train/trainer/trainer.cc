@@ -167,15 +167,22 @@ void Trainer::Impl::seek_loader() {
 
 Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const TraceSpan span(parts.tracer, "step", "data");
-  const PhaseSpan phase(engine->clock(), StepPhase::data);
+  // The loader alone: what is counted and agreed here is no wait for data.
+  const auto loading = [this] { return PhaseSpan(engine->clock(), StepPhase::data); };
   StepInput input;
-  seek_loader();
+  {
+    const PhaseSpan phase = loading();
+    seek_loader();
+  }
   const StreamState stream_place = stream;
   const SamplerState place{state.data_epoch, state.data_position};
   input.first_ordinal = state.data_position;
   const auto wanted = static_cast<std::size_t>(args.gradient_accumulation_steps);
   while (input.batches.size() < wanted) {
-    auto batch = loader->next();
+    auto batch = [&] {
+      const PhaseSpan phase = loading();
+      return loader->next();
+    }();
     if (!batch) break;
     if (share.counts) {
       input.targets += parts.task->count_targets(*batch);

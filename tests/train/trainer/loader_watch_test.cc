@@ -23,7 +23,6 @@ TEST(LoaderWatch, CountsWindowsAndHintsOnce) {
   EXPECT_EQ(watch.look(after(80, 4, 4), 2, 8, 5, 10), "");
   nlohmann::ordered_json record;
   watch.add_to(record);
-  EXPECT_EQ(record["loader_stall_seconds"], 4.0);
   EXPECT_EQ(record["loader_stall_share"], 0.8);
   EXPECT_EQ(record["loader_samples_per_second"], 40.0);         // 80 in 4 s of 2 workers
   EXPECT_EQ(watch.look(after(160, 8, 5.9), 2, 8, 15, 20), "");  // 19 % of 10 s
