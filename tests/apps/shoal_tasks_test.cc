@@ -1,5 +1,7 @@
 // The real binary on other tasks than causal language modelling: tiny BERTs that classify rows and
 // guess hidden words.
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "apps/shoal_task_fixture.h"
@@ -100,6 +102,37 @@ TEST_F(ShoalTasks, LearnsHiddenWordsThenClasses) {
       {"--train_file", *data_ / "train.txt", "--line_by_line", "--block_size", "16", "--max_steps",
        "2", "--whole_word_mask", "--mlm_probability", "0.3", "--output_dir", mine_ / "lines"}));
   EXPECT_EQ(lines.status, 0) << lines.err;
+}
+
+// Batches of like lengths pad less; the same samples, whatever the ranks.
+TEST_F(ShoalTasks, GroupsRowsByLength) {
+  std::ofstream rows(mine_ / "mixed.tsv");
+  rows << "sentence\tlabel\n";
+  int i = 0;
+  for (const std::string& line : lines(64)) {
+    rows << "the water " << (i % 2 == 0 ? "good" : "bad") << (i % 3 == 0 ? " " + line : "") << "\t"
+         << i % 2 << "\n";
+    ++i;
+  }
+  rows.close();
+  const auto tokens = [&](const std::string& name, const std::vector<std::string>& more) {
+    const auto done = shoal(overlaid(
+        words_of(tiny_bert(), {"--task", "text-classification", "--tokenizer_name", vocabulary(),
+                               "--train_file", mine_ / "mixed.tsv", "--num_train_epochs", "1",
+                               "--pad_to_multiple_of", "1", "--output_dir", mine_ / name}),
+        more));
+    EXPECT_EQ(done.status, 0) << done.err;
+    std::int64_t seen = 0;
+    std::ifstream file(mine_ / name + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      seen = std::max(seen, nlohmann::json::parse(line).value("tokens_seen", std::int64_t{0}));
+    return seen;
+  };
+  const std::int64_t drawn = tokens("drawn", {}),
+                     grouped = tokens("grouped", {"--group_by_length", "true"});
+  EXPECT_LT(grouped, 0.8 * static_cast<double>(drawn));
+  // The fewest that there can be are the rows themselves: 22 of about 16, 42 of 5 tokens.
+  EXPECT_GT(grouped, 500);
 }
 
 TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {

@@ -65,6 +65,8 @@ nlohmann::ordered_json TrainerState::to_json() const {
         {"instruction_set", layout.instruction_set}}},
   };
   if (!stream.is_null()) json["shoal"]["stream"] = stream;
+  if (evaluations_without_gain > 0)
+    json["shoal"]["evaluations_without_gain"] = evaluations_without_gain;
   return json;
 }
 
@@ -105,6 +107,8 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
       read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
     }
     if (own.contains("stream")) read(own, "stream", state.stream);
+    if (own.contains("evaluations_without_gain"))
+      read(own, "evaluations_without_gain", state.evaluations_without_gain);
     nlohmann::json layout;
     read(own, "layout", layout);
     read(layout, "ranks", state.layout.ranks);

@@ -24,6 +24,7 @@ struct TrainerState {
   std::int64_t global_batch_size = 0;  // samples a step, over ranks and accumulation
   std::optional<double> best_metric;
   std::optional<std::string> best_model_checkpoint;
+  std::int64_t evaluations_without_gain = 0;  // in a row; counted where training may stop early
   // Sorted by name: equal runs write equal bytes, resumed or not.
   nlohmann::json log_history = nlohmann::json::array();
 

@@ -1,6 +1,8 @@
 #include "shoal/train/data/sampler.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/base/error.h"
@@ -42,11 +44,34 @@ std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std
   return list;
 }
 
+std::vector<std::int64_t> group_by_length(std::vector<std::int64_t> order,
+                                          const std::vector<std::int32_t>& lengths,
+                                          std::int64_t batch) {
+  SHOAL_CHECK(batch > 0 && order.size() <= lengths.size(),
+              "sampler: {} lengths of {} samples in batches of {}", lengths.size(), order.size(),
+              batch);
+  const auto length = [&](std::int64_t index) { return lengths[static_cast<std::size_t>(index)]; };
+  const std::int64_t size = std::ssize(order);
+  const std::int64_t piece = batch * std::clamp<std::int64_t>(size / (batch * 4), 1, 50);
+  std::size_t longest = 0;  // where the piece begins that has it
+  for (std::int64_t begin = 0; begin < size; begin += piece) {
+    const auto first = order.begin() + begin;
+    std::stable_sort(first, order.begin() + std::min(begin + piece, size),
+                     [&](std::int64_t a, std::int64_t b) { return length(a) > length(b); });
+    if (length(*first) > length(order[longest])) longest = static_cast<std::size_t>(begin);
+  }
+  if (longest > 0) std::swap(order[0], order[longest]);
+  return order;
+}
+
 DistributedSampler::DistributedSampler(std::int64_t dataset_size,
                                        const DistributedSamplerOptions& options)
     : size_(dataset_size), total_(0), options_(options) {
   check_rank(options.rank, options.ranks);
   SHOAL_CHECK(size_ > 0, "sampler: the dataset is empty");
+  SHOAL_CHECK(!options.lengths || std::ssize(*options.lengths) == size_,
+              "sampler: {} lengths of {} samples", options.lengths ? options.lengths->size() : 0,
+              size_);
   const std::int64_t ranks = options.ranks;
   total_ = (options.drop_last ? size_ / ranks : (size_ + ranks - 1) / ranks) * ranks;
   SHOAL_CHECK(total_ > 0, "sampler: {} samples for {} ranks leave none each with drop_last", size_,
@@ -58,6 +83,9 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
   SHOAL_CHECK(epoch >= 0, "sampler: epoch {}", epoch);
   if (epoch == epoch_) return;
   if (options_.shuffle) permutation_ = permutation(size_, options_.seed, epoch);
+  if (options_.shuffle && options_.lengths)
+    permutation_ =
+        group_by_length(std::move(permutation_), *options_.lengths, options_.grouped_batch);
   epoch_ = epoch;
 }
 

@@ -40,11 +40,16 @@ struct DistributedSamplerOptions {
   std::int64_t rank = 0;
   std::uint64_t seed = 42;
   bool shuffle = true;  // false: dataset order
+  // With shuffle: samples of like length come together (group_by_length()). Of every sample; null:
+  // they do not.
+  std::shared_ptr<const std::vector<std::int32_t>> lengths = {};
+  std::int64_t grouped_batch = 1;  // samples that are padded to one length: of all ranks together
   // false: the list wraps from its front until R divides it; true: its tail is cut instead.
   bool drop_last = false;
 };
 
-// Training. A new permutation each epoch, from (seed, epoch) and the dataset's size alone.
+// Training. A new permutation each epoch, from (seed, epoch) and the dataset's size (and lengths)
+// alone.
 class DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t dataset_size, const DistributedSamplerOptions& options);
@@ -94,5 +99,12 @@ std::uint64_t draw_below(std::uint64_t choices, std::uint64_t seed, std::int64_t
 // Fisher-Yates by draw_below (purpose 0). Draw k exchanges element k with one of [k, size). Not
 // torch.randperm's numbers; the same everywhere.
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
+
+// `order` with samples of like length together, as transformers' get_length_grouped_indices():
+// pieces of up to 50 batches, each sorted from its longest sample to its shortest, the longest of
+// all first. `lengths` by index; `batch` above 0.
+std::vector<std::int64_t> group_by_length(std::vector<std::int64_t> order,
+                                          const std::vector<std::int32_t>& lengths,
+                                          std::int64_t batch);
 
 }  // namespace shoal

@@ -1,7 +1,5 @@
 #include "shoal/train/trainer/arguments.h"
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -125,6 +123,8 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
             {.min = 0,
              .open_min = true,
              .help = "evaluate every so many; below 1: share; null: logging_steps"})
+      .real("eval_delay", &a.eval_delay,
+            {.min = 0, .help = "no evaluation before so many steps, or epochs (eval_strategy)"})
       .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"});
   options.section("checkpoints", "Checkpoints")
       .choice("save_strategy", &a.save_strategy, interval, {.help = "when to save"})
@@ -140,6 +140,12 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
               {.help = "a metric of evaluation: loss, perplexity, accuracy, ..."})
       .boolean("greater_is_better", &a.greater_is_better,
                {.help = "null: false for loss and perplexity, else true"})
+      .integer("early_stopping_patience", &a.early_stopping_patience,
+               {.min = 1,
+                .help = "end after so many evaluations in a row without a better "
+                        "metric_for_best_model; null: never"})
+      .real("early_stopping_threshold", &a.early_stopping_threshold,
+            {.min = 0, .help = "better by no more than this does not count"})
       .string("resume_from_checkpoint", &a.resume_from_checkpoint,
               {.help = "true: the newest complete one in output_dir, if any; or a path"})
       .boolean("ignore_data_skip", &a.ignore_data_skip,
@@ -151,6 +157,14 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                {.min = 1, .max = 1024, .help = "batches a worker may be ahead"})
       .boolean("dataloader_drop_last", &a.dataloader_drop_last,
                {.help = "leave out a shorter last batch"})
+      .choice("train_sampling_strategy", &a.train_sampling_strategy,
+              {{"random", Sampling::random},
+               {"sequential", Sampling::sequential},
+               {"group_by_length", Sampling::group_by_length}},
+              {.help = "order of an epoch: shuffled, as in the set, or shuffled with samples of "
+                       "like length together, which pads less"})
+      .boolean("group_by_length", &a.group_by_length,
+               {.help = "as train_sampling_strategy group_by_length"})
       .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
       .string("collectives", &a.collectives,
               {.help = "rules that choose algorithms, after SHOAL_COLLECTIVES', such as "
@@ -173,58 +187,7 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
       .object("mp_parameters", &a.mp_parameters,
               {.help = "model parallelism, as SageMaker's library has it: "
                        "{\"pipeline_parallel_degree\": 2, \"tensor_parallel_degree\": 2, "
-                       "\"microbatches\": 4, \"ddp\": true}; {}: every rank has the whole model"})
-      .ignored("dataloader_pin_memory", "there is no pinned memory to copy from on a CPU")
-      .ignored("dataloader_persistent_workers", "workers always live from epoch to epoch")
-      .ignored("remove_unused_columns", "datasets here have no unused columns")
-      .ignored("prediction_loss_only", "evaluation computes what the task's metrics need")
-      .ignored("ddp_find_unused_parameters", "every parameter is reduced, used or not")
-      .ignored("average_tokens_across_devices", "the loss is always a sum over all ranks' targets")
-      .ignored("skip_memory_metrics", "memory by purpose is always printed at the end")
-      .ignored("local_rank", "ranks are found from the launcher's variables")
-      .ignored("full_determinism", "runs are always deterministic")
-      .ignored("log_level", "set SHOAL_LOG")
-      .ignored("push_to_hub", "nothing is uploaded")
-      .ignored("use_cache", "training keeps no key-value cache");
-}
-
-struct Refusal {
-  const char* name;
-  const char* reason;
-  bool is_flag = false;
-};
-constexpr std::array kRefused = {
-    Refusal{"auto_find_batch_size", "set per_device_train_batch_size", true},
-    Refusal{"group_by_length", "samples are drawn whatever their length", true},
-    Refusal{"train_sampling_strategy", "samples are always shuffled each epoch"},
-    Refusal{"bf16_full_eval", "evaluation uses the precision of training", true},
-    Refusal{"fp16_full_eval", "evaluation uses the precision of training", true},
-    Refusal{"tf32", "f32 is computed in f32; use bf16", true},
-    Refusal{"torch_compile", "there is no just-in-time compiler; see step_capture", true},
-    Refusal{"neftune_noise_alpha", "embedding noise is not built yet"},
-    Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
-    Refusal{"optim_target_modules", "every parameter is trained"},
-    Refusal{"eval_delay", "use eval_steps"},
-    Refusal{"eval_accumulation_steps", "predictions are kept in host memory as they come"},
-    Refusal{"fsdp", "use mp_parameters: sharded_data_parallel_degree"},
-    Refusal{"fsdp_config", "use mp_parameters: sharded_data_parallel_degree"},
-    Refusal{"deepspeed", "use mp_parameters: shard_optimizer_state, sharded_data_parallel_degree"},
-    Refusal{"parallelism_config", "use mp_parameters"},
-    Refusal{"sharded_data_parallel_degree", "it stands in mp_parameters"},
-    Refusal{"pipeline_parallel_degree", "it stands in mp_parameters"},
-    Refusal{"tensor_parallel_degree", "it stands in mp_parameters"},
-    Refusal{"partitions", "it stands in mp_parameters"},
-    Refusal{"microbatches", "it stands in mp_parameters"},
-    Refusal{"hub_model_id", "nothing is uploaded"},
-    Refusal{"use_liger_kernel", "kernels are already fused", true},
-    Refusal{"torch_dtype", "use bf16 or fp16"},
-    Refusal{"use_lora", "adapters are not built yet", true},
-};
-
-bool asks_for_nothing(const std::string& value) {
-  static constexpr std::array words = {"",      "none", "null", "no",     "false",
-                                       "False", "None", "0",    "random", "[]"};
-  return std::any_of(words.begin(), words.end(), [&](const char* word) { return value == word; });
+                       "\"microbatches\": 4, \"ddp\": true}; {}: every rank has the whole model"});
 }
 
 }  // namespace
@@ -233,6 +196,7 @@ void declare_options(OptionSet& options, TrainingArguments& arguments) {
   declare_batches(options, arguments);
   declare_optimizer(options, arguments);
   declare_reports(options, arguments);
+  declare_ignored(options);
 }
 
 void declare_options(OptionSet& options, ModelArguments& arguments) {
@@ -345,30 +309,6 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.help = "a sample is a line; else lines end to end fill block_size"});
 }
 
-RefusedOptions::RefusedOptions() {
-  for (const Refusal& refusal : kRefused)
-    entries_.push_back({refusal.name, refusal.reason, refusal.is_flag});
-}
-
-void RefusedOptions::declare(OptionSet& options) {
-  auto section = options.section("later", "Known, but refused");
-  for (Entry& entry : entries_)
-    if (entry.is_flag)
-      section.boolean(entry.name, &entry.flag, {.help = entry.reason});
-    else
-      section.string(entry.name, &entry.value, {.help = entry.reason});
-}
-
-void RefusedOptions::check(const OptionSet& options) const {
-  std::string problems;
-  for (const Entry& entry : entries_) {
-    if (!entry.flag.value_or(false) && (!entry.value || asks_for_nothing(*entry.value))) continue;
-    problems += fmt::format("{}{} ({}) is not supported: {}", problems.empty() ? "" : "\n",
-                            entry.name, options.source_of(entry.name), entry.reason);
-  }
-  if (!problems.empty()) throw Error(ErrorCode::unavailable, problems);
-}
-
 void check_arguments(const TrainingArguments& a) {
   std::string problems;
   const auto refuse = [&problems](const std::string& text) {
@@ -401,6 +341,10 @@ void check_arguments(const TrainingArguments& a) {
                         a.save_steps, eval_steps));
     }
   }
+  if (a.early_stopping_patience && a.eval_strategy == Interval::no)
+    refuse("early_stopping_patience needs eval_strategy steps or epoch");
+  if (a.group_by_length && a.train_sampling_strategy == Sampling::sequential)
+    refuse("group_by_length is true and train_sampling_strategy sequential; give one");
   if (a.output_dir.empty()) refuse("output_dir is empty");
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
 }

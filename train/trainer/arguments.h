@@ -24,6 +24,7 @@ struct SmpParameters;
 
 enum class Interval { no, steps, epoch };
 enum class Optim { adamw, sgd, lamb };
+enum class Sampling { random, sequential, group_by_length };
 // Of a step as one graph with planned memory (nn/capture): auto is on where kernels are a GPU's.
 enum class StepCaptureMode { automatic, on, off };
 
@@ -74,6 +75,7 @@ struct TrainingArguments {
   // --- evaluation
   Interval eval_strategy = Interval::no;
   std::optional<double> eval_steps;  // logging_steps where absent
+  double eval_delay = 0;             // steps or epochs, as eval_strategy counts
   bool eval_on_start = false;
 
   // --- checkpoints
@@ -84,12 +86,18 @@ struct TrainingArguments {
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";
   std::optional<bool> greater_is_better;
+  // The run ends when so many evaluations in a row did not better the best one by more than the
+  // threshold.
+  std::optional<std::int64_t> early_stopping_patience;
+  double early_stopping_threshold = 0;
   std::string resume_from_checkpoint;  // "", "true" (the newest complete one), "false" or a path
   bool ignore_data_skip = false;
 
   // --- data order
   std::int64_t seed = 42;
   std::optional<std::int64_t> data_seed;  // seed where absent
+  Sampling train_sampling_strategy = Sampling::random;
+  bool group_by_length = false;  // transformers 4's name for the last of them
   bool dataloader_drop_last = false;
   std::int64_t dataloader_num_workers = 0;
   std::int64_t dataloader_prefetch_factor = 2;
@@ -118,6 +126,9 @@ struct TrainingArguments {
     return ddp_overlap_forward && ranks > 1 && max_grad_norm == 0 && !fp16;
   }
   std::int64_t order_seed() const { return data_seed.value_or(seed); }
+  Sampling sampling() const {
+    return group_by_length ? Sampling::group_by_length : train_sampling_strategy;
+  }
 };
 
 struct ModelArguments {
@@ -171,6 +182,8 @@ struct DataArguments {
 void declare_options(OptionSet& options, TrainingArguments& arguments);
 void declare_options(OptionSet& options, ModelArguments& arguments);
 void declare_options(OptionSet& options, DataArguments& arguments);
+// Names that are accepted and change nothing here: using one is told, with why.
+void declare_ignored(OptionSet& options);
 
 // Names that are known and refused. Must outlive the OptionSet.
 class RefusedOptions {

@@ -56,7 +56,10 @@ bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_
          (a.logging_first_step && step == 1);
 }
 bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  return due(a.eval_strategy, eval_steps, *this, step, epoch_end);
+  const auto done = static_cast<double>(step);
+  const double waited =
+      a.eval_strategy == Interval::epoch ? done / static_cast<double>(updates_per_epoch) : done;
+  return due(a.eval_strategy, eval_steps, *this, step, epoch_end) && waited >= a.eval_delay;
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
   // The last step is saved too, whatever the interval.

@@ -100,6 +100,11 @@ void Trainer::Impl::sum(double* values, std::int64_t count) {
 
 std::unique_ptr<Loader> Trainer::Impl::make_stream_loader(const LoaderOptions& options) {
   SHOAL_CHECK(parts.train_dataset == nullptr, "there are both a training set and a stream of one");
+  if (args.sampling() != Sampling::random)
+    throw Error(ErrorCode::invalid_argument,
+                "a stream's samples cannot be drawn by length or in their order by "
+                "train_sampling_strategy",
+                "leave it at random; shuffle_buffer_size 0 reads a stream in its order");
   if (args.max_steps <= 0)
     throw Error(ErrorCode::invalid_argument,
                 "a stream has no length that epochs could be counted by",
@@ -110,6 +115,26 @@ std::unique_ptr<Loader> Trainer::Impl::make_stream_loader(const LoaderOptions& o
                                         .seed = static_cast<std::uint64_t>(args.order_seed()),
                                         .buffer = parts.shuffle_buffer});
   return std::make_unique<Loader>(std::move(samples), parts.collator, parts.host(), options);
+}
+
+// Each rank makes its share of the samples once, to count their tokens.
+std::shared_ptr<const std::vector<std::int32_t>> Trainer::Impl::lengths_of_samples() {
+  const Dataset& all = *parts.train_dataset;
+  const int rank = parts.communicator->rank();
+  std::vector<std::int64_t> counted(static_cast<std::size_t>(all.size()), 0);
+  const std::int64_t own = (all.size() - rank + ranks() - 1) / ranks();
+  parallel_for(std::max(1, available_cores() / ranks()), own, 16,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t index = rank + i * ranks();
+                   counted[static_cast<std::size_t>(index)] = std::ssize(all.get(index).input_ids);
+                 }
+               });
+  sum(counted.data(), all.size());
+  auto lengths = std::make_shared<std::vector<std::int32_t>>();
+  lengths->reserve(counted.size());
+  for (const std::int64_t length : counted) lengths->push_back(static_cast<std::int32_t>(length));
+  return lengths;
 }
 
 std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
@@ -128,11 +153,16 @@ std::unique_ptr<Loader> Trainer::Impl::make_train_loader() {
                     "dataloader_drop_last leaves nothing",
                     samples, args.per_device_train_batch_size, share.text(), together()),
         "use a smaller batch or block_size, or more text");
-  auto sampler = std::make_unique<DistributedSampler>(
-      samples, DistributedSamplerOptions{.ranks = share.count,
-                                         .rank = share.index,
-                                         .seed = static_cast<std::uint64_t>(args.order_seed()),
-                                         .drop_last = args.dataloader_drop_last});
+  DistributedSamplerOptions order{.ranks = share.count,
+                                  .rank = share.index,
+                                  .seed = static_cast<std::uint64_t>(args.order_seed()),
+                                  .shuffle = args.sampling() != Sampling::sequential,
+                                  .drop_last = args.dataloader_drop_last};
+  if (args.sampling() == Sampling::group_by_length) {
+    order.lengths = lengths_of_samples();
+    order.grouped_batch = together() * args.gradient_accumulation_steps;
+  }
+  auto sampler = std::make_unique<DistributedSampler>(samples, order);
   return std::make_unique<Loader>(parts.train_dataset, parts.collator, std::move(sampler),
                                   parts.host(), options);
 }
@@ -375,7 +405,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
   if (plan->log_at(args, step, input.epoch_end)) log_window(report);
   if (parts.eval_dataset &&
       (plan->evaluate_at(args, step, input.epoch_end) || control.should_evaluate))
-    note_metric(evaluate());
+    note_metric(evaluate(), control);
   const bool due = plan->save_at(args, step, input.epoch_end);
   const bool last = input.out_of_time && args.save_strategy != Interval::no;
   if (due || control.should_save || last) save_checkpoint();

@@ -6,7 +6,6 @@
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
-
 Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dataset>& dataset,
                                                  bool predict) {
   engine->settle();
@@ -135,7 +134,7 @@ bool Trainer::Impl::greater_is_better() const {
   return args.greater_is_better.value_or(!name.ends_with("loss") && !name.ends_with("perplexity"));
 }
 
-void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics) {
+void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerControl& control) {
   const std::string name = args.metric_for_best_model.starts_with("eval_")
                                ? args.metric_for_best_model
                                : "eval_" + args.metric_for_best_model;
@@ -151,9 +150,24 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics) {
                 "use one of " + there);
   }
   const double value = found->get<double>();
-  const bool better = !state.best_metric || (greater_is_better() ? value > *state.best_metric
-                                                                 : value < *state.best_metric);
-  if (!better || !std::isfinite(value)) return;
+  const bool better = std::isfinite(value) &&
+                      (!state.best_metric || (greater_is_better() ? value > *state.best_metric
+                                                                  : value < *state.best_metric));
+  if (args.early_stopping_patience) {
+    // As Hugging Face's EarlyStoppingCallback: better by no more than the threshold is a new best,
+    // but no reason to go on.
+    const bool gains = better && (!state.best_metric || std::abs(value - *state.best_metric) >
+                                                            args.early_stopping_threshold);
+    state.evaluations_without_gain = gains ? 0 : state.evaluations_without_gain + 1;
+    if (state.evaluations_without_gain >= *args.early_stopping_patience) {
+      say(
+          fmt::format("stopping at step {} of {}: {} has not become better in {} evaluations "
+                      "(early_stopping_patience)",
+                      state.global_step, plan->total_steps, name, state.evaluations_without_gain));
+      control.should_stop = true;
+    }
+  }
+  if (!better) return;
   state.best_metric = value;
   // The checkpoint of this step follows right away where the best model is wanted.
   if (args.load_best_model_at_end)

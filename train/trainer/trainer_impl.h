@@ -87,6 +87,7 @@ struct Trainer::Impl {
   // trainer.cc
   void check_communicator() const;
   std::unique_ptr<Loader> make_train_loader();
+  std::shared_ptr<const std::vector<std::int32_t>> lengths_of_samples();
   std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
   TrainResult train();
@@ -129,7 +130,8 @@ struct Trainer::Impl {
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
   void check_metric_name() const;
   bool greater_is_better() const;
-  void note_metric(const nlohmann::ordered_json& metrics);
+  // Whether it is the best yet; asks for an end where patience is over (early_stopping_patience).
+  void note_metric(const nlohmann::ordered_json& metrics, TrainerControl& control);
 
   // trainer_checkpoint.cc
   void save_checkpoint();

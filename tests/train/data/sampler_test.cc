@@ -137,5 +137,55 @@ TEST(EvaluationSampler, EverySampleOnceAndBackInOrder) {
     }
 }
 
+// transformers' get_length_grouped_indices, word for word, with the permutation given.
+std::vector<std::int64_t> transformers_groups(const std::vector<std::int64_t>& indices,
+                                              const std::vector<std::int32_t>& lengths,
+                                              std::int64_t batch) {
+  std::int64_t times = std::min<std::int64_t>(std::ssize(lengths) / (batch * 4), 50);
+  if (times == 0) times = 1;
+  std::vector<std::vector<std::int64_t>> pieces;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (i % static_cast<std::size_t>(times * batch) == 0) pieces.emplace_back();
+    pieces.back().push_back(indices[i]);
+  }
+  const auto length = [&](std::int64_t i) { return lengths[static_cast<std::size_t>(i)]; };
+  std::size_t longest = 0;
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    std::stable_sort(pieces[p].begin(), pieces[p].end(),
+                     [&](std::int64_t a, std::int64_t b) { return length(a) > length(b); });
+    if (length(pieces[p][0]) > length(pieces[longest][0])) longest = p;
+  }
+  std::swap(pieces[0][0], pieces[longest][0]);
+  std::vector<std::int64_t> all;
+  for (const auto& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());
+  return all;
+}
+
+TEST(DistributedSampler, GroupsByLengthAsTransformersDoes) {
+  for (const std::int64_t size : {1, 7, 40, 403})
+    for (const std::int64_t batch : {1, 2, 8}) {
+      auto lengths = std::make_shared<std::vector<std::int32_t>>();
+      for (std::int64_t i = 0; i < size; ++i)
+        lengths->push_back(static_cast<std::int32_t>(5 + i * 37 % 23));
+      DistributedSampler sampler(size, {.seed = 3, .lengths = lengths, .grouped_batch = batch});
+      sampler.set_epoch(2);
+      EXPECT_EQ(indices_of(sampler), transformers_groups(permutation(size, 3, 2), *lengths, batch))
+          << size << " samples in batches of " << batch;
+      // Every sample once, on however many ranks.
+      std::multiset<std::int64_t> seen;
+      for (std::int64_t rank = 0; rank < 2; ++rank) {
+        DistributedSampler half(
+            size,
+            {.ranks = 2, .rank = rank, .seed = 3, .lengths = lengths, .grouped_batch = batch});
+        for (const std::int64_t index : indices_of(half)) seen.insert(index);
+      }
+      EXPECT_EQ(std::ssize(seen), size + size % 2);
+      EXPECT_EQ(std::set<std::int64_t>(seen.begin(), seen.end()).size(),
+                static_cast<std::size_t>(size));
+    }
+  auto few = std::make_shared<std::vector<std::int32_t>>(3);
+  EXPECT_THROW(DistributedSampler(4, {.lengths = few}), Error);
+}
+
 }  // namespace
 }  // namespace shoal

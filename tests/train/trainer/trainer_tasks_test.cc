@@ -304,6 +304,49 @@ TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
   EXPECT_THAT(error_of(arguments, options), HasSubstr("'f1' is not computed"));
 }
 
+// Patience is in evaluations, and what was counted survives a checkpoint.
+TEST(TrainerTask, StopsWhereNothingGetsBetter) {
+  const TemporaryDirectory output;
+  auto arguments = arguments_for(output / "run", {});
+  arguments.max_steps = 20;
+  arguments.eval_strategy = arguments.save_strategy = Interval::steps;
+  arguments.eval_steps = arguments.save_steps = 1;
+  arguments.metric_for_best_model = "score";
+  arguments.early_stopping_patience = 3;
+  arguments.early_stopping_threshold = 0.5;
+  RunOptions options = options_for({}, {});
+  std::size_t calls = 0;
+  std::vector<double> scores = {1, 2, 1, 3, 3.4, 3.5, 3.6, 9, 9};
+  const auto prepare = options.prepare;
+  options.prepare = [&](CausalLmTask& task, TrainerParts& parts) {
+    prepare(task, parts);
+    parts.compute_metrics = [&](const Predictions&) {
+      return nlohmann::ordered_json{{"score", scores.at(calls++)}};
+    };
+  };
+  // 3.4, 3.5 and 3.6 are each a new best, but by too little.
+  const auto outcome = run(arguments, options);
+  EXPECT_EQ(outcome.main.losses.size(), 7U);
+  EXPECT_THAT(outcome.main.messages, HasSubstr("stopping at step 7 of 20: eval_score has not "
+                                               "become better in 3 evaluations"));
+
+  calls = 0;
+  arguments.output_dir = output / "resumed";
+  options.stop_after = 6;
+  EXPECT_EQ(run(arguments, options).main.losses.size(), 6U);
+  arguments.resume_from_checkpoint = "true";
+  options.stop_after = -1;
+  EXPECT_EQ(run(arguments, options).main.losses.size(), 1U);
+
+  calls = 0;
+  arguments.output_dir = output / "late";
+  arguments.resume_from_checkpoint.clear();
+  arguments.eval_delay = 5;
+  const auto late = run(arguments, options);
+  EXPECT_EQ(late.main.losses.size(), 11U);
+  EXPECT_EQ(late.main.evaluations.size(), 7U);
+}
+
 // Each train() begins with what model_init makes.
 TEST(TrainerTask, ModelInitBeginsAnew) {
   const TemporaryDirectory output;
