@@ -68,9 +68,10 @@ class AnsweredQuestions final : public TaskData {
                             .doc_stride = data_.doc_stride,
                             .max_query_length = data_.max_query_length,
                             .threads = opening.threads});
-    notices.push_back(fmt::format("{}: {} questions, {} features of at most {} tokens",
-                                  opening.path, dataset->file().questions.size(), dataset->size(),
-                                  opening.max_length));
+    if (!opening.is_shard)
+      notices.push_back(fmt::format("{}: {} questions, {} features of at most {} tokens",
+                                    opening.path, dataset->file().questions.size(), dataset->size(),
+                                    opening.max_length));
     return dataset;
   }
 

@@ -71,12 +71,17 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
     labels_ = LabelSet({task.labels.begin(), task.labels.end()});
     return;
   }
-  if (data.train_file.empty() && !model_labels_.empty()) {
+  if (auto given = given_labels(data, {data.label_column_name, "label"})) {
+    labels_ = std::move(*given);
+    return;
+  }
+  const bool reads_train_file = !data.train_file.empty() && !data.streaming;
+  if (!reads_train_file && !model_labels_.empty()) {
     labels_ = model_labels_;
     return;
   }
-  if (data.train_file.empty() && config.value("problem_type", nlohmann::json()) == "regression")
-    return;
+  if (!reads_train_file && config.value("problem_type", nlohmann::json()) == "regression") return;
+  if (data.streaming) throw no_labels_of_a_stream(data, "classes");
   const std::string& path = !data.train_file.empty() ? data.train_file : data.validation_file;
   if (path.empty())
     throw Error(ErrorCode::invalid_argument,

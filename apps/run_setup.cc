@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "run_stream.h"
 #include "sources.h"
 #include <fmt/ranges.h>
 
@@ -18,7 +19,6 @@
 #include "shoal/train/data/masking.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
-#include "shoal/train/data/token_shards.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/trainer.h"
@@ -35,18 +35,6 @@ bool exists(const std::string& path) {
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
-// "a.txt,b/*.jsonl" is two.
-std::vector<std::string> names_of_shards(const std::string& train_file) {
-  std::vector<std::string> names;
-  std::size_t begin = 0;
-  while (begin <= train_file.size()) {
-    const std::size_t end = std::min(train_file.find(',', begin), train_file.size());
-    if (end > begin) names.push_back(train_file.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
-}
-
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
                                           const RunSetup& setup) {
   auto file = TokenFile::open(open_whole(path, setup.sources));
@@ -62,22 +50,6 @@ std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArgu
 struct TokenFiles {
   std::string train, validation;
 };
-
-// How text becomes tokens, and where they stay.
-void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSetup& setup,
-                     int threads) {
-  const DataArguments& data = a.data;
-  if (setup.kind == TaskKind::masked_lm) {
-    options.add_special_tokens = true;
-    options.keep_line_ends = false;
-  }
-  options.sources = setup.sources;
-  options.output_directory =
-      data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;
-  options.threads = data.preprocessing_num_workers > 0
-                        ? static_cast<int>(data.preprocessing_num_workers)
-                        : threads;
-}
 
 // Text becomes token files; the first rank of each host makes them, then everybody finds them.
 TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World& world,
@@ -134,19 +106,6 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
   return files;
 }
 
-// The training set as a stream. Text becomes tokens when its shard's turn comes, on the thread that
-// reads ahead.
-std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup) {
-  TokenShardOptions options{
-      .tokenizer = setup.tokenizer,
-      .block_size = setup.block_size,
-      .line_by_line = setup.kind == TaskKind::masked_lm && a.data.line_by_line,
-      .vocab_size = setup.task->vocabulary()};
-  set_preparation(options.prepare, a, setup, 1);
-  return std::make_shared<TokenShards>(
-      expand_shards(names_of_shards(a.data.train_file), setup.sources), std::move(options));
-}
-
 // A directory that is not there; what is in one, the trainer looks at.
 void check_resume(const TrainingArguments& a) {
   const std::string& from = a.resume_from_checkpoint;
@@ -187,24 +146,6 @@ void check_is_possible(const RunArguments& a) {
                 "to evaluate a checkpoint, give it as --model_name_or_path");
 }
 
-// What a stream cannot do.
-void check_streaming(const RunArguments& a, TaskKind kind) {
-  if (!a.data.streaming) return;
-  SHOAL_CHECK(kind == TaskKind::causal_lm || kind == TaskKind::masked_lm,
-              "streaming is of text and tokens (causal-lm, masked-lm), but the task is {}",
-              to_string(kind));
-  SHOAL_CHECK(!a.training.do_train || a.training.max_steps > 0,
-              "streaming needs max_steps: a stream has no length that epochs could be counted by");
-  SHOAL_CHECK(!a.data.max_train_samples,
-              "max_train_samples is {}, but streaming reads all; give "
-              "max_steps",
-              a.data.max_train_samples.value_or(0));
-  SHOAL_CHECK(a.data.validation_split_percentage == 0,
-              "validation_split_percentage is {}, but a stream cannot be split; give a "
-              "validation_file",
-              a.data.validation_split_percentage);
-}
-
 struct Given {
   const char* name;
   bool is_given;
@@ -221,6 +162,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
   const DataArguments& data = a.data;
   for (const Given& given :
        {Given{"test_file", !data.test_file.empty(), samples},
+        {"label_list", !data.label_list.empty(), rows_or_tags},
         {"do_predict", a.training.do_predict, samples},
         {"task_name", !data.task_name.empty(), rows_or_tags},
         {"column_names", !data.column_names.empty(), rows},
@@ -240,10 +182,12 @@ void check_data(const RunArguments& a, TaskKind kind) {
   SHOAL_CHECK(data.validation_split_percentage == 0,
               "validation_split_percentage is of text; give what to validate as validation_file");
   SHOAL_CHECK(!a.training.do_predict || !data.test_file.empty(), "do_predict needs a test_file");
-  SHOAL_CHECK(kind != text_classification || data.task_name.empty() ||
-                  (data.column_names.empty() && data.text_column_names.empty()),
-              "task_name {} has its own columns; leave column_names and text_column_names out",
-              data.task_name);
+  SHOAL_CHECK(
+      kind != text_classification || data.task_name.empty() ||
+          (data.column_names.empty() && data.text_column_names.empty() && data.label_list.empty()),
+      "task_name {} has its own columns and classes; leave column_names, text_column_names and "
+      "label_list out",
+      data.task_name);
 }
 
 // A metric that nothing computes would be found out at the first evaluation only.
@@ -329,7 +273,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   setup.kind = model.kind;
   setup.initial_weights = model.initial_weights;
   check_data(a, model.kind);
-  check_streaming(a, model.kind);
+  check_streaming(a);
   setup.tokenizer = tokenizer_of(a, model);
   if (!setup.tokenizer && model.kind != TaskKind::causal_lm)
     throw Error(ErrorCode::invalid_argument,
@@ -365,7 +309,9 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
                                                  .threads = threads},
                                                 setup.notices);
     };
-    if (a.training.do_train)
+    if (a.training.do_train && data.streaming)
+      setup.train_shards = stream_of(a, setup);
+    else if (a.training.do_train)
       setup.train_dataset = open(data.train_file, false, data.max_train_samples);
     setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
     if (a.training.do_predict)

@@ -24,10 +24,15 @@ class TaggedWords final : public TaskData {
     SHOAL_CHECK(data.text_column_names.size() <= 1,
                 "text_column_names has {} names; tagged words have one",
                 data.text_column_names.size());
-    if (data.train_file.empty() && !model_labels_.empty()) {
+    if (auto given = given_labels(data, tag_fields())) {
+      labels_ = std::move(*given);
+      return;
+    }
+    if ((data.train_file.empty() || data.streaming) && !model_labels_.empty()) {
       labels_ = model_labels_;
       return;
     }
+    if (data.streaming) throw no_labels_of_a_stream(data, "tags");
     const std::string& path = !data.train_file.empty() ? data.train_file : data.validation_file;
     if (path.empty())
       throw Error(ErrorCode::invalid_argument,
@@ -124,6 +129,12 @@ class TaggedWords final : public TaskData {
     return as_the_model ? model_labels_ : labels_;
   }
 
+  // Where a row's tags may be.
+  std::vector<std::string> tag_fields() const {
+    if (data_.label_column_name != "label") return {data_.label_column_name};
+    return {data_.task_name.empty() ? "ner_tags" : data_.task_name + "_tags", "tags", "labels"};
+  }
+
   // Of a file to predict: of the first word's columns the last is a tag that is known.
   bool has_tag_column(const std::string& path) const {
     const std::vector<std::string> columns = first_word_columns(path);
@@ -143,12 +154,9 @@ class TaggedWords final : public TaskData {
         if (std::find(there.begin(), there.end(), name) != there.end()) return name;
       return usual[0];  // which the file is then said to lack
     };
-    const bool default_tags = data_.label_column_name == "label";
     options.words_field = pick(data_.text_column_names.empty() ? "" : data_.text_column_names[0],
                                {"tokens", "words"});
-    options.tags_field =
-        pick(default_tags ? "" : data_.label_column_name,
-             {data_.task_name.empty() ? "ner_tags" : data_.task_name + "_tags", "tags", "labels"});
+    options.tags_field = pick("", tag_fields());
     options.has_tags =
         !may_lack_tags || std::find(there.begin(), there.end(), options.tags_field) != there.end();
     return read_tagged_text(path, options);

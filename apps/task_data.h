@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/train/data/batch.h"
 #include "shoal/train/data/dataset.h"
 #include "shoal/train/data/labels.h"
@@ -25,6 +26,7 @@ struct Opening {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::int64_t max_length = 0;          // tokens of a sample
   bool may_lack_answers = false;        // a file to predict: labels, answers, tags may be missing
+  bool is_shard = false;                // of a stream: what was left out is all that is told
   std::optional<std::int64_t> limit{};  // the first so many rows, questions, sentences
   int threads = 1;                      // to tokenize with
 };
@@ -70,6 +72,13 @@ std::shared_ptr<const TaskData> tagged_words(const DataArguments& data,
 
 // The classes that config.json names, unless they are LABEL_0, LABEL_1, ...: then none.
 LabelSet labels_in(const nlohmann::json& config);
+// The classes that need no look at the rows: label_list, or with streaming what a dataset_info.json
+// (of Hugging Face's datasets) beside the shards says of the first of `columns` that it knows. No
+// classes: scores. Nothing: neither says.
+std::optional<LabelSet> given_labels(const DataArguments& data,
+                                     const std::vector<std::string>& columns);
+// What to throw where a stream's classes ("classes", "tags") are known from nowhere.
+Error no_labels_of_a_stream(const DataArguments& data, const char* what);
 // num_labels, id2label and label2id say these.
 void set_labels(nlohmann::json& config, const LabelSet& labels);
 // The first `count` samples; absent: all. Null stays null.

@@ -1,5 +1,6 @@
 // The real binary on questions about texts and on words with tags.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "apps/shoal_task_fixture.h"
@@ -130,6 +131,18 @@ TEST_F(ShoalQuestions, AnswersThatThereIsNone) {
   EXPECT_THAT(skipped.out, HasSubstr("dev2.json: 1 questions are left out"));
 }
 
+TEST_F(ShoalQuestions, AreStreamed) {
+  for (const char* name : {"a.json", "b.json"}) write(name, 24, true);
+  const auto streamed =
+      shoal(ask(tiny_bert(), {"--streaming", "true", "--max_steps", "6", "--train_file",
+                              mine_ / "a.json" + "," + mine_ / "b.json", "--output_dir", out()}));
+  ASSERT_EQ(streamed.status, 0) << streamed.err;
+  EXPECT_THAT(streamed.out,
+              AllOf(HasSubstr("on a stream of 2 shards"), HasSubstr("dev.json: 21 questions"),
+                    ::testing::Not(HasSubstr("a.json: 24 questions"))));
+  EXPECT_EQ(losses(out()).size(), 6U);
+}
+
 TEST_F(ShoalQuestions, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
     expect_refused(shoal(ask(tiny_bert(), more)), words);
@@ -242,6 +255,33 @@ TEST_F(ShoalTags, LearnsToTag) {
     EXPECT_THAT(cut, ::testing::StartsWith(expected.substr(0, expected.find(' '))));
     EXPECT_LT(cut.size(), expected.size() / 2);
   }
+}
+
+// The numbers of datasets' ClassLabel have their names beside the shards.
+TEST_F(ShoalTags, AreStreamed) {
+  const std::vector<std::string> names = {"B-TEMP", "I-TEMP", "O"};
+  std::filesystem::create_directories(mine_ / "shards/train");
+  const auto all = tagged(60);
+  for (std::size_t shard = 0; shard < 3; ++shard) {
+    std::ofstream file(mine_ / fmt::format("shards/train/{}.jsonl", shard));
+    for (std::size_t i = shard; i < all.size(); i += 3) {
+      std::vector<std::int64_t> ids;
+      for (const std::string& word : all[i])
+        ids.push_back(std::find(names.begin(), names.end(), tag_of(word)) - names.begin());
+      file << json{{"tokens", all[i]}, {"ner_tags", ids}} << "\n";
+    }
+  }
+  const std::vector<std::string> stream = {"--streaming",  "true",         "--max_steps",
+                                           "100",          "--train_file", mine_ / "shards/train",
+                                           "--output_dir", out()};
+  expect_refused(shoal(tag(tiny_bert(), stream)), "give label_list, or put the data set's");
+  std::ofstream(mine_ / "shards/dataset_info.json")
+      << json{{"features", {{"ner_tags", {{"feature", {{"names", names}}}}}}}};
+  const auto streamed = shoal(tag(tiny_bert(), stream));
+  ASSERT_EQ(streamed.status, 0) << streamed.err;
+  EXPECT_THAT(streamed.out, HasSubstr("on a stream of 3 shards"));
+  EXPECT_EQ(json_of(out() + "/config.json")["id2label"]["1"], "I-TEMP");
+  EXPECT_GT(json_of(out() + "/eval_results.json")["eval_f1"], 0.9);
 }
 
 TEST_F(ShoalTags, RanksTagAsOne) { expect_ranks_as_one(tag(tiny_bert(), {}), {"predictions.txt"}); }

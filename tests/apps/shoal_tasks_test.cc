@@ -104,6 +104,46 @@ TEST_F(ShoalTasks, LearnsHiddenWordsThenClasses) {
   EXPECT_EQ(lines.status, 0) << lines.err;
 }
 
+// Shards of rows, in their order, teach what one file of them in its order teaches.
+TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
+  std::filesystem::create_directories(mine_ / "shards");
+  std::ifstream whole(mine_ / "train.tsv");
+  std::string header, line;
+  std::getline(whole, header);
+  for (int shard = 0; shard < 4; ++shard) {
+    std::ofstream file(mine_ / fmt::format("shards/part-{}.tsv", shard));
+    file << header << "\n";
+    for (int i = 0; i < 16 && std::getline(whole, line); ++i) file << line << "\n";
+  }
+  const std::vector<std::string> same = {"--max_steps", "8", "--output_dir"};
+  auto one = same, stream = same;
+  one.insert(one.end(), {mine_ / "one", "--train_sampling_strategy", "sequential"});
+  stream.insert(stream.end(), {mine_ / "stream", "--streaming", "true", "--train_file",
+                               mine_ / "shards", "--shuffle_buffer_size", "0"});
+  const auto alone = shoal(classify(tiny_bert(), one));
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  expect_refused(shoal(classify(tiny_bert(), stream)),
+                 "what classes there are is not known without reading every shard");
+  // What `datasets` writes beside its shards says them.
+  const std::string info = mine_ / "shards/dataset_info.json";
+  std::ofstream(info) << R"({"features": {"label": {"names": ["awful", "fine"]}}})";
+  const auto streamed = shoal(classify(tiny_bert(), stream));
+  ASSERT_EQ(streamed.status, 0) << streamed.err;
+  EXPECT_THAT(streamed.out, HasSubstr("on a stream of 4 shards, in their order"));
+  EXPECT_EQ(losses(mine_ / "stream"), losses(mine_ / "one"));
+  ASSERT_EQ(losses(mine_ / "one").size(), 8U);
+  EXPECT_EQ(json_of(mine_ / "stream" + "/eval_results.json")["eval_accuracy"],
+            json_of(mine_ / "one" + "/eval_results.json")["eval_accuracy"]);
+  // Or somebody does, who may be wrong.
+  std::filesystem::remove(info);
+  auto listed = stream;
+  listed.insert(listed.end(), {"--label_list", "awful,great", "--validation_file", ""});
+  expect_refused(shoal(classify(tiny_bert(), listed)), "part-0.tsv, line 2");
+  listed = stream;
+  listed.insert(listed.end(), {"--label_list", "awful,fine", "--group_by_length", "true"});
+  expect_refused(shoal(classify(tiny_bert(), listed)), "shuffle_buffer_size 0 reads a stream in");
+}
+
 // Batches of like lengths pad less; the same samples, whatever the ranks.
 TEST_F(ShoalTasks, GroupsRowsByLength) {
   std::ofstream rows(mine_ / "mixed.tsv");

@@ -1,8 +1,9 @@
 #include "shoal/train/data/token_shards.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
+
+#include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/line_dataset.h"
@@ -13,11 +14,15 @@ namespace {
 
 constexpr std::string_view kTokens = ".shoaltok";
 
-bool is_shard(std::string_view name) {
-  static constexpr std::array endings = {std::string_view(".txt"), std::string_view(".jsonl"),
-                                         std::string_view(".json"), kTokens};
+bool has_ending(std::string_view name, const std::vector<std::string_view>& endings) {
   return std::any_of(endings.begin(), endings.end(),
                      [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_description(std::string_view name) {
+  const std::string_view last = name.substr(name.find_last_of('/') + 1);
+  return last == "dataset_info.json" || last == "dataset_infos.json" ||
+         last == "dataset_dict.json" || last == "state.json";
 }
 
 // One a line; blank lines and comments are passed over.
@@ -39,28 +44,36 @@ std::vector<std::string> names_in(const WholeSource& list) {
 
 }  // namespace
 
+const std::vector<std::string_view>& text_shard_endings() {
+  static const std::vector<std::string_view> all = {".txt", ".jsonl", ".json", kTokens};
+  return all;
+}
+
 std::vector<std::string> expand_shards(const std::vector<std::string>& names,
-                                       const SourceRegistry& sources) {
+                                       const SourceRegistry& sources,
+                                       const std::vector<std::string_view>& endings) {
   std::vector<std::string> shards;
   for (const std::string& name : names) {
     if (name.starts_with('@')) {
-      const auto listed = expand_shards(names_in(open_whole(name.substr(1), sources)), sources);
+      const auto listed =
+          expand_shards(names_in(open_whole(name.substr(1), sources)), sources, endings);
       shards.insert(shards.end(), listed.begin(), listed.end());
       continue;
     }
     const std::vector<std::string> found = sources.match(name);
     if (found.size() == 1 && found.front() == name) {
-      SHOAL_CHECK(is_shard(name), "{}: a shard's name ends with .txt, .jsonl, .json or .shoaltok",
-                  name);
+      SHOAL_CHECK(has_ending(name, endings), "{}: a shard's name ends with {}", name,
+                  fmt::join(endings, ", "));
       shards.push_back(name);
       continue;
     }
     const std::size_t before = shards.size();
-    std::copy_if(found.begin(), found.end(), std::back_inserter(shards), is_shard);
+    std::copy_if(
+        found.begin(), found.end(), std::back_inserter(shards),
+        [&](const std::string& one) { return has_ending(one, endings) && !is_description(one); });
     if (shards.size() == before)
-      throw_error(ErrorCode::not_found,
-                  "{}: of {} files there, none ends with .txt, .jsonl, .json or .shoaltok", name,
-                  found.size());
+      throw_error(ErrorCode::not_found, "{}: of {} files there, none ends with {}", name,
+                  found.size(), fmt::join(endings, ", "));
   }
   if (shards.empty()) throw_error(ErrorCode::not_found, "no shards are named");
   return shards;

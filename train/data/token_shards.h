@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/runtime/io/byte_source.h"
@@ -11,11 +12,15 @@
 
 namespace shoal {
 
-// The shards that names stand for, in this order: files, directories (their .txt, .jsonl, .json and
-// .shoaltok files), patterns ("data/*.jsonl"), and "@FILE", which has one of those a line ('#'
-// begins a comment). not_found where there are none.
-std::vector<std::string> expand_shards(const std::vector<std::string>& names,
-                                       const SourceRegistry& sources = {});
+// Of shards of text and tokens: .txt, .jsonl, .json and .shoaltok.
+const std::vector<std::string_view>& text_shard_endings();
+// The shards that names stand for, in this order: files, directories (their files with these
+// endings), patterns ("data/*.jsonl"), and "@FILE", which has one of those a line ('#' begins a
+// comment). not_found where there are none. What `datasets` writes beside shards
+// (dataset_info.json, state.json) is none, unless it is named.
+std::vector<std::string> expand_shards(
+    const std::vector<std::string>& names, const SourceRegistry& sources = {},
+    const std::vector<std::string_view>& endings = text_shard_endings());
 
 struct TokenShardOptions {
   std::shared_ptr<const Tokenizer> tokenizer = {};  // may be absent where all shards are tokens

@@ -280,6 +280,8 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
              .aliases = {"text_column_name"}})
       .string("label_column_name", &arguments.label_column_name,
               {.help = "numbers that are not all whole are scores; all else are classes"})
+      .list("label_list", &arguments.label_list,
+            {.help = "classes or tags in the order of their ids; empty: those that train_file has"})
       .boolean("skip_bad_rows", &arguments.skip_bad_rows,
                {.help = "leave out what cannot be read, and say so; else it ends the run"});
   options.section("questions", "Questions about a text (question-answering)")

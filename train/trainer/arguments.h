@@ -158,7 +158,8 @@ struct DataArguments {
   std::vector<std::string> column_names;       // of a TSV or CSV without a header line
   std::vector<std::string> text_column_names;  // one or two; empty: by their usual names
   std::string label_column_name = "label";
-  bool skip_bad_rows = false;  // else the first one ends the run
+  std::vector<std::string> label_list;  // in the order of ids; empty: those of train_file
+  bool skip_bad_rows = false;           // else the first one ends the run
 
   // --- questions about a text (SQuAD)
   std::int64_t doc_stride = 128, max_query_length = 64;  // tokens
