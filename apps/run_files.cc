@@ -167,6 +167,10 @@ class Finder {
     if (evaluates && data.validation_file.empty() && data.validation_split_percentage == 0)
       fill(a_.data.validation_file, some(kValidation, kind, GlueSplit::validation));
     if (a_.training.do_predict) fill(a_.data.test_file, need(kTest, kind, GlueSplit::test));
+    // Of MNLI; not beside a first part of one's own.
+    if (!validation_mismatched_.empty() && a_.training.do_eval)
+      fill(a_.data.validation_mismatched_file, validation_mismatched_);
+    if (!test_mismatched_.empty()) fill(a_.data.test_mismatched_file, test_mismatched_);
   }
 
  private:
@@ -270,10 +274,12 @@ class Finder {
   std::string of_glue(GlueSplit split) {
     const GlueTask& task = glue_task(a_.data.task_name);
     const std::vector<GlueFile> files = glue_files(bases_.front().string(), task, split);
-    for (std::size_t i = 1; i < files.size(); ++i)
-      notices_.push_back(
-          fmt::format("{} is left out; give it as a file of its own to use it", files[i].path));
-    notices_.push_back(fmt::format("{}: {}", files.front().part, files.front().path));
+    for (const GlueFile& file : files)
+      notices_.push_back(fmt::format("{}: {}", file.part, file.path));
+    const bool own = split == GlueSplit::validation ? !a_.data.validation_file.empty()
+                                                    : !a_.data.test_file.empty();
+    if (files.size() > 1 && !own)
+      (split == GlueSplit::validation ? validation_mismatched_ : test_mismatched_) = files[1].path;
     return files.front().path;
   }
 
@@ -286,6 +292,7 @@ class Finder {
   RunArguments& a_;
   std::vector<std::string>& notices_;
   std::vector<fs::path> bases_;
+  std::string validation_mismatched_, test_mismatched_;  // of MNLI, found beside the matched ones
   bool of_channels_ = false;  // train, validation, test: who has no validation evaluates on test
 };
 

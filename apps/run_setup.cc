@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "run_stream.h"
@@ -152,6 +153,21 @@ struct Given {
   std::vector<TaskKind> tasks;  // that it is for
 };
 
+// MNLI's other part is beside the first one, never alone.
+void check_mismatched(const RunArguments& a) {
+  const DataArguments& data = a.data;
+  for (const auto& [name, file, beside, first] :
+       {std::tuple{"validation_mismatched_file", &data.validation_mismatched_file,
+                   "validation_file", &data.validation_file},
+        {"test_mismatched_file", &data.test_mismatched_file, "test_file", &data.test_file}}) {
+    if (file->empty()) continue;
+    SHOAL_CHECK(data.task_name == "mnli",
+                "{} is given, but task_name is '{}': MNLI alone has a part of other genres", name,
+                data.task_name);
+    SHOAL_CHECK(!first->empty(), "{} is given without {}, beside which it is used", name, beside);
+  }
+}
+
 // What is for another task, or missing for this one.
 void check_data(const RunArguments& a, TaskKind kind) {
   using enum TaskKind;
@@ -162,6 +178,8 @@ void check_data(const RunArguments& a, TaskKind kind) {
   const DataArguments& data = a.data;
   for (const Given& given :
        {Given{"test_file", !data.test_file.empty(), samples},
+        {"validation_mismatched_file", !data.validation_mismatched_file.empty(), rows},
+        {"test_mismatched_file", !data.test_mismatched_file.empty(), rows},
         {"label_list", !data.label_list.empty(), rows_or_tags},
         {"do_predict", a.training.do_predict, samples},
         {"task_name", !data.task_name.empty(), rows_or_tags},
@@ -188,6 +206,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
       "task_name {} has its own columns and classes; leave column_names, text_column_names and "
       "label_list out",
       data.task_name);
+  check_mismatched(a);
 }
 
 // A metric that nothing computes would be found out at the first evaluation only.
@@ -314,8 +333,11 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
     else if (a.training.do_train)
       setup.train_dataset = open(data.train_file, false, data.max_train_samples);
     setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
-    if (a.training.do_predict)
-      setup.test_dataset = open(data.test_file, true, data.max_predict_samples);
+    if (a.training.do_eval)
+      setup.eval_mismatched = open(data.validation_mismatched_file, false, data.max_eval_samples);
+    if (!a.training.do_predict) return;
+    setup.test_dataset = open(data.test_file, true, data.max_predict_samples);
+    setup.test_mismatched = open(data.test_mismatched_file, true, data.max_predict_samples);
     return;
   }
   const TokenFiles files = token_files(a, setup, world, store, available_cores());

@@ -39,6 +39,7 @@ struct RunSetup {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be absent where tokens are prepared
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;
+  std::shared_ptr<const Dataset> eval_mismatched, test_mismatched;  // MNLI's
   SourceRegistry sources;                        // what files may be read from besides this machine
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;

@@ -1,4 +1,5 @@
 // shoal train CONFIG.json [--option value ...]
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -37,6 +38,8 @@
 
 namespace shoal::app {
 namespace {
+
+constexpr const char* kMismatched = "_mm";  // behind the names of what MNLI's other part gives
 
 // A signal handler can reach nothing else.
 std::atomic<int> stop_signal{0};
@@ -217,16 +220,38 @@ ComputeMetrics metrics_of(const Rank& rank, std::shared_ptr<const Dataset>& aske
   };
 }
 
-void predict(const Rank& rank, Trainer& trainer,
+// "predict_results.txt", "_mm" -> "predict_results_mm.txt"
+std::string with_suffix(const std::string& file, const std::string& suffix) {
+  const std::size_t dot = std::min(file.rfind('.'), file.size());
+  return file.substr(0, dot) + suffix + file.substr(dot);
+}
+
+// Of one set; `metrics` gets its numbers, their names and those of files with `suffix`.
+void predict(const Rank& rank, Trainer& trainer, const std::shared_ptr<const Dataset>& dataset,
+             const std::string& suffix, nlohmann::ordered_json& metrics,
              const std::function<void(const std::string&)>& say) {
-  const PredictionOutput output = trainer.predict(rank.setup.test_dataset);
+  const PredictionOutput output = trainer.predict(dataset);
   if (rank.world.rank != 0) return;
   const std::string& directory = rank.arguments.training.output_dir;
-  const auto files = rank.setup.samples->predicted(*rank.setup.test_dataset, output.predictions);
+  auto files = rank.setup.samples->predicted(*dataset, output.predictions);
+  for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
   write_files(directory, files);
-  write_results(directory, "predict", output.metrics);
+  for (const auto& [name, value] : output.metrics.items()) metrics[name + suffix] = value;
+  write_results(directory, "predict", metrics);
   say(fmt::format("{} predictions in {}/{}", output.predictions.samples.size(), directory,
                   files.at(0).name));
+}
+
+// The validation set, then MNLI's other genres under names that end with _mm, as run_glue.
+nlohmann::ordered_json evaluate(const Rank& rank, Trainer& trainer,
+                                std::shared_ptr<const Dataset>& asked) {
+  asked = rank.setup.eval_dataset;
+  nlohmann::ordered_json metrics = trainer.evaluate();
+  if (rank.setup.eval_mismatched) {
+    asked = rank.setup.eval_mismatched;
+    metrics.update(trainer.evaluate(asked, kMismatched));
+  }
+  return metrics;
 }
 
 int train_and_evaluate(const Rank& rank) {
@@ -305,7 +330,7 @@ int train_and_evaluate(const Rank& rank) {
     }
   }
   if (stopped_by == 0 && a.do_eval && rank.setup.eval_dataset) {
-    const nlohmann::ordered_json metrics = trainer.evaluate();
+    const nlohmann::ordered_json metrics = evaluate(rank, trainer, asked);
     if (main_rank) {
       std::filesystem::create_directories(a.output_dir);
       write_results(a.output_dir, "eval", metrics);
@@ -313,8 +338,13 @@ int train_and_evaluate(const Rank& rank) {
     }
   }
   if (stopped_by == 0 && a.do_predict) {
-    asked = rank.setup.test_dataset;
-    predict(rank, trainer, say);
+    nlohmann::ordered_json metrics;
+    for (const auto& [dataset, suffix] :
+         {std::pair{rank.setup.test_dataset, ""}, {rank.setup.test_mismatched, kMismatched}}) {
+      if (!dataset) continue;
+      asked = dataset;
+      predict(rank, trainer, dataset, suffix, metrics, say);
+    }
   }
   if (main_rank && stopped_by == 0) write_results(a.output_dir, "all", results);
   if (const std::string line = validation_summary(trainer.state(), results, unigram); !line.empty())

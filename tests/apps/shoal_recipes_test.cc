@@ -229,7 +229,8 @@ TEST_F(Dictionaries, SequenceClassification) {
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("because task_name is mnli"), HasSubstr("3 labels"),
-                    HasSubstr("dev_mismatched.tsv is left out"), HasSubstr("16 predictions in ")));
+                    HasSubstr("validation_mismatched: "), HasSubstr("16 predictions in "),
+                    HasSubstr("predict_results_mm.txt")));
 }
 
 TEST_F(Dictionaries, SpotTraining) {

@@ -104,6 +104,65 @@ TEST_F(ShoalTasks, LearnsHiddenWordsThenClasses) {
   EXPECT_EQ(lines.status, 0) << lines.err;
 }
 
+// As run_glue: eval_accuracy and eval_accuracy_mm, one after the other, and a file of each.
+TEST_F(ShoalTasks, EvaluatesAndPredictsBothPartsOfMnli) {
+  const char* labels[] = {"entailment", "neutral", "contradiction"};
+  const auto write = [&](const std::string& name, int count, int shift) {
+    std::ofstream rows(mine_ / name);
+    rows << "index\tsentence1\tsentence2\tgold_label\n";
+    int i = 0;
+    for (const std::string& line : lines(count)) {
+      const int is = (i + shift) % 3;
+      rows << i << "\t" << line << "\t"
+           << (is == 0   ? "good"
+               : is == 1 ? "bad"
+                         : "tonight")
+           << "\t" << labels[shift > 0 ? 0 : is] << "\n";
+      ++i;
+    }
+  };
+  write("train.tsv", 48, 0);
+  write("dev_matched.tsv", 12, 0);
+  write("dev_mismatched.tsv", 9, 1);  // a third of them right at most
+  write("test_matched.tsv", 12, 0);
+  write("test_mismatched.tsv", 7, 0);
+  const auto done = shoal(words_of(
+      tiny_bert(), {"--task_name", "mnli", "--data", mine_ / "", "--tokenizer_name", vocabulary(),
+                    "--do_predict", "--eval_strategy", "epoch", "--num_train_epochs", "12",
+                    "--max_seq_length", "24", "--output_dir", out()}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  const nlohmann::json results = json_of(out() + "/eval_results.json");
+  EXPECT_EQ(results["eval_accuracy"], 1.0) << results;
+  EXPECT_NEAR(results["eval_accuracy_mm"].get<double>(), 1.0 / 3, 1e-9) << results;
+  EXPECT_GT(results["eval_loss_mm"], results["eval_loss"]);
+  const nlohmann::json predicted = json_of(out() + "/predict_results.json");
+  EXPECT_EQ(predicted["test_accuracy"], 1.0) << predicted;
+  EXPECT_EQ(predicted["test_accuracy_mm"], 1.0);
+  const auto rows_in = [&](const char* name) {
+    const std::string text = text_of(out() + "/" + name);
+    return std::count(text.begin(), text.end(), '\n') - 1;
+  };
+  EXPECT_EQ(rows_in("predict_results.txt"), 12);
+  EXPECT_EQ(rows_in("predict_results_mm.txt"), 7);
+  // While it trains, the matched part alone.
+  const std::string log = text_of(out() + "/metrics.jsonl");
+  const auto times = [&](const std::string& name) {
+    int count = 0;
+    for (auto at = log.find(name); at != std::string::npos; at = log.find(name, at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(times("\"eval_loss\""), 13);
+  EXPECT_EQ(times("\"eval_loss_mm\""), 1);
+
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
+    expect_refused(shoal(classify(tiny_bert(), more)), words);
+  };
+  refused({"--validation_mismatched_file", mine_ / "dev.tsv"}, "MNLI alone has a part");
+  refused({"--task_name", "mnli", "--validation_file", "", "--validation_mismatched_file",
+           mine_ / "dev.tsv"},
+          "validation_mismatched_file is given without validation_file");
+}
+
 // Shards of rows, in their order, teach what one file of them in its order teaches.
 TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   std::filesystem::create_directories(mine_ / "shards");

@@ -235,6 +235,11 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
       .string("validation_file", &arguments.validation_file,
               {.help = "the same kinds", .aliases = {"eval_file"}})
       .string("test_file", &arguments.test_file, {.help = "what to predict (do_predict)"})
+      .string("validation_mismatched_file", &arguments.validation_mismatched_file,
+              {.help = "of task_name mnli: evaluated after validation_file at the end, its metrics "
+                       "end with _mm (eval_accuracy_mm)"})
+      .string("test_mismatched_file", &arguments.test_mismatched_file,
+              {.help = "of task_name mnli: predicted too, into predict_results_mm.txt"})
       .real("validation_split_percentage", &arguments.validation_split_percentage,
             {.min = 0,
              .max = 100,

@@ -152,6 +152,8 @@ struct DataArguments {
   std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens
 
   std::string test_file;  // for do_predict
+  // MNLI's other genres: evaluated and predicted too, under names that end with _mm.
+  std::string validation_mismatched_file, test_mismatched_file;
 
   // --- rows of text with a class or a score
   std::string task_name;                       // of GLUE, whose files have their own columns

@@ -405,7 +405,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
   if (plan->log_at(args, step, input.epoch_end)) log_window(report);
   if (parts.eval_dataset &&
       (plan->evaluate_at(args, step, input.epoch_end) || control.should_evaluate))
-    note_metric(evaluate(), control);
+    note_metric(evaluate(parts.eval_dataset), control);
   const bool due = plan->save_at(args, step, input.epoch_end);
   const bool last = input.out_of_time && args.save_strategy != Interval::no;
   if (due || control.should_save || last) save_checkpoint();
@@ -432,7 +432,7 @@ TrainResult Trainer::Impl::train() {
   if (!writer && (is_main() || engine->writes_parts()))
     writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
-  if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate();
+  if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate(parts.eval_dataset);
 
   const auto began = Clock::now();
   train_began = began;
@@ -497,7 +497,11 @@ TrainResult Trainer::train() {
   return impl_->guarded([this] { return impl_->train(); });
 }
 nlohmann::ordered_json Trainer::evaluate() {
-  return impl_->guarded([this] { return impl_->evaluate(); });
+  return impl_->guarded([this] { return impl_->evaluate(impl_->parts.eval_dataset); });
+}
+nlohmann::ordered_json Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
+                                         const std::string& suffix) {
+  return impl_->guarded([&] { return impl_->evaluate(dataset, suffix); });
 }
 PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset) {
   return impl_->guarded([&] { return impl_->predict(dataset); });

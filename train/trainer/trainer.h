@@ -107,6 +107,9 @@ class Trainer {
   // Mean loss over the whole evaluation set, each sample once, perplexity where tokens are
   // predicted, and what compute_metrics gives. Collective.
   nlohmann::ordered_json evaluate();
+  // The same of another set, with `suffix` behind each name: "eval_accuracy_mm". Collective.
+  nlohmann::ordered_json evaluate(std::shared_ptr<const Dataset> dataset,
+                                  const std::string& suffix);
   // Of any set: every sample's scores, in its order, on every rank; the metrics, "test_loss" among
   // them where a sample has labels. Logs nothing. Collective.
   PredictionOutput predict(std::shared_ptr<const Dataset> dataset);

@@ -6,6 +6,18 @@
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
+namespace {
+
+nlohmann::ordered_json with_suffix(const nlohmann::ordered_json& metrics,
+                                   const std::string& suffix) {
+  if (suffix.empty()) return metrics;
+  nlohmann::ordered_json renamed = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : metrics.items()) renamed[name + suffix] = value;
+  return renamed;
+}
+
+}  // namespace
+
 Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dataset>& dataset,
                                                  bool predict) {
   engine->settle();
@@ -74,11 +86,12 @@ void Trainer::Impl::add_computed(nlohmann::ordered_json& metrics, const std::str
     metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
 }
 
-nlohmann::ordered_json Trainer::Impl::evaluate() {
-  SHOAL_CHECK(parts.eval_dataset != nullptr, "there is no validation set; give validation_file");
-  SHOAL_CHECK(parts.eval_dataset->size() > 0, "the validation set is empty");
+nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Dataset>& dataset,
+                                               const std::string& suffix) {
+  SHOAL_CHECK(dataset != nullptr, "there is no validation set; give validation_file");
+  SHOAL_CHECK(dataset->size() > 0, "the validation set is empty");
   const bool computes = static_cast<bool>(parts.compute_metrics);
-  const Evaluated done = run_over(parts.eval_dataset, computes);
+  const Evaluated done = run_over(dataset, computes);
   const double loss = done.loss / std::max(done.targets, 1.0);
   nlohmann::ordered_json record;
   record["eval_loss"] = loss;
@@ -86,6 +99,8 @@ nlohmann::ordered_json Trainer::Impl::evaluate() {
   if (computes) add_computed(record, "eval", done.predictions);
   nlohmann::ordered_json metrics = record;
   add_speed(metrics, "eval", done);
+  record = with_suffix(record, suffix);
+  metrics = with_suffix(metrics, suffix);
   if (plan) {
     metrics["epoch"] = epoch_now();
     record["epoch"] = epoch_now();

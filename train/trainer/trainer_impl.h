@@ -126,7 +126,8 @@ struct Trainer::Impl {
                         const Evaluated& done);
   void add_computed(nlohmann::ordered_json& metrics, const std::string& prefix,
                     const Predictions& predictions) const;
-  nlohmann::ordered_json evaluate();
+  nlohmann::ordered_json evaluate(const std::shared_ptr<const Dataset>& dataset,
+                                  const std::string& suffix = "");
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
   void check_metric_name() const;
   bool greater_is_better() const;
