@@ -35,7 +35,14 @@ const Tensor& RotaryTable::of(const Context& context, std::int64_t positions) {
         const float angle = static_cast<float>(position) * frequency;
         values.push_back(sine ? std::sin(angle) : std::cos(angle));
       }
-  table_ = context.upload(values.data(), {rows, 2 * half}, DType::f32, MemoryTag::parameters);
+  const Shape shape = {rows, 2 * half};
+  if (!context.kernels().device().is_cpu()) {
+    table_ = context.upload(values.data(), shape, DType::f32, MemoryTag::parameters);
+    return table_;
+  }
+  if (!memory_) memory_ = make_host_memory();
+  table_ = Tensor::empty(shape, DType::f32, *memory_, MemoryTag::parameters);
+  std::copy(values.begin(), values.end(), table_.data<float>());
   return table_;
 }
 

@@ -31,6 +31,9 @@ class RotaryTable {
 
  private:
   std::vector<float> frequencies_;
+  // On a host the table has memory of its own: a context may be one that is borrowed for a while
+  // (units whose cost is measured), and its memory ends with it.
+  std::shared_ptr<MemoryResource> memory_;
   Tensor table_;
 };
 
