@@ -57,9 +57,14 @@ bool is_decoder(const nlohmann::json& config) {
 
 // With every field that the model knows, which overrides may then name.
 nlohmann::json completed(const nlohmann::json& config, const std::string& source) {
-  if (is_decoder(config)) return nn::complete_causal_lm_config(config, source);
-  nlohmann::json all =
-      nn::EncoderConfig::from_json(config, source).to_json(nn::EncoderTask::masked_lm, "float32");
+  const bool decoder = is_decoder(config);
+  nlohmann::json all = decoder
+                           ? nn::complete_causal_lm_config(config, source)
+                           : nlohmann::json(nn::EncoderConfig::from_json(config, source)
+                                                .to_json(nn::EncoderTask::masked_lm, "float32"));
+  // A decoder's classes stand beside what it knows as a language model.
+  for (const char* name : {"num_labels", "id2label", "label2id", "problem_type"})
+    if (decoder && config.contains(name)) all[name] = config[name];
   if (config.contains("architectures"))
     all["architectures"] = config["architectures"];
   else
@@ -182,12 +187,19 @@ void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
     return role ? nlohmann::json(*role) : nlohmann::json();
   };
   model.config["vocab_size"] = tokenizer.max_id() + 1;
-  if (model.kind == TaskKind::causal_lm) {
+  if (is_decoder(model.config)) {
     model.config["bos_token_id"] = id(tokenizer.roles().bos);
     model.config["eos_token_id"] = id(tokenizer.roles().eos);
   } else {
     model.config["pad_token_id"] = id(tokenizer.roles().pad);
   }
+}
+
+void take_padding(ChosenModel& model, const Tokenizer& tokenizer) {
+  if (model.kind != TaskKind::text_classification || !is_decoder(model.config)) return;
+  const auto said = model.config.find("pad_token_id");
+  if ((said == model.config.end() || said->is_null()) && tokenizer.roles().pad)
+    model.config["pad_token_id"] = *tokenizer.roles().pad;
 }
 
 }  // namespace shoal::app

@@ -29,6 +29,10 @@ ChosenModel choose_model(const ModelArguments& arguments);
 // The tokenizer's size and special tokens, as run_clm and run_mlm resize a new model.
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
+// A decoder that is to classify texts needs to know what fills them up: where config.json does not
+// say, what the tokenizer does.
+void take_padding(ChosenModel& model, const Tokenizer& tokenizer);
+
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
 // checkpoints, of which every byte is read. not_found says what was looked for.
 std::string model_directory(const std::string& path);

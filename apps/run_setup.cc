@@ -299,6 +299,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
                 fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
                 "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
   if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
+  if (setup.tokenizer) take_padding(model, *setup.tokenizer);
   setup.samples = make_task_data(model.kind, a.data, model.config);
   if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,

@@ -192,7 +192,7 @@ ScoredOutput score_head(Context& context, Chain& chain, ResidualStream stream,
   SHOAL_CHECK(!context.tape && !context.training(), "scores are of evaluation");
   const ObservedUnit observed(context, observer, chain.units() - 1, -1, -1);
   ScoredOutput out{chain.forward_head(context, stream, input), {}};
-  out.logits = chain.head_logits(context, std::move(stream));
+  out.logits = chain.head_logits(context, std::move(stream), input);
   return out;
 }
 

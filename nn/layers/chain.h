@@ -34,8 +34,11 @@ struct ChainInput {
   Tensor key_mask;  // optional u8 [B, T], 1 where a key may be seen
   LossOptions loss;
   Tensor token_types{};  // optional i32 [B, T]: which segment (BERT); without: all 0
+  // Optional i32 [B]: the position whose state stands for the sample, where the head asks for one
+  // (decoders that classify); without: the last one.
+  Tensor ends{};
   // All of them, each [B, ..], for who cuts or copies whole inputs.
-  std::array<Tensor*, 4> tensors() { return {&ids, &targets, &key_mask, &token_types}; }
+  std::array<Tensor*, 5> tensors() { return {&ids, &targets, &key_mask, &token_types, &ends}; }
 };
 
 class Chain : public Module {
@@ -53,7 +56,7 @@ class Chain : public Module {
   virtual LossOutput forward_head(Context& context, ResidualStream stream,
                                   const ChainInput& input) = 0;
   // The last unit's scores of every class, [B, ..], as its head says; nothing is recorded.
-  virtual Tensor head_logits(Context& context, ResidualStream stream) = 0;
+  virtual Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) = 0;
 
   // Of one unit, in the order of registration.
   std::vector<Parameter*> unit_parameters(int unit) const;

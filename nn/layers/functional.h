@@ -76,6 +76,9 @@ Value add_embedding(Context& context, Value x, Parameter& table, const Tensor& i
 
 // [B, T, C] -> [B, C] of position 0.
 Value first_position(Context& context, const Value& x);
+// [B, T, C] -> [B, C] of position positions[b] of sample b; i32 [B]. In host memory they are
+// checked before anything is queued.
+Value positions_at(Context& context, const Value& x, const Tensor& positions);
 // [B, T, C] -> [B, C, T]
 Value transpose_samples(Context& context, const Value& x);
 

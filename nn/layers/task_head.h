@@ -15,7 +15,7 @@ class TaskHead : public Module {
   // Hidden states [B, T, C] (or the rank's part of the positions); targets as the head says.
   virtual LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) = 0;
   // Its scores of every class, as the head says.
-  virtual Value logits(Context& context, const Value& hidden) = 0;
+  virtual Value logits(Context& context, const Value& hidden, const ChainInput& input) = 0;
 };
 
 // Where a rank has a part of every sequence: gives a head whole ones (parallel/tensor).
@@ -37,8 +37,8 @@ class SampleHead : public TaskHead {
   std::string_view kind() const final { return "SampleHead"; }
   // Refuses a part of the positions where nobody set_whole_sequences().
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) final;
-  Value logits(Context& context, const Value& hidden) final {
-    return scores(context, sequences_ ? sequences_->whole(context, hidden) : hidden);
+  Value logits(Context& context, const Value& hidden, const ChainInput& input) final {
+    return scores(context, sequences_ ? sequences_->whole(context, hidden) : hidden, input);
   }
   void set_whole_sequences(std::unique_ptr<WholeSequences> sequences) {
     sequences_ = std::move(sequences);
@@ -47,7 +47,7 @@ class SampleHead : public TaskHead {
  protected:
   // Of whole sequences [B, T, C].
   virtual LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) = 0;
-  virtual Value scores(Context& context, const Value& hidden) = 0;
+  virtual Value scores(Context& context, const Value& hidden, const ChainInput& input) = 0;
 
  private:
   std::unique_ptr<WholeSequences> sequences_;

@@ -203,6 +203,31 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   expect_refused(shoal(classify(tiny_bert(), listed)), "shuffle_buffer_size 0 reads a stream in");
 }
 
+// A decoder looks at the last token, whatever fills the row up.
+TEST_F(ShoalTasks, ALlamaClassifies) {
+  const std::vector<std::string> llama = {
+      "--model_type", "llama", "--config_overrides",
+      "hidden_size=32,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,"
+      "intermediate_size=64,max_position_embeddings=64"};
+  const auto trained = shoal(classify(llama, {"--num_train_epochs", "10", "--output_dir", out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, AllOf(HasSubstr("llama for sequence classification"),
+                                 HasSubstr("2 labels"), HasSubstr("21 predictions in ")));
+  EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_accuracy"], 1.0);
+  const nlohmann::json config = json_of(out() + "/config.json");
+  EXPECT_EQ(config["architectures"][0], "LlamaForSequenceClassification");
+  EXPECT_EQ(config["id2label"]["0"], "awful");
+  EXPECT_EQ(config["pad_token_id"], 0);
+  const auto again =
+      shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
+             mine_ / "dev.tsv", "--output_dir", mine_ / "again", "--pad_to_max_length"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
+              json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
+  expect_refused(shoal(classify(llama, {"--task", "question-answering"})),
+                 "a llama does causal-lm and text-classification");
+}
+
 // Batches of like lengths pad less; the same samples, whatever the ranks.
 TEST_F(ShoalTasks, GroupsRowsByLength) {
   std::ofstream rows(mine_ / "mixed.tsv");

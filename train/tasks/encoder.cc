@@ -1,8 +1,5 @@
 #include "shoal/train/tasks/encoder.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -53,69 +50,23 @@ bool EncoderWithHead::regression() const {
   return head() == Head::sequence_classification && config().regression();
 }
 
-std::int64_t EncoderWithHead::classes() const {
-  if (head() == Head::masked_lm) return config().vocab_size;
-  return head() == Head::question_answering ? 0 : config().num_labels;
-}
-
-Shape EncoderWithHead::target_shape(std::int64_t rows, std::int64_t length) const {
-  if (head() == Head::question_answering) return {rows, 2};
-  if (head() != Head::sequence_classification) return {rows, length};
-  return regression() ? Shape{rows, config().num_labels} : Shape{rows};
+TargetForm EncoderWithHead::target_form() const {
+  TargetForm form{.head = std::string(to_string(head())), .classes = config().num_labels};
+  if (head() == Head::masked_lm) form.classes = config().vocab_size;
+  if (head() == Head::question_answering) form.of = TargetsOf::places;
+  if (head() == Head::masked_lm || head() == Head::token_classification)
+    form.of = TargetsOf::positions;
+  form.numbers = regression();
+  return form;
 }
 
 Tensor EncoderWithHead::no_targets(std::int64_t rows, std::int64_t length,
                                    MemoryResource& memory) const {
-  const Shape shape = target_shape(rows, length);
-  Tensor targets =
-      Tensor::empty(shape, regression() ? DType::f32 : DType::i32, memory, MemoryTag::data);
-  if (regression())
-    std::fill_n(targets.data<float>(), targets.count(), std::numeric_limits<float>::quiet_NaN());
-  else
-    std::fill_n(targets.data<std::int32_t>(), targets.count(), kIgnoreLabel);
-  return targets;
+  return shoal::no_targets(target_form(), rows, length, memory);
 }
 
 std::int64_t EncoderWithHead::count_targets(const Batch& batch) const {
-  const Tensor& labels = batch.labels;
-  if (!labels.defined()) return 0;
-  if (labels.dtype() == DType::f32)
-    return std::count_if(labels.const_data<float>(), labels.const_data<float>() + labels.count(),
-                         [](float value) { return !std::isnan(value); });
-  const auto* const ids = labels.const_data<std::int32_t>();
-  return std::count_if(ids, ids + labels.count(), [](std::int32_t id) { return id >= 0; });
-}
-
-Tensor EncoderWithHead::targets_of(const Batch& batch, MemoryResource& memory) const {
-  const std::int64_t rows = batch.input_ids.shape()[0], length = batch.input_ids.shape()[1];
-  const Tensor& labels = batch.labels;
-  if (!labels.defined()) return no_targets(rows, length, memory);
-  SHOAL_CHECK(labels.storage() != batch.input_ids.storage(),
-              "{} is given its own input as labels; the data must say what the labels are",
-              to_string(head()));
-  const Shape wanted = target_shape(rows, length);
-  const DType dtype = regression() ? DType::f32 : DType::i32;
-  SHOAL_CHECK(labels.shape() == wanted && labels.dtype() == dtype,
-              "{} takes labels {} {}, but the batch has {} {}{}", to_string(head()),
-              to_string(dtype), to_string(wanted), to_string(labels.dtype()),
-              to_string(labels.shape()),
-              dtype == DType::f32 ? " (a model of one label, or with problem_type regression, "
-                                    "learns numbers)"
-                                  : "");
-  if (regression()) return labels;
-  const std::int64_t bound = classes() > 0 ? classes() : length;
-  const auto* const ids = labels.const_data<std::int32_t>();
-  const auto* const end = ids + labels.count();
-  const auto* const wrong =
-      std::find_if(ids, end, [bound](std::int32_t id) { return id >= bound; });
-  if (wrong == end) return labels;
-  const std::int64_t row = (wrong - ids) / std::max<std::int64_t>(labels.count() / rows, 1);
-  if (classes() > 0)
-    throw_error(ErrorCode::invalid_argument,
-                "label {} of row {} is out of range: the model has labels 0 to {}", *wrong, row,
-                bound - 1);
-  throw_error(ErrorCode::invalid_argument,
-              "the answer of row {} is at position {}, but its batch has {}", row, *wrong, length);
+  return shoal::count_targets(batch.labels);
 }
 
 Tensor EncoderWithHead::token_types_of(const Batch& batch) const {
@@ -136,7 +87,7 @@ nn::ChainInput EncoderWithHead::chain_input(const Batch& batch, MemoryResource& 
                 fmt::format("cut samples: --max_seq_length {}", positions()));
   nn::ChainInput input;
   input.ids = batch.input_ids;
-  input.targets = targets_of(batch, memory);
+  input.targets = targets_of(target_form(), batch, memory);
   input.key_mask = batch.attention_mask;
   input.token_types = token_types_of(batch);
   return input;

@@ -6,6 +6,7 @@
 
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/targets.h"
 #include "shoal/train/tasks/task.h"
 
 namespace shoal {
@@ -42,9 +43,7 @@ class EncoderWithHead final : public Task {
   const nn::EncoderConfig& config() const { return model_.config(); }
   nn::EncoderTask head() const { return model_.task(); }
   bool regression() const;
-  std::int64_t classes() const;  // of a target; question answering: 0, it has positions
-  Shape target_shape(std::int64_t rows, std::int64_t length) const;
-  Tensor targets_of(const Batch& batch, MemoryResource& memory) const;
+  TargetForm target_form() const;
   Tensor token_types_of(const Batch& batch) const;
   void save_tokenizer_to(const std::string& directory) const;
 

@@ -6,6 +6,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/tasks/causal_lm.h"
+#include "shoal/train/tasks/decoder_classifier.h"
 #include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
@@ -63,11 +64,16 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
   const std::string type = model_type_of(config);
   const bool decoder = type.empty() ? kind == TaskKind::causal_lm : is_decoder(type);
-  if (decoder != (kind == TaskKind::causal_lm))
+  const bool classifies = decoder && nn::has_sequence_classifier(type);
+  const bool has_head =
+      decoder ? kind == TaskKind::causal_lm || (classifies && kind == TaskKind::text_classification)
+              : kind != TaskKind::causal_lm;
+  if (!has_head)
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("{} is of a {}, which has no head for {}", source, type, to_string(kind)),
-        decoder ? fmt::format("a {} does causal-lm", type)
+        decoder ? fmt::format("a {} does causal-lm{}", type,
+                              classifies ? " and text-classification" : "")
                 : "bert, roberta, distilbert and albert do masked-lm, "
                   "text-classification, question-answering and token-classification");
 }
@@ -81,6 +87,10 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
         nn::make_causal_lm(config, source), nn::complete_causal_lm_config(config, source),
         std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
+  if (is_decoder(model_type_of(config)))
+    return std::make_unique<DecoderClassifier>(nn::make_sequence_classifier(config, source),
+                                               std::move(tokenizer),
+                                               options.gradient_checkpointing);
   return std::make_unique<EncoderWithHead>(nn::EncoderConfig::from_json(config, source),
                                            known(kind).head, std::move(tokenizer),
                                            options.gradient_checkpointing);

@@ -40,7 +40,7 @@ class MaskedLmHead final : public TaskHead {
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) override {
     return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
   }
-  Value logits(Context& context, const Value& hidden) override {
+  Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return Value{decoder->logits(context, transform(context, hidden).tensor)};
   }
 
@@ -75,11 +75,11 @@ class SequenceHead final : public SampleHead {
                 std::make_unique<Dropout>(static_cast<float>(config.sequence_dropout))),
         regression_(config.regression()) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    const Value x = scores(context, hidden);
+    const Value x = scores(context, hidden, input);
     return output_of(regression_ ? squared_error(context, x, input.targets, input.loss)
                                  : cross_entropy(context, x, input.targets, input.loss));
   }
-  Value scores(Context& context, const Value& hidden) override {
+  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     const Value first = first_dropout->forward(context, first_position(context, hidden));
     return classifier->forward(context, dropout->forward(context, dense->forward(context, first)));
   }
@@ -101,9 +101,10 @@ class TokenHead final : public SampleHead {
         dropout(*this, "token_dropout",
                 std::make_unique<Dropout>(static_cast<float>(config.token_dropout))) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return output_of(cross_entropy(context, scores(context, hidden), input.targets, input.loss));
+    return output_of(
+        cross_entropy(context, scores(context, hidden, input), input.targets, input.loss));
   }
-  Value scores(Context& context, const Value& hidden) override {
+  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return classifier->forward(context, dropout->forward(context, hidden));
   }
 
@@ -123,10 +124,11 @@ class QuestionHead final : public SampleHead {
         dropout(*this, "question_dropout",
                 std::make_unique<Dropout>(static_cast<float>(config.question_dropout))) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return output_of(cross_entropy(context, transpose_samples(context, scores(context, hidden)),
+    return output_of(cross_entropy(context,
+                                   transpose_samples(context, scores(context, hidden, input)),
                                    input.targets, input.loss));
   }
-  Value scores(Context& context, const Value& hidden) override {
+  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return outputs->forward(context, dropout->forward(context, hidden));
   }
 

@@ -61,7 +61,7 @@ LossOutput Encoder::forward(Context& context, const ChainInput& input) {
 Tensor Encoder::logits(Context& context, const ChainInput& input) {
   const Inference inference(context);
   context.begin_forward();
-  return head_logits(context, forward_units(context, *this, 0, units() - 1, {}, input));
+  return head_logits(context, forward_units(context, *this, 0, units() - 1, {}, input), input);
 }
 
 std::string Encoder::unit_name(int unit) const {
@@ -96,8 +96,8 @@ LossOutput Encoder::forward_head(Context& context, ResidualStream stream, const 
   return head->forward(context, std::move(stream).collapse(context), input);
 }
 
-Tensor Encoder::head_logits(Context& context, ResidualStream stream) {
-  return head->logits(context, std::move(stream).collapse(context)).tensor;
+Tensor Encoder::head_logits(Context& context, ResidualStream stream, const ChainInput& input) {
+  return head->logits(context, std::move(stream).collapse(context), input).tensor;
 }
 
 }  // namespace shoal::nn

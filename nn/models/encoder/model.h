@@ -34,7 +34,7 @@ class Encoder final : public Chain {
                               const ChainInput& input) override;
   LossOutput forward_head(Context& context, ResidualStream stream,
                           const ChainInput& input) override;
-  Tensor head_logits(Context& context, ResidualStream stream) override;
+  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) override;
 
   // forward() keeps only each layer's input, and backward runs the layer again.
   void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }

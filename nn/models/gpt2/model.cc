@@ -154,7 +154,7 @@ LossOutput Gpt2::forward_head(Context& context, ResidualStream stream, const Cha
   return lm_head->forward(context, hidden, input.targets, input.loss);
 }
 
-Tensor Gpt2::head_logits(Context& context, ResidualStream stream) {
+Tensor Gpt2::head_logits(Context& context, ResidualStream stream, const ChainInput& /*input*/) {
   return lm_head->logits(context, stream.norm(context, *transformer->ln_f).tensor);
 }
 

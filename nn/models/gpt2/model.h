@@ -64,7 +64,7 @@ class Gpt2 final : public CausalLm {
                               const ChainInput& input) override;
   LossOutput forward_head(Context& context, ResidualStream stream,
                           const ChainInput& input) override;
-  Tensor head_logits(Context& context, ResidualStream stream) override;
+  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) override;
 
   Slot<Gpt2Transformer> transformer;
   Slot<HeadLoss> lm_head;

@@ -19,6 +19,8 @@ struct RopeScaling {
   std::int64_t original_max_position_embeddings = 8192;
 };
 
+enum class LlamaHead : std::uint8_t { causal_lm, sequence_classification };
+
 struct LlamaConfig {
   std::int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008,
                num_hidden_layers = 32, num_attention_heads = 32;
@@ -29,16 +31,24 @@ struct LlamaConfig {
   RopeScaling rope_scaling;
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
+  // Of LlamaForSequenceClassification.
+  std::int64_t num_labels = 2;
+  std::vector<std::string> labels{};  // by id; empty: they have no names
+  std::string problem_type{};         // regression, single_label_classification; empty: by number
 
   // `name` is the file's, for messages. A field of the wrong type, another model_type, or a value
   // that would change the numbers in a way Shoal lacks (hidden_act, a rope_type,
   // quantization_config
   // ...) throws and is named; fields that change nothing are passed over.
   static LlamaConfig from_json(const nlohmann::json& json, std::string_view name);
-  // As transformers writes it, for LlamaForCausalLM. `dtype`: of the saved tensors ("float32").
-  nlohmann::ordered_json to_json(std::string_view dtype) const;
+  // As transformers writes it, for the head's class. `dtype`: of the saved tensors ("float32").
+  nlohmann::ordered_json to_json(std::string_view dtype,
+                                 LlamaHead head = LlamaHead::causal_lm) const;
 
   void check() const;  // sizes that cannot be: invalid_argument with the numbers
+  bool regression() const {
+    return problem_type.empty() ? num_labels == 1 : problem_type == "regression";
+  }
   std::int64_t key_heads() const {
     return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads;
   }

@@ -10,6 +10,8 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/models/llama/classifier.h"
+#include "shoal/train/tasks/decoder_classifier.h"
 #include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
@@ -108,6 +110,30 @@ const nlohmann::json kSpeed = {{"prescaled_batch", true}, {"optimize", "speed"}}
 const nlohmann::json kParametersSharded = {{"sharded_data_parallel_degree", 2},
                                            {"sdp_param_persistence_threshold", 32}};
 
+std::unique_ptr<Task> make_toy_task(const Case& test) {
+  if (test.model_type != std::string("llama")) {
+    nn::EncoderConfig config = tiny(test.model_type, test.head);
+    if (test.regression) config.problem_type = "regression";
+    return std::make_unique<EncoderWithHead>(config, test.head);
+  }
+  nn::LlamaConfig config;
+  config.vocab_size = test::kToyVocabulary;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.max_position_embeddings = 24;
+  config.initializer_range = 0.2;
+  config.attention_dropout = 0.1;
+  config.num_labels = kLabels;
+  if (test.regression)
+    config.problem_type = "regression";  // and no pad_token_id: the mask says where rows end
+  else
+    config.pad_token_id = 0;
+  return std::make_unique<DecoderClassifier>(std::make_unique<nn::LlamaClassifier>(config));
+}
+
 // Share of the labels that the best class is; counted by position or by sample.
 nlohmann::ordered_json right_answers(const Predictions& predictions) {
   const std::vector<std::int64_t> best = predictions.best_classes();
@@ -148,19 +174,15 @@ TrainingArguments arguments_for(const std::string& output, const Layout& layout)
 RunOptions options_for(const Case& test, const Layout& layout, std::int64_t samples = 21) {
   RunOptions options{.ranks = layout.ranks()};
   options.prepare = [test, samples](CausalLmTask&, TrainerParts& parts) {
-    nn::EncoderConfig config = tiny(test.model_type, test.head);
-    if (test.regression) config.problem_type = "regression";
     parts.task = nullptr;
-    parts.model_init = [config, head = test.head] {
-      return std::make_unique<EncoderWithHead>(config, head);
-    };
+    parts.model_init = [test] { return make_toy_task(test); };
     parts.compute_metrics = right_answers;
     const bool of_positions =
         test.head == Head::masked_lm || test.head == Head::token_classification;
     // Two of the layouts split sequences in two.
-    parts.collator = std::make_shared<PaddingCollator>(
-        static_cast<std::int32_t>(config.pad_token_id.value_or(0)), 2,
-        of_positions ? LabelsOf::positions : LabelsOf::sample);
+    parts.collator =
+        std::make_shared<PaddingCollator>(test.model_type == std::string("roberta") ? 1 : 0, 2,
+                                          of_positions ? LabelsOf::positions : LabelsOf::sample);
     parts.train_dataset = std::make_shared<Rows>(samples, test.head, test.regression);
     parts.eval_dataset = std::make_shared<Rows>(11, test.head, test.regression);
   };
@@ -247,7 +269,9 @@ INSTANTIATE_TEST_SUITE_P(Heads, TrainerTasks,
                          ::testing::Values(Case{"bert"}, Case{"bert", Head::masked_lm},
                                            Case{"roberta", Head::token_classification},
                                            Case{"distilbert", Head::question_answering},
-                                           Case{"albert", Head::sequence_classification, true}));
+                                           Case{"albert", Head::sequence_classification, true},
+                                           Case{"llama"},
+                                           Case{"llama", Head::sequence_classification, true}));
 
 // A pipeline and tensor parallelism beside each other, fewer samples than replicas' batches.
 TEST(TrainerTask, PredictsFewerSamplesThanRanks) {

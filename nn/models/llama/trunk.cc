@@ -1,0 +1,120 @@
+#include "shoal/nn/models/llama/trunk.h"
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::nn {
+namespace {
+
+constexpr std::string_view kPrefix = "model.";
+
+float std_of(const LlamaConfig& config) { return static_cast<float>(config.initializer_range); }
+
+std::unique_ptr<NormLike> norm_of(const LlamaConfig& config) {
+  return std::make_unique<RmsNorm>(config.hidden_size, static_cast<float>(config.rms_norm_eps));
+}
+
+}  // namespace
+
+LlamaBlock::LlamaBlock(const LlamaConfig& config, std::shared_ptr<RotaryTable> rotary)
+    : self_attn(*this, "self_attn",
+                std::make_unique<GroupedSelfAttention>(GroupedSelfAttentionConfig{
+                    .channels = config.hidden_size,
+                    .heads = config.num_attention_heads,
+                    .key_heads = config.key_heads(),
+                    .head_dim = config.head_channels(),
+                    .max_positions = config.max_position_embeddings,
+                    .attention_dropout = static_cast<float>(config.attention_dropout),
+                    .std = std_of(config),
+                    .bias = config.attention_bias,
+                    .rotary = std::move(rotary)})),
+      mlp(*this, "mlp",
+          std::make_unique<GatedMlp>(GatedMlpConfig{.channels = config.hidden_size,
+                                                    .inner = config.intermediate_size,
+                                                    .std = std_of(config),
+                                                    .bias = config.mlp_bias})),
+      input_layernorm(*this, "input_layernorm", norm_of(config)),
+      post_attention_layernorm(*this, "post_attention_layernorm", norm_of(config)) {}
+
+ResidualStream LlamaBlock::forward(Context& context, ResidualStream stream,
+                                   const AttentionInput& input) {
+  // Each norm adds the branch before it; handles are dropped as soon as they were used.
+  {
+    const Value normed = stream.norm(context, *input_layernorm);
+    stream.branch = self_attn->forward(context, normed, input);
+  }
+  const Value normed = stream.norm(context, *post_attention_layernorm);
+  stream.branch = mlp->forward(context, normed);
+  return stream;
+}
+
+LlamaTrunk::LlamaTrunk(Module& owner, const LlamaConfig& config)
+    : embed_tokens(owner, "model.embed_tokens",
+                   [&] {
+                     config.check();
+                     return std::make_unique<Embedding>(config.vocab_size, config.hidden_size,
+                                                        std_of(config),
+                                                        config.pad_token_id.value_or(-1));
+                   }()),
+      layers([&] {
+        const auto rotary = std::make_shared<RotaryTable>(config.rotary_frequencies());
+        std::deque<Slot<LlamaBlock>> blocks;
+        for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+          blocks.emplace_back(owner, fmt::format("model.layers.{}", layer),
+                              std::make_unique<LlamaBlock>(config, rotary));
+        return blocks;
+      }()),
+      norm(owner, "model.norm", norm_of(config)),
+      config_(config) {}
+
+std::string LlamaTrunk::describe() const {
+  return fmt::format("{} layers of width {}, {} heads on {} key heads, vocabulary {}, {} positions",
+                     config_.num_hidden_layers, config_.hidden_size, config_.num_attention_heads,
+                     config_.key_heads(), config_.vocab_size, config_.max_position_embeddings);
+}
+
+std::string LlamaTrunk::unit_name(int unit) const {
+  if (unit == 0) return "embeddings";
+  return unit == units() - 1 ? "head" : fmt::format("layers.{}", unit - 1);
+}
+
+std::vector<Module*> LlamaTrunk::unit_modules(int unit, Module& head) const {
+  if (unit == 0) return {&*embed_tokens};
+  if (unit == units() - 1) return {&*norm, &head};
+  return {&*layers[static_cast<std::size_t>(unit - 1)]};
+}
+
+Value LlamaTrunk::embed(Context& context, const Tensor& ids) {
+  SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] <= config_.max_position_embeddings,
+              "Llama takes ids [B, T], not {}, of at most {} positions; shorten the sequence",
+              to_string(ids.shape()), config_.max_position_embeddings);
+  return embed_tokens->forward(context, ids);
+}
+
+ResidualStream LlamaTrunk::forward_unit(Context& context, int unit, ResidualStream stream,
+                                        const ChainInput& input) {
+  if (unit == 0) return {embed(context, input.ids), std::nullopt, {}};
+  return layers[static_cast<std::size_t>(unit - 1)]->forward(context, std::move(stream),
+                                                             {input.key_mask, nullptr});
+}
+
+LoadReport LlamaTrunk::load(Module& model, const std::string& directory,
+                            const AssignParameter& assign, bool head_may_be_new) const {
+  WeightNames names{.candidates =
+                        [](const std::string& parameter) {
+                          std::vector<std::string> all{parameter};
+                          if (parameter.starts_with(kPrefix))
+                            all.push_back(parameter.substr(kPrefix.size()));
+                          return all;
+                        },
+                    .ignored =
+                        [tied = config_.tie_word_embeddings](std::string_view tensor) {
+                          return tensor.ends_with("rotary_emb.inv_freq") ||
+                                 (tied && tensor == "lm_head.weight");
+                        },
+                    .may_be_new = {}};
+  if (head_may_be_new)
+    names.may_be_new = [](const std::string& parameter) { return !parameter.starts_with(kPrefix); };
+  return load_weights(directory, model, names, assign);
+}
+
+}  // namespace shoal::nn

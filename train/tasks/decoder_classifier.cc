@@ -1,0 +1,96 @@
+#include "shoal/train/tasks/decoder_classifier.h"
+
+#include <utility>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/nn/models/huggingface.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/load.h"
+
+namespace shoal {
+
+DecoderClassifier::DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> model,
+                                     std::shared_ptr<const Tokenizer> tokenizer,
+                                     bool gradient_checkpointing)
+    : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
+  model_->set_gradient_checkpointing(gradient_checkpointing);
+  if (tokenizer_)
+    SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
+                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
+                tokenizer_->max_id(), vocabulary());
+}
+
+TargetForm DecoderClassifier::target_form() const {
+  return {.head = "sequence classification",
+          .of = TargetsOf::samples,
+          .classes = model_->labels(),
+          .numbers = model_->regression()};
+}
+
+std::int64_t DecoderClassifier::count_targets(const Batch& batch) const {
+  return shoal::count_targets(batch.labels);
+}
+
+Tensor DecoderClassifier::no_targets(std::int64_t rows, std::int64_t length,
+                                     MemoryResource& memory) const {
+  return shoal::no_targets(target_form(), rows, length, memory);
+}
+
+Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryResource& memory) {
+  const std::int64_t rows = batch.input_ids.shape()[0], length = batch.input_ids.shape()[1];
+  const auto* const ids = batch.input_ids.const_data<std::int32_t>();
+  const auto* const mask =
+      batch.attention_mask.defined() ? batch.attention_mask.const_data<std::uint8_t>() : nullptr;
+  Tensor ends = Tensor::empty({rows}, DType::i32, memory, MemoryTag::data);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto is_text = [&](std::int64_t t) {
+      const std::int64_t at = row * length + t;
+      return padding ? ids[at] != *padding : mask == nullptr || mask[at] != 0;
+    };
+    std::int64_t end = length - 1;
+    while (end > 0 && !is_text(end)) --end;
+    ends.data<std::int32_t>()[row] = static_cast<std::int32_t>(end);
+  }
+  return ends;
+}
+
+nn::ChainInput DecoderClassifier::chain_input(const Batch& batch, MemoryResource& memory) const {
+  // Kernels of a device could only complain when the step is long queued.
+  kernels::check::ids("embedding", batch.input_ids, vocabulary());
+  const std::int64_t length = batch.input_ids.shape()[1];
+  if (length > positions())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a sample has {} positions, but the model {}", length, positions()),
+                fmt::format("cut samples: --max_seq_length {}", positions()));
+  nn::ChainInput input;
+  input.ids = batch.input_ids;
+  input.targets = targets_of(target_form(), batch, memory);
+  input.key_mask = batch.attention_mask;
+  input.ends = ends_of(batch, model_->padding(), memory);
+  return input;
+}
+
+nn::LossOutput DecoderClassifier::loss(nn::Context& context, const nn::ChainInput& input) {
+  return model_->forward(context, input);
+}
+
+nn::LoadReport DecoderClassifier::load(const std::string& directory, const Assign& assign) {
+  return model_->load(directory, assign);
+}
+
+void DecoderClassifier::save(const std::string& directory, const ValueOf& value) const {
+  model_->save_config(directory, value(*model_->parameters().front()).dtype);
+  nn::save_weights(directory, *model_, value);
+  save_tokenizer_to(directory);
+}
+
+void DecoderClassifier::save_setup(const std::string& directory) const {
+  model_->save_config(directory, DType::f32);
+  save_tokenizer_to(directory);
+}
+
+void DecoderClassifier::save_tokenizer_to(const std::string& directory) const {
+  if (tokenizer_) save_tokenizer(*tokenizer_, directory, positions());
+}
+
+}  // namespace shoal

@@ -1,0 +1,51 @@
+// Decoders that give a text a class or numbers (nn/models/sequence_classifier.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "shoal/nn/models/sequence_classifier.h"
+#include "shoal/train/data/tokenizer/tokenizer.h"
+#include "shoal/train/tasks/targets.h"
+#include "shoal/train/tasks/task.h"
+
+namespace shoal {
+
+// Batch::labels i32 [B], or where the model gives numbers f32 [B, labels]. Undefined: there are
+// none. What is no class is invalid_argument with the row.
+class DecoderClassifier final : public Task {
+ public:
+  // `tokenizer`, if any, is saved beside the weights.
+  explicit DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> model,
+                             std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                             bool gradient_checkpointing = false);
+
+  nn::SequenceClassifier& model() { return *model_; }
+  nn::Module& module() override { return *model_; }
+  nn::Chain* chain() override { return model_.get(); }
+  std::string describe() const override { return model_->describe(); }
+  std::int64_t vocabulary() const override { return model_->vocabulary(); }
+  std::int64_t positions() const override { return model_->positions(); }
+  bool predicts_tokens() const override { return false; }
+  std::int64_t count_targets(const Batch& batch) const override;
+  nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
+  Tensor no_targets(std::int64_t rows, std::int64_t length, MemoryResource& memory) const override;
+  nn::LossOutput loss(nn::Context& context, const nn::ChainInput& input) override;
+  nn::LoadReport load(const std::string& directory, const Assign& assign) override;
+  void save(const std::string& directory, const ValueOf& value) const override;
+  void save_setup(const std::string& directory) const override;
+
+ private:
+  TargetForm target_form() const;
+  void save_tokenizer_to(const std::string& directory) const;
+
+  std::unique_ptr<nn::SequenceClassifier> model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+// Where each row ends, i32 [B]: at its last id that is not `padding`, as transformers has it; a
+// model without one: at the last that is attended to. A row of nothing else ends at 0.
+Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryResource& memory);
+
+}  // namespace shoal

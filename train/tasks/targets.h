@@ -1,0 +1,37 @@
+// Targets of heads: what a batch's labels must be like, and what they are where there are none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "shoal/runtime/memory/memory_resource.h"
+#include "shoal/runtime/tensor/tensor.h"
+#include "shoal/train/data/batch.h"
+
+namespace shoal {
+
+enum class TargetsOf : std::uint8_t {
+  samples,    // i32 [B]: a class; numbers: f32 [B, width], NaN: none
+  positions,  // i32 [B, T]: a class of each
+  places,     // i32 [B, 2]: two positions
+};
+
+struct TargetForm {
+  std::string head;  // "sequence classification", for messages
+  TargetsOf of = TargetsOf::samples;
+  std::int64_t classes = 0;  // or the width of numbers; places: 0, they are positions
+  bool numbers = false;
+
+  Shape shape(std::int64_t rows, std::int64_t length) const;
+  DType dtype() const { return numbers ? DType::f32 : DType::i32; }
+};
+
+Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length,
+                  MemoryResource& memory);
+// The batch's labels, or none. invalid_argument with the row where one is no class, position or
+// token, or where they are of another shape.
+Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& memory);
+// How many targets there are in a batch's labels.
+std::int64_t count_targets(const Tensor& labels);
+
+}  // namespace shoal
