@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What both scripts begin with: options, the program, the tokenizer. Sourced.
 shoal=build/release/apps/shoal data='' out=''
 while [ $# -gt 0 ]; do
