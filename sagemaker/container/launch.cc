@@ -85,9 +85,9 @@ std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
   mca("orte_abort_on_non_zero_status", "1");
   mca("btl_vader_single_copy_mechanism", "none");
   mca("plm_rsh_num_concurrent", std::to_string(hosts.size()));
+  // libinfinipath, which libfabric loads, would take SIGTERM over and end with status 1.
   add({"-x", "NCCL_SOCKET_IFNAME=" + c.interface, "-x", "NCCL_DEBUG=" + custom.nccl_debug, "-x",
-       // libinfinipath, which libfabric loads, would take SIGTERM over and end with status 1.
-       "LD_LIBRARY_PATH", "-x", "PATH", "-x", "RDMAV_FORK_SAFE=1", "-x", "IPATH_NO_BACKTRACE=1"});
+       "RDMAV_FORK_SAFE=1", "-x", "IPATH_NO_BACKTRACE=1"});
   if (hosts.size() > 1) add({"-x", "MASTER_ADDR=" + launch.hosts.front()});
   words.insert(words.end(), custom.words.begin(), custom.words.end());
   const auto type = find_instance_type(c.instance_type);
@@ -117,21 +117,22 @@ std::string_view to_string(HostRole role) {
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names) {
   constexpr std::array<std::string_view, 9> kPrefixes = {
       "SM_", "SAGEMAKER_", "SHOAL_", "NCCL_", "FI_", "OMP_", "GOMP_", "CUDA_", "TRAINING_JOB_"};
-  // Credentials, by value, file, role or address.
-  constexpr std::array<std::string_view, 13> kCredentials = {
-      "AWS_ACCESS_KEY_ID",
-      "AWS_SECRET_ACCESS_KEY",
-      "AWS_SESSION_TOKEN",
-      "AWS_REGION",
-      "AWS_DEFAULT_REGION",
-      "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-      "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-      "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-      "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-      "AWS_ROLE_ARN",
-      "AWS_ROLE_SESSION_NAME",
-      "AWS_WEB_IDENTITY_TOKEN_FILE",
-      "AWS_PROFILE"};
+  // Where programs are found, and credentials: by value, file, role or address.
+  constexpr std::array<std::string_view, 15> kNames = {"PATH",
+                                                       "LD_LIBRARY_PATH",
+                                                       "AWS_ACCESS_KEY_ID",
+                                                       "AWS_SECRET_ACCESS_KEY",
+                                                       "AWS_SESSION_TOKEN",
+                                                       "AWS_REGION",
+                                                       "AWS_DEFAULT_REGION",
+                                                       "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                                       "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                                       "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                                       "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                                                       "AWS_ROLE_ARN",
+                                                       "AWS_ROLE_SESSION_NAME",
+                                                       "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                                       "AWS_PROFILE"};
   // What mpirun's own words set, and what names one host.
   constexpr std::array<std::string_view, 6> kOwn = {
       "NCCL_SOCKET_IFNAME",     "NCCL_DEBUG",     "NCCL_PROTO", "FI_PROVIDER",
@@ -140,9 +141,9 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   for (const std::string& name : names) {
     const bool has_prefix = std::ranges::any_of(
         kPrefixes, [&name](std::string_view prefix) { return name.starts_with(prefix); });
-    const bool is_credential = std::ranges::find(kCredentials, name) != kCredentials.end();
+    const bool is_named = std::ranges::find(kNames, name) != kNames.end();
     const bool is_own = std::ranges::find(kOwn, name) != kOwn.end();
-    if ((has_prefix || is_credential) && !is_own && !is_of_one_host(name)) chosen.push_back(name);
+    if ((has_prefix || is_named) && !is_own && !is_of_one_host(name)) chosen.push_back(name);
   }
   std::ranges::sort(chosen);
   return chosen;

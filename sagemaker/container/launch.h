@@ -33,7 +33,8 @@ Launch plan_launch(const Contract& contract, const TrainCommand& command, const 
                    const std::vector<std::string>& forwarded);
 
 // Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_ and CUDA_
-// variables, and those by which credentials are found. Values stand in no command line.
+// variables, PATH and LD_LIBRARY_PATH, and those by which credentials are found. Values stand in no
+// command line.
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
 
 }  // namespace shoal::sagemaker

@@ -31,24 +31,25 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
   }
   const auto build = shoal_build(draft.machines.image_uri);
   if (!build) return true;
-  const bool is_gpu = type->accelerator == Accelerator::cuda;
+  const std::string has = fmt::format("{} has {} GPUs (compute capability {}.{})", name, type->gpu,
+                                      type->capability / 10, type->capability % 10);
+  const int capability = type->accelerator == Accelerator::cuda ? type->capability : 0;
+  const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // that the toolkit compiles for
   if (type->accelerator == Accelerator::trainium)
     draft.problems().add(path,
                          fmt::format("{} has Trainium, for which Shoal has no kernels", name));
-  else if (is_gpu && build == ShoalBuild::cuda13 && type->capability > 0 && type->capability < 75)
+  else if (build != ShoalBuild::cpu && capability > 0 && capability < oldest)
     draft.problems().add(
-        path, fmt::format("{} has {} GPUs (compute capability {}.{}), which CUDA 13 "
-                          "dropped; use Shoal's cuda12 image",
-                          name, type->gpu, type->capability / 10, type->capability % 10));
-  else if (is_gpu && build == ShoalBuild::cuda12 && type->capability > 0 && type->capability < 70)
-    draft.problems().add(
-        path, fmt::format("{} has {} GPUs (compute capability {}.{}); Shoal's "
-                          "kernels need 7.0, a V100",
-                          name, type->gpu, type->capability / 10, type->capability % 10));
-  else if (is_gpu && build == ShoalBuild::cpu)
+        path, build == ShoalBuild::cuda13 && capability >= 50
+                  ? fmt::format("{}, which CUDA 13 dropped; use Shoal's cuda12 image", has)
+                  : fmt::format("{}, which no CUDA of Shoal's images knows", has));
+  else if (build != ShoalBuild::cpu && capability > 0 && (capability < 80 || capability > 90))
+    draft.notices.push_back(
+        fmt::format("{}; Shoal's kernels are compiled for 8.0 to 9.0 so far", has));
+  else if (build == ShoalBuild::cpu && type->accelerator == Accelerator::cuda)
     draft.notices.push_back(fmt::format("{} has {} GPUs, and the image {} uses none", name,
                                         type->gpu, draft.machines.image_uri));
-  else if (!is_gpu && build != ShoalBuild::cpu)
+  else if (build != ShoalBuild::cpu && type->accelerator == Accelerator::none)
     draft.notices.push_back(fmt::format("{} has no GPU; Shoal's cpu image is smaller", name));
   return true;
 }

@@ -51,7 +51,7 @@ TEST(Launch, IsMpirunOnTheFirstHost) {
       "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib "
       "-mca orte_abort_on_non_zero_status 1 -mca btl_vader_single_copy_mechanism none "
       "-mca plm_rsh_num_concurrent 2 -x NCCL_SOCKET_IFNAME=lo -x NCCL_DEBUG=INFO "
-      "-x LD_LIBRARY_PATH -x PATH -x RDMAV_FORK_SAFE=1 -x IPATH_NO_BACKTRACE=1 "
+      "-x RDMAV_FORK_SAFE=1 -x IPATH_NO_BACKTRACE=1 "
       "-x MASTER_ADDR=algo-1 -x FI_PROVIDER=efa "
       "-x NCCL_PROTO=simple -x FI_EFA_USE_DEVICE_RDMA=1 -x SM_HOSTS -x AWS_ROLE_ARN "
       "shoal train");
@@ -111,7 +111,7 @@ TEST(Forwarded, AreSettingsAndCredentialsButNotOneHosts) {
                         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_SECRET_ACCESS_KEY",
                         "FI_PROVIDER", "PATH", "NCCL_ALGO", "OMPI_COMM_WORLD_RANK"}),
       ElementsAre("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_SECRET_ACCESS_KEY", "NCCL_ALGO",
-                  "SHOAL_LOG", "SM_HOSTS"));
+                  "PATH", "SHOAL_LOG", "SM_HOSTS"));
 }
 
 }  // namespace

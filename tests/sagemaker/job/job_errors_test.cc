@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{R"({"distribution": {"parameter_server": {"enabled": true}}})", "is of TensorFlow"},
         Case{R"({"instance_type": "ml.p3.16xlarge", "image_uri": "me/shoal:1-cuda13"})",
              "V100 GPUs (compute capability 7.0), which CUDA 13 dropped; use Shoal's cuda12 image"},
-        Case{R"({"instance_type": "ml.p2.xlarge"})", "Shoal's kernels need 7.0"},
+        Case{R"({"instance_type": "ml.p2.xlarge"})",
+             "has K80 GPUs (compute capability 3.7), which no CUDA"},
         Case{R"({"instance_type": "ml.trn1.32xlarge"})",
              "Trainium, for which Shoal has no kernels"},
         Case{
@@ -199,6 +200,14 @@ TEST(JobFile, SaysWhatIsAllowedButSeldomMeant) {
   ASSERT_EQ(made.notices.size(), 2U);
   EXPECT_THAT(made.notices[0], HasSubstr("uses none"));
   EXPECT_THAT(made.notices[1], HasSubstr("begins anew"));
+}
+
+TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
+  Json job = right();
+  job["instance_type"] = "ml.p3.16xlarge";
+  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = {}});
+  ASSERT_EQ(made.notices.size(), 1U);
+  EXPECT_THAT(made.notices[0], HasSubstr("V100 GPUs (compute capability 7.0); Shoal's kernels"));
 }
 
 TEST(JobFile, TakesRegionAndAccountFromOutside) {
