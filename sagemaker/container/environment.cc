@@ -47,7 +47,7 @@ Json shared_values(const Contract& c, const VariableReader& variables) {
   std::string module =
       variables("SAGEMAKER_PROGRAM").value_or(c.program.empty() ? "None" : c.program);
   if (module.ends_with(".py")) module.resize(module.size() - 3);
-  const auto setting = [&c](const char* name, Json otherwise) {
+  const auto setting = [&c](const char* name, const Json& otherwise) {
     const auto found = c.settings.find(name);
     return found == c.settings.end() ? otherwise : *found;
   };
