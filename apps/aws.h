@@ -1,21 +1,15 @@
 // What the subcommands that call AWS share.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "commands.h"
+#include "aws_words.h"
 
 #include "shoal/sagemaker/rest/session.h"
 
 namespace shoal::app {
 
-// --region, --profile, --endpoint-url.
-struct AwsWords {
-  std::optional<std::string> region, profile, endpoint_url;
-};
-void add_aws_words(CLI::App& command, AwsWords& words);
 sagemaker::Session session_of(const AwsWords& words);
 
 // Columns as wide as their longest cell, two blanks between them; the last is not padded.

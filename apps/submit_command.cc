@@ -1,8 +1,10 @@
-// shoal submit JOB.json --dry-run: the request that would create the job.
+// shoal submit JOB.json: creates a SageMaker training job, or, with --dry-run, prints the request
+// that would.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 
+#include "aws_words.h"
 #include "commands.h"
 #include <fmt/format.h>
 
@@ -25,11 +27,13 @@ std::string directory_of(const std::string& path) {
   return std::filesystem::absolute(path).parent_path().string();
 }
 
-int dry_run(const std::string& path) {
-  const sagemaker::TrainingJob job = sagemaker::make_training_job(
-      sagemaker::read_job_file(path),
-      {.region = region_of_environment(), .account = {}, .now = std::chrono::system_clock::now()});
-  if (job.code) sagemaker::check_source(*job.code, directory_of(path));
+int dry_run(const SubmitWords& words) {
+  const sagemaker::TrainingJob job =
+      sagemaker::make_training_job(sagemaker::read_job_file(words.path),
+                                   {.region = words.aws.region.value_or(region_of_environment()),
+                                    .account = {},
+                                    .now = std::chrono::system_clock::now()});
+  if (job.code) sagemaker::check_source(*job.code, directory_of(words.path));
   for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
   fmt::print("{}\n", job.request.dump(2));
   return 0;
@@ -40,12 +44,21 @@ int dry_run(const std::string& path) {
 void add_submit(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand(
       "submit", "A SageMaker training job from a job file (docs/sagemaker_jobs.md)");
-  auto path = std::make_shared<std::string>();
-  command->add_option("job", *path, "the job's JSON file")->required();
-  auto dry = std::make_shared<bool>(false);
-  command->add_flag("--dry-run", *dry, "check the file and print the request; no network")
-      ->required();
-  command->callback([&action, path, dry] { action = [path] { return dry_run(*path); }; });
+  auto words = std::make_shared<SubmitWords>();
+  command->add_option("job", words->path, "the job's JSON file")->required();
+  command->add_flag("--dry-run", words->dry_run,
+                    "check the file and print the request; no network");
+  command->add_flag("--wait", words->wait,
+                    "follow the job's status to its end; exit status 1 unless it completed");
+  command->add_flag("--logs", words->logs, "the same, with what the job writes");
+  command->add_flag("--json", words->json, "for programs: an object a line");
+  command->add_option("--interval", words->interval_seconds, "seconds between questions")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->capture_default_str();
+  add_aws_words(*command, words->aws);
+  command->callback([&action, words] {
+    action = [words] { return words->dry_run ? dry_run(*words) : submit_job(*words); };
+  });
 }
 
 }  // namespace shoal::app

@@ -132,6 +132,7 @@ std::string remedy_of(const ServiceError& error, std::string_view operation, std
   if (code == "ResourceLimitExceeded")
     return "ask for a higher quota (Service Quotas), wait for other jobs, or take another instance "
            "type";
+  if (code == "NoSuchBucket") return "create the bucket, or name another";
   if (code == "ResourceInUse") return "choose another name";
   if (error.is_throttling()) return "try again later, or ask less often";
   if (error.is_transient()) return "try again later";

@@ -32,13 +32,21 @@ std::string upper(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> configured_region(const Environment& environment,
+                                             const std::optional<std::string>& profile) {
+  for (const char* variable : {"AWS_REGION", "AWS_DEFAULT_REGION"})
+    if (auto value = environment(variable)) return value;
+  return SharedConfig::load(environment).get(profile_name(profile, environment), "region");
+}
+
 Session::Session(Environment environment, SessionOptions options,
                  std::shared_ptr<Transport> transport)
     : environment_(std::move(environment)),
       options_(std::move(options)),
       shared_(SharedConfig::load(environment_)),
       profile_(profile_name(options_.profile, environment_)) {
-  region_ = options_.region ? *options_.region : setting("AWS_REGION", "region").value_or("");
+  region_ = options_.region ? *options_.region
+                            : configured_region(environment_, options_.profile).value_or("");
   if (region_.empty())
     throw Error(ErrorCode::invalid_argument, "no AWS region is given",
                 "give --region, AWS_REGION, or a region in the profile of ~/.aws/config");
@@ -62,8 +70,6 @@ Session::Session(Environment environment, SessionOptions options,
 
 std::optional<std::string> Session::setting(std::string_view variable, std::string_view key) const {
   if (auto value = environment_(variable)) return value;
-  if (variable == "AWS_REGION")  // the older name goes before the profile
-    if (auto value = environment_("AWS_DEFAULT_REGION")) return value;
   return shared_.get(profile_, key);
 }
 

@@ -19,6 +19,10 @@ struct SessionOptions {
   RetryOptions retry = {};
 };
 
+// AWS_REGION, AWS_DEFAULT_REGION, or the profile's; nothing where none says one.
+std::optional<std::string> configured_region(const Environment& environment,
+                                             const std::optional<std::string>& profile);
+
 class Session {
  public:
   // invalid_argument without a region. No network, no credentials before the first call.

@@ -1,4 +1,5 @@
 // `shoal jobs` and s3:// of the real binary, against AWS's services on loopback.
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -137,6 +138,64 @@ TEST_F(ShoalJobs, SaysWhatIsWrongInOneLine) {
   refused({"list", "--statsu", "x"}, {}, "did you mean --status?");
   refused({"list"}, {"AWS_ENDPOINT_URL=http://127.0.0.1:1", "AWS_MAX_ATTEMPTS=1"},
           "SageMaker ListTrainingJobs: POST http://127.0.0.1:1");
+}
+
+class ShoalSubmit : public ShoalJobs {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(root_ / "code");
+    std::ofstream(root_ / "code/run.json") << "{}";
+    std::ofstream(root_ / "job.json") << json{{"role", "arn:aws:iam::111122223333:role/R"},
+                                              {"image_uri", "shoal:0.1.0-cuda12"},
+                                              {"instance_type", "ml.g5.xlarge"},
+                                              {"instance_count", 1},
+                                              {"job_name", "my-job"},
+                                              {"source_dir", "code"},
+                                              {"entry_point", "run.json"}};
+  }
+  ProgramResult submit(std::vector<std::string> words = {}) {
+    words.insert(words.begin(), {SHOAL_PROGRAM, "submit", root_ / "job.json"});
+    return test::run_program(words, {.environment = aws_.environment()});
+  }
+  testing::TemporaryDirectory root_;
+  const std::string code_ = "sagemaker-us-east-1-111122223333/my-job/source/sourcedir.tar.gz";
+};
+
+TEST_F(ShoalSubmit, UploadsCreatesAndFollows) {
+  aws_.add_log("my-job/algo-1-1", 1'700'000'000'000, "a line");
+  const ProgramResult result = submit({"--logs", "--interval", "0.01"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("code: s3://" + code_));
+  EXPECT_THAT(result.out, HasSubstr("job: my-job in us-east-1 (arn:aws:sagemaker"));
+  EXPECT_THAT(result.out, HasSubstr("algo-1 | a line\n"));
+  EXPECT_THAT(result.out, HasSubstr("my-job: Completed\n"));
+  EXPECT_TRUE(aws_.object(code_).starts_with("\x1f\x8b")) << "gzip";
+  // What was created is what a dry run prints.
+  const json request = json::parse(submit({"--dry-run"}).out);
+  const json created = jobs_json({"describe", "my-job"});
+  for (const auto& [key, value] : request.items()) EXPECT_EQ(created.at(key), value) << key;
+}
+
+TEST_F(ShoalSubmit, CreatesOneJob) {
+  aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 20});
+  const ProgramResult result = submit({"--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["job"], "my-job");
+  EXPECT_EQ(aws_.created(), 1);
+  const ProgramResult again = submit();
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, HasSubstr("ResourceInUse"));
+  EXPECT_EQ(aws_.created(), 1);
+}
+
+TEST_F(ShoalSubmit, NothingIsCreatedWithoutItsCode) {
+  aws_.fail_next({.operation = "S3 PutObject",
+                  .reply = test::xml_error(404, "NoSuchBucket", "The bucket does not exist")});
+  const ProgramResult result = submit();
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("create the bucket, or name another"));
+  EXPECT_TRUE(is_one_line(result.err)) << result.err;
+  EXPECT_EQ(aws_.created(), 0);
 }
 
 // What lies in S3 trains as what lies here.

@@ -1,0 +1,85 @@
+// What shoal submit does over the network.
+#include <cstdio>
+#include <filesystem>
+
+#include "aws.h"
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <stdlib.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/sagemaker/job/job.h"
+#include "shoal/sagemaker/job/source.h"
+#include "shoal/sagemaker/rest/training_jobs.h"
+
+namespace shoal::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Removed with what is in it.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string pattern = (fs::temp_directory_path() / "shoal-submit-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw_error(ErrorCode::io, "cannot make a directory {}", pattern);
+    path_ = pattern;
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  std::string operator/(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
+void upload(const sagemaker::SourceCode& code, const std::string& directory,
+            const sagemaker::Session& session, bool quiet) {
+  const ScratchDirectory scratch;
+  const std::string archive = scratch / "sourcedir.tar.gz";
+  sagemaker::pack_source(code, directory, archive);
+  const auto source = open_file(archive);
+  session.s3().upload(sagemaker::parse_s3_name(code.upload_to), *source,
+                      {.put = {.content_type = "application/gzip", .kms_key_id = code.kms_key}});
+  if (!quiet) fmt::print("code: {} ({} bytes)\n", code.upload_to, source->size());
+}
+
+}  // namespace
+
+int submit_job(const SubmitWords& words) {
+  const auto environment = sagemaker::process_environment();
+  const std::string region = words.aws.region.value_or(
+      sagemaker::configured_region(environment, words.aws.profile).value_or(""));
+  const sagemaker::TrainingJob job = sagemaker::make_training_job(
+      sagemaker::read_job_file(words.path),
+      {.region = region, .account = {}, .now = std::chrono::system_clock::now()});
+  const std::string directory = fs::absolute(words.path).parent_path().string();
+  if (job.code) sagemaker::check_source(*job.code, directory);
+  for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
+  AwsWords place = words.aws;
+  place.region = job.region;
+  const sagemaker::Session session = session_of(place);
+  if (job.code) upload(*job.code, directory, session, words.json);
+  const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
+  const std::string arn = jobs.create(nlohmann::json(job.request));
+  if (words.json)
+    fmt::print("{}\n",
+               nlohmann::ordered_json(
+                   {{"event", "created"}, {"job", job.name}, {"region", job.region}, {"arn", arn}})
+                   .dump());
+  else
+    fmt::print("job: {} in {} ({})\n", job.name, job.region, arn);
+  std::fflush(stdout);
+  if (!words.wait && !words.logs) return 0;
+  return watch_job(
+      session, job.name,
+      {.logs = words.logs, .json = words.json, .interval_seconds = words.interval_seconds});
+}
+
+}  // namespace shoal::app
