@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "fetch.h"
 #include <CLI/CLI.hpp>
 
 #include "shoal/sagemaker/container/run.h"
@@ -51,5 +52,6 @@ int main(int argc, char** argv) {
   // As process 1 of a container, nothing has a default action.
   for (const int number : {SIGTERM, SIGINT}) std::signal(number, on_stop_signal);
   std::signal(SIGPIPE, SIG_IGN);
+  options.fetch = shoal::app::code_fetcher();
   return shoal::sagemaker::run_container(options, stop_signal);
 }

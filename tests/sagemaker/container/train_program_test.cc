@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <regex>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "apps/program.h"
 #include "sagemaker/container/greeter.h"
 #include "sagemaker/container/opt_ml.h"
+#ifdef SHOAL_TEST_S3
+#include "sagemaker/rest/fake_aws.h"
+#endif
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,7 +88,7 @@ class Train : public ::testing::Test {
     for (const char* variable :
          {"SHOAL_THREADS=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
           "AWS_SECRET_ACCESS_KEY=geheim"})
-      options.environment.emplace_back(variable);
+      options.environment.insert(options.environment.begin(), variable);
     return test::run_program(words, options);
   }
   static void script(const std::string& path, const std::string& text) {
@@ -95,12 +99,11 @@ class Train : public ::testing::Test {
     return read_text_file(ml.path("model/model.safetensors"));
   }
   // Stopped once it has logged a loss, and started again, as after a spot interruption.
-  static void expect_resumed_as_unbroken(const Json& changes) {
+  static void expect_resumed_as_unbroken(int steps, const Json& changes) {
     OptMl unbroken({"localhost"}, "localhost"), broken({"localhost"}, "localhost");
-    fill(unbroken, hyperparameters(200, changes));
-    fill(broken, hyperparameters(200, changes));
-    const ProgramResult whole = train(unbroken);
-    ASSERT_EQ(whole.status, 0) << whole.out << whole.err;
+    fill(unbroken, hyperparameters(steps, changes));
+    fill(broken, hyperparameters(steps, changes));
+    auto beside = std::async(std::launch::async, [&unbroken] { return train(unbroken); });
     ProgramOptions stop;
     stop.signal_when_out_has = "'loss': ";
     const ProgramResult stopped = train(broken, {}, stop);
@@ -110,6 +113,8 @@ class Train : public ::testing::Test {
     EXPECT_FALSE(fs::exists(broken.path("output/failure")));
     const ProgramResult resumed = train(broken);
     EXPECT_EQ(resumed.status, 0) << resumed.out << resumed.err;
+    const ProgramResult whole = beside.get();
+    ASSERT_EQ(whole.status, 0) << whole.out << whole.err;
     EXPECT_EQ(model_of(broken), model_of(unbroken));
   }
 
@@ -133,12 +138,12 @@ TEST_F(Train, LeavesTheModelAndLinesThatMetricsMatch) {
   EXPECT_THAT(result.out, HasSubstr("train: host algo-1 of 1, single process"));
 }
 
-TEST_F(Train, ContinuesAsIfItHadNotBeenStopped) { expect_resumed_as_unbroken(Json::object()); }
+TEST_F(Train, ContinuesAsIfItHadNotBeenStopped) { expect_resumed_as_unbroken(200, Json::object()); }
 
 TEST_F(Train, ContinuesUnderMpirunToo) {
   if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
   expect_resumed_as_unbroken(
-      {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
+      80, {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
 }
 
 TEST_F(Train, SaysWhyItFailed) {
@@ -190,10 +195,36 @@ TEST_F(Train, RunsTheUploadedFile) {
   const ProgramResult result = train(ml);
   ASSERT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("run: from the archive"));
-  ml.hyperparameters({{"sagemaker_submit_directory", "\"s3://bucket/sourcedir.tar.gz\""}});
-  EXPECT_EQ(train(ml).status, 1);
-  EXPECT_THAT(read_text_file(ml.path("output/failure")), HasSubstr("s3://bucket/sourcedir.tar.gz"));
 }
+
+#ifdef SHOAL_TEST_S3
+TEST_F(Train, FetchesItsCodeFromS3) {
+  OptMl ml;
+  const testing::TemporaryDirectory code;
+  std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from S3"})";
+  ASSERT_EQ(
+      test::run_program({"tar", "-czf", code / "a.tar.gz", "-C", code.path(), "run.json"}).status,
+      0);
+  test::FakeAws aws;
+  aws.put_object("bucket/job/source/sourcedir.tar.gz", read_text_file(code / "a.tar.gz"));
+  Json all = hyperparameters(
+      2, {{"sagemaker_program", "\"run.json\""},
+          {"sagemaker_submit_directory", "\"s3://bucket/job/source/sourcedir.tar.gz\""}});
+  all.erase("max_steps");
+  fill(ml, all);
+  const ProgramOptions here{
+      .directory = {}, .environment = aws.environment(), .signal_when_out_has = {}};
+  const ProgramResult result = train(ml, {}, here);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("run: from S3"));
+  all["sagemaker_submit_directory"] = "\"s3://bucket/nothing.tar.gz\"";
+  fill(ml, all);
+  EXPECT_EQ(train(ml, {}, here).status, 1);
+  const std::string failure = read_text_file(ml.path("output/failure"));
+  EXPECT_THAT(failure, HasSubstr("nothing.tar.gz"));
+  EXPECT_THAT(failure, Not(HasSubstr(test::FakeAws::kSecret)));
+}
+#endif
 
 // mpirun as a script that starts a rank for each of two hosts, here.
 TEST_F(Train, TrainsOnTwoHosts) {
