@@ -153,6 +153,7 @@ TEST(ParallelModel, APlanKnowsWhatIsSharded) {
   };
   EXPECT_EQ(bytes_per_parameter({}), 4 + 4 + 8);
   EXPECT_EQ(bytes_per_parameter({.sharding = 2}), 4 + 4 / 2 + 8 / 2);
+  EXPECT_EQ(bytes_per_parameter({.sharding = 2, .degree = 1}), 4 + 4 + 8) << "a copy on each";
   EXPECT_EQ(bytes_per_parameter({.sharding = 3, .dtype = DType::bf16}), (2 + 4 + 12) / 2);
 }
 

@@ -173,6 +173,25 @@ TEST(SmpParameters, Pipelines) {
       ScheduleKind::interleaved);
 }
 
+TEST(SmpParameters, APlanIsOfWhatTheScheduleAndCheckpointsKeep) {
+  std::vector<UnitCost> units = units_of(9);
+  for (UnitCost& unit : units) unit.activation_bytes = 100;
+  const auto first = [&](const std::string& more) {
+    const std::string text =
+        R"({"partitions": 2, "microbatches": 8, "manual_partition": [5, 4], )" + more + "}";
+    return choose_partition(parse(text.c_str()), units, 0).costs[0];
+  };
+  const StageCost one = first(R"("active_microbatches": 1)"),
+                  two = first(R"("active_microbatches": 2)"),
+                  all = first(R"("pipeline": "simple")"),
+                  pairs = first(R"("pipeline": "simple", "activation_checkpointing": "group_2")");
+  EXPECT_EQ(one.microbatches, 1);
+  EXPECT_EQ(two.microbatches, 2);
+  EXPECT_EQ(all.microbatches, 8);
+  EXPECT_EQ(all.memory_bytes, 8 * 500);
+  EXPECT_EQ(pairs.memory_bytes, 8 * 300) << "embeddings, and one input of each two blocks";
+}
+
 TEST(SmpParameters, CutsAutomaticallyOrByHand) {
   const std::vector<UnitCost> units = units_of(9);
   EXPECT_THAT(counts_of(choose_partition(parse(R"({"partitions": 3})"), units)),
