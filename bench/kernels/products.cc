@@ -91,34 +91,39 @@ void add_batched(Bench& bench, DType dtype) {
                 Bound::products, [=, &k] { k.batched_matmul(args, {}); });
 }
 
-void add_attention(Bench& bench, DType dtype) {
+// GPT-2's, causal, and an encoder's: all keys, dropout.
+void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) {
   auto& k = bench.kernels().attention();
-  const View qkv = bench.tensor(Shape{kTokens, 3 * kWidth}, dtype);
-  const View out = bench.tensor(Shape{kTokens, kWidth}, dtype);
-  const View dqkv = bench.tensor(Shape{kTokens, 3 * kWidth}, dtype);
-  const View log_sum_exp = bench.tensor(Shape{kTokens / kLength, kHeads, kLength}, DType::f32);
+  const std::int64_t batch = 4, tokens = batch * length;
+  const View qkv = bench.tensor(Shape{tokens, 3 * kWidth}, dtype);
+  const View out = bench.tensor(Shape{tokens, kWidth}, dtype);
+  const View dqkv = bench.tensor(Shape{tokens, 3 * kWidth}, dtype);
+  const View log_sum_exp = bench.tensor(Shape{batch, kHeads, length}, DType::f32);
   AttentionShape shape;
-  shape.batch = kTokens / kLength;
+  shape.batch = batch;
   shape.heads = kHeads;
-  shape.query_length = shape.key_length = kLength;
+  shape.query_length = shape.key_length = length;
   shape.head_dim = kWidth / kHeads;
   shape.dtype = dtype;
-  shape.causal = true;
+  shape.causal = causal;
+  if (!causal) shape.dropout = 0.1f;
+  shape.max_positions = length;
   shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
   const auto part = [&](const View& fused, std::int64_t index) {
     const auto offset = index * kWidth * static_cast<std::int64_t>(size_of(dtype));
-    return MutableHeadsView{static_cast<std::byte*>(fused.data) + offset, kLength * 3 * kWidth,
+    return MutableHeadsView{static_cast<std::byte*>(fused.data) + offset, length * 3 * kWidth,
                             3 * kWidth};
   };
   const auto read = [](MutableHeadsView view) {
     return HeadsView{view.data, view.batch_stride, view.row_stride};
   };
   const HeadsView q = read(part(qkv, 0)), key = read(part(qkv, 1)), value = read(part(qkv, 2));
-  const MutableHeadsView o{out.data, kLength * kWidth, kWidth};
+  const MutableHeadsView o{out.data, length * kWidth, kWidth};
   const MutableHeadsView dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
-  // Two products forward and five backward, half of each masked away.
-  const std::int64_t product = shape.batch * kLength * kLength * kWidth;
-  const std::string text = "B 4, T 512, 12 heads of 64, causal";
+  // Two products forward and five backward, where causal half of each masked away.
+  const std::int64_t product = (causal ? 1 : 2) * shape.batch * length * length * kWidth;
+  const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}", batch, length, kHeads,
+                                       causal ? "causal" : "dropout");
   bench.add_row(row_of("attention", dtype, text, 2 * product), Bound::products,
                 [=, &k] { k.attention(shape, q, key, value, o, log_sum_exp, {}); });
   bench.add_row(row_of("attention_backward", dtype, text, 5 * product), Bound::products, [=, &k] {
@@ -148,7 +153,8 @@ void add_product_rows(Bench& bench) {
     add_matmuls(bench, dtype);
     add_activated(bench, dtype);
     add_batched(bench, dtype);
-    add_attention(bench, dtype);
+    add_attention(bench, dtype, kLength, true);
+    add_attention(bench, dtype, 384, false);
     add_head(bench, dtype);
   }
 }

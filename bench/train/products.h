@@ -1,5 +1,6 @@
 // The matrix products of one training step and nothing else: what any step with the same products
-// is bounded by. Attention's own products (7 % more for GPT-2 at T = 512) are not counted.
+// is bounded by. Attention's own products are not counted: attention_share() of workload.h says
+// what they are beside these.
 #pragma once
 
 #include <cstdint>

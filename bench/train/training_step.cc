@@ -168,6 +168,8 @@ class Server {
                        {"backward", training_->backward_end() - training_->forward_end()},
                        {"optimizer", end - training_->backward_end()}};
       row["breakdown"] = training_->breakdown(seconds, arguments_.steps);
+    } else {
+      row["attention_share"] = attention_share(arguments_.model, arguments_.workload);
     }
     return row;
   }

@@ -185,4 +185,22 @@ std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOp
   return shapes;
 }
 
+double attention_share(std::string_view name, const WorkloadOptions& options) {
+  double linear = 0;
+  for (const ProductShape& shape : product_shapes(name, options))
+    linear += 3.0 * static_cast<double>(shape.rows * shape.k * shape.n * shape.count);
+  const auto encoder = encoder_workload(name, options.dropout);
+  std::int64_t layers = 0, width = 0;
+  if (encoder) {
+    layers = encoder->config.num_hidden_layers;
+    width = encoder->config.hidden_size;
+  } else {
+    const nn::Gpt2Config config = nn::Gpt2Config::preset(name);
+    layers = config.n_layer;
+    width = config.n_embd;
+  }
+  const std::int64_t product = layers * options.batch * options.length * options.length * width;
+  return (encoder ? 6.0 : 3.0) * static_cast<double>(product) / linear;
+}
+
 }  // namespace shoal::bench

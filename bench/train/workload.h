@@ -33,5 +33,9 @@ std::vector<std::string> workload_names();
 Workload make_workload(std::string_view name, const WorkloadOptions& options,
                        MemoryResource& memory);
 std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options);
+// Operations of attention's own products (scores and probabilities · values, and their four
+// gradients, each once; half where causal) as a share of those of product_shapes() and their
+// gradients.
+double attention_share(std::string_view name, const WorkloadOptions& options);
 
 }  // namespace shoal::bench
