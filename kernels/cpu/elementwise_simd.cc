@@ -28,10 +28,11 @@ struct FillOp {
   FloatVec value;
   HWY_INLINE FloatVec operator()() const { return value; }
 };
+template <Precision precision>
 struct GeluTanhOp {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_tanh(x); }
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_tanh<precision>(x); }
   HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
-    return hn::Mul(dy, gelu_tanh_derivative(x));
+    return hn::Mul(dy, gelu_tanh_derivative<precision>(x));
   }
 };
 template <Precision precision>
@@ -119,29 +120,35 @@ void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, voi
   });
 }
 
-void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
-  if (kind == Activation::gelu_tanh)
-    map_all(dtype, count, GeluTanhOp{}, out, x);
-  else if (kind == Activation::tanh)
-    map_all(dtype, count, TanhOp{}, out, x);
-  else if (kind == Activation::relu)
-    map_all(dtype, count, ReluOp{}, out, x);
-  else if (dtype == DType::bf16)
-    map_all(dtype, count, GeluErfOp<Precision::bf16>{}, out, x);
+// Op of the precision that dtype asks for.
+template <template <Precision> class Op, class... In>
+HWY_INLINE void map_precisely(DType dtype, std::int64_t count, void* out, In... in) {
+  if (dtype == DType::bf16)
+    map_all(dtype, count, Op<Precision::bf16>{}, out, in...);
   else
-    map_all(dtype, count, GeluErfOp<Precision::f32>{}, out, x);
+    map_all(dtype, count, Op<Precision::f32>{}, out, in...);
+}
+
+template <class... In>
+HWY_INLINE void ActivationOf(Activation kind, DType dtype, std::int64_t count, void* out,
+                             In... in) {
+  if (kind == Activation::gelu_tanh)
+    map_precisely<GeluTanhOp>(dtype, count, out, in...);
+  else if (kind == Activation::tanh)
+    map_all(dtype, count, TanhOp{}, out, in...);
+  else if (kind == Activation::relu)
+    map_all(dtype, count, ReluOp{}, out, in...);
+  else
+    map_precisely<GeluErfOp>(dtype, count, out, in...);
+}
+
+void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
+  ActivationOf(kind, dtype, count, out, x);
 }
 
 void ActivationBackward(Activation kind, DType dtype, const void* x, const void* dy, void* dx,
                         std::int64_t count) {
-  if (kind == Activation::gelu_tanh)
-    map_all(dtype, count, GeluTanhOp{}, dx, x, dy);
-  else if (kind == Activation::tanh)
-    map_all(dtype, count, TanhOp{}, dx, x, dy);
-  else if (kind == Activation::relu)
-    map_all(dtype, count, ReluOp{}, dx, x, dy);
-  else
-    map_all(dtype, count, GeluErfOp<Precision::f32>{}, dx, x, dy);
+  ActivationOf(kind, dtype, count, dx, x, dy);
 }
 
 void Swiglu(DType dtype, const void* gate, const void* up, void* out, std::int64_t count) {
