@@ -12,6 +12,6 @@ train words --task masked-lm --model_type bert --config_overrides \
   hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,max_position_embeddings=128 \
   --train_file "$data/wikitext2-valid.txt" --validation_file "$data/wikitext2-test.txt" \
   --max_seq_length 128 --per_device_train_batch_size 16 --per_device_eval_batch_size 32 \
-  --num_train_epochs 6 --learning_rate 1e-3 --warmup_ratio 0.1 --seed 1
+  --num_train_epochs 12 --learning_rate 2e-3 --warmup_ratio 0.1 --seed 1
 verdict "$(number eval_loss "$out/words/eval_results.json")" below "$entropy" \
   "wikitext-2, loss of hidden words in the test text"
