@@ -29,6 +29,7 @@ class SequenceClassifier : public Chain {
   // As load_weights(); the head may be missing. Writes config.json and returns its name.
   virtual LoadReport load(const std::string& directory, const AssignParameter& assign) = 0;
   virtual std::vector<std::string> save_config(const std::string& directory, DType dtype) const = 0;
+  virtual nlohmann::json configuration() const = 0;  // what save_config() writes
 
   // The loss of a batch. Starts a new forward for random coordinates.
   LossOutput forward(Context& context, const ChainInput& input);

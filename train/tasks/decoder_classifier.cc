@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/kernels/checks.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
@@ -19,6 +21,8 @@ DecoderClassifier::DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> mod
                 "the tokenizer has ids up to {}, but the model a vocabulary of {}",
                 tokenizer_->max_id(), vocabulary());
 }
+
+nlohmann::json DecoderClassifier::configuration() const { return model_->configuration(); }
 
 TargetForm DecoderClassifier::target_form() const {
   return {.head = "sequence classification",

@@ -25,6 +25,7 @@ class DecoderClassifier final : public Task {
   nn::Module& module() override { return *model_; }
   nn::Chain* chain() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
+  nlohmann::json configuration() const override;
   std::int64_t vocabulary() const override { return model_->vocabulary(); }
   std::int64_t positions() const override { return model_->positions(); }
   bool predicts_tokens() const override { return false; }

@@ -89,4 +89,8 @@ std::vector<std::string> LlamaClassifier::save_config(const std::string& directo
   return {"config.json"};
 }
 
+nlohmann::json LlamaClassifier::configuration() const {
+  return config().to_json("float32", LlamaHead::sequence_classification);
+}
+
 }  // namespace shoal::nn

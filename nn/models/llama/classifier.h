@@ -26,6 +26,7 @@ class LlamaClassifier final : public SequenceClassifier {
   std::optional<std::int64_t> padding() const override { return config().pad_token_id; }
   LoadReport load(const std::string& directory, const AssignParameter& assign) override;
   std::vector<std::string> save_config(const std::string& directory, DType dtype) const override;
+  nlohmann::json configuration() const override;
 
   int units() const override { return trunk.units(); }
   std::string unit_name(int unit) const override { return trunk.unit_name(unit); }

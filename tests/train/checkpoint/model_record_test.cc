@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/train/tasks/make_task.h"
 
 namespace shoal {
 namespace {
@@ -69,6 +71,54 @@ TEST_F(ModelRecord, SaysWhereDropoutChanges) {
   ASSERT_EQ(said.size(), 1U);
   EXPECT_THAT(said[0], AllOf(HasSubstr("attention_dropout is 0.1 in "), HasSubstr("and 0.0 here")));
 }
+
+struct Model {
+  const char* name;
+  TaskKind kind;
+  nlohmann::json config;
+  const char* epsilon;
+};
+void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
+
+std::vector<Model> models() {
+  const nlohmann::json gpt2 = {{"model_type", "gpt2"}, {"vocab_size", 13}, {"n_positions", 8},
+                               {"n_embd", 8},          {"n_layer", 1},     {"n_head", 2}};
+  nlohmann::json llama = {
+      {"model_type", "llama"},       {"vocab_size", 13},       {"hidden_size", 8},
+      {"intermediate_size", 16},     {"num_hidden_layers", 1}, {"num_attention_heads", 2},
+      {"max_position_embeddings", 8}};
+  nlohmann::json bert = llama;
+  bert["model_type"] = "bert";
+  return {{"gpt2", TaskKind::causal_lm, gpt2, "layer_norm_epsilon"},
+          {"llama", TaskKind::causal_lm, llama, "rms_norm_eps"},
+          {"llama_classes", TaskKind::text_classification, llama, "rms_norm_eps"},
+          {"bert", TaskKind::masked_lm, bert, "layer_norm_eps"},
+          {"bert_classes", TaskKind::text_classification, bert, "layer_norm_eps"}};
+}
+
+class RecordOfTask : public ::testing::TestWithParam<Model> {};
+
+// Whatever the task, what it says of its model is what its checkpoints have.
+TEST_P(RecordOfTask, IsWhatItsCheckpointsHave) {
+  const Model& model = GetParam();
+  const testing::TemporaryDirectory directory;
+  const auto task_of = [&](double epsilon) {
+    nlohmann::json config = model.config;
+    config[model.epsilon] = epsilon;
+    return make_task(model.kind, config, "config.json", nullptr);
+  };
+  const auto saves = task_of(1e-5);
+  saves->save_setup(directory.path());
+  EXPECT_EQ(saves->configuration(), read_json_file(directory / "config.json"));
+  EXPECT_THAT(check_same_model(directory.path(), saves->configuration()), IsEmpty());
+  EXPECT_THAT(test::error_text([&] {
+                (void)check_same_model(directory.path(), task_of(1e-6)->configuration());
+              }),
+              HasSubstr(std::string(model.epsilon) + " is 1e-05 in "));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RecordOfTask, ::testing::ValuesIn(models()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace shoal
