@@ -60,10 +60,11 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
     collectives::CommunicatorOptions how;
     if (!hosts.empty()) how.transport = "tcp";
+    how.fixed_order = layout.speed;  // tensor-parallel ranks have sums of their own then
     const auto group = collectives::make_communicator(on_host(world, hosts), store, how);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
-    nn::Encoder encoder(tiny_encoder("albert", 6, kLayers), nn::EncoderTask::masked_lm);
+    nn::Encoder encoder(tiny_encoder("albert", 8, kLayers), nn::EncoderTask::masked_lm);
     ParallelModel model(rank.context, encoder, mesh, options_of(layout));
     DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
       return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {});
@@ -146,7 +147,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.pp = 3, .tp = 2, .microbatches = 2}, "aaabbb"},
         Case{{.pp = 3, .tp = 2, .microbatches = 2, .prescaled = true, .sharding = 2}, "aaabbb"},
         Case{{.rdp = 2, .pp = 3, .microbatches = 2, .sharding = 1, .degree = 1}, "aaaabb"},
-        Case{{.rdp = 2, .pp = 3, .microbatches = 2, .sharding = 3}, "aaaabb"}),
+        Case{{.rdp = 2, .pp = 3, .microbatches = 2, .sharding = 3}, "aaaabb"},
+        Case{{.rdp = 2, .tp = 4, .prescaled = true, .sharding = 1, .degree = 1}, "aaaaabbb"},
+        Case{{.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .sharding = 3, .degree = 1},
+             "aaaaabbb"},
+        Case{{.rdp = 4, .tp = 2, .prescaled = true, .speed = true}, "aaaaabbb"}),
     [](const auto& test) {
       return test.param.layout.text() + (*test.param.hosts ? "_on_" : "") + test.param.hosts;
     });
