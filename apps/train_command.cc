@@ -420,8 +420,8 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
 
 // How long ranks that fail wait for each other to say what they found.
 constexpr double kTellSeconds = 1;
-// How long a host may take to read a checkpoint through.
-constexpr double kReadSeconds = 24 * 3600;
+// How long a host may take to read a checkpoint through: a terabyte at 150 MB/s.
+constexpr double kReadSeconds = 2 * 3600;
 
 int train(const std::vector<std::string>& words) {
   for (const std::string& word : words)

@@ -51,11 +51,11 @@ struct Worst {
 // BERT) a thousandfold in 20: then ten times as far as one rank moves whose weights began a last
 // place away, since layouts round otherwise in every step.
 double norm_mark(const Layout& layout, const Trained& want, int steps, double norm) {
-  constexpr double kMark = 2e-4;
+  constexpr double kMark = 2e-4, kMost = 5e-3;
   if (norm < kMark) return kMark;
   const Trained disturbed =
       trained({.task = layout.task, .dtype = layout.dtype, .disturbed = true}, 0, steps);
-  return std::max(kMark, 10 * difference(disturbed, want).norm);
+  return std::clamp(10 * difference(disturbed, want).norm, kMark, kMost);
 }
 
 Difference expect_as_one_rank(const Layout& layout, int steps) {
