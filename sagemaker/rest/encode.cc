@@ -32,9 +32,8 @@ int hex_digit(char c) {
 bool take(std::string_view& text, std::size_t digits, std::string_view after, int& value) {
   if (text.size() < digits + after.size()) return false;
   const std::string_view number = text.substr(0, digits);
-  const char* const stop = number.data() + number.size();
-  const auto [end, problem] = std::from_chars(number.data(), stop, value);
-  if (problem != std::errc{} || end != stop || value < 0) return false;
+  const auto [end, problem] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (problem != std::errc{} || end != number.data() + number.size() || value < 0) return false;
   text.remove_prefix(digits);
   if (!text.starts_with(after)) return false;
   text.remove_prefix(after.size());
