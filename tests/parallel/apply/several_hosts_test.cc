@@ -6,6 +6,7 @@
 
 #include "rig.h"
 #include "support/one_core.h"
+#include <nlohmann/json.hpp>
 
 #include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/parallel/apply/smp_parameters.h"

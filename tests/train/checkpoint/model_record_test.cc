@@ -38,15 +38,16 @@ class ModelRecord : public ::testing::Test {
 
 // Each alone, of equal tensors.
 TEST_F(ModelRecord, RefusesWhatTensorsDoNotShow) {
-  for (const auto& [change, text] :
+  for (const auto& row :
        {std::pair<nlohmann::json, const char*>{{{"num_attention_heads", 4}},
                                                "num_attention_heads is 8 in "},
         {{{"num_key_value_heads", 2}}, "num_key_value_heads is 4 in "},
         {{{"rms_norm_eps", 1e-6}}, "rms_norm_eps is 1e-05 in "},
         {{{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling is null in "},
         {{{"hidden_act", "gelu"}}, "hidden_act is \"silu\" in "}}) {
-    const std::string said = test::error_text([&, &change = change] { (void)check(change); });
-    EXPECT_THAT(said, AllOf(HasSubstr(text), HasSubstr(directory / "config.json and "),
+    const nlohmann::json& change = row.first;
+    const std::string said = test::error_text([&] { (void)check(change); });
+    EXPECT_THAT(said, AllOf(HasSubstr(row.second), HasSubstr(directory / "config.json and "),
                             HasSubstr(change.begin()->dump() + " here"), Not(HasSubstr("\n"))));
   }
   EXPECT_THAT(
