@@ -1,6 +1,5 @@
 // Llama's head for texts against transformers (tools/golden/make_llama.py), and as directories.
-#include <cmath>
-
+#include "golden_model.h"
 #include "room.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -17,7 +16,6 @@ namespace {
 
 using ::testing::AllOf;
 using testing::close_in_norm;
-using testing::close_relative;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kRows = 3;
@@ -53,7 +51,6 @@ struct Golden {
     tape.backward(room.context, out.loss);
     return room.context.read(out.loss_sum) / static_cast<double>(kRows);
   }
-  double expected_loss() const { return *file->tensor("loss").const_data<float>(); }
 
   Room room;
   std::string directory;
@@ -68,35 +65,12 @@ TEST_P(LlamaClassifierGolden, LossScoresAndGradients) {
   Golden golden(GetParam());
   EXPECT_TRUE(close_in_norm("logits", golden.model.logits(golden.room.context, golden.input),
                             golden.file->tensor("logits"), 5e-6));
-  std::vector<Tensor> expected;
-  std::vector<ConstView> views;
-  for (const Parameter* parameter : golden.model.parameters()) {
-    expected.push_back(golden.file->tensor("grad." + parameter->name()));
-    views.push_back(expected.back().const_view());
-  }
-  const double floor = 1e-3 * testing::global_norm_of(views);
-  for (const bool checkpointing : {false, true}) {
-    golden.model.set_gradient_checkpointing(checkpointing);
-    EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 5e-6));
-    for (std::size_t i = 0; i < views.size(); ++i)
-      EXPECT_TRUE(close_in_norm(golden.model.parameters()[i]->name(),
-                                golden.model.parameters()[i]->gradient, expected[i], 1e-4, floor));
-  }
+  expect_golden_step(golden);
 }
 
 TEST_P(LlamaClassifierGolden, InBf16) {
   Golden golden(GetParam(), DType::bf16);
-  EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 5e-2));
-  double difference = 0, whole = 0;
-  for (const Parameter* parameter : golden.model.parameters()) {
-    const Tensor want = golden.file->tensor("grad." + parameter->name());
-    for (std::int64_t i = 0; i < want.count(); ++i) {
-      const double value = want.const_data<float>()[i];
-      difference += std::pow(parameter->gradient.const_data<float>()[i] - value, 2);
-      whole += value * value;
-    }
-  }
-  EXPECT_LT(std::sqrt(difference / whole), 5e-2);
+  expect_golden_step_in_bf16(golden, 5e-2);
 }
 
 // What is written has transformers' names and classes, and opens again.

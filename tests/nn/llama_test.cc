@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 
+#include "golden_model.h"
 #include "room.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -18,7 +19,6 @@ namespace shoal::nn {
 namespace {
 
 using testing::close_in_norm;
-using testing::close_relative;
 using ::testing::HasSubstr;
 
 // A model with the golden weights, and its batch.
@@ -55,7 +55,6 @@ struct Golden {
     for (const Parameter* parameter : model.parameters()) EXPECT_EQ(parameter->uses(), 0);
     return room.context.read(out.loss_sum) / static_cast<double>(valid);
   }
-  double expected_loss() const { return *file->tensor("loss").const_data<float>(); }
 
   Room room;
   std::string directory;
@@ -72,35 +71,12 @@ TEST_P(LlamaGolden, LossLogitsAndGradients) {
   EXPECT_TRUE(close_in_norm("logits",
                             golden.model.logits(golden.room.context, golden.ids, golden.key_mask),
                             golden.file->tensor("logits"), 5e-6));
-  std::vector<Tensor> expected;
-  std::vector<ConstView> views;
-  for (const Parameter* parameter : golden.model.parameters()) {
-    expected.push_back(golden.file->tensor("grad." + parameter->name()));
-    views.push_back(expected.back().const_view());
-  }
-  const double floor = 1e-3 * testing::global_norm_of(views);
-  for (const bool checkpointing : {false, true}) {
-    golden.model.set_gradient_checkpointing(checkpointing);
-    EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 5e-6));
-    for (std::size_t i = 0; i < views.size(); ++i)
-      EXPECT_TRUE(close_in_norm(golden.model.parameters()[i]->name(),
-                                golden.model.parameters()[i]->gradient, expected[i], 1e-4, floor));
-  }
+  expect_golden_step(golden);
 }
 
 TEST_P(LlamaGolden, InBf16) {
   Golden golden(GetParam(), DType::bf16);
-  EXPECT_TRUE(close_relative("loss", golden.step(), golden.expected_loss(), 2e-2));
-  double difference = 0, whole = 0;
-  for (const Parameter* parameter : golden.model.parameters()) {
-    const Tensor want = golden.file->tensor("grad." + parameter->name());
-    for (std::int64_t i = 0; i < want.count(); ++i) {
-      const double value = want.const_data<float>()[i];
-      difference += std::pow(parameter->gradient.const_data<float>()[i] - value, 2);
-      whole += value * value;
-    }
-  }
-  EXPECT_LT(std::sqrt(difference / whole), 5e-2);
+  expect_golden_step_in_bf16(golden, 2e-2);
 }
 
 // What is written has transformers' names, and opens again; so do older names.

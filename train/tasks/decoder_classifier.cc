@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/kernels/checks.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -59,17 +58,7 @@ Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryRe
 }
 
 nn::ChainInput DecoderClassifier::chain_input(const Batch& batch, MemoryResource& memory) const {
-  // Kernels of a device could only complain when the step is long queued.
-  kernels::check::ids("embedding", batch.input_ids, vocabulary());
-  const std::int64_t length = batch.input_ids.shape()[1];
-  if (length > positions())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a sample has {} positions, but the model {}", length, positions()),
-                fmt::format("cut samples: --max_seq_length {}", positions()));
-  nn::ChainInput input;
-  input.ids = batch.input_ids;
-  input.targets = targets_of(target_form(), batch, memory);
-  input.key_mask = batch.attention_mask;
+  nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
   input.ends = ends_of(batch, model_->padding(), memory);
   return input;
 }

@@ -78,17 +78,7 @@ Tensor EncoderWithHead::token_types_of(const Batch& batch) const {
 }
 
 nn::ChainInput EncoderWithHead::chain_input(const Batch& batch, MemoryResource& memory) const {
-  // Kernels of a device could only complain when the step is long queued.
-  kernels::check::ids("embedding", batch.input_ids, config().vocab_size);
-  const std::int64_t length = batch.input_ids.shape()[1];
-  if (length > positions())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a sample has {} positions, but the model {}", length, positions()),
-                fmt::format("cut samples: --max_seq_length {}", positions()));
-  nn::ChainInput input;
-  input.ids = batch.input_ids;
-  input.targets = targets_of(target_form(), batch, memory);
-  input.key_mask = batch.attention_mask;
+  nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
   input.token_types = token_types_of(batch);
   return input;
 }

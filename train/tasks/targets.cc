@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "shoal/kernels/checks.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
@@ -22,6 +23,22 @@ Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length
   else
     std::fill_n(targets.data<std::int32_t>(), targets.count(), kIgnoreLabel);
   return targets;
+}
+
+nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
+                              std::int64_t positions, MemoryResource& memory) {
+  // Kernels of a device could only complain when the step is long queued.
+  kernels::check::ids("embedding", batch.input_ids, vocabulary);
+  const std::int64_t length = batch.input_ids.shape()[1];
+  if (length > positions)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a sample has {} positions, but the model {}", length, positions),
+                fmt::format("cut samples: --max_seq_length {}", positions));
+  nn::ChainInput input;
+  input.ids = batch.input_ids;
+  input.targets = targets_of(form, batch, memory);
+  input.key_mask = batch.attention_mask;
+  return input;
 }
 
 std::int64_t count_targets(const Tensor& labels) {

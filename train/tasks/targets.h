@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "shoal/nn/layers/chain.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/tensor/tensor.h"
 #include "shoal/train/data/batch.h"
@@ -31,6 +32,10 @@ Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length
 // The batch's labels, or none. invalid_argument with the row where one is no class, position or
 // token, or where they are of another shape.
 Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& memory);
+// A batch's ids, targets and mask, for a head other than a language model's. invalid_argument where
+// an id is outside the vocabulary or samples have more positions than the model.
+nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
+                              std::int64_t positions, MemoryResource& memory);
 // How many targets there are in a batch's labels.
 std::int64_t count_targets(const Tensor& labels);
 

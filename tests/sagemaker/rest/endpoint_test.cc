@@ -32,7 +32,7 @@ TEST(Endpoint, AsBotocoresRules) {
     const Url url = bucket.empty() ? endpoint.url : object_url(endpoint, {bucket, ""});
     std::string text = url.text();
     if (url.path == "/") text.pop_back();
-    EXPECT_EQ(text, entry.at("url")) << entry.dump();
+    EXPECT_EQ(text, entry.at("url").get<std::string>()) << entry.dump();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -86,7 +87,7 @@ std::vector<std::string> FakeAws::environment() const {
           "AWS_EC2_METADATA_DISABLED=true"};
 }
 
-void FakeAws::fail_next(Fault fault, int times) {
+void FakeAws::fail_next(const Fault& fault, int times) {
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < times; ++i) faults_.push_back(fault);
 }
@@ -167,7 +168,7 @@ ServedReply FakeAws::handle(const ServedRequest& request) {
   const auto fault = std::find_if(faults_.begin(), faults_.end(),
                                   [&](const Fault& f) { return f.operation == operation; });
   if (fault == faults_.end()) return answer(operation, request);
-  const Fault now = *fault;
+  const Fault now = std::move(*fault);
   faults_.erase(fault);
   ServedReply reply = now.done ? answer(operation, request) : now.reply;
   if (now.cut_after >= 0) reply.cut_after = now.cut_after;

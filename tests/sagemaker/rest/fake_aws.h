@@ -35,7 +35,7 @@ class FakeAws {
 
   FakeAws();
   std::string url() const { return server_->url(); }
-  void fail_next(Fault fault, int times = 1);
+  void fail_next(const Fault& fault, int times = 1);
   int calls(const std::string& operation) const;  // so far, failed ones too
 
   // The environment in which a program finds it, with keys and a region.

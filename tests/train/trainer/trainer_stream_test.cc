@@ -12,7 +12,6 @@ namespace shoal::test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::TemporaryDirectory;
 
 class ToyShard final : public Dataset {

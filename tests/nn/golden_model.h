@@ -1,0 +1,57 @@
+// A model with golden weights against what transformers computed with them. `Golden` has the model,
+// its room, the golden file (loss, "grad." and each parameter's name), and step(): loss and
+// gradients of the mean.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "support/golden.h"
+#include <gtest/gtest.h>
+
+#include "shoal/nn/autograd/parameter.h"
+
+namespace shoal::nn {
+
+template <typename Golden>
+double golden_loss(const Golden& golden) {
+  return *golden.file->tensor("loss").template const_data<float>();
+}
+
+// Kept activations or computed again: the loss, and each gradient within 1e-4 of its norm.
+template <typename Golden>
+void expect_golden_step(Golden& golden) {
+  std::vector<Tensor> expected;
+  std::vector<ConstView> views;
+  for (const Parameter* parameter : golden.model.parameters()) {
+    expected.push_back(golden.file->tensor("grad." + parameter->name()));
+    views.push_back(expected.back().const_view());
+  }
+  const double floor = 1e-3 * testing::global_norm_of(views);
+  for (const bool checkpointing : {false, true}) {
+    golden.model.set_gradient_checkpointing(checkpointing);
+    EXPECT_TRUE(testing::close_relative("loss", golden.step(), golden_loss(golden), 5e-6));
+    for (std::size_t i = 0; i < views.size(); ++i)
+      EXPECT_TRUE(testing::close_in_norm(golden.model.parameters()[i]->name(),
+                                         golden.model.parameters()[i]->gradient, expected[i], 1e-4,
+                                         floor));
+  }
+}
+
+// A model in bf16: the loss, and all gradients together within 5 % of their norm.
+template <typename Golden>
+void expect_golden_step_in_bf16(Golden& golden, double loss_tolerance) {
+  EXPECT_TRUE(testing::close_relative("loss", golden.step(), golden_loss(golden), loss_tolerance));
+  double difference = 0, whole = 0;
+  for (const Parameter* parameter : golden.model.parameters()) {
+    const Tensor want = golden.file->tensor("grad." + parameter->name());
+    for (std::int64_t i = 0; i < want.count(); ++i) {
+      const double value = want.const_data<float>()[i];
+      difference += std::pow(parameter->gradient.template const_data<float>()[i] - value, 2);
+      whole += value * value;
+    }
+  }
+  EXPECT_LT(std::sqrt(difference / whole), 5e-2);
+}
+
+}  // namespace shoal::nn
