@@ -5,12 +5,12 @@
 #include "aws.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <stdlib.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/sagemaker/job/job.h"
 #include "shoal/sagemaker/job/source.h"
+#include "shoal/sagemaker/process/scratch_directory.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::app {
@@ -18,30 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Removed with what is in it.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string pattern = (fs::temp_directory_path() / "shoal-submit-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw_error(ErrorCode::io, "cannot make a directory {}", pattern);
-    path_ = pattern;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  std::string operator/(const char* name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
 void upload(const sagemaker::SourceCode& code, const std::string& directory,
             const sagemaker::Session& session, bool quiet) {
-  const ScratchDirectory scratch;
+  const sagemaker::ScratchDirectory scratch;
   const std::string archive = scratch / "sourcedir.tar.gz";
   sagemaker::pack_source(code, directory, archive);
   const auto source = open_file(archive);

@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include <openssl/evp.h>
-#include <stdlib.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/process/process.h"
+#include "shoal/sagemaker/process/scratch_directory.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -21,27 +21,6 @@ std::string last_line(const std::string& text) {
   return text.substr(begin == std::string::npos ? 0 : begin + 1,
                      end - (begin == std::string::npos ? 0 : begin + 1) + 1);
 }
-
-// Removed with everything in it.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "shoal-source-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw_error(ErrorCode::io, "cannot make a temporary directory {}", pattern);
-    path_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 void run_tool(const std::vector<std::string>& words, const ProcessOptions& options,
               const SourceCode& code, const std::string& what) {
@@ -137,7 +116,7 @@ void check_source(const SourceCode& code, const std::string& directory) {
 }
 
 void pack_source(const SourceCode& code, const std::string& directory, const std::string& archive) {
-  const Scratch scratch;
+  const ScratchDirectory scratch;
   std::string from = directory;
   if (code.git) {
     from = scratch.path() + "/clone";
