@@ -29,13 +29,12 @@ int main(int argc, char** argv) {
       "Runs this host's part of a SageMaker training job: reads /opt/ml, starts `shoal train` "
       "(with "
       "mpirun where the job asks for it), leaves the model in model/ or the reason in "
-      "output/failure. "
-      "SIGTERM saves a checkpoint first.",
+      "output/failure. SIGTERM saves a checkpoint first.",
       "train"};
   app.set_version_flag("--version", SHOAL_VERSION);
   app.add_option("--prefix", options.root, "instead of /opt/ml (or SAGEMAKER_BASE_DIR)");
   app.add_flag("--dry-run", options.only_shows,
-               "print the role of this host, its command and its SM_ variables, and run nothing");
+               "unpack the code, print this host's role, command and SM_ variables; start nothing");
   app.add_option("--shoal", options.shoal, "the program that trains");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
