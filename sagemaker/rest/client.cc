@@ -15,6 +15,9 @@
 namespace shoal::sagemaker {
 namespace {
 
+// Services refuse signatures that are 5 minutes off; S3's are good for 15.
+constexpr std::chrono::minutes kBearableSkew{4};
+
 std::string_view display_name(Service service) {
   switch (service) {
     case Service::sagemaker:
@@ -76,8 +79,8 @@ ServiceClient::ServiceClient(Wire wire, Endpoint endpoint)
     : wire_(std::move(wire)), endpoint_(std::move(endpoint)) {}
 
 Moment ServiceClient::now() const {
-  return wire_.now() +
-         std::chrono::duration_cast<Moment::duration>(std::chrono::duration<double>(skew_->load()));
+  return wire_.now() + std::chrono::duration_cast<Moment::duration>(
+                           std::chrono::duration<double>(wire_.skew->load()));
 }
 
 std::string ServiceClient::name(std::string_view operation) const {
@@ -116,19 +119,25 @@ HttpResponse ServiceClient::send(HttpRequest request, const Call& call) const {
     if (good && !(call.is_error && call.is_error(response))) return response;
     const ServiceError error = service_error(response, name(call.operation),
                                              credentials ? credentials->source : std::string());
-    if (!renewed && credentials && error.is_expired_token()) {
+    // A HEAD is refused without a word: S3 says 400 to an expired token, 403 to a wrong time.
+    if (!renewed && credentials &&
+        (error.is_expired_token() || (error.is_silent() && response.status == 400))) {
       renewed = true;
       if (wire_.credentials->renew(*credentials)) continue;
     }
     const std::string* date = find_header(response.headers, "date");
     if (const auto theirs = date != nullptr ? parse_http_date(*date) : std::nullopt;
-        !corrected && theirs && error.is_clock_skew()) {
+        !corrected && theirs &&
+        (error.is_clock_skew() || (error.is_silent() && response.status == 403 &&
+                                   std::chrono::abs(*theirs - now()) > kBearableSkew))) {
       corrected = true;
-      skew_->store(std::chrono::duration<double>(*theirs - wire_.now()).count());
+      const double skew = std::chrono::duration<double>(*theirs - wire_.now()).count();
+      wire_.skew->store(skew);
       log::once(log::Level::warn, "clock skew",
-                fmt::format("this machine's clock is {:.0f} s behind {}'s; requests are signed "
-                            "with the service's time",
-                            skew_->load(), display_name(endpoint_.service)));
+                fmt::format("this machine's clock is {:.0f} s {} {}'s; requests are signed with "
+                            "the service's time",
+                            std::abs(skew), skew > 0 ? "behind" : "ahead of",
+                            display_name(endpoint_.service)));
       continue;
     }
     const bool again = error.is_throttling() || (call.repeatable && (good || error.is_transient()));

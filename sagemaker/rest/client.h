@@ -34,6 +34,8 @@ struct Wire {
   std::shared_ptr<CredentialProvider> credentials;  // null: nothing is signed
   RetryOptions retry = {};
   std::function<Moment()> now = std::chrono::system_clock::now;
+  // Seconds that AWS's clock is ahead of ours, once a service has refused one of our signatures.
+  std::shared_ptr<std::atomic<double>> skew = std::make_shared<std::atomic<double>>(0.0);
 };
 
 struct Call {
@@ -61,16 +63,14 @@ class ServiceClient {
 
   const Endpoint& endpoint() const { return endpoint_; }
   const Wire& wire() const { return wire_; }
+  Moment now() const;  // by the service's clock, as far as it is known
   // `request.url` with a signature in its query, for `seconds`.
   Url presigned(const HttpRequest& request, int seconds) const;
 
  private:
-  Moment now() const;
   std::string name(std::string_view operation) const;  // "SageMaker CreateTrainingJob"
   Wire wire_;
   Endpoint endpoint_;
-  // Seconds that the service's clock is ahead of ours.
-  std::shared_ptr<std::atomic<double>> skew_ = std::make_shared<std::atomic<double>>(0.0);
 };
 
 // Whether an operation that failed so may have been carried out all the same.

@@ -5,10 +5,17 @@
 namespace shoal::sagemaker {
 
 FetchPool::FetchPool(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  } catch (...) {  // the machine has no more threads
+    stop();
+    throw;
+  }
 }
 
-FetchPool::~FetchPool() {
+FetchPool::~FetchPool() { stop(); }
+
+void FetchPool::stop() {
   std::deque<std::packaged_task<void()>> dropped;
   {
     const std::lock_guard lock(mutex_);

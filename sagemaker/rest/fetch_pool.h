@@ -25,6 +25,7 @@ class FetchPool {
 
  private:
   void serve();
+  void stop();
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::packaged_task<void()>> waiting_;

@@ -105,11 +105,12 @@ HttpResponse S3::send(const S3Name& name, const std::string& query, HttpRequest 
   }
 }
 
-ObjectHead S3::head(const S3Name& name) const {
+ObjectHead S3::head(const S3Name& name, int attempts) const {
   HttpRequest request;
   request.method = "HEAD";
   request.headers = {{"x-amz-checksum-mode", "ENABLED"}};
-  const HttpResponse response = send(name, "", std::move(request), {.operation = "HeadObject"});
+  const HttpResponse response =
+      send(name, "", std::move(request), {.operation = "HeadObject", .attempts = attempts});
   ObjectHead head{
       .size = parse_count(header_or_empty(response, "content-length"), "Content-Length"),
       .etag = header_or_empty(response, "etag")};
@@ -133,11 +134,14 @@ void S3::read(const S3Name& name, const std::string& etag, std::int64_t offset,
            return got.status == 206 && got.filled != into.size();
          }});
   } catch (const ServiceError& error) {
-    if (error.status() != 412 && error.status() != 416) throw;
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} changed while it was read: it is no longer the one of ETag {}",
-                            name.text(), etag),
-                "leave data as they are while a job reads them");
+    if (error.status() == 412 || (error.status() == 416 && !etag.empty()))
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("{} changed while it was read: it is no longer the one of ETag {}",
+                              name.text(), etag),
+                  "leave data as they are while a job reads them");
+    if (error.status() == 416)
+      throw_error(ErrorCode::corrupt_data, "{} has no bytes {} to {}", name.text(), offset, last);
+    throw;
   }
   if (response.status != 206)
     throw_error(ErrorCode::io, "{}: asked for bytes {} to {}, got HTTP {} with all of them",
@@ -148,7 +152,7 @@ void S3::read(const S3Name& name, const std::string& etag, std::int64_t offset,
                 offset, last, range);
 }
 
-std::vector<ListedObject> S3::list(const S3Name& prefix) const {
+std::vector<ListedObject> S3::list(const S3Name& prefix, int attempts) const {
   std::vector<ListedObject> objects;
   for (std::string token;;) {
     Url query;
@@ -156,8 +160,8 @@ std::vector<ListedObject> S3::list(const S3Name& prefix) const {
     add_query(query, "encoding-type", "url");
     if (!prefix.key.empty()) add_query(query, "prefix", prefix.key);
     if (!token.empty()) add_query(query, "continuation-token", token);
-    const HttpResponse response =
-        send({prefix.bucket, ""}, query.query, {}, {.operation = "ListObjectsV2"});
+    const HttpResponse response = send({prefix.bucket, ""}, query.query, {},
+                                       {.operation = "ListObjectsV2", .attempts = attempts});
     pugi::xml_document document;
     const auto parsed = document.load_buffer(response.body.data(), response.body.size());
     const pugi::xml_node root = document.document_element();

@@ -49,12 +49,13 @@ class S3 {
  public:
   S3(Wire wire, EndpointOptions options);
 
-  ObjectHead head(const S3Name& name) const;  // not_found
+  ObjectHead head(const S3Name& name, int attempts = 0) const;  // not_found; as read()'s
   // Exactly into.size() bytes from `offset`, in one request. `etag`: what it must still be, else
   // corrupt_data; empty: anything. `attempts` 0: the wire's.
   void read(const S3Name& name, const std::string& etag, std::int64_t offset,
             std::span<std::byte> into, int attempts = 0) const;
-  std::vector<ListedObject> list(const S3Name& prefix) const;  // in S3's order: UTF-8 bytes
+  // In S3's order: UTF-8 bytes.
+  std::vector<ListedObject> list(const S3Name& prefix, int attempts = 0) const;
   // One request, signed with the body's SHA-256, which S3 checks. Returns the ETag.
   std::string put(const S3Name& name, std::string_view body, const PutOptions& options = {}) const;
   // Any size: one request up to a part's bytes, else a multipart upload, aborted if it fails.

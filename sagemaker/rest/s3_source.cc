@@ -177,14 +177,15 @@ std::shared_ptr<ByteSource> S3Reader::open(const std::string& uri) const {
   const S3Name name = parse_s3_name(uri);
   SHOAL_CHECK(!name.key.empty(), "{} names a bucket, not an object", uri);
   auto object = std::make_shared<const Object>(shared_->s3, name, name.text(),
-                                               shared_->s3.head(name), shared_->options.attempts);
+                                               shared_->s3.head(name, shared_->options.attempts),
+                                               shared_->options.attempts);
   return std::make_shared<S3Source>(std::move(object), shared_, shared_->pool, shared_->options);
 }
 
 std::vector<std::string> S3Reader::list(const std::string& prefix) const {
   const S3Name from = parse_s3_name(prefix);
   std::vector<std::string> names;
-  for (const ListedObject& object : shared_->s3.list(from))
+  for (const ListedObject& object : shared_->s3.list(from, shared_->options.attempts))
     if (!object.key.ends_with('/')) names.push_back(S3Name{from.bucket, object.key}.text());
   return names;
 }

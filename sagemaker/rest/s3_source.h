@@ -17,7 +17,7 @@ struct S3ReadOptions {
   int connections = 8;  // requests under way at once, of all open objects
   std::int64_t part_bytes = std::int64_t{8} << 20U;  // of one request
   int read_ahead = 4;                                // parts fetched before they are asked for
-  int attempts = 8;    // of each request: a job should outlive a bad minute
+  int attempts = 8;    // of each request, HEAD and list too: a job should outlive a bad minute
   bool verify = true;  // whole objects, against S3's checksum where it has one
 };
 

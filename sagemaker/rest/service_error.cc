@@ -59,7 +59,7 @@ std::string bare_code(std::string_view code) {
 }
 
 struct Parsed {
-  std::string code, message, request_id;
+  std::string code, message, request_id, region;
 };
 
 bool parse_json_error(const std::string& body, Parsed& parsed) {
@@ -91,27 +91,39 @@ bool parse_xml_error(const std::string& body, Parsed& parsed) {
   parsed.code = error.child_value("Code");
   parsed.message = error.child_value("Message");
   if (parsed.message.empty()) parsed.message = error.child_value("message");
+  parsed.region = error.child_value("Region");  // of AuthorizationHeaderMalformed
   for (const pugi::xml_node& node : {error.child("RequestId"), root.child("RequestId"),
                                      root.child("RequestID"), root.child("requestId")})
     if (parsed.request_id.empty()) parsed.request_id = node.child_value();
   return true;
 }
 
-// One line of at most 300 characters, without tags.
-std::string one_line(std::string_view body) {
+// One line of at most `most` bytes.
+std::string one_line(std::string_view body, std::size_t most) {
+  std::string text;
+  for (const char c : body.substr(0, 4096)) {
+    if (static_cast<unsigned char>(c) > ' ')
+      text += c;
+    else if (!text.empty() && !text.ends_with(' '))
+      text += ' ';
+  }
+  text = trim(text);
+  if (text.size() <= most) return text;
+  std::size_t end = most - 3;  // where a character ends
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + "...";
+}
+
+// A proxy's page.
+std::string without_tags(std::string_view body) {
   std::string text;
   bool in_tag = false;
   for (const char c : body.substr(0, 4096)) {
     if (c == '<') in_tag = true;
-    const bool blank = static_cast<unsigned char>(c) <= ' ' || in_tag;
-    if (!blank)
-      text += c;
-    else if (!text.empty() && !text.ends_with(' '))
-      text += ' ';
+    text += in_tag ? ' ' : c;
     if (c == '>') in_tag = false;
   }
-  text = trim(text);
-  return text.size() > 300 ? text.substr(0, 297) + "..." : text;
+  return text;
 }
 
 ErrorCode kind_of(const ServiceError& error) {
@@ -146,7 +158,10 @@ ServiceError::ServiceError(int status, std::string code, std::string service_mes
                            std::string remedy)
     : Error(kind,
             fmt::format("{}: {}{}{} (HTTP {}{}{})", operation, code,
-                        code.empty() || service_message.empty() ? "" : ": ", service_message,
+                        code.empty() || service_message.empty() ? "" : ": ",
+                        !code.empty() || !service_message.empty() ? service_message
+                        : status < 300                            ? "the answer is incomplete"
+                                                                  : "the request failed",
                         status, request_id.empty() ? "" : ", request ", request_id),
             std::move(remedy)),
       status_(status),
@@ -155,12 +170,12 @@ ServiceError::ServiceError(int status, std::string code, std::string service_mes
       request_id_(std::move(request_id)) {}
 
 bool ServiceError::is_throttling() const {
-  return among(kThrottling, service_code_) || (service_code_.empty() && status_ == 429);
+  return among(kThrottling, service_code_) || status_ == 429;
 }
 bool ServiceError::is_transient() const {
   return status_ == 500 || status_ == 502 || status_ == 503 || status_ == 504 ||
          service_code_ == "RequestTimeout" || service_code_ == "RequestTimeoutException" ||
-         service_code_ == "InternalError";
+         service_code_ == "InternalError" || service_code_ == "IDPCommunicationError";
 }
 bool ServiceError::is_expired_token() const { return among(kExpired, service_code_); }
 bool ServiceError::is_clock_skew() const {
@@ -170,6 +185,7 @@ bool ServiceError::is_clock_skew() const {
           (service_message_.find("Signature expired") != std::string::npos ||
            service_message_.find("Signature not yet current") != std::string::npos));
 }
+bool ServiceError::is_silent() const { return service_code_.empty() && service_message_.empty(); }
 bool ServiceError::is_missing() const {
   // SageMaker says so of a training job in a ValidationException.
   return among(kMissing, service_code_) || (service_code_.empty() && status_ == 404) ||
@@ -182,7 +198,7 @@ ServiceError service_error(const HttpResponse& response, std::string_view operat
                            std::string_view who) {
   Parsed parsed;
   if (!parse_json_error(response.body, parsed) && !parse_xml_error(response.body, parsed))
-    parsed.message = one_line(response.body);
+    parsed.message = one_line(without_tags(response.body), 300);
   if (const std::string* type = find_header(response.headers, "x-amzn-errortype");
       type != nullptr && parsed.code.empty())
     parsed.code = bare_code(*type);
@@ -192,15 +208,16 @@ ServiceError service_error(const HttpResponse& response, std::string_view operat
       parsed.request_id = *id;
   // A HEAD has no body: its status is all there is.
   if (parsed.code.empty() && response.status == 404) parsed.code = "NotFound";
-  if (parsed.code.empty() && parsed.message.empty())
-    parsed.message = response.status < 300 ? "the answer is incomplete" : "the request failed";
-  parsed.message = one_line(parsed.message);
+  // All of what is wrong with a request stands in one message.
+  parsed.message = one_line(parsed.message, 2000);
   const ServiceError plain(response.status, parsed.code, parsed.message, parsed.request_id,
                            operation, ErrorCode::io, {});
   ServiceError error(response.status, parsed.code, parsed.message, parsed.request_id, operation,
                      kind_of(plain), remedy_of(plain, operation, who));
   if (const std::string* region = find_header(response.headers, "x-amz-bucket-region"))
     error.bucket_region = *region;
+  else
+    error.bucket_region = parsed.region;
   return error;
 }
 

@@ -25,6 +25,7 @@ class ServiceError : public Error {
   bool is_transient() const;      // 500, 502, 503, 504, RequestTimeout
   bool is_expired_token() const;  // other credentials may do
   bool is_clock_skew() const;     // the time of the signature was refused
+  bool is_silent() const;         // neither code nor message: what a HEAD is refused with
   bool is_missing() const;        // what was named does not exist
 
   std::string bucket_region;  // of S3: where the bucket is, if it said so

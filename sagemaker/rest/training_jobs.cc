@@ -37,15 +37,17 @@ json array_at(const json& object, const char* key) {
   return found != object.end() && found->is_array() ? *found : json::array();
 }
 
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool is_of_name(char c) { return is_letter(c) || c == '-'; }
+
 }  // namespace
 
 void check_job_name(std::string_view name) {
-  const auto is_letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  };
-  const bool fits =
-      !name.empty() && name.size() <= 63 && is_letter(name.front()) && is_letter(name.back()) &&
-      std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || c == '-'; });
+  const bool fits = !name.empty() && name.size() <= 63 && is_letter(name.front()) &&
+                    is_letter(name.back()) && std::all_of(name.begin(), name.end(), is_of_name);
   SHOAL_CHECK(fits,
               "'{}' is no name of a training job: 1 to 63 letters, digits and '-', none of the "
               "latter at either end",
@@ -111,8 +113,23 @@ std::optional<DescribedJob> TrainingJobs::find(const std::string& name) const {
 std::string TrainingJobs::create(const json& request) const {
   const std::string name = text_at(request, "TrainingJobName");
   check_job_name(name);
-  // Five minutes for clocks that differ.
-  const Moment since = client_.wire().now() - std::chrono::minutes(5);
+  const Moment start = client_.wire().now();
+  // Created since the call began, by the service's clock; five minutes for clocks that differ.
+  const auto is_ours = [&](const DescribedJob& job) {
+    const auto took = client_.wire().now() - start;
+    return !job.created || *job.created >= client_.now() - took - std::chrono::minutes(5);
+  };
+  const auto look = [&]() -> std::optional<DescribedJob> {
+    try {
+      return find(name);
+    } catch (const Error& error) {
+      throw Error(
+          error.code(),
+          fmt::format("it is not known whether {} was created, and looking failed: {}", name,
+                      error.what()),
+          fmt::format("look with `shoal jobs describe {}` before you submit it again", name));
+    }
+  };
   const RetryOptions& retry = client_.wire().retry;
   bool doubtful = false;
   for (int attempt = 1;; ++attempt) {
@@ -127,8 +144,8 @@ std::string TrainingJobs::create(const json& request) const {
       if (!may_have_been_done(error) && !(taken && doubtful)) throw;
       doubtful = true;
       log::warn("{}; looking whether {} was created", error.what(), name);
-      const auto job = find(name);
-      if (job && (!job->created || *job->created >= since)) return job->arn;
+      const auto job = look();
+      if (job && is_ours(*job)) return job->arn;
       if (job || taken || attempt >= retry.attempts) throw;
       retry.wait(attempt + 1, nullptr);
     }
@@ -151,7 +168,11 @@ std::vector<JobSummary> TrainingJobs::list(const JobFilter& filter) const {
   std::vector<JobSummary> jobs;
   json arguments = {{"SortBy", "CreationTime"}, {"SortOrder", "Descending"}};
   if (!filter.name_contains.empty()) {
-    check_job_name(filter.name_contains);
+    SHOAL_CHECK(
+        filter.name_contains.size() <= 63 &&
+            std::all_of(filter.name_contains.begin(), filter.name_contains.end(), is_of_name),
+        "'{}' is in no name of a training job: letters, digits and '-', at most 63",
+        filter.name_contains.substr(0, 80));
     arguments["NameContains"] = filter.name_contains;
   }
   if (!filter.status.empty()) arguments["StatusEquals"] = filter.status;

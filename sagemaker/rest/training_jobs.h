@@ -69,7 +69,8 @@ class TrainingJobs {
   // Sends a CreateTrainingJob request; returns the job's ARN. The API has no token that makes a
   // repeated request harmless, so where it is not known whether one arrived (a connection that
   // broke, HTTP 5xx), the job is looked up by its name first: what is there and was created since
-  // the call began is the answer; only where there is nothing it is created again.
+  // the call began is the answer; only where there is nothing it is created again. Where looking
+  // fails too, the error says so.
   std::string create(const nlohmann::json& request) const;
   DescribedJob describe(const std::string& name) const;  // not_found
   void stop(const std::string& name) const;  // SIGTERM, 120 s, SIGKILL; returns before that

@@ -62,7 +62,9 @@ TEST_F(Client, TriesAgainWhatMayPass) {
                          reply(503, "<html><body>Service Unavailable</body></html>"),
                          refused(400, "SlowDown"),
                          refused(400, "com.amazonaws#TooManyRequestsException:http://x"),
-                         reply(429, "")};
+                         reply(429, ""),
+                         refused(429, "TooManyRequests"),
+                         refused(400, "IDPCommunicationError")};
   for (const auto& step : passing) {
     waits_.clear();
     EXPECT_EQ(call(client({step, step, kGood})), json({{"ok", 1}}));
@@ -147,6 +149,27 @@ TEST_F(Client, BelievesTheServicesClock) {
   EXPECT_EQ(transport_->sent.size(), 2U);
 }
 
+// A HEAD has no body, so it cannot say what is wrong.
+TEST_F(Client, BelievesTheServicesClockWithoutAWord) {
+  now_ = *parse_time("2024-01-01T10:00:00Z");
+  const auto denied = [](const char* date) { return reply(403, "", {{"date", date}}); };
+  call(client({denied("Mon, 01 Jan 2024 11:00:00 GMT"), kGood}));
+  EXPECT_EQ(transport_->sent[1].header("X-Amz-Date"), "20240101T110000Z");
+  EXPECT_THAT(error_text([&] { call(client({denied("Mon, 01 Jan 2024 10:03:00 GMT"), kGood})); }),
+              HasSubstr("permission"));
+  EXPECT_EQ(transport_->sent.size(), 1U) << "the clocks agree: it is not allowed";
+}
+
+TEST_F(Client, RenewsKeysWithoutAWord) {
+  int fetched = 0;
+  credentials_ = std::make_shared<CredentialProvider>(std::vector<CredentialSource>{[&] {
+    return std::optional(
+        Credentials{.access_key = fmt::format("A{}", ++fetched), .secret_key = Secret("s")});
+  }});
+  call(client({reply(400, ""), kGood}));
+  EXPECT_THAT(transport_->sent[1].header("Authorization"), HasSubstr("A2/"));
+}
+
 TEST_F(Client, ErrorsOfEveryForm) {
   const auto text_of = [&](HttpResponse response) {
     RetryOptions once = no_waiting();
@@ -174,6 +197,12 @@ TEST_F(Client, ErrorsOfEveryForm) {
   EXPECT_THAT(text_of(reply(200, "[1]")), HasSubstr("no JSON object"));
   const std::string long_text = text_of(reply(500, std::string(100'000, 'x')));
   EXPECT_LT(long_text.size(), 500U);
+  // What a service says is no page of a proxy's: all of it is kept.
+  const std::string problems = "2 problems: 'x<y' is too long; " + std::string(1000, '.') + " end";
+  EXPECT_THAT(text_of(refused(400, "ValidationException", problems)), HasSubstr(problems));
+  std::string accents;
+  for (int i = 0; i < 300; ++i) accents += "\xc3\xa9";
+  EXPECT_THAT(text_of(reply(400, "x" + accents)), HasSubstr("\xc3\xa9... (HTTP 400)"));
 }
 
 TEST_F(Client, SaysNoSecrets) {

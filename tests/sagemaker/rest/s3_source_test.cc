@@ -83,6 +83,14 @@ TEST_F(Source, LosesNothing) {
   EXPECT_EQ(gets(), 11 + 18);
 }
 
+TEST_F(Source, OpensAndListsAsPatientlyAsItReads) {
+  const S3Reader patient = reader({.connections = 1, .part_bytes = 1000, .attempts = 6});
+  aws_.fail_next({.operation = "S3 HeadObject", .reply = {.status = 503}}, 5);
+  EXPECT_EQ(patient.open("s3://bucket/object")->size(), 10'500);
+  aws_.fail_next({.operation = "S3 ListObjectsV2", .reply = {.status = 503}}, 5);
+  EXPECT_EQ(patient.list("s3://bucket/").size(), 1U);
+}
+
 TEST_F(Source, GivesUpInOneLine) {
   const auto source =
       reader({.connections = 4, .part_bytes = 1000, .attempts = 3}).open("s3://bucket/object");

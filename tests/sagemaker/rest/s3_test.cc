@@ -94,6 +94,10 @@ TEST_F(ObjectStore, RangesThatAreNotTheOnesAskedFor) {
   EXPECT_THAT(read({.status = 206, .headers = {{"Content-Range", "bytes 0-3/10"}}, .body = "0123"}),
               HasSubstr("got 'bytes 0-3/10'"));
   EXPECT_THAT(error_text([&] {
+                s3_.read({"bucket", "a"}, "", 12, std::as_writable_bytes(std::span(part)));
+              }),
+              HasSubstr("s3://bucket/a has no bytes 12 to 15"));
+  EXPECT_THAT(error_text([&] {
                 s3_.read({"bucket", "a"}, "\"old\"", 2, std::as_writable_bytes(std::span(part)));
               }),
               HasSubstr("s3://bucket/a changed while it was read"));
@@ -153,12 +157,37 @@ TEST_F(Upload, FailureLeavesNothing) {
   EXPECT_FALSE(aws_.has_object("bucket/big"));
 }
 
+// One clock a machine: what one call has learnt, later ones need not.
+TEST(S3Clock, IsLearntOnce) {
+  int skewed = 0;
+  const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
+    if (*find_header(request.headers, "X-Amz-Date") < "20990101T000000Z") {
+      ++skewed;
+      return HttpResponse{.status = 403, .headers = {{"date", "Thu, 01 Jan 2099 00:00:00 GMT"}}};
+    }
+    return HttpResponse{.status = 200, .headers = {{"content-length", "5"}, {"etag", "\"x\""}}};
+  });
+  const S3 s3({.transport = transport,
+               .credentials = example_keys(),
+               .retry = no_waiting(),
+               .now = [] { return from_epoch(1'700'000'000); }},
+              {.region = "us-east-1"});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(s3.head({"bucket", "a"}).size, 5);
+  EXPECT_EQ(skewed, 1);
+}
+
 // A bucket of another region: S3 says which.
 TEST(S3Regions, AreLearnt) {
   std::vector<std::string> hosts;
   const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
     hosts.push_back(request.url.host);
-    if (request.url.host != "bucket.s3.eu-west-1.amazonaws.com")
+    if (request.url.host.starts_with("other.s3.us-east-1"))  // where no header says it
+      return HttpResponse{.status = 400,
+                          .body =
+                              "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the "
+                              "region 'us-east-1' is wrong</Message><Region>eu-west-1</Region>"
+                              "</Error>"};
+    if (!request.url.host.ends_with(".s3.eu-west-1.amazonaws.com"))
       return HttpResponse{.status = 301, .headers = {{"x-amz-bucket-region", "eu-west-1"}}};
     return HttpResponse{.status = 200, .headers = {{"content-length", "5"}, {"etag", "\"x\""}}};
   });
@@ -169,6 +198,8 @@ TEST(S3Regions, AreLearnt) {
   EXPECT_THAT(hosts,
               ElementsAre("bucket.s3.us-east-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com",
                           "bucket.s3.eu-west-1.amazonaws.com"));
+  EXPECT_EQ(s3.head({"other", "c"}).size, 5);
+  EXPECT_EQ(hosts.size(), 5U);
   EXPECT_THAT(s3.presigned_get({"bucket", "a b"}, 60).text(),
               AllOf(HasSubstr("https://bucket.s3.eu-west-1.amazonaws.com/a%20b?X-Amz-Algorithm="),
                     HasSubstr("X-Amz-Expires=60"), HasSubstr("X-Amz-Signature=")));

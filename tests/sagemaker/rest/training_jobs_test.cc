@@ -91,6 +91,48 @@ TEST_F(Jobs, AnotherJobOfThatNameIsNotOurs) {
   EXPECT_EQ(aws_.created(), 0);
 }
 
+// The machine's clock is an hour ahead, and the job was created by a request whose answer is lost.
+TEST_F(Jobs, KnowsItsJobByTheServicesClock) {
+  log::set_level(log::Level::error);
+  int created = 0;
+  const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
+    if (*find_header(request.headers, "X-Amz-Date") > "20240101T100500Z")
+      return HttpResponse{.status = 400,
+                          .headers = {{"date", "Mon, 01 Jan 2024 10:00:00 GMT"}},
+                          .body = R"({"__type": "InvalidSignatureException",
+                                      "message": "Signature not yet current"})"};
+    if (find_header(request.headers, "X-Amz-Target")->ends_with("CreateTrainingJob")) {
+      ++created;
+      throw TransportError("it broke", "", true, true);
+    }
+    return HttpResponse{.status = 200,
+                        .body = json{{"TrainingJobStatus", "InProgress"},
+                                     {"TrainingJobArn", "arn:ours"},
+                                     {"CreationTime", 1704103200}}  // 10:00
+                                    .dump()};
+  });
+  const TrainingJobs jobs(
+      ServiceClient({.transport = transport,
+                     .credentials = example_keys(),
+                     .retry = no_waiting(),
+                     .now = [] { return *parse_time("2024-01-01T11:00:00Z"); }},
+                    resolve_endpoint(Service::sagemaker, {.region = "us-east-1"})));
+  EXPECT_EQ(jobs.create(request("ours")), "arn:ours");
+  EXPECT_EQ(created, 1);
+  log::set_level(log::Level::info);
+}
+
+TEST_F(Jobs, SaysWhereNobodyKnows) {
+  log::set_level(log::Level::error);
+  aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 5});
+  aws_.fail_next({.operation = "SageMaker DescribeTrainingJob", .reply = {.status = 503}}, 3);
+  EXPECT_THAT(error_text([&] { jobs_.create(request("lost")); }),
+              AllOf(HasSubstr("it is not known whether lost was created"), HasSubstr("HTTP 503"),
+                    HasSubstr("shoal jobs describe lost")));
+  EXPECT_EQ(aws_.created(), 1);
+  log::set_level(log::Level::info);
+}
+
 TEST_F(Jobs, ListsInPages) {
   for (int i = 0; i < 7; ++i) aws_.add_job(fmt::format("job-{}", i), json::object());
   aws_.page = 3;
@@ -98,6 +140,9 @@ TEST_F(Jobs, ListsInPages) {
   EXPECT_EQ(jobs_.list({.most = 4}).size(), 4U);
   EXPECT_EQ(jobs_.list({.name_contains = "b-5"}).at(0).name, "job-5");
   EXPECT_EQ(jobs_.list().at(0).status, "InProgress");
+  EXPECT_EQ(jobs_.list({.name_contains = "job-"}).size(), 7U) << "a part of a name is none itself";
+  EXPECT_THAT(error_text([&] { jobs_.list({.name_contains = "a_b"}); }),
+              HasSubstr("'a_b' is in no name"));
   EXPECT_THROW(jobs_.list({.most = 0}), Error);
 }
 
