@@ -66,6 +66,10 @@ Credentials parse_keys(const std::string& text, const char* token, const std::st
   if (credentials.access_key.empty() || credentials.secret_key.empty())
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: no AccessKeyId and SecretAccessKey", source);
+  // Taken for keys without end they would be used until a service refuses them.
+  if (object.contains("Expiration") && !object["Expiration"].is_null() && !credentials.expires)
+    throw_error(ErrorCode::corrupt_data,
+                "AWS credentials of {}: Expiration is no time like 2030-01-31T12:00:00Z", source);
   return credentials;
 }
 
@@ -165,8 +169,11 @@ Credentials Chain::source_of(const SharedConfig& shared, const std::string& prof
     if (!shared.has_profile(*from))
       throw_error(ErrorCode::not_found, "profile {}: there is no source_profile {}", profile,
                   *from);
-    // A profile may be its own source: its keys, then.
-    if (*from != profile && shared.get(*from, "role_arn")) return role_of(shared, *from, seen);
+    // Where a source has keys, they go before a role of its own; so a profile may be its own
+    // source.
+    const bool has_keys = shared.get(*from, "aws_access_key_id").has_value();
+    if (*from != profile && !has_keys && shared.get(*from, "role_arn"))
+      return role_of(shared, *from, seen);
     found = keys_of(shared, *from);
   }
   if (!found)
@@ -186,7 +193,8 @@ std::optional<Credentials> Chain::keys_of(const SharedConfig& shared,
     return Credentials{
         .access_key = *key,
         .secret_key = Secret(*secret),
-        .session_token = Secret(shared.get(profile, "aws_session_token").value_or("")),
+        .session_token = Secret(
+            shared.get_beside(profile, "aws_access_key_id", "aws_session_token").value_or("")),
         .source = source};
   }
   if (const auto command = shared.get(profile, "credential_process"))
@@ -251,6 +259,9 @@ std::optional<Credentials> Chain::from_container() const {
   HttpRequest request;
   request.seconds = 2;
   if (relative) {
+    SHOAL_CHECK(relative->starts_with('/'),
+                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is '{}'; it must begin with '/'",
+                *relative);
     request.url =
         parse_url(options.container_host + *relative, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
   } else {

@@ -62,10 +62,13 @@ Credentials CredentialProvider::get() {
   } else if (const Moment now = now_();
              current_->expires && !sources_.empty() && *current_->expires - now < 15min) {
     const bool must = *current_->expires - now < 10min;
+    // Else each request of each thread would wait for a source that is down.
+    if (!must && now < not_before_) return *current_;
     try {
       current_ = fetch();
     } catch (const Error& error) {
       if (must) throw;
+      not_before_ = now + 1min;
       log::warn("AWS credentials ({}) expire soon and cannot be renewed yet: {}", current_->source,
                 error.what());
     }

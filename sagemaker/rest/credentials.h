@@ -44,8 +44,8 @@ struct Credentials {
 using CredentialSource = std::function<std::optional<Credentials>()>;
 
 // The first source that has credentials, asked again before they expire: from 15 minutes before a
-// failure is only logged, from 10 minutes before it is the caller's. Calls may be made from any
-// thread at once; one of them fetches, others wait for it.
+// failure is only logged, and the next attempt is a minute later; from 10 minutes before it is the
+// caller's. Calls may be made from any thread at once; one of them fetches, others wait for it.
 class CredentialProvider {
  public:
   using Now = std::function<Moment()>;
@@ -65,6 +65,7 @@ class CredentialProvider {
   Now now_;
   std::mutex mutex_;
   std::optional<Credentials> current_;
+  Moment not_before_ = {};  // of the next attempt to renew ones that still hold
 };
 
 struct ChainOptions {

@@ -20,11 +20,15 @@ std::string_view without_comment(std::string_view value) {
   return trim(value);
 }
 
-// "[profile  dev]" is "profile dev".
+// "[profile  dev]" is "profile dev", and so is "[profile "dev"]".
 std::string header_of(std::string_view line) {
   std::string header;
   for (const char c : trim(line.substr(1, line.find(']') - 1)))
     if ((c != ' ' && c != '\t') || !header.ends_with(' ')) header += c == '\t' ? ' ' : c;
+  const std::size_t quote = header.find(' ') + 1;
+  for (const char mark : {'"', '\''})
+    if (quote > 0 && header.size() > quote + 1 && header[quote] == mark && header.back() == mark)
+      return header.substr(0, quote) + header.substr(quote + 1, header.size() - quote - 2);
   return header;
 }
 
@@ -118,6 +122,18 @@ std::optional<std::string> SharedConfig::get(std::string_view profile, std::stri
   for (const Section* section : {section_of(credentials_, profile), config_section(profile)})
     if (const std::string* value = value_of(section, key); value != nullptr && !value->empty())
       return *value;
+  return std::nullopt;
+}
+
+std::optional<std::string> SharedConfig::get_beside(std::string_view profile,
+                                                    std::string_view beside,
+                                                    std::string_view key) const {
+  for (const Section* section : {section_of(credentials_, profile), config_section(profile)}) {
+    if (const std::string* anchor = value_of(section, beside); anchor == nullptr || anchor->empty())
+      continue;
+    const std::string* value = value_of(section, key);
+    return value != nullptr ? std::optional(*value) : std::nullopt;
+  }
   return std::nullopt;
 }
 

@@ -27,6 +27,10 @@ class SharedConfig {
   bool has_profile(std::string_view profile) const;
   // A setting of a profile; what both files say, the credentials file decides.
   std::optional<std::string> get(std::string_view profile, std::string_view key) const;
+  // The same, of the file alone that decides `beside`: a token of one file is not of the other's
+  // key.
+  std::optional<std::string> get_beside(std::string_view profile, std::string_view beside,
+                                        std::string_view key) const;
   // endpoint_url that the profile's `services` section gives a service ("s3", "cloudwatch_logs").
   std::optional<std::string> service_endpoint(std::string_view profile,
                                               std::string_view service) const;

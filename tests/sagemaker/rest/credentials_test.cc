@@ -99,6 +99,33 @@ TEST_F(Chain, RoleOfASourceProfile) {
   EXPECT_THAT(refusal({{"AWS_PROFILE", "long"}}), HasSubstr("900 to 43200"));
 }
 
+// As the SDKs: the keys of a source go before a role that it may have itself.
+TEST_F(Chain, KeysOfASourceProfileGoBeforeItsRole) {
+  config_ =
+      "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/job\nsource_profile = base\n"
+      "[profile base]\nrole_arn = arn:aws:iam::123456789012:role/base\nsource_profile = base\n";
+  credentials_ = std::string("[base]\naws_access_key_id = ") + FakeAws::kKey +
+                 "\naws_secret_access_key = " + FakeAws::kSecret + "\n";
+  EXPECT_EQ(chain({{"AWS_PROFILE", "job"}})->get().session_token.reveal(),
+            "token of arn:aws:iam::123456789012:role/job");
+  EXPECT_EQ(aws_.calls("STS AssumeRole"), 1);
+  EXPECT_EQ(chain({{"AWS_PROFILE", "base"}})->get().session_token.reveal(),
+            "token of arn:aws:iam::123456789012:role/base");
+}
+
+TEST_F(Chain, ATokenIsOfItsOwnFile) {
+  config_ = "[default]\naws_session_token = of another key\n";
+  credentials_ = "[default]\naws_access_key_id = AKIA\naws_secret_access_key = s\n";
+  EXPECT_EQ(chain({})->get().session_token.reveal(), "");
+  credentials_ += "aws_session_token = its own\n";
+  EXPECT_EQ(chain({})->get().session_token.reveal(), "its own");
+}
+
+TEST_F(Chain, ProfilesInQuotes) {
+  config_ = "[profile \"two words\"]\naws_access_key_id = AKIA\naws_secret_access_key = s\n";
+  EXPECT_EQ(chain({{"AWS_PROFILE", "two words"}})->get().access_key, "AKIA");
+}
+
 TEST_F(Chain, WebIdentityIsNotSigned) {
   std::ofstream(directory_ / "jwt") << "the.web.token\n";
   const Credentials found = chain({{"AWS_WEB_IDENTITY_TOKEN_FILE", directory_ / "jwt"},
@@ -113,13 +140,17 @@ TEST_F(Chain, Process) {
   config_ = "[profile p]\ncredential_process = cat '" + (directory_ / "keys.json") +
             "'\n"
             "[profile broken]\ncredential_process = echo '{\"SecretAccessKey\": \"hidden'\n"
-            "[profile fails]\ncredential_process = exit 3\n";
+            "[profile fails]\ncredential_process = exit 3\n"
+            "[profile odd]\ncredential_process = echo '{\"AccessKeyId\": \"A\", "
+            "\"SecretAccessKey\": \"hidden\", \"Expiration\": \"tomorrow\"}'\n";
   const Credentials found = chain({{"AWS_PROFILE", "p"}})->get();
   EXPECT_EQ(found.access_key, "AKIAPROCESS");
   EXPECT_TRUE(found.expires.has_value());
   EXPECT_THAT(refusal({{"AWS_PROFILE", "broken"}}),
               AllOf(HasSubstr("no JSON object"), Not(HasSubstr("hidden"))));
   EXPECT_THAT(refusal({{"AWS_PROFILE", "fails"}}), HasSubstr("status 3"));
+  EXPECT_THAT(refusal({{"AWS_PROFILE", "odd"}}),
+              AllOf(HasSubstr("Expiration is no time"), Not(HasSubstr("hidden"))));
 }
 
 TEST_F(Chain, SsoIsRefusedByName) {
@@ -154,6 +185,8 @@ TEST_F(Chain, Container) {
                 ->get()
                 .access_key,
             "AKIA from a file");
+  EXPECT_THAT(refusal({{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", ".example.com/x"}}),
+              HasSubstr("must begin with '/'"));
   EXPECT_THAT(refusal({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/x"}}),
               HasSubstr("neither https nor this machine"));
   EXPECT_THAT(refusal({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url() + "/broken"}}),
@@ -188,10 +221,11 @@ TEST_F(Chain, InstanceMetadataOfVersionTwo) {
 
 TEST(Provider, RefreshesBeforeExpiry) {
   Moment now = from_epoch(1'000'000);
-  int fetched = 0;
+  int fetched = 0, asked = 0;
   bool fails = false;
   CredentialProvider provider({[] { return std::optional<Credentials>(); },
                                [&]() -> std::optional<Credentials> {
+                                 ++asked;
                                  if (fails) throw Error(ErrorCode::io, "the source is down");
                                  ++fetched;
                                  return Credentials{.access_key = fmt::format("A{}", fetched),
@@ -206,7 +240,11 @@ TEST(Provider, RefreshesBeforeExpiry) {
   now += 2min;  // 14 minutes are left
   fails = true;
   EXPECT_EQ(provider.get().access_key, "A1") << "the old ones still work";
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(provider.get().access_key, "A1");
+  EXPECT_EQ(asked, 2) << "a source that is down is not asked for each request";
   fails = false;
+  now += 61s;
   EXPECT_EQ(provider.get().access_key, "A2");
   now += 51min;  // 9 are left
   fails = true;
