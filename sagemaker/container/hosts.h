@@ -13,7 +13,7 @@ struct HostRules {
   std::string orted = "orted";  // mpirun's process on a worker
   double poll_seconds = 1;
   double connect_seconds = 3600;  // for all hosts to come
-  double start_seconds = 1200;    // for orted to come
+  double start_seconds = 4200;    // for orted to come: not before the first host has seen all
   double quiet_seconds = 5;       // without orted: mpirun is done
 };
 

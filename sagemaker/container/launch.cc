@@ -115,24 +115,14 @@ std::string_view to_string(HostRole role) {
 }
 
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names) {
-  constexpr std::array<std::string_view, 9> kPrefixes = {
-      "SM_", "SAGEMAKER_", "SHOAL_", "NCCL_", "FI_", "OMP_", "GOMP_", "CUDA_", "TRAINING_JOB_"};
-  // Where programs are found, and credentials: by value, file, role or address.
-  constexpr std::array<std::string_view, 15> kNames = {"PATH",
-                                                       "LD_LIBRARY_PATH",
-                                                       "AWS_ACCESS_KEY_ID",
-                                                       "AWS_SECRET_ACCESS_KEY",
-                                                       "AWS_SESSION_TOKEN",
-                                                       "AWS_REGION",
-                                                       "AWS_DEFAULT_REGION",
-                                                       "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                                                       "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                                                       "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                                                       "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                                                       "AWS_ROLE_ARN",
-                                                       "AWS_ROLE_SESSION_NAME",
-                                                       "AWS_WEB_IDENTITY_TOKEN_FILE",
-                                                       "AWS_PROFILE"};
+  // AWS_: credentials by value, file, role or address; region, endpoints, certificates.
+  constexpr std::array<std::string_view, 10> kPrefixes = {"SM_",  "SAGEMAKER_",   "SHOAL_", "NCCL_",
+                                                          "FI_",  "OMP_",         "GOMP_",  "CUDA_",
+                                                          "AWS_", "TRAINING_JOB_"};
+  // Where programs are found, and the way to S3.
+  constexpr std::array<std::string_view, 9> kNames = {
+      "PATH",        "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy", "https_proxy",
+      "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};
   // What mpirun's own words set, and what names one host.
   constexpr std::array<std::string_view, 6> kOwn = {
       "NCCL_SOCKET_IFNAME",     "NCCL_DEBUG",     "NCCL_PROTO", "FI_PROVIDER",

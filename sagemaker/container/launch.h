@@ -32,9 +32,9 @@ struct Launch {
 Launch plan_launch(const Contract& contract, const TrainCommand& command, const std::string& mpirun,
                    const std::vector<std::string>& forwarded);
 
-// Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_ and CUDA_
-// variables, PATH and LD_LIBRARY_PATH, and those by which credentials are found. Values stand in no
-// command line.
+// Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_, CUDA_
+// and AWS_ variables (credentials, region, endpoints), PATH, LD_LIBRARY_PATH, TMPDIR and the
+// proxies'. Values stand in no command line.
 std::vector<std::string> names_to_forward(const std::vector<std::string>& names);
 
 }  // namespace shoal::sagemaker

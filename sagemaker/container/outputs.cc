@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <sstream>
 
 #include "shoal/runtime/base/error.h"
@@ -16,11 +15,17 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostCharacters = 1024;
 
-// "[1,3]<stderr>:" of --tag-output, and what a terminal would have coloured.
-std::string without_marks(const std::string& line) {
-  static const std::regex marks("^(\\[[^\\]]*\\]<std(out|err)>: ?)+");
-  // Lines beyond any message would overflow std::regex's stack.
-  return line.size() > 10000 ? line.substr(0, 10000) : std::regex_replace(line, marks, "");
+// "[1,3]<stderr>:" of --tag-output, once or several times, goes.
+std::string without_marks(std::string_view line) {
+  while (line.starts_with('[')) {
+    const auto bracket = line.find("]<std");
+    if (bracket != line.find(']') || bracket == line.npos) break;
+    std::string_view rest = line.substr(bracket + 5);
+    if (!rest.starts_with("out>:") && !rest.starts_with("err>:")) break;
+    rest.remove_prefix(5);
+    line = rest.starts_with(' ') ? rest.substr(1) : rest;
+  }
+  return std::string(line.substr(0, 10000));
 }
 
 // Cut where a character ends.

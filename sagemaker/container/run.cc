@@ -45,7 +45,8 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options) {
     from = c.root + from.substr(kRoot.size());
   }
   const ProcessResult unpacked =
-      run_process({"tar", "--extract", "--file", from, "--directory", code, "--no-same-owner"});
+      run_process({"tar", "--extract", "--force-local", "--file", from, "--directory", code,
+                   "--no-same-owner", "--no-same-permissions"});
   if (unpacked.status != 0)
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("the code, {}, cannot be unpacked: {}", from,
@@ -86,14 +87,19 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   how.stop_with = launch.role == HostRole::mpi_master ? SIGUSR1 : SIGTERM;
   how.grace_seconds = options.grace_seconds;
   const ProcessResult result = run_process(launch.words, how);
-  if (result.was_stopped) {
-    say(result.was_killed
-            ? fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
-                          options.grace_seconds, command.output_dir)
-            : fmt::format("stopped by signal {}; {} holds the run", stop.load(),
-                          command.output_dir));
-    // It may have ended by itself in the same moment.
-    if (result.status != 0) return 128 + stop;
+  if (result.was_stopped && result.status != 0) {  // else it had ended in the same moment
+    const std::string& place = command.output_dir;
+    if (result.was_killed)
+      say(fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
+                      options.grace_seconds, place));
+    else if (result.status == 128 + how.stop_with)
+      say(fmt::format("stopped by signal {}; {} holds the run", stop.load(), place));
+    else
+      say(
+          fmt::format("stopped by signal {}, but not in order: {}; the last whole checkpoint in {} "
+                      "holds",
+                      stop.load(), reason_of(result.error, result.status), place));
+    return 128 + stop;
   }
   if (result.status != 0) {
     const std::string reason = reason_of(result.error, result.status);
@@ -136,8 +142,8 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     start_sshd(options.hosts);
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);
-    if (stop != 0) return 128 + stop;
   }
+  if (stop != 0) return 128 + stop;  // before anything could be trained
   return run_command(c, launch, command, variables, options, stop);
 }
 

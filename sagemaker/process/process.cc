@@ -85,7 +85,7 @@ pid_t start(std::vector<std::string> words, const ProcessOptions& options, int e
   sigset_t defaults, nothing;
   ::sigemptyset(&nothing);
   ::sigemptyset(&defaults);
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGPIPE, SIGXFSZ})
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGPIPE, SIGXFSZ, SIGCHLD})
     ::sigaddset(&defaults, number);
   ::posix_spawnattr_setsigdefault(&attributes, &defaults);
   ::posix_spawnattr_setsigmask(&attributes, &nothing);
@@ -101,7 +101,10 @@ pid_t start(std::vector<std::string> words, const ProcessOptions& options, int e
     throw Error(
         ErrorCode::unavailable,
         fmt::format("cannot start {}: {}", words[0], std::generic_category().message(failed)),
-        fmt::format("install {}, or put it in PATH", words[0]));
+        failed == ENOENT  ? fmt::format("install {}, or put it in PATH", words[0])
+        : failed == E2BIG ? "its words and variables are longer than the system allows; put long "
+                            "hyperparameters into the run's file"
+                          : std::string());
   return child;
 }
 
@@ -147,7 +150,12 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
       is_open = read_some(errors.ends[0], options, result.error);
     else
       ::poll(nullptr, 0, kPollMilliseconds);
-    ended = ::waitpid(child, &status, WNOHANG) == child;
+    const pid_t waited = ::waitpid(child, &status, WNOHANG);
+    if (waited < 0 && errno == ECHILD)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("{} has ended, and nobody knows how", words[0]),
+                  "whoever starts this program must not have SIGCHLD ignored");
+    ended = waited == child;
     if (!ended && options.stop != nullptr && *options.stop != 0 && !result.was_stopped) {
       result.was_stopped = true;
       grace = Deadline::in_seconds(options.grace_seconds);

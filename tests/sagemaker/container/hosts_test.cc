@@ -106,6 +106,12 @@ TEST(Hosts, WaitForMpirunsGraceAfterASignal) {
   EXPECT_TRUE(process_runs(rules.orted));  // the grace was shorter than it ran
 }
 
+// The first host starts mpirun when the last one has come.
+TEST(Hosts, WaitForMpirunAsLongAsHostsMayTakeToCome) {
+  const HostRules rules;
+  EXPECT_GT(rules.start_seconds, rules.connect_seconds);
+}
+
 TEST(Hosts, SayThatMpirunNeverCame) {
   HostRules rules = quick();
   rules.orted = "no-such-program";

@@ -109,9 +109,11 @@ TEST(Forwarded, AreSettingsAndCredentialsButNotOneHosts) {
   EXPECT_THAT(
       names_to_forward({"SM_HOSTS", "SM_CURRENT_HOST", "HOME", "SHOAL_LOG", "SHOAL_HOST_NAME",
                         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_SECRET_ACCESS_KEY",
-                        "FI_PROVIDER", "PATH", "NCCL_ALGO", "OMPI_COMM_WORLD_RANK"}),
-      ElementsAre("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_SECRET_ACCESS_KEY", "NCCL_ALGO",
-                  "PATH", "SHOAL_LOG", "SM_HOSTS"));
+                        "FI_PROVIDER", "PATH", "NCCL_ALGO", "OMPI_COMM_WORLD_RANK",
+                        "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE", "https_proxy", "no_proxy"}),
+      ElementsAre("AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_ENDPOINT_URL_S3",
+                  "AWS_SECRET_ACCESS_KEY", "NCCL_ALGO", "PATH", "SHOAL_LOG", "SM_HOSTS",
+                  "https_proxy", "no_proxy"));
 }
 
 }  // namespace

@@ -146,6 +146,22 @@ TEST_F(Train, ContinuesUnderMpirunToo) {
       80, {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
 }
 
+// It was told to stop, and could not save.
+TEST_F(Train, DoesNotSayThatAFailedStopHolds) {
+  const OptMl ml;
+  script(ml.path("shoal"),
+         "trap 'echo \"shoal train: no space is left\" >&2; exit 1' TERM\n"
+         "echo ready\nwhile :; do sleep 0.02; done\n");
+  ProgramOptions stop;
+  stop.signal_when_out_has = "ready";
+  const ProgramResult result = test::run_program(
+      {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--shoal", ml.path("shoal")}, stop);
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("but not in order: shoal train: no space is left"));
+  EXPECT_THAT(result.out, Not(HasSubstr("holds the run")));
+  EXPECT_FALSE(fs::exists(ml.path("output/failure")));
+}
+
 TEST_F(Train, SaysWhyItFailed) {
   OptMl ml;
   fill(ml, hyperparameters(3, {{"learning_rat", "0.1"}}));

@@ -50,6 +50,23 @@ TEST(Process, ThatIsNotThereIsNamed) {
   EXPECT_FALSE(is_program("/etc/passwd"));
 }
 
+// What ignores SIGCHLD, and starts this program, hides how its children end.
+TEST(Process, IsNotWaitedForForEverWhereSigchldIsIgnored) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_THROW(shell("exit 3"), Error);
+  std::signal(SIGCHLD, before);
+  EXPECT_EQ(shell("exit 3").status, 3);
+}
+
+TEST(Process, SaysThatItsWordsAreTooLong) {
+  try {
+    run_process({"true", std::string(1 << 20, 'x')});
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.remedy(), ::testing::HasSubstr("longer than the system allows"));
+  }
+}
+
 TEST(Process, IsToldToStopOnceInItsOwnSignal) {
   std::atomic<int> stop{0};
   std::thread later([&stop] {
