@@ -31,6 +31,7 @@ int dry_run(const SubmitWords& words) {
   const sagemaker::TrainingJob job =
       sagemaker::make_training_job(sagemaker::read_job_file(words.path),
                                    {.region = words.aws.region.value_or(region_of_environment()),
+                                    .is_region_asked = words.aws.region.has_value(),
                                     .account = {},
                                     .now = std::chrono::system_clock::now()});
   if (job.code) sagemaker::check_source(*job.code, directory_of(words.path));

@@ -36,8 +36,10 @@ int submit_job(const SubmitWords& words) {
   const std::string region = words.aws.region.value_or(
       sagemaker::configured_region(environment, words.aws.profile).value_or(""));
   const sagemaker::TrainingJob job = sagemaker::make_training_job(
-      sagemaker::read_job_file(words.path),
-      {.region = region, .account = {}, .now = std::chrono::system_clock::now()});
+      sagemaker::read_job_file(words.path), {.region = region,
+                                             .is_region_asked = words.aws.region.has_value(),
+                                             .account = {},
+                                             .now = std::chrono::system_clock::now()});
   const std::string directory = fs::absolute(words.path).parent_path().string();
   if (job.code) sagemaker::check_source(*job.code, directory);
   for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);

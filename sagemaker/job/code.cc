@@ -1,6 +1,7 @@
 // Where the code of a job comes from and goes to.
 #include <fmt/format.h>
 
+#include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/parts.h"
 
 namespace shoal::sagemaker {
@@ -35,6 +36,10 @@ std::optional<GitSource> read_git(Draft& draft, const SourceCode& code) {
   if (!is_known) fields->problem("repo", "begins with none of https://, ssh://, git@, file://");
   if (git.repository.starts_with("http") && git.repository.find('@') != std::string::npos)
     fields->problem("repo", "has a name or password in it; give username, password or token");
+  for (const auto& [name, text] :
+       {std::pair{"username", git.username}, {"password", git.password}, {"token", git.token}})
+    if (!text.empty() && !git.repository.empty() && !git.repository.starts_with("https://"))
+      fields->problem(name, "is carried by https:// only, and repo is no such URL");
   for (const auto& [name, text] : {std::pair{"branch", git.branch}, {"commit", git.commit}})
     if (text.starts_with('-')) fields->problem(name, "begins with a dash");
   if (code.entry_point.starts_with('/') || code.source_dir.starts_with('/'))
@@ -62,6 +67,11 @@ std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
       if (job.has(name)) job.problem(name, "needs entry_point beside it: the run's JSON file");
     return std::nullopt;
   }
+  if (shoal_build(draft.machines.image_uri) && !code.entry_point.ends_with(".json") &&
+      !job.has("container_entry_point"))
+    draft.notices.push_back(fmt::format(
+        "entry_point is {}, but Shoal's image runs a JSON file with options of `shoal train`",
+        code.entry_point));
   if (is_remote && !code.source_dir.ends_with(".tar.gz"))
     job.problem("source_dir", "in S3 must be an archive, sourcedir.tar.gz");
   if (is_remote && code.git) job.problem("git_config", "has no effect on a source_dir in S3");

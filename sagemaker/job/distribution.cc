@@ -98,15 +98,21 @@ class Parameters {
     fields_.finish();
   }
 
-  // `gpus`: of one instance, -1 where that is not known; `ranks`: of the whole job, likewise.
-  void check_degrees(std::int64_t gpus, std::int64_t ranks) {
+  // `per_host`: ranks of one instance, -1 where that is not known; `ranks`: of the whole job,
+  // likewise; `gpus`: of one instance, 0 where it has none or that is not known.
+  void check_degrees(std::int64_t per_host, std::int64_t ranks, std::int64_t gpus) {
     const std::int64_t tensor = degree("tensor_parallel_degree").value_or(1);
     const auto pipeline_name =
         fields_.has("pipeline_parallel_degree") ? "pipeline_parallel_degree" : "partitions";
     const std::int64_t stages = degree(pipeline_name).value_or(1);
-    if (gpus > 0 && tensor > gpus)
+    if (per_host > 0 && tensor > per_host)
       fields_.problem("tensor_parallel_degree",
-                      fmt::format("is {}, but an instance has {} ranks", tensor, gpus));
+                      fmt::format("is {}, but an instance has {} rank{} (processes_per_host of mpi "
+                                  "says how many)",
+                                  tensor, per_host, per_host == 1 ? "" : "s"));
+    else if (gpus > 0 && tensor > gpus)
+      fields_.problem("tensor_parallel_degree", fmt::format("is {}, but an instance has {} GPU{}",
+                                                            tensor, gpus, gpus == 1 ? "" : "s"));
     if (ranks <= 0) return;
     if (ranks % (tensor * stages) != 0) {
       fields_.problem(
@@ -366,10 +372,11 @@ Json distribution_hyperparameters(Fields& job, const Machines& machines) {
     check_framework_image(*distribution, machines, type, s.data_parallel, s.torch_distributed);
   if (parameters) {
     const auto instance = find_instance_type(type);
-    std::int64_t gpus = s.mpi.processes;
-    if (gpus == 0 && instance)
-      gpus = instance->accelerator == Accelerator::none ? 1 : instance->gpus;
-    parameters->check_degrees(gpus, gpus > 0 ? gpus * count : -1);
+    std::int64_t per_host = s.mpi.processes;
+    if (per_host == 0 && instance)
+      per_host = instance->accelerator == Accelerator::none ? 1 : instance->gpus;
+    parameters->check_degrees(per_host, per_host > 0 ? per_host * count : -1,
+                              instance ? std::max(0, instance->gpus) : 0);
   }
   if (!groups.empty() && !s.mpi.enabled && !s.data_parallel)
     distribution->problem("instance_groups",

@@ -191,7 +191,8 @@ std::string image_base_name(const std::string& uri) {
   return std::regex_match(uri, match, pattern) ? match[2].str() : uri;
 }
 
-std::optional<ShoalBuild> shoal_build(const std::string& uri) {
+std::optional<ShoalBuild> shoal_build(const std::string& image) {
+  const std::string uri = image.substr(0, image.find('@'));  // without a digest
   if (image_base_name(uri).find("shoal") == std::string::npos) return std::nullopt;
   if (uri.ends_with("cuda12")) return ShoalBuild::cuda12;
   if (uri.ends_with("cuda13")) return ShoalBuild::cuda13;

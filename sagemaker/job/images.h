@@ -29,7 +29,7 @@ std::string image_base_name(const std::string& uri);
 
 // Shoal's own images say in their tag what they were built for: shoal:0.1.0-cuda12, -cuda13, -cpu.
 enum class ShoalBuild { cpu, cuda12, cuda13 };
-std::optional<ShoalBuild> shoal_build(const std::string& uri);
+std::optional<ShoalBuild> shoal_build(const std::string& image);
 
 // The domain of a region's partition: "amazonaws.com", "amazonaws.com.cn" ...
 std::string domain_of_region(std::string_view region);

@@ -23,6 +23,10 @@ constexpr const char* kOneToEight =
     "xlarge:1 2xlarge:1 4xlarge:1 8xlarge:1* 12xlarge:4* 16xlarge:1* 24xlarge:4* 48xlarge:8*";
 constexpr const char* kSeventhGeneration =
     "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge*";
+constexpr const char* kEighthGeneration =
+    "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge 48xlarge* 96xlarge*";
+constexpr const char* kFlex = "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge";
+constexpr const char* kFlexWithoutLarge = "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge";
 
 constexpr std::array kFamilies = {
     Family{"p2", cuda, "K80", 37, "xlarge:1 8xlarge:8 16xlarge:16"},
@@ -52,15 +56,26 @@ constexpr std::array kFamilies = {
     Family{"m6i", none, "", 0,
            "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge*"},
     Family{"m7i", none, "", 0, kSeventhGeneration},
+    Family{"m7i-flex", none, "", 0, kFlex},
+    Family{"m8i", none, "", 0, kEighthGeneration},
+    Family{"m8i-flex", none, "", 0, kFlex},
     Family{"c4", none, "", 0, "xlarge 2xlarge 4xlarge 8xlarge"},
     Family{"c5", none, "", 0, "xlarge 2xlarge 4xlarge 9xlarge 18xlarge"},
     Family{"c5n", none, "", 0, "xlarge 2xlarge 4xlarge 9xlarge* 18xlarge*"},
     Family{"c6i", none, "", 0,
            "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge*"},
     Family{"c7i", none, "", 0, kSeventhGeneration},
+    Family{"c7i-flex", none, "", 0, kFlexWithoutLarge},
+    Family{"c8i", none, "", 0,
+           "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge 48xlarge* 96xlarge*"},
+    Family{"c8i-flex", none, "", 0, kFlexWithoutLarge},
     Family{"r5", none, "", 0, "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge"},
     Family{"r5d", none, "", 0, "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge"},
+    Family{"r6i", none, "", 0,
+           "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge*"},
     Family{"r7i", none, "", 0, kSeventhGeneration},
+    Family{"r8i", none, "", 0, kEighthGeneration},
+    Family{"r8i-flex", none, "", 0, kFlex},
     Family{"t3", none, "", 0, "medium large xlarge 2xlarge"},
 };
 

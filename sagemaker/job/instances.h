@@ -20,7 +20,7 @@ struct InstanceType {
   bool has_efa = false;
 };
 
-// Source: TrainingInstanceType of the service's model, of botocore 1.40; GPUs from EC2's tables.
+// Source: TrainingInstanceType of the service's model, of botocore 1.44; GPUs from EC2's tables.
 const std::vector<InstanceType>& instance_types();
 std::optional<InstanceType> find_instance_type(std::string_view name);
 std::vector<std::string> instance_type_names();

@@ -22,9 +22,11 @@ const TextRules kJobName = {.min = 1,
 
 void read_place(Draft& draft, const JobContext& context) {
   Fields& job = draft.job;
-  const auto region =
-      job.text("region", {.pattern = "[a-z]{2}(-[a-z]+)+-[0-9]+", .looks = "us-east-1"});
+  const auto region = job.text(
+      "region", {.max = 32, .pattern = "[a-z]{2,4}(-[a-z]+)+-[0-9]+", .looks = "us-east-1"});
   draft.region = region.value_or(context.region);
+  if (region && context.is_region_asked && *region != context.region)
+    job.problem("region", fmt::format("is {}, but --region says {}", *region, context.region));
   if (!region && !job.has("region") && context.region.empty())
     job.problem("region", "is needed, here or as AWS_REGION");
   if (!job.has("role"))
@@ -88,10 +90,11 @@ std::string read_image(Draft& draft) {
 void read_name(Draft& draft, const std::string& image, const JobContext& context) {
   Fields& job = draft.job;
   const auto name = job.text("job_name", kJobName);
-  // Whatever is too long in the base is cut; the rest must be right.
-  const auto base = job.text(
-      "base_job_name",
-      {.min = 1, .pattern = "[a-zA-Z0-9][a-zA-Z0-9-]*", .looks = "letters, digits and dashes"});
+  // Whatever is too long in the base is cut, as the SDK does; the rest must be right.
+  const auto base = job.text("base_job_name", {.min = 1,
+                                               .max = 1024,
+                                               .pattern = "[a-zA-Z0-9][a-zA-Z0-9-]*",
+                                               .looks = "letters, digits and dashes"});
   if (name) {
     draft.name = *name;
     return;
@@ -238,6 +241,13 @@ void check_compiler(Draft& draft) {
                     type->name));
 }
 
+// Letters of every script; of ASCII's other characters only these.
+bool is_of_tag(char c) {
+  return static_cast<unsigned char>(c) >= 0x80 ||
+         std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view(" _.:/=+-@").find(c) != std::string_view::npos;
+}
+
 void add_tags(Draft& draft) {
   const Json* given = draft.job.value("tags");
   if (given == nullptr) return;
@@ -245,6 +255,8 @@ void add_tags(Draft& draft) {
   const auto add = [&](const std::string& path, const std::string& key, const std::string& value) {
     check_text(draft.problems(), path, key, {.min = 1, .max = 128});
     check_text(draft.problems(), path, value, {.max = 256});
+    if (!std::ranges::all_of(key, is_of_tag) || !std::ranges::all_of(value, is_of_tag))
+      draft.problems().add(path, "letters, digits, spaces and _ . : / = + - @ are allowed");
     std::string begin = key.substr(0, 4);
     for (char& c : begin) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (begin == "aws:") draft.problems().add(path, "keys that begin with aws: are Amazon's own");

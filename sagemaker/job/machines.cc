@@ -149,6 +149,15 @@ void add_stopping(Draft& draft) {
     job.problem("checkpoint_local_path", "has no effect without checkpoint_s3_uri");
   if (local && !local->starts_with('/'))
     job.problem("checkpoint_local_path", "is not an absolute path");
+  // The container is not told this path.
+  const Json* options = job.value("hyperparameters");
+  const bool says_output =
+      options != nullptr && options->is_object() && options->contains("output_dir");
+  if (local && !says_output && *local != "/opt/ml/checkpoints" && *local != "/opt/ml/checkpoints/")
+    draft.notices.push_back(
+        fmt::format("checkpoint_local_path is {0}: what trains must be told so (Shoal: output_dir "
+                    "{0}), else checkpoints are not kept",
+                    *local));
   if (spot && !uri)
     draft.notices.emplace_back(
         "use_spot_instances without checkpoint_s3_uri: an interrupted job begins anew");

@@ -86,6 +86,22 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
+// Archives hold what links point to. A repository is somebody else's: none of its links may bring
+// along a file of this machine.
+void check_links(const std::string& clone) {
+  const fs::path root = fs::canonical(clone);
+  for (fs::recursive_directory_iterator it(root), end; it != end; ++it) {
+    if (it->path().filename() == ".git") it.disable_recursion_pending();
+    if (!it->is_symlink()) continue;
+    const fs::path target = fs::weakly_canonical(it->path());
+    if (std::ranges::mismatch(root, target).in1 != root.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("git_config: {} in the repository is a link to what is outside of it",
+                              it->path().lexically_relative(root).string()),
+                  "clone it yourself, look where the link leads, and give source_dir");
+  }
+}
+
 void check_paths(const SourceCode& code, const std::string& directory) {
   std::error_code ignored;
   const std::string source = joined(directory, code.source_dir);
@@ -121,6 +137,7 @@ void pack_source(const SourceCode& code, const std::string& directory, const std
   if (code.git) {
     from = scratch.path() + "/clone";
     clone(code, from);
+    check_links(from);
   }
   check_paths(code, from);
   // Each entry as {the directory it is in, its name}: its name is what the archive has.
@@ -137,20 +154,12 @@ void pack_source(const SourceCode& code, const std::string& directory, const std
     const fs::path last = whole.has_filename() ? whole : whole.parent_path();
     entries.emplace_back(last.parent_path().string(), last.filename().string());
   }
-  std::vector<std::string> words = {"tar",
-                                    "--create",
-                                    "--file",
-                                    archive,
-                                    "--use-compress-program",
-                                    "gzip -n -9",
-                                    "--format=gnu",
-                                    "--sort=name",
-                                    "--dereference",
-                                    "--mtime=@0",
-                                    "--owner=0",
-                                    "--group=0",
-                                    "--numeric-owner",
-                                    "--mode=u+rwX,go+rX,go-w",
+  std::vector<std::string> words = {"tar",           "--create",
+                                    "--force-local",  // a ':' in the path names no machine
+                                    "--file",        archive,           "--use-compress-program",
+                                    "gzip -n -9",    "--format=gnu",    "--sort=name",
+                                    "--dereference", "--mtime=@0",      "--owner=0",
+                                    "--group=0",     "--numeric-owner", "--mode=u+rwX,go+rX,go-w",
                                     "--exclude=.git"};
   for (const auto& [folder, name] : entries) {
     const std::string absolute = fs::absolute(folder.empty() ? "." : folder).string();

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,6 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{R"({"tags": {"aws:x": "y"}})", "Amazon's own"},
         Case{R"({"tags": [{"Key": "a", "Value": "b"}, {"Key": "a", "Value": "c"}]})",
              "stands twice"},
+        Case{R"({"tags": {"a": "b;c"}})", "/tags/a: letters, digits, spaces and _ . :"},
+        Case{R"({"entry_point": "a.json", "git_config": {"repo": "http://x/y", "token": "t"}})",
+             "/git_config/token: is carried by https:// only"},
         Case{R"({"subnets": ["subnet-1"]})", "/security_group_ids: is needed"},
         Case{R"({"metric_definitions": [{"Name": "x"}]})",
              "/metric_definitions/0/Regex: is needed"},
@@ -129,6 +133,9 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"distribution": {"mpi": {"enabled": true}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"tensor_parallel_degree": 16}}}}})",
             "tensor_parallel_degree: is 16, but an instance has 8 ranks"},
         Case{
+            R"({"distribution": {"mpi": {"enabled": true, "processes_per_host": 16}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"tensor_parallel_degree": 16}}}}})",
+            "tensor_parallel_degree: is 16, but an instance has 8 GPUs"},
+        Case{
             R"({"distribution": {"mpi": {"enabled": true, "processes_per_host": 4}, "smdistributed": {"modelparallel": {"enabled": true, "parameters": {"sharded_data_parallel_degree": 3}}}}})",
             "sharded_data_parallel_degree: is 3, which does not divide the 8 replicas"},
         Case{
@@ -147,6 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{R"({"distribution": {"parameter_server": {"enabled": true}}})", "is of TensorFlow"},
         Case{R"({"instance_type": "ml.p3.16xlarge", "image_uri": "me/shoal:1-cuda13"})",
              "V100 GPUs (compute capability 7.0), which CUDA 13 dropped; use Shoal's cuda12 image"},
+        Case{R"({"instance_type": "ml.p3.16xlarge", "image_uri": "me/shoal:1-cuda13@sha256:12"})",
+             "which CUDA 13 dropped"},
         Case{R"({"instance_type": "ml.p2.xlarge"})",
              "has K80 GPUs (compute capability 3.7), which no CUDA"},
         Case{R"({"instance_type": "ml.trn1.32xlarge"})",
@@ -208,6 +217,63 @@ TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
   const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = {}});
   ASSERT_EQ(made.notices.size(), 1U);
   EXPECT_THAT(made.notices[0], HasSubstr("V100 GPUs (compute capability 7.0); Shoal's kernels"));
+}
+
+std::vector<std::string> notices_of(const Json& changes) {
+  Json job = right();
+  for (const auto& [name, value] : changes.items()) job[name] = value;
+  return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+}
+
+TEST(JobFile, SaysWhatShoalsImageCannotRun) {
+  EXPECT_THAT(notices_of({{"entry_point", "train.py"}}),
+              ::testing::ElementsAre(HasSubstr("entry_point is train.py, but Shoal's image runs")));
+  EXPECT_TRUE(notices_of({{"entry_point", "run.json"}}).empty());
+  EXPECT_TRUE(notices_of({{"entry_point", "train.py"}, {"image_uri", "me/other:1"}}).empty());
+}
+
+// CheckpointConfig says it to the platform, and nobody to the container.
+TEST(JobFile, SaysThatThePathOfCheckpointsIsToldTwice) {
+  Json job = {{"checkpoint_s3_uri", "s3://b/c"}, {"checkpoint_local_path", "/opt/ml/here"}};
+  EXPECT_THAT(notices_of(job), ::testing::ElementsAre(HasSubstr("output_dir /opt/ml/here")));
+  job["hyperparameters"] = {{"output_dir", "/opt/ml/here"}};
+  EXPECT_TRUE(notices_of(job).empty());
+  EXPECT_TRUE(notices_of({{"checkpoint_s3_uri", "s3://b/c"},
+                          {"checkpoint_local_path", "/opt/ml/checkpoints/"}})
+                  .empty());
+}
+
+// The matcher of patterns recurses for each character.
+TEST(JobFile, MayBeLong) {
+  const std::string text(1 << 20, 'a');
+  for (const char* name :
+       {"role", "region", "job_name", "base_job_name", "image_uri", "output_path", "output_kms_key",
+        "volume_kms_key", "training_plan", "checkpoint_s3_uri", "model_channel_name",
+        "code_location", "training_repository_credentials_provider_arn"}) {
+    EXPECT_THAT(changed({{name, text}}), HasSubstr(fmt::format("/{}: ", name)));
+    EXPECT_THAT(changed({{name, "arn:" + text}}), HasSubstr(fmt::format("/{}: ", name)));
+  }
+  for (const Json& changes :
+       {Json{{"inputs", text}}, Json{{"inputs", {{text, "s3://a/b"}}}},
+        Json{{"environment", {{text, "x"}}}}, Json{{"tags", {{text, "x"}}}},
+        Json{{"subnets", {text}}}, Json{{"experiment_config", {{"RunName", text}}}}})
+    EXPECT_THAT(changed(changes), HasSubstr("characters"));
+}
+
+TEST(JobFile, NamesOneRegion) {
+  const auto problems = [](const char* asked) {
+    try {
+      make_training_job(right(),
+                        {.region = asked, .is_region_asked = true, .account = {}, .now = {}});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(problems("eu-west-1"),
+              HasSubstr("/region: is us-east-1, but --region says eu-west-1"));
+  EXPECT_EQ(problems("us-east-1"), "accepted");
+  EXPECT_EQ(changed({{"region", "eusc-de-east-1"}}), "accepted");
 }
 
 TEST(JobFile, TakesRegionAndAccountFromOutside) {

@@ -82,6 +82,15 @@ TEST_F(Source, IsTheEntryPointAloneWithoutADirectory) {
         .kms_key = {}},
        "a.tar.gz");
   EXPECT_EQ(listed(root_ / "a.tar.gz"), "run.json\n");
+  // tar takes "a:b" for a file on another machine.
+  EXPECT_FALSE(pack({.entry_point = "code/run.json",
+                     .source_dir = {},
+                     .dependencies = {},
+                     .git = {},
+                     .upload_to = {},
+                     .kms_key = {}},
+                    "a:b.tar.gz")
+                   .empty());
 }
 
 TEST_F(Source, NamesWhatIsMissing) {
@@ -138,6 +147,39 @@ TEST_F(Source, IsClonedAtABranchOrCommit) {
   code.entry_point = "nothing.json";
   code.git->commit.clear();
   EXPECT_THROW(pack(code, "c.tar.gz"), Error);
+}
+
+// A repository's link must not bring along a file of this machine.
+TEST_F(Source, FollowsNoLinkOutOfAClone) {
+  write("secret", "geheim");
+  fs::create_symlink("sub/x.txt", root_ / "code/inside");
+  git({"init", "--quiet", "--initial-branch=main"});
+  git({"add", "."});
+  git({"commit", "--quiet", "-m", "one"});
+  fs::create_symlink(root_ / "secret", root_ / "code/sub/out");
+  git({"add", "."});
+  git({"commit", "--quiet", "-m", "two"});
+  SourceCode code{.entry_point = "run.json",
+                  .source_dir = ".",
+                  .dependencies = {},
+                  .git = GitSource{.repository = "file://" + (root_ / "code"),
+                                   .branch = {},
+                                   .commit = "HEAD~1",
+                                   .username = {},
+                                   .password = {},
+                                   .token = {}},
+                  .upload_to = {},
+                  .kms_key = {}};
+  pack(code, "a.tar.gz");
+  EXPECT_EQ(listed(root_ / "a.tar.gz"), "inside\nrun.json\nsub/\nsub/x.txt\n");
+  code.git->commit.clear();
+  try {
+    pack(code, "b.tar.gz");
+    FAIL() << "packed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("git_config: sub/out in the repository is a link"));
+  }
+  EXPECT_FALSE(fs::exists(root_ / "b.tar.gz"));
 }
 
 TEST_F(Source, KeepsSecretsOutOfMessages) {

@@ -16,7 +16,10 @@ TEST(Instances, HaveTheirGpus) {
   EXPECT_FALSE(find_instance_type("ml.p3.16xlarge")->has_efa);
   EXPECT_EQ(find_instance_type("ml.p3dn.24xlarge")->capability, 70);
   EXPECT_FALSE(find_instance_type("ml.p4d.23xlarge"));
-  EXPECT_EQ(instance_types().size(), 151U);
+  EXPECT_TRUE(find_instance_type("ml.c8i.96xlarge")->has_efa);
+  EXPECT_TRUE(find_instance_type("ml.r8i-flex.large"));
+  EXPECT_FALSE(find_instance_type("ml.c7i-flex.large"));
+  EXPECT_EQ(instance_types().size(), 225U);
 }
 
 TEST(Images, SayWhatTheyAre) {
