@@ -1,7 +1,9 @@
 #include "shoal/train/data/masking.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/base/error.h"
@@ -17,6 +19,30 @@ std::uint64_t threshold(double probability) {
 }
 
 bool is_share(double value) { return value >= 0 && value <= 1; }
+
+// What tells the pieces of words apart: WordPiece marks all but a word's first, SentencePiece (▁)
+// and byte-level BPE (Ġ) mark the first.
+constexpr std::string_view kGoesOn = "##";
+constexpr std::array kBegins = {std::string_view("\xE2\x96\x81"), std::string_view("\xC4\xA0")};
+
+bool has_mark(std::string_view token, std::string_view mark) {
+  return token.starts_with(mark) && (mark != kGoesOn || token.size() > mark.size());
+}
+
+// The one that most tokens have, for a vocabulary may hold any of these as text: GPT-2's has
+// "####". Empty: none.
+std::string_view mark_of(const Tokenizer& tokenizer) {
+  std::string_view most;
+  std::int64_t most_tokens = 0;
+  for (const std::string_view mark : {kGoesOn, kBegins[0], kBegins[1]}) {
+    std::int64_t tokens = 0;
+    for (TokenId id = 0; id <= tokenizer.max_id(); ++id)
+      if (const auto token = tokenizer.id_to_token(id); token && has_mark(*token, mark)) ++tokens;
+    if (tokens > most_tokens) most = mark;
+    most_tokens = std::max(most_tokens, tokens);
+  }
+  return most;
+}
 
 }  // namespace
 
@@ -37,19 +63,18 @@ MaskingCollator::MaskingCollator(const Tokenizer& tokenizer, const MaskingOption
                 "masking: the tokenizer has no mask token, which masked language modelling needs",
                 "train a causal language model with it, or take the tokenizer of an encoder");
   mask_ = *tokenizer.roles().mask;
-  bool pieces = false;
+  const std::string_view mark = options.whole_words ? mark_of(tokenizer) : std::string_view();
   for (std::size_t id = 0; id < kinds_.size(); ++id) {
     const auto token = tokenizer.id_to_token(static_cast<TokenId>(id));
     if (tokenizer.is_special(static_cast<TokenId>(id)))
       kinds_[id] = Kind::special;
-    else if (token && token->size() > 2 && token->starts_with("##"))
+    else if (!mark.empty() && token && has_mark(*token, mark) == (mark == kGoesOn))
       kinds_[id] = Kind::piece;
-    pieces = pieces || kinds_[id] == Kind::piece;
   }
-  if (options.whole_words && !pieces)
+  if (options.whole_words && mark.empty())
     throw Error(ErrorCode::invalid_argument,
-                "masking: whole words are asked for, but no token begins with '##'",
-                "whole words are known for WordPiece vocabularies only");
+                "masking: whole words are asked for, but no token begins with '##', '▁' or 'Ġ'",
+                "whole words are known of WordPiece, SentencePiece and byte-level BPE");
 }
 
 Batch MaskingCollator::collate_at(const BatchPlace& place, std::span<const Sample> samples,

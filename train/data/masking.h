@@ -22,7 +22,8 @@ struct MaskingOptions {
   std::uint64_t seed = 42;
   double probability = 0.15;  // mlm_probability
   double mask_share = 0.8, random_share = 0.1;
-  // A piece that begins with WordPiece's "##" belongs to the word before it.
+  // A piece that begins with WordPiece's "##", or without the "▁" of SentencePiece or the "Ġ" of
+  // byte-level BPE, belongs to the word before it.
   bool whole_words = false;
   std::int64_t pad_to_multiple_of = 1;
 };
@@ -30,8 +31,8 @@ struct MaskingOptions {
 // Labels are the hidden tokens, kIgnoreLabel elsewhere. Samples' own labels are not looked at.
 class MaskingCollator final : public PlacedCollator {
  public:
-  // invalid_argument: no mask token, shares beyond 1, or whole words and no "##" in the vocabulary.
-  // Keeps nothing of the tokenizer.
+  // invalid_argument: no mask token, shares beyond 1, or whole words and a vocabulary without
+  // marks. Keeps nothing of the tokenizer.
   MaskingCollator(const Tokenizer& tokenizer, const MaskingOptions& options);
   // Refuses ids that the tokenizer lacks.
   Batch collate_at(const BatchPlace& place, std::span<const Sample> samples,
