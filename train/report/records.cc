@@ -33,6 +33,29 @@ void Records::add(const nlohmann::json& record) {
   for (auto& [name, column] : columns_) column.values.resize(rows_, kAbsent);
 }
 
+bool Records::join(const nlohmann::json& record) {
+  if (rows_ == 0) return false;
+  const auto is_new = [this](const auto& item) {
+    const nlohmann::json& value = item.value();
+    if (item.key() == "step" || item.key() == "epoch" || !(value.is_number() || value.is_null()))
+      return true;
+    const auto found = columns_.find(item.key());
+    if (found == columns_.end()) return true;
+    const auto& [values, not_finite] = found->second;
+    return std::isnan(values.back()) && (not_finite.empty() || not_finite.back() + 1 != rows_);
+  };
+  if (!std::ranges::all_of(record.items(), is_new)) return false;
+  --rows_;  // add() writes that row again
+  std::map<std::string, double> before;
+  for (auto& [name, column] : columns_) {
+    if (!std::isnan(column.values.back())) before[name] = column.values.back();
+    column.values.pop_back();
+  }
+  add(record);
+  for (const auto& [name, value] : before) columns_[name].values.back() = value;
+  return true;
+}
+
 std::int64_t Records::drop_from(double step) {
   const auto steps = column("step");
   std::size_t keep = rows_;

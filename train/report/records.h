@@ -23,6 +23,9 @@ class Records {
   // Numbers, and null, which is how a NaN or an infinity is written; other fields are passed over.
   // A record without "step" has the one before.
   void add(const nlohmann::json& record);
+  // Into the last row: what else was measured at its step. False, and nothing is done, where the
+  // row has one of these numbers already.
+  bool join(const nlohmann::json& record);
   // Rows of this step and later ones go: a run that was continued has them again. How many.
   std::int64_t drop_from(double step);
 

@@ -40,7 +40,10 @@ void take_record(RunLog& run, const nlohmann::json& record) {
       run.replaced += again + run.evaluations.drop_from(number);
     }
   } else if (step != record.end() && step->is_number()) {
-    table.drop_from(step->get<double>());  // the last one is made again when training has ended
+    const auto number = step->get<double>();
+    // MNLI's other part beside the first one.
+    if (table.rows() > 0 && table.steps().back() == number && table.join(record)) return;
+    table.drop_from(number);  // the last one is made again when training has ended
   }
   table.add(record);
   const auto peaks = record.find("memory_peak_by_tag");

@@ -56,6 +56,27 @@ TEST(ParseRun, SortsRecordsByKind) {
   EXPECT_FALSE(run.training.median("nothing"));
 }
 
+// MNLI's two parts, evaluated one after the other; the first while training ended, too.
+TEST(ParseRun, EvaluationsOfTwoSetsAreOneRow) {
+  const RunLog run =
+      parse_run(R"({"eval_loss": 3, "eval_accuracy": 0.5, "epoch": 1, "step": 10})"
+                "\n"
+                R"({"eval_loss": 2, "eval_accuracy": null, "epoch": 2, "step": 20})"
+                "\n"
+                R"({"eval_loss": 1, "eval_accuracy": 0.75, "epoch": 2, "step": 20})"
+                "\n"
+                R"({"eval_loss_mm": 1.5, "eval_accuracy_mm": null, "epoch": 2, "step": 20})"
+                "\n");
+  ASSERT_EQ(run.evaluations.rows(), 2U);
+  EXPECT_EQ(run.evaluations.last("eval_loss"), 1);
+  EXPECT_EQ(run.evaluations.last("eval_accuracy"), 0.75);
+  EXPECT_TRUE(run.evaluations.not_finite("eval_accuracy").empty());
+  EXPECT_EQ(run.evaluations.last("eval_loss_mm"), 1.5);
+  EXPECT_TRUE(std::isnan(run.evaluations.column("eval_loss_mm")[0]));
+  EXPECT_THAT(run.evaluations.not_finite("eval_accuracy_mm"), ::testing::ElementsAre(1U));
+  EXPECT_THAT(run.evaluations.steps(), ::testing::ElementsAre(10, 20));
+}
+
 TEST(ParseRun, AKilledRunsLastHalfLineIsLeftOut) {
   const std::string whole = "{\"loss\": 2, \"step\": 1}\n{\"loss\": 1, \"step\": 2}\n";
   for (std::size_t bytes = 23; bytes < whole.size() - 1; ++bytes) {
