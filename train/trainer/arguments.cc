@@ -1,5 +1,7 @@
 #include "shoal/train/trainer/arguments.h"
 
+#include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -326,6 +328,13 @@ void check_arguments(const TrainingArguments& a) {
   if (a.warmup_steps > 0 && a.warmup_ratio > 0)
     refuse(fmt::format("warmup_steps is {} and warmup_ratio {}; give one", a.warmup_steps,
                        a.warmup_ratio));
+  for (const auto& [name, strategy, steps] :
+       {std::tuple{"logging_steps", a.logging_strategy, a.logging_steps},
+        {"eval_steps", a.eval_strategy, a.eval_steps.value_or(1)},
+        {"save_steps", a.save_strategy, a.save_steps}})
+    if (strategy == Interval::steps && steps > 1 && steps != std::floor(steps))
+      refuse(fmt::format("{} is {}; give a whole number, or a share of all steps below 1", name,
+                         steps));
   if (a.max_steps == 0) refuse("max_steps is 0; give a number of steps, or -1 to go by epochs");
   for (const std::string& target : a.report_to)
     if (target != "none" && target != "all" && target != "tensorboard")
@@ -341,7 +350,7 @@ void check_arguments(const TrainingArguments& a) {
     else if (a.eval_strategy == Interval::steps) {
       const double eval_steps = a.eval_steps.value_or(a.logging_steps);
       const double times = a.save_steps / eval_steps;
-      if (times != static_cast<double>(static_cast<std::int64_t>(times)))
+      if (std::abs(times - std::round(times)) > 1e-6 * times || times < 0.5)  // 0.3 / 0.1
         refuse(
             fmt::format("load_best_model_at_end needs save_steps ({}) to be a multiple of "
                         "eval_steps ({})",

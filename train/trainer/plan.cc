@@ -59,7 +59,10 @@ bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool e
   const auto done = static_cast<double>(step);
   const double waited =
       a.eval_strategy == Interval::epoch ? done / static_cast<double>(updates_per_epoch) : done;
-  return due(a.eval_strategy, eval_steps, *this, step, epoch_end) && waited >= a.eval_delay;
+  // The last step too, whatever the interval, as transformers 5: it is saved, and may be the best.
+  const bool last = a.eval_strategy == Interval::steps && step >= total_steps;
+  return (last || due(a.eval_strategy, eval_steps, *this, step, epoch_end)) &&
+         waited >= a.eval_delay;
 }
 bool StepPlan::save_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
   // The last step is saved too, whatever the interval.

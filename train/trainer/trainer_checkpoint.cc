@@ -299,6 +299,7 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   saved.train_batch_size = state.train_batch_size;
   saved.global_batch_size = plan->global_batch;
   state = std::move(saved);
+  find_best_checkpoint();
   resume_data(directory);
   nn::LossScaler& scaler = engine->scaler();
   if (scaler.dynamic() && state.loss_scale_dynamic)
@@ -309,6 +310,28 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
                     state.loss_scale,
                     state.loss_scale_dynamic ? "and scaling is not dynamic now"
                                              : "which was not a dynamic one"));
+}
+
+// The run may have been moved, or its best checkpoint removed: better found out now than at the
+// end.
+void Trainer::Impl::find_best_checkpoint() {
+  if (!state.best_model_checkpoint || !args.load_best_model_at_end) return;
+  namespace fs = std::filesystem;
+  const std::string recorded = *state.best_model_checkpoint;
+  const std::string beside = (fs::path(args.output_dir) / fs::path(recorded).filename()).string();
+  enum Where : std::int64_t { nowhere, as_recorded, in_output_dir };
+  const auto whole = [](const std::string& path) { return !checkpoint_problem(path, false); };
+  std::int64_t where = nowhere;  // as rank 0 sees it
+  if (is_main()) where = whole(recorded) ? as_recorded : whole(beside) ? in_output_dir : nowhere;
+  sum(&where, 1);
+  if (where == in_output_dir) state.best_model_checkpoint = beside;
+  if (where != nowhere) return;
+  say(
+      fmt::format("warning: the best checkpoint so far, {}, is not there any more: the best of the "
+                  "evaluations from here on counts",
+                  recorded));
+  state.best_model_checkpoint.reset();
+  state.best_metric.reset();
 }
 
 // Where in the data the checkpoint stands.

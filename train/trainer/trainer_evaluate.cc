@@ -108,13 +108,11 @@ nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Datas
   record["step"] = state.global_step;
   // The state keeps what does not depend on the clock.
   state.log_history.push_back(nlohmann::json(record));
-  if (metrics_file) {
-    nlohmann::ordered_json line = metrics;
-    line["step"] = state.global_step;
-    metrics_file->write(line);
-  }
+  nlohmann::ordered_json line = metrics;
+  line["step"] = state.global_step;
+  if (metrics_file) metrics_file->write(line);
   each_callback([&](TrainerCallback& c) {
-    c.on_log(metrics);
+    c.on_log(line);
     c.on_evaluate(metrics);
   });
   return metrics;
@@ -184,9 +182,10 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
   }
   if (!better) return;
   state.best_metric = value;
-  // The checkpoint of this step follows right away where the best model is wanted.
-  if (args.load_best_model_at_end)
-    state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
+  if (!args.load_best_model_at_end) return;
+  // It follows right away, also between two that save_steps ask for.
+  state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
+  control.should_save = true;
 }
 
 }  // namespace shoal

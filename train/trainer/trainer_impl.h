@@ -149,6 +149,7 @@ struct Trainer::Impl {
   [[noreturn]] void refuse(const Error& error) const;
   std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
   void load_checkpoint(const std::string& directory);
+  void find_best_checkpoint();  // of the run that is continued; there may be none any more
   void resume_data(const std::string& directory);
   void load_best_model();
   void save_model(const std::string& directory);

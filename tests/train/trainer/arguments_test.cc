@@ -255,6 +255,20 @@ TEST(Arguments, ContradictionsShowBothValues) {
   EXPECT_THAT(refusal({{"per_device_train_batch_size", 8}, {"per_gpu_train_batch_size", 4}}),
               HasSubstr("4"));
   EXPECT_THAT(refusal({{"max_steps", 0}}), HasSubstr("max_steps is 0"));
+  EXPECT_THAT(refusal({{"logging_steps", 2.5}}), HasSubstr("logging_steps is 2.5; give a whole"));
+  EXPECT_THAT(refusal({{"save_steps", 1.5}}), HasSubstr("save_steps is 1.5"));
+  EXPECT_THAT(refusal({{"eval_strategy", "steps"}, {"eval_steps", 1.5}}), HasSubstr("eval_steps"));
+  // Of no effect, as for transformers; and shares whose quotient is not quite 3.
+  parse({{"eval_steps", 1.5}});
+  parse({{"load_best_model_at_end", true},
+         {"eval_strategy", "steps"},
+         {"eval_steps", 0.1},
+         {"save_steps", 0.3}});
+  EXPECT_THAT(refusal({{"load_best_model_at_end", true},
+                       {"eval_strategy", "steps"},
+                       {"eval_steps", 0.5},
+                       {"save_steps", 0.1}}),
+              HasSubstr("multiple"));
 }
 
 TEST(Arguments, WrongTypesAndRangesAreAllReported) {

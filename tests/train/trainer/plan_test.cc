@@ -76,6 +76,22 @@ TEST(Plan, SaysWhenToLogEvaluateAndSave) {
   EXPECT_FALSE(plan.save_at(a, 25, true));
 }
 
+TEST(Plan, EvaluatesWhatIsSavedAtTheEnd) {
+  TrainingArguments a;
+  a.max_steps = 25;
+  a.eval_strategy = Interval::steps;
+  a.eval_steps = 10;
+  const StepPlan plan = plan_steps(a, 10, 1);
+  EXPECT_TRUE(plan.evaluate_at(a, 20, false));
+  EXPECT_FALSE(plan.evaluate_at(a, 24, true));
+  EXPECT_TRUE(plan.evaluate_at(a, 25, false));
+  a.eval_delay = 26;
+  EXPECT_FALSE(plan.evaluate_at(a, 25, false));
+  a.eval_delay = 0;
+  a.eval_strategy = Interval::no;
+  EXPECT_FALSE(plan.evaluate_at(a, 25, true));
+}
+
 TEST(Plan, AnEpochWithoutBatchesIsRefused) {
   EXPECT_THROW(plan_steps(TrainingArguments{}, 0, 4), Error);
 }

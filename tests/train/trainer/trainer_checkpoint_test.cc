@@ -132,6 +132,31 @@ TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
 }
 
+// What the checkpoint names as the best one was moved with its run, or is gone: known at once, not
+// when everything has been trained.
+TEST(TrainerResume, LooksForTheBestCheckpoint) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output / "run");
+  arguments.max_steps = 8;
+  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.eval_strategy = arguments.save_strategy = Interval::steps;
+  arguments.eval_steps = arguments.save_steps = 2;
+  arguments.load_best_model_at_end = true;
+  RunOptions options{.ranks = 2, .eval_samples = 7, .stop_after = 4};
+  run(arguments, options);
+  std::filesystem::rename(output / "run", output / "moved");
+  options.stop_after = -1;
+  arguments.output_dir = output / "moved";
+  arguments.resume_from_checkpoint = output / "moved/checkpoint-4";
+  EXPECT_THAT(run(arguments, options).main.messages,
+              HasSubstr("loaded the best model, " + (output / "moved/checkpoint-2")));
+  std::filesystem::remove_all(output / "moved/checkpoint-2");
+  const std::string messages = run(arguments, options).main.messages;
+  EXPECT_THAT(messages, HasSubstr("run/checkpoint-2, is not there any more"));
+  EXPECT_THAT(messages,
+              ::testing::ContainsRegex("loaded the best model, .*/moved/checkpoint-[68]"));
+}
+
 TEST(TrainerCheckpoints, AreRotated) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());

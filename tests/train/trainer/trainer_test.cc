@@ -213,6 +213,29 @@ TEST(TrainerEvaluation, TheBestModelIsKeptAndLoaded) {
   EXPECT_THAT(outcome.main.messages, HasSubstr("loaded the best model, " + path));
 }
 
+// More evaluations than checkpoints, and a last step that neither interval asks for.
+TEST(TrainerEvaluation, TheBestModelIsSavedWheneverItIs) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 9;
+  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.eval_strategy = arguments.save_strategy = Interval::steps;
+  arguments.eval_steps = 2;
+  arguments.save_steps = 4;
+  arguments.load_best_model_at_end = true;
+  const auto outcome = run(arguments, {.eval_samples = 7});
+  ASSERT_EQ(outcome.main.evaluations.size(), 5U);
+  for (std::size_t i = 1; i < 5; ++i)
+    ASSERT_LT(outcome.main.evaluations[0]["eval_loss"], outcome.main.evaluations[i]["eval_loss"]);
+  EXPECT_EQ(outcome.main.saves, (std::vector<std::int64_t>{2, 4, 8, 9}));
+  std::vector<std::int64_t> steps;  // what TensorBoard draws evaluations at
+  for (const auto& record : outcome.main.logs)
+    if (record.contains("eval_loss")) steps.push_back(record.at("step"));
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6, 8, 9}));
+  EXPECT_THAT(outcome.main.messages,
+              HasSubstr("loaded the best model, " + checkpoint_path(output.path(), 2)));
+}
+
 TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
