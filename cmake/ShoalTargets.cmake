@@ -59,11 +59,13 @@ function(shoal_test_headers)
   target_precompile_headers(shoal_test_headers PRIVATE ${headers})
 endfunction()
 
-# shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s])
+# shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
 # One GoogleTest program a room. Multi-rank tests spawn their own threads or processes
-# (tests/support), so that killing and failing ranks can be tested too.
+# (tests/support), so that killing and failing ranks can be tested too. With LAUNCHER it is one
+# test of ctest, not one a case, and that program, which is given this one's path, runs it: cases
+# that share something dear. Status 77 means skipped.
 function(shoal_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -74,6 +76,12 @@ function(shoal_test name)
   target_compile_definitions(${name} PRIVATE
     SHOAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_precompile_headers(${name} REUSE_FROM shoal_test_headers)
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=10000 LABELS "${ARG_LABELS}")
+  if(ARG_LAUNCHER)
+    add_test(NAME ${name} COMMAND ${ARG_LAUNCHER} $<TARGET_FILE:${name}>)
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77
+      TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=10000 LABELS "${ARG_LABELS}")
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=10000 LABELS "${ARG_LABELS}")
+  endif()
 endfunction()

@@ -1,6 +1,5 @@
 // The clients against moto, which others wrote and which checks signatures (with_moto).
-#include <cstdlib>
-
+#include "sagemaker/moto/moto.h"
 #include "sagemaker/rest/rig.h"
 
 #include "shoal/sagemaker/rest/logs.h"
@@ -13,10 +12,7 @@ namespace {
 
 class Moto : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (std::getenv("SHOAL_TEST_MOTO") == nullptr)
-      GTEST_SKIP() << "run it by tests/sagemaker/rest/with_moto";
-  }
+  void SetUp() override { SHOAL_SKIP_WITHOUT_MOTO(); }
   static Session session() { return Session(process_environment()); }
 };
 
@@ -66,7 +62,7 @@ TEST_F(Moto, JobsAndLogs) {
   EXPECT_EQ(job.instance_count, 2);
   EXPECT_EQ(jobs.list({.name_contains = name}).size(), 1U);
   EXPECT_THROW(jobs.describe("gone"), ServiceError);
-  JobLog log(session().client(Service::logs), "a-job");
+  JobLog log(session().client(Service::logs), test::kMotoJob);
   std::size_t lines = 0;
   log.read_new([&](const std::vector<LogEvent>& events) { lines += events.size(); });
   EXPECT_EQ(lines, 25U);

@@ -1,0 +1,17 @@
+// What tests/sagemaker/moto/with_moto leaves in the environment and in moto.
+#pragma once
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+namespace shoal::test {
+
+inline constexpr const char* kMotoJob = "moto-job";  // whose log has "line 0" to "line 24"
+inline constexpr const char* kMotoBucket = "shoal-test";
+
+}  // namespace shoal::test
+
+#define SHOAL_SKIP_WITHOUT_MOTO()                                      \
+  if (std::getenv("MOTO_URL") == nullptr) GTEST_SKIP() << "run it by " \
+                                                          "tests/sagemaker/moto/with_moto"
