@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include <curl/curl.h>
+#include <openssl/x509_vfy.h>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
@@ -58,6 +59,25 @@ std::size_t on_body(char* data, std::size_t size, std::size_t count, void* user)
   return bytes;
 }
 
+// What mends a TLS connection that was refused: `verified` is what X509_verify_cert() found
+// (without a reason where the name is wrong, which libcurl looks at itself), `bundle` what
+// AWS_CA_BUNDLE names.
+std::string certificate_remedy(CURLcode code, long verified, const std::string& bundle) {
+  if (code == CURLE_SSL_CACERT_BADFILE && !bundle.empty())
+    return fmt::format("AWS_CA_BUNDLE (ca_bundle) names {}: it must be a file of certificates, PEM",
+                       bundle);
+  if (verified == X509_V_ERR_CERT_HAS_EXPIRED || verified == X509_V_ERR_CERT_NOT_YET_VALID)
+    return "check this machine's clock; if it is right, the server needs a new certificate, for "
+           "AWS_CA_BUNDLE says who may issue one, not how long it holds";
+  if (code == CURLE_PEER_FAILED_VERIFICATION &&
+      (verified == X509_V_OK || verified == X509_V_ERR_UNSPECIFIED))
+    return "the certificate is for another host: check --endpoint-url; AWS_CA_BUNDLE says who may "
+           "issue one, not for whom";
+  if (!bundle.empty())
+    return fmt::format("{} (AWS_CA_BUNDLE, ca_bundle) has no certificate of its issuer", bundle);
+  return "install ca-certificates, or name a file of certificates in AWS_CA_BUNDLE";
+}
+
 class CurlTransport final : public Transport {
  public:
   explicit CurlTransport(CurlOptions options) : options_(std::move(options)) {
@@ -92,10 +112,11 @@ class CurlTransport final : public Transport {
                code == CURLE_OK ? fmt::format("{}", status) : curl_easy_strerror(code),
                seconds_since(start) * 1e3);
     if (code != CURLE_OK || !exchange.headers_whole || status == 0) {
-      double connected = 0;
-      curl_easy_getinfo(handle.get(), CURLINFO_PRETRANSFER_TIME, &connected);
+      Broken broken{.code = code, .reason = reason};
+      curl_easy_getinfo(handle.get(), CURLINFO_PRETRANSFER_TIME, &broken.connected_after);
+      curl_easy_getinfo(handle.get(), CURLINFO_SSL_VERIFYRESULT, &broken.verified);
       handle.drop();  // its connection is in no known state
-      fail(request, exchange, code, reason, connected > 0);
+      fail(request, exchange, broken);
     }
     return std::move(exchange.response);
   }
@@ -134,9 +155,16 @@ class CurlTransport final : public Transport {
     CURL* handle_ = nullptr;
   };
 
+  // How an exchange ended that did not succeed.
+  struct Broken {
+    CURLcode code = CURLE_OK;
+    const char* reason = "";     // "": what libcurl says of the code
+    double connected_after = 0;  // seconds; 0: it was not
+    long verified = 0;           // the certificate: X509_V_...
+  };
   CURLcode perform(CURL* handle, const HttpRequest& request, Exchange& exchange, char* reason);
-  [[noreturn]] void fail(const HttpRequest& request, const Exchange& exchange, CURLcode code,
-                         const char* reason, bool connected) const;
+  [[noreturn]] void fail(const HttpRequest& request, const Exchange& exchange,
+                         const Broken& broken) const;
 
   CurlOptions options_;
   std::mutex mutex_;
@@ -168,7 +196,11 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
   if (request.direct) set(CURLOPT_NOPROXY, "*");
   // On a kept connection that turns out to be dead libcurl would send it again.
   if (request.once) set(CURLOPT_FRESH_CONNECT, 1L);
-  if (!options_.ca_bundle.empty()) set(CURLOPT_CAINFO, options_.ca_bundle.c_str());
+  if (!options_.ca_bundle.empty()) {
+    set(CURLOPT_CAINFO, options_.ca_bundle.c_str());
+    // Only these: libcurl would look in the system's directory as well.
+    set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
+  }
   if (request.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
   } else if (!request.body.empty() || request.method == "POST" || request.method == "PUT") {
@@ -198,8 +230,8 @@ CURLcode CurlTransport::perform(CURL* handle, const HttpRequest& request, Exchan
   return curl_easy_perform(handle);
 }
 
-void CurlTransport::fail(const HttpRequest& request, const Exchange& exchange, CURLcode code,
-                         const char* reason, bool connected) const {
+void CurlTransport::fail(const HttpRequest& request, const Exchange& exchange,
+                         const Broken& broken) const {
   const std::string place = request.url.scheme + "://" + request.url.authority();
   if (exchange.too_long)
     throw TransportError(
@@ -207,9 +239,11 @@ void CurlTransport::fail(const HttpRequest& request, const Exchange& exchange, C
                     place + request.url.path,
                     request.into.empty() ? options_.max_body : request.into.size()),
         {}, true, false);
-  const std::string why = code == CURLE_OK    ? "the connection ended inside the answer's headers"
-                          : reason[0] != '\0' ? reason
-                                              : curl_easy_strerror(code);
+  const CURLcode code = broken.code;
+  const bool connected = broken.connected_after > 0;
+  const std::string why = code == CURLE_OK ? "the connection ended inside the answer's headers"
+                          : broken.reason[0] != '\0' ? broken.reason
+                                                     : curl_easy_strerror(code);
   std::string remedy;
   bool retriable = true, may_have_arrived = true;
   switch (code) {
@@ -230,7 +264,7 @@ void CurlTransport::fail(const HttpRequest& request, const Exchange& exchange, C
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_ISSUER_ERROR:
-      remedy = "install ca-certificates, or name a file of certificates in AWS_CA_BUNDLE";
+      remedy = certificate_remedy(code, broken.verified, options_.ca_bundle);
       retriable = may_have_arrived = false;
       break;
     case CURLE_UNSUPPORTED_PROTOCOL:  // also what a status line that was cut looks like
