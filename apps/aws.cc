@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "core_files.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -107,6 +108,7 @@ bool may_pass(const Error& error) {
 }  // namespace
 
 sagemaker::Session session_of(const AwsWords& words) {
+  forbid_core_files();  // whatever the credentials come from
   return sagemaker::Session(
       sagemaker::process_environment(),
       {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "core_files.h"
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/env.h"
@@ -87,6 +88,7 @@ int run(int argc, char** argv) {
 }  // namespace shoal::app
 
 int main(int argc, char** argv) {
+  shoal::app::forbid_core_files_of_secrets();
   shoal::restart_with_short_spins(argv);
   // A file beyond a limit, and a pipe that nobody reads, are errors of write(), not deaths.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -6,6 +6,7 @@
 
 #include "aws_words.h"
 #include "commands.h"
+#include "core_files.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
@@ -58,7 +59,10 @@ void add_submit(CLI::App& app, Action& action) {
       ->capture_default_str();
   add_aws_words(*command, words->aws);
   command->callback([&action, words] {
-    action = [words] { return words->dry_run ? dry_run(*words) : submit_job(*words); };
+    action = [words] {
+      forbid_core_files();  // a job file may hold a password of git
+      return words->dry_run ? dry_run(*words) : submit_job(*words);
+    };
   });
 }
 

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "core_files.h"
+
 #include "shoal/runtime/io/files.h"
 #include "shoal/sagemaker/rest/session.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 // Archives of code are small: one request, held in memory.
 void fetch(const std::string& uri, const std::string& path) {
+  forbid_core_files();
   const sagemaker::Session session(sagemaker::process_environment());
   const sagemaker::S3 s3 = session.s3();
   const sagemaker::S3Name name = sagemaker::parse_s3_name(uri);

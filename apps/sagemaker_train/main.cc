@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core_files.h"
 #include "fetch.h"
 #include <CLI/CLI.hpp>
 
@@ -20,6 +21,7 @@ extern "C" void on_stop_signal(int number) { stop_signal = number; }
 }  // namespace
 
 int main(int argc, char** argv) {
+  shoal::app::forbid_core_files_of_secrets();
   using shoal::sagemaker::ContainerOptions;
   ContainerOptions options;
   // Amazon's toolkit reads the same variable.
@@ -34,7 +36,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", SHOAL_VERSION);
   app.add_option("--prefix", options.root, "instead of /opt/ml (or SAGEMAKER_BASE_DIR)");
   app.add_flag("--dry-run", options.only_shows,
-               "unpack the code, print this host's role, command and SM_ variables; start nothing");
+               "print this host's role, command and SM_ variables; start nothing, write nothing");
   app.add_option("--shoal", options.shoal, "the program that trains");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");

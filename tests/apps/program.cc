@@ -39,6 +39,10 @@ struct Running {
                        static_cast<rlim_t>(options.file_size_limit)};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
+  if (rlimit limit{}; options.core_files && ::getrlimit(RLIMIT_CORE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_CORE, &limit);
+  }
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -59,7 +63,7 @@ Running start(const std::vector<std::string>& words, const ProgramOptions& optio
   ::fcntl(out[0], F_SETFL, O_NONBLOCK);
   ::fcntl(err[0], F_SETFL, O_NONBLOCK);
   Running running;
-  running.pid = pid;
+  running.pid = running.result.pid = pid;
   running.out = out[0];
   running.err = err[0];
   return running;
@@ -79,12 +83,15 @@ void poll(Running& running, const ProgramOptions& options) {
   drain(running.err, running.result.err);
   if (!options.signal_when_out_has.empty() && !running.signalled &&
       running.result.out.find(options.signal_when_out_has) != std::string::npos) {
-    ::kill(running.pid, SIGTERM);
+    ::kill(running.pid, options.signal);
     running.signalled = true;
   }
   if (!running.ended) return;
   if (WIFEXITED(status)) running.result.status = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) running.result.signal = WTERMSIG(status);
+  if (WIFSIGNALED(status)) {
+    running.result.signal = WTERMSIG(status);
+    running.result.left_core = WCOREDUMP(status);
+  }
   ::close(running.out);
   ::close(running.err);
 }

@@ -10,6 +10,8 @@ struct ProgramResult {
   int status = -1;  // exit status; -1: ended by `signal`
   int signal = 0;
   std::string out, err;
+  int pid = -1;
+  bool left_core = false;  // the kernel made a core file of it
 };
 
 struct ProgramOptions {
@@ -17,7 +19,9 @@ struct ProgramOptions {
   std::vector<std::string> environment = {};  // NAME=value, besides this process's
   long file_size_limit = 0;                   // bytes, as `ulimit -f`; 0: none
   double seconds = 60;                        // then it is killed
-  std::string signal_when_out_has = {};       // send SIGTERM once this was printed
+  std::string signal_when_out_has = {};       // send `signal` once this was printed
+  int signal = 15;
+  bool core_files = false;  // as `ulimit -c unlimited`
 };
 
 ProgramResult run_program(const std::vector<std::string>& words,
