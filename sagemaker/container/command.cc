@@ -79,6 +79,19 @@ std::optional<std::string> channel_of(const Contract& c, const std::vector<std::
   return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
+// All ranks share one order of the same files. SageMaker can give each host other ones.
+void refuse_sharded_channels(const Contract& c) {
+  if (c.hosts.size() == 1) return;
+  for (const auto& [name, config] : c.inputs.items())
+    if (config.is_object() && config.value("S3DistributionType", "") == "ShardedByS3Key")
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("channel {} is ShardedByS3Key: each of the {} hosts has other files, "
+                              "but `shoal train` shares the samples of the same files among all "
+                              "ranks",
+                              name, c.hosts.size()),
+                  "set its distribution to FullyReplicated, or stream it from s3://");
+}
+
 using Options = std::vector<std::pair<std::string, std::string>>;
 
 // Files of channels that hold a single one, whatever its name. Where any holds more, none:
@@ -117,6 +130,7 @@ Options files_of_channels(const Contract& c, const Said& said) {
 }  // namespace
 
 TrainCommand train_command(const Contract& c, const std::string& shoal, const std::string& code) {
+  refuse_sharded_channels(c);
   TrainCommand command;
   command.words = {shoal, "train"};
   std::string file;

@@ -24,7 +24,8 @@ struct TrainCommand {
 //     `streaming` all files of the first. Otherwise `shoal train` looks for the usual names itself.
 //   model_name_or_path      the channel model or pretrained
 //   step_capture            on, with the training compiler
-// Reads names of files below the channels. A channel that is a pipe: invalid_argument.
+// Reads names of files below the channels. A channel that is a pipe, or on several hosts one whose
+// files differ from host to host (ShardedByS3Key): invalid_argument.
 TrainCommand train_command(const Contract& contract, const std::string& shoal,
                            const std::string& code);
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
 #include "shoal/sagemaker/process/process.h"
+#include "shoal/sagemaker/process/scratch_directory.h"
 
 extern char** environ;
 
@@ -24,21 +26,22 @@ void say(std::string_view line) {
   std::fflush(stdout);
 }
 
-// The job's code, unpacked into code/; the directory that has it.
-std::string unpack_code(const Contract& c, const ContainerOptions& options) {
-  std::string code = c.path("code");
+// The job's code, unpacked into code/ of `place`; the directory that has it.
+std::string unpack_code(const Contract& c, const ContainerOptions& options,
+                        const std::string& place) {
   const auto found = c.settings.find("sagemaker_submit_directory");
-  if (found == c.settings.end() || !found->is_string()) return code;
+  if (found == c.settings.end() || !found->is_string()) return c.path("code");
   auto from = found->get<std::string>();
   std::error_code ignored;
   if (fs::is_directory(from, ignored)) return from;
+  const std::string code = place + "/code";
   fs::create_directories(code, ignored);
   if (from.starts_with("s3://")) {
     if (!options.fetch)
       throw Error(ErrorCode::unavailable,
                   fmt::format("the code is in S3 ({}), which this program does not read", from),
                   "set enable_network_isolation, with which SageMaker brings it");
-    const std::string archive = c.path("sourcedir.tar.gz");
+    const std::string archive = place + "/sourcedir.tar.gz";
     options.fetch(from, archive);
     from = archive;
   } else if (constexpr std::string_view kRoot = "/opt/ml"; from.starts_with(kRoot)) {
@@ -118,8 +121,14 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   const VariableReader environment = process_variables();
   const Contract c = read_contract(options.root, find_hardware(), environment);
   const Variables variables = sm_variables(c, environment);
-  const std::string code = unpack_code(c, options);
-  const TrainCommand command = train_command(c, options.shoal, code);
+  // Who only looks leaves nothing behind: the code, whose options are read, lies aside.
+  std::optional<ScratchDirectory> aside;
+  if (options.only_shows) aside.emplace();
+  const std::string code = unpack_code(c, options, aside ? aside->path() : c.root);
+  TrainCommand command = train_command(c, options.shoal, code);
+  if (aside && code == *aside / "code")
+    for (std::string& word : command.words)
+      if (word.starts_with(code + "/")) word = c.path("code") + word.substr(code.size());
   const Launch launch =
       plan_launch(c, command, options.mpirun, names_to_forward(names_of(variables)));
   if (options.only_shows) {
@@ -158,7 +167,7 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
   } catch (const std::exception& error) {
     reason = std::string("unexpected: ") + error.what();
   }
-  write_failure(options.root + "/output", reason);
+  if (!options.only_shows) write_failure(options.root + "/output", reason);
   std::fprintf(stderr, "train: %s\n", reason.c_str());
   return 1;
 }

@@ -16,14 +16,14 @@ struct ContainerOptions {
   HostRules hosts;
   // SageMaker grants 120 s between SIGTERM and the end; after this many the ranks are killed.
   double grace_seconds = 110;
-  bool only_shows = false;  // prints what would be run, and runs nothing
+  bool only_shows = false;  // prints what would be run, runs nothing, leaves no file behind
   // Fetches s3://... into a file; null: code in S3 is refused.
   std::function<void(const std::string& uri, const std::string& path)> fetch;
 };
 
 // Runs this host's part of the job; `stop` is the signal that asks for its end, 0 until then.
 // Returns the exit status: 0 done, 128 + N stopped by signal N, else the trainer's. What fails is
-// written to output/failure as well as said. Does not throw.
+// written to output/failure (unless only_shows) as well as said. Does not throw.
 int run_container(const ContainerOptions& options, const std::atomic<int>& stop);
 
 }  // namespace shoal::sagemaker

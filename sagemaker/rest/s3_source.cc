@@ -208,15 +208,4 @@ void register_s3(SourceRegistry& registry, std::function<std::shared_ptr<const S
       [lazy](const std::string& prefix) { return lazy->get().list(prefix); });
 }
 
-std::vector<std::string> shard_by_key(std::vector<std::string> names, std::int64_t index,
-                                      std::int64_t count) {
-  SHOAL_CHECK(count >= 1 && index >= 0 && index < count, "share {} of {}", index, count);
-  std::sort(names.begin(), names.end());
-  std::vector<std::string> share;
-  for (auto i = static_cast<std::size_t>(index); i < names.size();
-       i += static_cast<std::size_t>(count))
-    share.push_back(std::move(names[i]));
-  return share;
-}
-
 }  // namespace shoal::sagemaker

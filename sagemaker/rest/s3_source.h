@@ -49,10 +49,4 @@ class S3Reader {
 // that reads none needs no region and no credentials.
 void register_s3(SourceRegistry& registry, std::function<std::shared_ptr<const S3Reader>()> make);
 
-// What one of `count` hosts reads under S3DataDistributionType ShardedByS3Key: of the names in
-// sorted order, those whose number leaves the rest `index` when divided by `count`; so shares
-// differ by one at most. Pure. invalid_argument unless 0 <= index < count.
-std::vector<std::string> shard_by_key(std::vector<std::string> names, std::int64_t index,
-                                      std::int64_t count);
-
 }  // namespace shoal::sagemaker

@@ -96,6 +96,16 @@ TEST(TrainCommand, LeavesAChoiceToShoalTrain) {
   EXPECT_THAT(refused(ml), HasSubstr("input_mode to FastFile"));
 }
 
+TEST(TrainCommand, RefusesOtherFilesOnEachHost) {
+  const OptMl::Json sharded = {
+      {"train", {{"TrainingInputMode", "File"}, {"S3DistributionType", "ShardedByS3Key"}}}};
+  OptMl two({"algo-1", "algo-2"}), one;
+  two.inputs(sharded);
+  one.inputs(sharded);
+  EXPECT_THAT(refused(two), HasSubstr("channel train is ShardedByS3Key: each of the 2 hosts"));
+  EXPECT_EQ(refused(one), "accepted");  // which has all of them
+}
+
 TEST(TrainCommand, ReadsTheRunsFile) {
   OptMl ml;
   ml.channels({{"train", {"a.txt", "b.txt"}}});

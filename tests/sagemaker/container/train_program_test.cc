@@ -15,7 +15,7 @@
 #ifdef SHOAL_TEST_S3
 #include "sagemaker/rest/fake_aws.h"
 #endif
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -80,11 +80,33 @@ class Train : public ::testing::Test {
     fs::copy_file(*shared_ / "train.txt", ml.path("input/data/train/text.txt"),
                   fs::copy_options::overwrite_existing);
   }
+  // Code as SageMaker brings it to a job without a network.
+  static void fill_with_archive(OptMl& ml) {
+    const testing::TemporaryDirectory code;
+    std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from the archive"})";
+    fs::create_directories(ml.path("input/data/code"));
+    const std::string archive = ml.path("input/data/code/sourcedir.tar.gz");
+    ASSERT_EQ(test::run_program({"tar", "-czf", archive, "-C", code.path(), "run.json"}).status, 0);
+    Json all = hyperparameters(
+        2, {{"sagemaker_program", "\"run.json\""},
+            {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""}});
+    all.erase("max_steps");
+    fill(ml, all);
+  }
+  // Everything below a directory, a line each.
+  static std::string listing(const std::string& directory) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(directory))
+      names.push_back(entry.path().string());
+    std::ranges::sort(names);
+    return fmt::format("{}", fmt::join(names, "\n"));
+  }
   static ProgramResult train(const OptMl& ml, std::vector<std::string> words = {},
                              ProgramOptions options = {}) {
-    words.insert(words.begin(),
-                 {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--shoal", SHOAL_PROGRAM,
-                  "--poll-seconds", "0.05", "--quiet-seconds", "0.2"});
+    words.insert(words.begin(), {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--poll-seconds",
+                                 "0.05", "--quiet-seconds", "0.2"});
+    if (std::ranges::find(words, "--shoal") == words.end())
+      words.insert(words.end(), {"--shoal", SHOAL_PROGRAM});
     for (const char* variable :
          {"SHOAL_THREADS=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
           "AWS_SECRET_ACCESS_KEY=geheim"})
@@ -193,21 +215,30 @@ TEST_F(Train, ShowsWhatItWouldDo) {
   EXPECT_EQ(shown.at("environment").at("SM_HP_MAX_STEPS"), "3");
   EXPECT_THAT(result.out, HasSubstr("\"AWS_SECRET_ACCESS_KEY\""));  // its name is forwarded
   EXPECT_THAT(result.out, Not(HasSubstr("geheim")));
-  EXPECT_FALSE(fs::exists(ml.path("checkpoints")));
+}
+
+TEST_F(Train, LeavesNothingWhereItOnlyShows) {
+  OptMl ml;
+  fill_with_archive(ml);
+  const testing::TemporaryDirectory aside;
+  const ProgramOptions there{.environment = {"TMPDIR=" + aside.path()}};
+  const std::string before = listing(ml.root());
+  const ProgramResult result = train(ml, {"--dry-run"}, there);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out).at("command").at(2), ml.path("code/run.json"));
+  Json wrong = hyperparameters(2, {{"sagemaker_program", "\"train.py\""}});
+  EXPECT_EQ(listing(ml.root()), before);
+  ml.hyperparameters(wrong);
+  const ProgramResult refused = train(ml, {"--dry-run"}, there);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("this image runs Shoal"));
+  EXPECT_EQ(listing(ml.root()), before);
+  EXPECT_EQ(listing(aside.path()), "");
 }
 
 TEST_F(Train, RunsTheUploadedFile) {
   OptMl ml;
-  const testing::TemporaryDirectory code;
-  std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from the archive"})";
-  fs::create_directories(ml.path("input/data/code"));
-  const std::string archive = ml.path("input/data/code/sourcedir.tar.gz");
-  ASSERT_EQ(test::run_program({"tar", "-czf", archive, "-C", code.path(), "run.json"}).status, 0);
-  Json all = hyperparameters(
-      2, {{"sagemaker_program", "\"run.json\""},
-          {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""}});
-  all.erase("max_steps");
-  fill(ml, all);
+  fill_with_archive(ml);
   const ProgramResult result = train(ml);
   ASSERT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("run: from the archive"));
@@ -228,19 +259,38 @@ TEST_F(Train, FetchesItsCodeFromS3) {
           {"sagemaker_submit_directory", "\"s3://bucket/job/source/sourcedir.tar.gz\""}});
   all.erase("max_steps");
   fill(ml, all);
-  const ProgramOptions here{
-      .directory = {}, .environment = aws.environment(), .signal_when_out_has = {}};
+  ProgramOptions here;
+  here.environment = aws.environment();
+  here.environment.emplace_back("SHOAL_LOG=debug");
   const ProgramResult result = train(ml, {}, here);
   ASSERT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("run: from S3"));
   all["sagemaker_submit_directory"] = "\"s3://bucket/nothing.tar.gz\"";
   fill(ml, all);
-  EXPECT_EQ(train(ml, {}, here).status, 1);
+  const ProgramResult refused = train(ml, {}, here);
+  EXPECT_EQ(refused.status, 1);
   const std::string failure = read_text_file(ml.path("output/failure"));
   EXPECT_THAT(failure, HasSubstr("nothing.tar.gz"));
-  EXPECT_THAT(failure, Not(HasSubstr(test::FakeAws::kSecret)));
+  EXPECT_THAT(result.err, HasSubstr("GET " + aws.url() + "/bucket/job/source"));  // debug
+  for (const std::string& text : {result.out, result.err, refused.out, refused.err, failure})
+    EXPECT_THAT(text, Not(HasSubstr(test::FakeAws::kSecret)));
 }
 #endif
+
+// With keys in the environment, which mpirun and the ranks inherit.
+TEST_F(Train, LeavesNoCoreFile) {
+  OptMl ml;
+  fill(ml, hyperparameters(3));
+  script(ml.path("shoal"), "ulimit -c\necho up\nexec sleep 1\n");
+  ProgramOptions crash;
+  crash.signal_when_out_has = "up\n";
+  crash.signal = SIGABRT;
+  crash.core_files = true;
+  const ProgramResult result = train(ml, {"--shoal", ml.path("shoal")}, crash);
+  EXPECT_EQ(result.signal, SIGABRT);
+  EXPECT_FALSE(result.left_core);
+  EXPECT_THAT(result.out, HasSubstr("\n0\nup"));  // in blocks: the limit is a byte
+}
 
 // mpirun as a script that starts a rank for each of two hosts, here.
 TEST_F(Train, TrainsOnTwoHosts) {

@@ -151,23 +151,5 @@ TEST_F(Source, ThroughTheRegistry) {
   EXPECT_THAT(error_text([&] { (void)registry.open("s3://bucket"); }), HasSubstr("not an object"));
 }
 
-TEST(ShardByKey, EveryNameOnce) {
-  std::vector<std::string> names;
-  for (int i = 20; i > 0; --i) names.push_back(fmt::format("s3://b/{:02}", i));
-  for (std::int64_t hosts = 1; hosts <= 17; ++hosts) {
-    std::vector<std::string> all;
-    std::size_t least = names.size(), most = 0;
-    for (std::int64_t host = 0; host < hosts; ++host) {
-      const auto share = shard_by_key(names, host, hosts);
-      least = std::min(least, share.size());
-      most = std::max(most, share.size());
-      all.insert(all.end(), share.begin(), share.end());
-    }
-    EXPECT_LE(most - least, 1U) << hosts;
-    EXPECT_THAT(all, ::testing::UnorderedElementsAreArray(names)) << hosts;
-  }
-  EXPECT_THROW((void)shard_by_key(names, 2, 2), Error);
-}
-
 }  // namespace
 }  // namespace shoal::sagemaker
