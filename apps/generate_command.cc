@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "run_setup.h"
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/kernels/kernels.h"
@@ -63,6 +64,11 @@ struct LoadedModel {
       return;
     }
     const nn::LoadReport report = model.load(directory, nn::assign_values(context));
+    if (!report.missing.empty())
+      throw Error(
+          ErrorCode::not_found,
+          fmt::format("{} has no weights for {}", directory, fmt::join(report.missing, ", ")),
+          "train it for causal-lm first");
     for (const std::string& name : report.unexpected)
       log::warn("{} holds '{}', which the model has no place for", directory, name);
   }

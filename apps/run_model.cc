@@ -63,7 +63,8 @@ nlohmann::json completed(const nlohmann::json& config, const std::string& source
                            : nlohmann::json(nn::EncoderConfig::from_json(config, source)
                                                 .to_json(nn::EncoderTask::masked_lm, "float32"));
   // A decoder's classes stand beside what it knows as a language model.
-  for (const char* name : {"num_labels", "id2label", "label2id", "problem_type"})
+  for (const char* name : {"num_labels", "id2label", "label2id", "problem_type",
+                           "classifier_dropout", "hidden_dropout"})
     if (decoder && config.contains(name)) all[name] = config[name];
   if (config.contains("architectures"))
     all["architectures"] = config["architectures"];
@@ -195,11 +196,31 @@ void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
   }
 }
 
-void take_padding(ChosenModel& model, const Tokenizer& tokenizer) {
-  if (model.kind != TaskKind::text_classification || !is_decoder(model.config)) return;
-  const auto said = model.config.find("pad_token_id");
-  if ((said == model.config.end() || said->is_null()) && tokenizer.roles().pad)
-    model.config["pad_token_id"] = *tokenizer.roles().pad;
+TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
+                     std::vector<std::string>& notices) {
+  const TokenRoles& roles = tokenizer.roles();
+  if (model.kind == TaskKind::causal_lm || !is_decoder(model.config)) return roles.pad.value_or(0);
+  nlohmann::json& said = model.config["pad_token_id"];
+  // Some configurations say -1, or one more than there are, for none.
+  const bool in_vocabulary =
+      !model.config.contains("vocab_size") || said < model.config["vocab_size"];
+  if (said.is_number_integer() && said >= 0 && in_vocabulary) return said.get<TokenId>();
+  if (roles.pad) {
+    said = *roles.pad;
+  } else if (roles.eos) {
+    said = *roles.eos;
+    notices.push_back(
+        fmt::format("no token is for padding: {} ({}), the end of text, fills samples "
+                    "up, and config.json names it as pad_token_id",
+                    *tokenizer.id_to_token(*roles.eos), *roles.eos));
+  } else {
+    said = nullptr;
+    notices.emplace_back(
+        "no token is for padding, nor for the end of text: the attention mask says where samples "
+        "end; transformers will take one sample at a time of this model");
+    return 0;
+  }
+  return said.get<TokenId>();
 }
 
 }  // namespace shoal::app

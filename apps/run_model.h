@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -29,9 +30,11 @@ ChosenModel choose_model(const ModelArguments& arguments);
 // The tokenizer's size and special tokens, as run_clm and run_mlm resize a new model.
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer);
 
-// A decoder that is to classify texts needs to know what fills them up: where config.json does not
-// say, what the tokenizer does.
-void take_padding(ChosenModel& model, const Tokenizer& tokenizer);
+// What fills samples up: of a decoder with a head what config.json names, else the tokenizer's
+// padding, else its end of text, which transformers' users take; config.json then names it. Of
+// other models the tokenizer's. `notices`: where it is neither's own.
+TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
+                     std::vector<std::string>& notices);
 
 // A Hugging Face directory: `path` itself, or its newest complete checkpoint where it only has
 // checkpoints, of which every byte is read. not_found says what was looked for.

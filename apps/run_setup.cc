@@ -256,7 +256,7 @@ std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kin
 }
 
 std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
-                                            bool on_cpu) {
+                                            TokenId padding, bool on_cpu) {
   const std::int64_t automatic = on_cpu ? 32 : 8;
   const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
                                 : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
@@ -277,8 +277,7 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
                        .whole_words = a.data.whole_word_mask,
                        .pad_to_multiple_of = pads});
   if (setup.samples)
-    return std::make_shared<PaddingCollator>(setup.tokenizer->roles().pad.value_or(0), pads,
-                                             setup.samples->labels_of());
+    return std::make_shared<PaddingCollator>(padding, pads, setup.samples->labels_of());
   return std::make_shared<PaddingCollator>();
 }
 
@@ -299,14 +298,15 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
                 fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
                 "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
   if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
-  if (setup.tokenizer) take_padding(model, *setup.tokenizer);
+  const TokenId padding =
+      setup.tokenizer ? take_padding(model, *setup.tokenizer, setup.notices) : 0;
   setup.samples = make_task_data(model.kind, a.data, model.config);
   if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
                          {.gradient_checkpointing = a.training.gradient_checkpointing});
   check_metric(a, setup);
   setup.block_size = block_size_of(a, *setup.task, model.kind);
-  setup.collator = collator_of(a, setup, on_cpu);
+  setup.collator = collator_of(a, setup, padding, on_cpu);
   if (a.training.model_parallel)
     check_mesh(a.training, *setup.task->chain(), world.size, setup.block_size);
   return setup;

@@ -1,9 +1,13 @@
 #include "shoal/nn/models/causal_lm.h"
 
+#include <optional>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/headed_decoder.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/nn/models/llama/config.h"
 #include "shoal/nn/models/llama/model.h"
@@ -16,23 +20,29 @@ namespace {
 struct Family {
   std::string_view model_type;
   std::unique_ptr<CausalLm> (*make)(const nlohmann::json& config, std::string_view source);
+  std::unique_ptr<DecoderTrunk> (*make_trunk)(const nlohmann::json& config,
+                                              std::string_view source);
   nlohmann::json (*complete)(const nlohmann::json& config, std::string_view source);
 };
 
-template <class Model, class Config>
+template <class Model, class Trunk, class Config>
 Family family(std::string_view model_type) {
-  return {model_type,
-          [](const nlohmann::json& config, std::string_view source) -> std::unique_ptr<CausalLm> {
-            return std::make_unique<Model>(Config::from_json(config, source));
-          },
-          [](const nlohmann::json& config, std::string_view source) -> nlohmann::json {
-            return Config::from_json(config, source).to_json("float32");
-          }};
+  return {
+      model_type,
+      [](const nlohmann::json& config, std::string_view source) -> std::unique_ptr<CausalLm> {
+        return std::make_unique<Model>(Config::from_json(config, source));
+      },
+      [](const nlohmann::json& config, std::string_view source) -> std::unique_ptr<DecoderTrunk> {
+        return std::make_unique<Trunk>(Config::from_json(config, source));
+      },
+      [](const nlohmann::json& config, std::string_view source) -> nlohmann::json {
+        return Config::from_json(config, source).to_json("float32");
+      }};
 }
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {family<Gpt2, Gpt2Config>("gpt2"),
-                                          family<Llama, LlamaConfig>("llama")};
+  static const std::vector<Family> all = {family<Gpt2, Gpt2Transformer, Gpt2Config>("gpt2"),
+                                          family<Llama, LlamaTrunk, LlamaConfig>("llama")};
   return all;
 }
 
@@ -65,14 +75,45 @@ nlohmann::json complete_causal_lm_config(const nlohmann::json& config, std::stri
   return family_of(config, source).complete(config, source);
 }
 
+std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,
+                                                   std::string_view source, DecoderHead head) {
+  return std::make_unique<HeadedDecoder>(family_of(config, source).make_trunk(config, source),
+                                         head);
+}
+
+std::unique_ptr<HeadLoss> CausalLm::make_head(const DecoderTrunk& trunk,
+                                              std::shared_ptr<Parameter> table) {
+  if (trunk.tied()) return std::make_unique<LmHead>(std::move(table));
+  return std::make_unique<LmHead>(trunk.vocabulary(), trunk.channels(), trunk.initial_std());
+}
+
 LossOutput CausalLm::forward(Context& context, const Tensor& ids, const Tensor& targets,
                              const LossOptions& options, const Tensor& key_mask) {
-  context.begin_forward();
-  const ChainInput input{ids, targets, key_mask, options};
-  return forward_head(
-      context,
-      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
-      input);
+  return run(context, {ids, targets, key_mask, options});
+}
+
+LossOutput CausalLm::forward_head(Context& context, ResidualStream stream,
+                                  const ChainInput& input) {
+  const Value hidden = stream.norm(context, trunk().last_norm());
+  return head().forward(context, hidden, input.targets, input.loss);
+}
+
+Tensor CausalLm::head_logits(Context& context, ResidualStream stream, const ChainInput& /*input*/) {
+  return head().logits(context, stream.norm(context, trunk().last_norm()).tensor);
+}
+
+Value CausalLm::hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
+                              DecoderCache* cache) {
+  const int blocks = trunk().blocks();
+  SHOAL_CHECK(!cache || std::ssize(*cache) == blocks, "{} caches for {} blocks",
+              cache ? cache->size() : 0, blocks);
+  const std::int64_t first = cache && !cache->empty() ? cache->front().length : 0;
+  ResidualStream stream{trunk().embed(context, ids, first), std::nullopt, {}};
+  for (int block = 0; block < blocks; ++block)
+    stream = trunk().forward_block(
+        context, block, std::move(stream),
+        {key_mask, cache ? &(*cache)[static_cast<std::size_t>(block)] : nullptr});
+  return stream.norm(context, trunk().last_norm());
 }
 
 Tensor CausalLm::logits(Context& context, const Tensor& ids, const Tensor& key_mask) {
@@ -102,7 +143,7 @@ DecoderCache CausalLm::make_cache(Context& context, std::int64_t batch, std::int
   DecoderCache cache(static_cast<std::size_t>(units() - 2));
   const DType dtype = head().weight()->value.dtype();
   for (KeyValueCache& layer : cache)
-    layer.entries = context.empty({batch, capacity, 2 * key_width()}, dtype);
+    layer.entries = context.empty({batch, capacity, 2 * trunk().key_width()}, dtype);
   return cache;
 }
 

@@ -8,23 +8,17 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "shoal/nn/layers/chain.h"
-#include "shoal/nn/models/huggingface.h"
+#include "shoal/nn/models/decoder.h"
 
 namespace shoal::nn {
 
 using DecoderCache = std::vector<KeyValueCache>;  // one a block
 
-class CausalLm : public Chain {
+// Models ready for materialize(); weight matrices are drawn with their configuration's
+// initializer_range.
+class CausalLm : public Decoder {
  public:
-  virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
-  virtual std::int64_t vocabulary() const = 0;
-  virtual std::int64_t positions() const = 0;
-  // As load_weights(), under the names that the model's files may have.
-  virtual LoadReport load(const std::string& directory, const AssignParameter& assign) = 0;
-  // Writes config.json and generation_config.json, and returns their names; `dtype` is that of the
-  // weights beside them.
-  virtual std::vector<std::string> save_config(const std::string& directory, DType dtype) const = 0;
+  DecoderHead head_kind() const final { return DecoderHead::causal_lm; }
 
   // The loss of predicting targets i32 [B, T] (shifted by the task; negative: none) from ids i32
   // [B, T], T <= positions(). Starts a new forward for random coordinates.
@@ -37,19 +31,21 @@ class CausalLm : public Chain {
   // `capacity` positions for `batch` sequences, at most positions().
   DecoderCache make_cache(Context& context, std::int64_t batch, std::int64_t capacity);
 
-  // forward() keeps only each block's input, and backward runs the block again.
-  void set_gradient_checkpointing(bool on) { gradient_checkpointing_ = on; }
+  LossOutput forward_head(Context& context, ResidualStream stream, const ChainInput& input) final;
+  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) final;
 
  protected:
-  // Normed hidden states [B, T, C] of ids; with a cache, ids are the positions after those it
-  // holds. For inference: training runs units.
-  virtual Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
-                              DecoderCache* cache) = 0;
-  virtual HeadLoss& head() = 0;
-  virtual std::int64_t key_width() const = 0;  // of a position's keys in a block
+  virtual HeadLoss& head() const = 0;
+  // lm_head: of its own weight, or of the table of the trunk's embedding.
+  static std::unique_ptr<HeadLoss> make_head(const DecoderTrunk& trunk,
+                                             std::shared_ptr<Parameter> table);
 
  private:
-  bool gradient_checkpointing_ = false;
+  Module& head_module() const final { return head(); }
+  // Normed hidden states [B, T, C] of ids; with a cache, ids are the positions after those it
+  // holds. For inference: training runs units.
+  Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
+                      DecoderCache* cache);
 };
 
 // Of a config.json by its model_type (none: gpt2); `source` names it in messages.

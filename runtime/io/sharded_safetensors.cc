@@ -69,8 +69,16 @@ std::string find_in_directory(const fs::path& directory) {
   const std::string index = directory / "model.safetensors.index.json";
   if (fs::exists(single)) return single;
   if (fs::exists(index)) return index;
-  throw_error(ErrorCode::not_found, "{} holds neither model.safetensors nor its index",
-              directory.string());
+  std::string found;
+  for (const char* other :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
+    if (found.empty() && fs::exists(directory / other)) found = other;
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} holds neither model.safetensors nor its index{}", directory.string(),
+                          found.empty() ? "" : ", but " + found + ", which is not read"),
+              found.empty() ? ""
+                            : "open it with its class of transformers and save_pretrained() it, "
+                              "which writes safetensors");
 }
 
 }  // namespace

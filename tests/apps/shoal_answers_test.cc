@@ -111,6 +111,22 @@ TEST_F(ShoalQuestions, RanksAnswerAsOne) {
                       {"predict_predictions.json", "eval_predictions.json"});
 }
 
+// Decoders: the question stands before the context, nothing around them.
+TEST_F(ShoalQuestions, AGpt2Answers) {
+  const auto trained = shoal(overlaid(
+      ask({}, {"--num_train_epochs", "10", "--max_seq_length", "40", "--output_dir", out()}),
+      tiny_gpt2()));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("gpt2 for question answering"));
+  EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_exact_match"], 100.0);
+  EXPECT_EQ(json_of(out() + "/config.json")["architectures"][0], "GPT2ForQuestionAnswering");
+}
+
+TEST_F(ShoalQuestions, RanksOfLlamaAnswerAsOne) {
+  expect_ranks_as_one(ask(tiny_llama(), {"--pad_to_max_length", "--max_steps", "5"}),
+                      {"predict_predictions.json", "eval_predictions.json"});
+}
+
 TEST_F(ShoalQuestions, AnswersThatThereIsNone) {
   std::string text = text_of(mine_ / "dev.json");
   json file = json::parse(text);
@@ -147,7 +163,6 @@ TEST_F(ShoalQuestions, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
     expect_refused(shoal(ask(tiny_bert(), more)), words);
   };
-  expect_refused(train({"--task", "question-answering"}), "gpt2, which has no head for");
   refused({"--test_file", ""}, "do_predict needs a test_file");
   refused({"--max_seq_length", "128"}, "the model has 64 positions");
   refused({"--doc_stride", "22"}, "no more than doc_stride 22");
@@ -255,6 +270,20 @@ TEST_F(ShoalTags, LearnsToTag) {
     EXPECT_THAT(cut, ::testing::StartsWith(expected.substr(0, expected.find(' '))));
     EXPECT_LT(cut.size(), expected.size() / 2);
   }
+}
+
+TEST_F(ShoalTags, AGpt2Tags) {
+  const auto trained =
+      shoal(overlaid(tag({}, {"--num_train_epochs", "14", "--output_dir", out()}), tiny_gpt2()));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out,
+              AllOf(HasSubstr("gpt2 for token classification"), HasSubstr("3 labels")));
+  EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_f1"], 1.0);
+  EXPECT_EQ(json_of(out() + "/config.json")["architectures"][0], "GPT2ForTokenClassification");
+}
+
+TEST_F(ShoalTags, RanksOfGpt2TagAsOne) {
+  expect_ranks_as_one(overlaid(tag({}, {"--max_steps", "5"}), tiny_gpt2()), {"predictions.txt"});
 }
 
 // The numbers of datasets' ClassLabel have their names beside the shards.

@@ -1,4 +1,4 @@
-// The binary `shoal` on tasks of encoders: a tiny vocabulary and a tiny BERT.
+// The binary `shoal` on tasks other than a language model's: a tiny vocabulary and tiny models.
 #pragma once
 
 #include <filesystem>
@@ -47,6 +47,20 @@ class ShoalOnTasks : public Shoal {
     return {"--model_type", "bert", "--config_overrides",
             "hidden_size=32,num_hidden_layers=2,num_attention_heads=4,intermediate_size=64,"
             "max_position_embeddings=64,hidden_dropout_prob=0,attention_probs_dropout_prob=0"};
+  }
+  // With the byte-level tokenizer, which has neither padding nor a token around texts.
+  static std::vector<std::string> tiny_gpt2() {
+    return {"--model_type",
+            "gpt2",
+            "--tokenizer_name",
+            *data_ / "tok",
+            "--config_overrides",
+            "n_embd=32,n_layer=2,n_head=4,n_positions=64,resid_pdrop=0,embd_pdrop=0,attn_pdrop=0"};
+  }
+  static std::vector<std::string> tiny_llama() {
+    return {"--model_type", "llama", "--config_overrides",
+            "hidden_size=32,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,"
+            "intermediate_size=64,max_position_embeddings=64"};
   }
   static std::vector<std::string> words_of(const std::vector<std::string>& model,
                                            const std::vector<std::string>& more) {

@@ -205,11 +205,8 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
 
 // A decoder looks at the last token, whatever fills the row up.
 TEST_F(ShoalTasks, ALlamaClassifies) {
-  const std::vector<std::string> llama = {
-      "--model_type", "llama", "--config_overrides",
-      "hidden_size=32,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,"
-      "intermediate_size=64,max_position_embeddings=64"};
-  const auto trained = shoal(classify(llama, {"--num_train_epochs", "10", "--output_dir", out()}));
+  const auto trained =
+      shoal(classify(tiny_llama(), {"--num_train_epochs", "10", "--output_dir", out()}));
   ASSERT_EQ(trained.status, 0) << trained.err;
   EXPECT_THAT(trained.out, AllOf(HasSubstr("llama for sequence classification"),
                                  HasSubstr("2 labels"), HasSubstr("21 predictions in ")));
@@ -224,8 +221,51 @@ TEST_F(ShoalTasks, ALlamaClassifies) {
   ASSERT_EQ(again.status, 0) << again.err;
   EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
               json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
-  expect_refused(shoal(classify(llama, {"--task", "question-answering"})),
-                 "a llama does causal-lm and text-classification");
+  expect_refused(
+      shoal(classify(tiny_llama(), {"--task", "masked-lm"})),
+      "gpt2 and llama do causal-lm, text-classification, question-answering and token-class");
+}
+
+// Its end of text fills rows up, and the directory says so.
+TEST_F(ShoalTasks, AGpt2Classifies) {
+  // Its number is not 0, which fills up what nobody says a padding of.
+  const auto tokenizer =
+      shoal({"tokenizer", "train", "--vocab-size", "300", "--special-token", "<|first|>",
+             "<|endoftext|>", "-o", mine_ / "tok", *data_ / "train.txt"});
+  ASSERT_EQ(tokenizer.status, 0) << tokenizer.err;
+  const auto words =
+      overlaid(overlaid(classify({}, {}), tiny_gpt2()), {"--tokenizer_name", mine_ / "tok"});
+  const auto trained = shoal(overlaid(words, {"--num_train_epochs", "12", "--output_dir", out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.out, AllOf(HasSubstr("gpt2 for sequence classification"),
+                                 HasSubstr("no token is for padding: <|endoftext|> (1)"),
+                                 HasSubstr("21 predictions in ")));
+  EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_accuracy"], 1.0);
+  const nlohmann::json config = json_of(out() + "/config.json");
+  EXPECT_EQ(config["architectures"][0], "GPT2ForSequenceClassification");
+  EXPECT_EQ(config["pad_token_id"], 1);
+  EXPECT_EQ(json_of(out() + "/tokenizer_config.json")["pad_token"], "<|endoftext|>");
+  // Read again, and padded to another length.
+  const auto again =
+      shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
+             mine_ / "dev.tsv", "--output_dir", mine_ / "again", "--pad_to_max_length"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, ::testing::Not(HasSubstr("no token is for padding")));
+  EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
+              json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
+  // config.json says what fills up, whatever the tokenizer calls padding.
+  const auto other =
+      shoal({"train", "--model_name_or_path", out(), "--tokenizer_name", mine_ / "tok",
+             "--do_train", "false", "--validation_file", mine_ / "dev.tsv", "--output_dir",
+             mine_ / "other", "--pad_to_max_length"});
+  ASSERT_EQ(other.status, 0) << other.err;
+  EXPECT_EQ(json_of(mine_ / "other" + "/eval_results.json")["eval_loss"],
+            json_of(mine_ / "again" + "/eval_results.json")["eval_loss"]);
+}
+
+TEST_F(ShoalTasks, RanksOfGpt2PredictAsOne) {
+  expect_ranks_as_one(overlaid(classify({}, {"--max_steps", "5"}), tiny_gpt2()),
+                      {"predict_results.txt"});
 }
 
 // Batches of like lengths pad less; the same samples, whatever the ranks.
@@ -263,7 +303,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
     expect_refused(shoal(classify(tiny_bert(), more)), words);
   };
-  expect_refused(train({"--task", "text-classification"}), "gpt2, which has no head for");
+  expect_refused(train({"--task", "masked-lm"}), "gpt2, which has no head for masked-lm");
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
                  "task_name is given, but the task is causal-lm");
   expect_refused(shoal({"train", "--model_type", "t5", "--train_file", *data_ / "train.txt"}),

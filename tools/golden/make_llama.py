@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/llama/CASE/: a tiny random LlamaForCausalLM, or LlamaForSequenceClassification
-(classes, numbers), as transformers saves it, and case.safetensors: a padded batch, loss, logits and
-every gradient, computed in float64 (norms and rotary angles in float32, as transformers has them).
+"""Writes tests/golden/llama/CASE/: a tiny random LlamaForCausalLM, as transformers saves it, and
+case.safetensors: a padded batch, loss, logits and every gradient, computed in float64 (norms and
+rotary angles in float32, as transformers has them). Other heads: make_decoder_heads.py.
 
 `check DIRECTORY CASE` opens a directory that Shoal wrote and compares its logits on the case's
 batch with the golden ones.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForCausalLM
 
 BATCH, LENGTHS, VOCABULARY = 3, (11, 8, 3), 37
 TINY = dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hidden_layers=2,
@@ -33,22 +33,7 @@ CASES = {
                    rope_parameters=dict(rope_type="llama3", rope_theta=50.0, factor=4.0,
                                         low_freq_factor=1.0, high_freq_factor=4.0,
                                         original_max_position_embeddings=32)),
-    # Of the last token that is no padding; a score instead of classes.
-    "classes": dict(TINY, head_dim=4, num_hidden_layers=1, pad_token_id=0,
-                    id2label={0: "calm", 1: "glad", 2: "sad"},
-                    label2id={"calm": 0, "glad": 1, "sad": 2},
-                    problem_type="single_label_classification"),
-    "numbers": dict(TINY, head_dim=4, num_hidden_layers=1, pad_token_id=0, num_labels=1,
-                    problem_type="regression"),
 }
-
-
-def classifies(case):
-    return "problem_type" in CASES[case]
-
-
-def model_class(case):
-    return LlamaForSequenceClassification if classifies(case) else LlamaForCausalLM
 
 
 def value_of(name, shape):
@@ -58,7 +43,7 @@ def value_of(name, shape):
 
 
 def make_model(case):
-    model = model_class(case)(LlamaConfig(**CASES[case])).eval()
+    model = LlamaForCausalLM(LlamaConfig(**CASES[case])).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(value_of(name, tuple(parameter.shape)))
@@ -81,19 +66,9 @@ def make_case(case, out):
     ids, mask, labels = make_batch()
     model.double()
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    if case == "numbers":
-        labels = torch.tensor([0.5, -1.25, 2.0])
-        loss = F.mse_loss(logits.squeeze(-1), labels.double())
-    elif classifies(case):
-        labels = torch.tensor([2, 0, 1])
-        loss = F.cross_entropy(logits, labels)
-    else:
-        # transformers' ForCausalLMLoss, but in float64.
-        targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
-        loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
-    if classifies(case):  # which is transformers' own
-        own = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
-        assert abs(own.item() - loss.item()) < 1e-6, (own, loss)
+    # transformers' ForCausalLMLoss, but in float64.
+    targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
+    loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
     loss.backward()
     tensors = dict(input_ids=ids, attention_mask=mask, labels=labels, loss=loss.reshape(1),
                    logits=logits)
@@ -105,7 +80,7 @@ def make_case(case, out):
 
 
 def check(directory, case):
-    model, info = model_class(case).from_pretrained(
+    model, info = LlamaForCausalLM.from_pretrained(
         directory, output_loading_info=True, dtype=torch.float64, attn_implementation="eager")
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     golden = load_file(Path(__file__).resolve().parents[2] / "tests" / "golden" / "llama" / case /

@@ -6,7 +6,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/tasks/causal_lm.h"
-#include "shoal/train/tasks/decoder_classifier.h"
+#include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
@@ -15,18 +15,19 @@ namespace {
 struct Known {
   TaskKind kind;
   std::string_view name, class_ending;
-  nn::EncoderTask head;  // of an encoder; causal_lm has none
+  std::optional<nn::EncoderTask> encoder;  // the head that an encoder has for it
+  std::optional<nn::DecoderHead> decoder;
 };
 constexpr std::array kKnown = {
-    Known{TaskKind::causal_lm, "causal-lm", "LMHeadModel", nn::EncoderTask::masked_lm},
-    Known{TaskKind::causal_lm, "causal-lm", "ForCausalLM", nn::EncoderTask::masked_lm},
-    Known{TaskKind::masked_lm, "masked-lm", "ForMaskedLM", nn::EncoderTask::masked_lm},
+    Known{TaskKind::causal_lm, "causal-lm", "LMHeadModel", {}, nn::DecoderHead::causal_lm},
+    Known{TaskKind::causal_lm, "causal-lm", "ForCausalLM", {}, nn::DecoderHead::causal_lm},
+    Known{TaskKind::masked_lm, "masked-lm", "ForMaskedLM", nn::EncoderTask::masked_lm, {}},
     Known{TaskKind::text_classification, "text-classification", "ForSequenceClassification",
-          nn::EncoderTask::sequence_classification},
+          nn::EncoderTask::sequence_classification, nn::DecoderHead::sequence_classification},
     Known{TaskKind::question_answering, "question-answering", "ForQuestionAnswering",
-          nn::EncoderTask::question_answering},
+          nn::EncoderTask::question_answering, nn::DecoderHead::question_answering},
     Known{TaskKind::token_classification, "token-classification", "ForTokenClassification",
-          nn::EncoderTask::token_classification}};
+          nn::EncoderTask::token_classification, nn::DecoderHead::token_classification}};
 
 const Known& known(TaskKind kind) {
   for (const Known& one : kKnown)
@@ -62,20 +63,18 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
 }
 
 void check_task(TaskKind kind, const nlohmann::json& config, std::string_view source) {
+  const Known& task = known(kind);
   const std::string type = model_type_of(config);
-  const bool decoder = type.empty() ? kind == TaskKind::causal_lm : is_decoder(type);
-  const bool classifies = decoder && nn::has_sequence_classifier(type);
-  const bool has_head =
-      decoder ? kind == TaskKind::causal_lm || (classifies && kind == TaskKind::text_classification)
-              : kind != TaskKind::causal_lm;
-  if (!has_head)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{} is of a {}, which has no head for {}", source, type, to_string(kind)),
-        decoder ? fmt::format("a {} does causal-lm{}", type,
-                              classifies ? " and text-classification" : "")
-                : "bert, roberta, distilbert and albert do masked-lm, "
-                  "text-classification, question-answering and token-classification");
+  // Without a type it is what the task asks for.
+  if (type.empty() || (is_decoder(type) ? task.decoder.has_value() : task.encoder.has_value()))
+    return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
+              is_decoder(type)
+                  ? "gpt2 and llama do causal-lm, text-classification, question-answering and "
+                    "token-classification"
+                  : "bert, roberta, distilbert and albert do masked-lm, text-classification, "
+                    "question-answering and token-classification");
 }
 
 std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
@@ -88,11 +87,11 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
         std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
   if (is_decoder(model_type_of(config)))
-    return std::make_unique<DecoderClassifier>(nn::make_sequence_classifier(config, source),
-                                               std::move(tokenizer),
-                                               options.gradient_checkpointing);
+    return std::make_unique<DecoderWithHead>(
+        nn::make_headed_decoder(config, source, *known(kind).decoder), std::move(tokenizer),
+        options.gradient_checkpointing);
   return std::make_unique<EncoderWithHead>(nn::EncoderConfig::from_json(config, source),
-                                           known(kind).head, std::move(tokenizer),
+                                           *known(kind).encoder, std::move(tokenizer),
                                            options.gradient_checkpointing);
 }
 

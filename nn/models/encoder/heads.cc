@@ -3,16 +3,13 @@
 #include <utility>
 
 #include "shoal/nn/models/encoder/layers.h"
+#include "shoal/nn/models/heads.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
 
 float std_of(const EncoderConfig& config) { return static_cast<float>(config.initializer_range); }
-
-LossOutput output_of(LossResult result) {
-  return {std::move(result.loss), result.loss_sum, result.targets};
-}
 
 class MaskedLmHead final : public TaskHead {
  public:
@@ -75,9 +72,7 @@ class SequenceHead final : public SampleHead {
                 std::make_unique<Dropout>(static_cast<float>(config.sequence_dropout))),
         regression_(config.regression()) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    const Value x = scores(context, hidden, input);
-    return output_of(regression_ ? squared_error(context, x, input.targets, input.loss)
-                                 : cross_entropy(context, x, input.targets, input.loss));
+    return sample_loss(context, scores(context, hidden, input), input, regression_);
   }
   Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     const Value first = first_dropout->forward(context, first_position(context, hidden));
@@ -91,55 +86,12 @@ class SequenceHead final : public SampleHead {
   bool regression_;
 };
 
-// Classes of every position.
-class TokenHead final : public SampleHead {
- public:
-  explicit TokenHead(const EncoderConfig& config)
-      : classifier(*this, "classifier",
-                   std::make_unique<Linear>(LinearConfig{
-                       .in = config.hidden_size, .out = config.num_labels, .std = std_of(config)})),
-        dropout(*this, "token_dropout",
-                std::make_unique<Dropout>(static_cast<float>(config.token_dropout))) {}
-  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return output_of(
-        cross_entropy(context, scores(context, hidden, input), input.targets, input.loss));
-  }
-  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
-    return classifier->forward(context, dropout->forward(context, hidden));
-  }
-
-  Slot<LinearLike> classifier;
-  Slot<Dropout> dropout;
-};
-
-// Where an answer starts and ends: two softmaxes over the positions. Its loss is the mean over all
-// of both that are given; transformers takes each mean, then theirs, which is the same unless a
-// sample has only one of the two.
-class QuestionHead final : public SampleHead {
- public:
-  explicit QuestionHead(const EncoderConfig& config)
-      : outputs(*this, "qa_outputs",
-                std::make_unique<Linear>(
-                    LinearConfig{.in = config.hidden_size, .out = 2, .std = std_of(config)})),
-        dropout(*this, "question_dropout",
-                std::make_unique<Dropout>(static_cast<float>(config.question_dropout))) {}
-  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
-    return output_of(cross_entropy(context,
-                                   transpose_samples(context, scores(context, hidden, input)),
-                                   input.targets, input.loss));
-  }
-  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
-    return outputs->forward(context, dropout->forward(context, hidden));
-  }
-
-  Slot<LinearLike> outputs;
-  Slot<Dropout> dropout;
-};
-
 }  // namespace
 
 std::unique_ptr<TaskHead> make_encoder_head(const EncoderConfig& config, EncoderTask task,
                                             std::shared_ptr<Parameter> words) {
+  HeadSizes sizes{
+      .channels = config.hidden_size, .labels = config.num_labels, .std = std_of(config)};
   switch (task) {
     case EncoderTask::masked_lm:
       return std::make_unique<MaskedLmHead>(config, std::move(words));
@@ -148,9 +100,11 @@ std::unique_ptr<TaskHead> make_encoder_head(const EncoderConfig& config, Encoder
     case EncoderTask::question_answering:
       SHOAL_CHECK(config.num_labels == 2, "question answering has 2 labels, not {}",
                   config.num_labels);
-      return std::make_unique<QuestionHead>(config);
+      sizes.dropout = static_cast<float>(config.question_dropout);
+      return make_question_head(sizes);
     case EncoderTask::token_classification:
-      return std::make_unique<TokenHead>(config);
+      sizes.dropout = static_cast<float>(config.token_dropout);
+      return make_token_head("classifier", sizes);
   }
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
 }

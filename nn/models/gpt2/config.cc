@@ -49,6 +49,7 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   read.optional_integer("bos_token_id", config.bos_token_id);
   read.optional_integer("eos_token_id", config.eos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
+  config.labels = DecoderLabels::read(object, read);
   // reorder_and_upcast_attn asks for scores in f32: they always are here.
   bool upcast = false;
   read.boolean("reorder_and_upcast_attn", upcast);
@@ -68,13 +69,15 @@ Gpt2Config Gpt2Config::from_file(const std::string& path) {
   return from_json(read_json_file(path), path);
 }
 
-nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype) const {
+nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype, DecoderHead head) const {
   const auto or_null = [](const std::optional<std::int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   nlohmann::ordered_json out;
   out["activation_function"] = activation_function;
-  out["architectures"] = {"GPT2LMHeadModel"};
+  out["architectures"] = {head == DecoderHead::causal_lm
+                              ? std::string("GPT2LMHeadModel")
+                              : fmt::format("GPT2{}", class_suffix(head))};
   out["attn_pdrop"] = attn_pdrop;
   out["bos_token_id"] = or_null(bos_token_id);
   out["embd_pdrop"] = embd_pdrop;
@@ -97,6 +100,7 @@ nlohmann::ordered_json Gpt2Config::to_json(std::string_view dtype) const {
   out["torch_dtype"] = dtype;
   out["use_cache"] = true;
   out["vocab_size"] = vocab_size;
+  labels.write(head, out);
   return out;
 }
 
@@ -120,6 +124,7 @@ void Gpt2Config::check() const {
                 probability);
   SHOAL_CHECK(layer_norm_epsilon > 0 && initializer_range >= 0,
               "layer_norm_epsilon {}, initializer_range {}", layer_norm_epsilon, initializer_range);
+  labels.check();
 }
 
 std::int64_t Gpt2Config::parameter_count() const {

@@ -8,6 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "shoal/nn/models/decoder_config.h"
+
 namespace shoal::nn {
 
 struct Gpt2Config {
@@ -20,6 +22,7 @@ struct Gpt2Config {
   bool scale_attn_by_inverse_layer_idx = false;  // and / (layer + 1)
   bool tie_word_embeddings = true;
   std::optional<std::int64_t> bos_token_id = 50256, eos_token_id = 50256, pad_token_id;
+  DecoderLabels labels{};
 
   // "gpt2" (124M), "gpt2-medium" (355M), "gpt2-large" (774M), "gpt2-xl" (1.5B).
   static Gpt2Config preset(std::string_view name);
@@ -28,8 +31,9 @@ struct Gpt2Config {
   // quantization_config ...) throws and is named; fields that change nothing are passed over.
   static Gpt2Config from_json(const nlohmann::json& json, std::string_view name);
   static Gpt2Config from_file(const std::string& path);
-  // As transformers writes it, for GPT2LMHeadModel. `dtype`: of the saved tensors ("float32").
-  nlohmann::ordered_json to_json(std::string_view dtype) const;
+  // As transformers writes it, for the head's class. `dtype`: of the saved tensors ("float32").
+  nlohmann::ordered_json to_json(std::string_view dtype,
+                                 DecoderHead head = DecoderHead::causal_lm) const;
 
   void check() const;  // sizes that cannot be: invalid_argument with the numbers
   std::int64_t inner() const { return n_inner > 0 ? n_inner : 4 * n_embd; }

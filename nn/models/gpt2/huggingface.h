@@ -20,8 +20,5 @@ LoadReport load_gpt2_weights(const std::string& directory, Gpt2& model,
 std::vector<std::string> save_gpt2(const std::string& directory, const Gpt2& model,
                                    const ParameterValue& value,
                                    std::int64_t max_shard_bytes = 5'000'000'000);
-// The first two files alone; `dtype` is that of the weights.
-std::vector<std::string> save_gpt2_config(const std::string& directory, const Gpt2Config& config,
-                                          DType dtype);
 
 }  // namespace shoal::nn

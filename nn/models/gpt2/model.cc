@@ -1,7 +1,10 @@
 #include "shoal/nn/models/gpt2/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 
@@ -26,12 +29,6 @@ float attention_scale(const Gpt2Config& config, std::int64_t layer) {
   }
   if (config.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer + 1);
   return static_cast<float>(scale);
-}
-
-std::unique_ptr<HeadLoss> make_head(const Gpt2Config& config, std::shared_ptr<Parameter> table) {
-  if (config.tie_word_embeddings) return std::make_unique<LmHead>(std::move(table));
-  return std::make_unique<LmHead>(config.vocab_size, config.n_embd,
-                                  static_cast<float>(config.initializer_range));
 }
 
 }  // namespace
@@ -80,8 +77,11 @@ ResidualStream Gpt2Block::forward(Context& context, ResidualStream stream,
 
 Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
     : wte(*this, "wte",
-          std::make_unique<Embedding>(config.vocab_size, config.n_embd,
-                                      static_cast<float>(config.initializer_range))),
+          [&] {
+            config.check();
+            return std::make_unique<Embedding>(config.vocab_size, config.n_embd,
+                                               static_cast<float>(config.initializer_range));
+          }()),
       wpe(*this, "wpe",
           std::make_unique<PositionEmbedding>(config.n_positions, config.n_embd,
                                               static_cast<float>(config.initializer_range))),
@@ -95,67 +95,37 @@ Gpt2Transformer::Gpt2Transformer(const Gpt2Config& config)
       }()),
       ln_f(*this, "ln_f",
            std::make_unique<LayerNorm>(config.n_embd,
-                                       static_cast<float>(config.layer_norm_epsilon))) {}
+                                       static_cast<float>(config.layer_norm_epsilon))),
+      config_(config) {}
+
+std::string Gpt2Transformer::describe() const {
+  return fmt::format("{} layers of width {}, {} heads, vocabulary {}, {} positions",
+                     config_.n_layer, config_.n_embd, config_.n_head, config_.vocab_size,
+                     config_.n_positions);
+}
+
+nlohmann::ordered_json Gpt2Transformer::to_json(std::string_view dtype, DecoderHead head) const {
+  return config_.to_json(dtype, head);
+}
+
+// Causal-mask buffers of older versions: h.N.attn.bias, h.N.attn.masked_bias.
+bool Gpt2Transformer::is_buffer(std::string_view bare) const {
+  if (!bare.starts_with("h.")) return false;
+  const std::string_view rest = bare.substr(2);
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  const std::string_view tail = rest.substr(digits);
+  return digits > 0 && (tail == ".attn.bias" || tail == ".attn.masked_bias");
+}
 
 Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t first_position) {
   SHOAL_CHECK(ids.shape().rank() == 2, "GPT-2 takes ids [B, T], not {}", to_string(ids.shape()));
   return drop->forward(context, wpe->forward(context, wte->forward(context, ids), first_position));
 }
 
-Value Gpt2Transformer::forward(Context& context, const Tensor& ids, const Tensor& key_mask,
-                               DecoderCache* cache) {
-  SHOAL_CHECK(!cache || cache->size() == h.size(), "{} caches for {} blocks",
-              cache ? cache->size() : 0, h.size());
-  ResidualStream stream;
-  stream.residual = embed(context, ids, cache && !cache->empty() ? cache->front().length : 0);
-  for (std::size_t layer = 0; layer < h.size(); ++layer)
-    stream = h[layer]->forward(context, std::move(stream),
-                               {key_mask, cache ? &(*cache)[layer] : nullptr});
-  return stream.norm(context, *ln_f);
-}
-
 Gpt2::Gpt2(const Gpt2Config& config)
-    : transformer(*this, "transformer",
-                  [&] {
-                    config.check();
-                    return std::make_unique<Gpt2Transformer>(config);
-                  }()),
-      lm_head(*this, "lm_head", make_head(config, transformer->wte->weight())),
-      config_(config) {
+    : transformer(*this, "transformer", std::make_unique<Gpt2Transformer>(config)),
+      lm_head(*this, "lm_head", make_head(*transformer, transformer->wte->weight())) {
   name_tree();
-}
-
-std::string Gpt2::describe() const {
-  return fmt::format("gpt2, {} layers of width {}, {} heads, vocabulary {}, {} positions",
-                     config_.n_layer, config_.n_embd, config_.n_head, config_.vocab_size,
-                     config_.n_positions);
-}
-
-std::string Gpt2::unit_name(int unit) const {
-  if (unit == 0) return "embeddings";
-  return unit == units() - 1 ? "head" : fmt::format("h.{}", unit - 1);
-}
-
-std::vector<Module*> Gpt2::unit_modules(int unit) const {
-  if (unit == 0) return {&*transformer->wte, &*transformer->wpe};
-  if (unit == units() - 1) return {&*transformer->ln_f, &*lm_head};
-  return {&*transformer->h[static_cast<std::size_t>(unit - 1)]};
-}
-
-ResidualStream Gpt2::forward_unit(Context& context, int unit, ResidualStream stream,
-                                  const ChainInput& input) {
-  if (unit == 0) return {transformer->embed(context, input.ids, 0), std::nullopt, {}};
-  return transformer->h[static_cast<std::size_t>(unit - 1)]->forward(context, std::move(stream),
-                                                                     {input.key_mask, nullptr});
-}
-
-LossOutput Gpt2::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
-  const Value hidden = stream.norm(context, *transformer->ln_f);
-  return lm_head->forward(context, hidden, input.targets, input.loss);
-}
-
-Tensor Gpt2::head_logits(Context& context, ResidualStream stream, const ChainInput& /*input*/) {
-  return lm_head->logits(context, stream.norm(context, *transformer->ln_f).tensor);
 }
 
 }  // namespace shoal::nn

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "shoal/nn/layers/layers.h"
 #include "shoal/nn/models/causal_lm.h"
@@ -25,58 +29,63 @@ class Gpt2Block final : public Module {
   Slot<Dropout> attn_resid_dropout, mlp_dropout;
 };
 
-class Gpt2Transformer final : public Module {
+class Gpt2Transformer final : public DecoderTrunk {
  public:
   explicit Gpt2Transformer(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2Transformer"; }
-  // ids i32 [B, T] -> [B, T, C], the first of them at `first_position`.
-  Value embed(Context& context, const Tensor& ids, std::int64_t first_position);
-  // ids i32 [B, T] -> normed hidden states [B, T, C]. key_mask u8 [B, T] optional (padding). With a
-  // cache, ids are the positions after those it holds. For inference: training runs units.
-  Value forward(Context& context, const Tensor& ids, const Tensor& key_mask, DecoderCache* cache);
+  const Gpt2Config& config() const { return config_; }
+
+  std::string_view model_type() const override { return "gpt2"; }
+  std::string describe() const override;
+  std::int64_t vocabulary() const override { return config_.vocab_size; }
+  std::int64_t positions() const override { return config_.n_positions; }
+  std::int64_t channels() const override { return config_.n_embd; }
+  std::int64_t key_width() const override { return config_.n_embd; }
+  float initial_std() const override { return static_cast<float>(config_.initializer_range); }
+  std::optional<std::int64_t> padding() const override { return config_.pad_token_id; }
+  bool tied() const override { return config_.tie_word_embeddings; }
+  const DecoderLabels& labels() const override { return config_.labels; }
+  nlohmann::ordered_json to_json(std::string_view dtype, DecoderHead head) const override;
+  std::string_view base_name(DecoderHead /*head*/) const override { return "transformer"; }
+  std::vector<std::string_view> base_names() const override { return {"transformer"}; }
+  std::string_view token_head_name() const override { return "classifier"; }
+  bool is_buffer(std::string_view bare) const override;
+
+  int blocks() const override { return static_cast<int>(h.size()); }
+  std::string block_name(int block) const override { return fmt::format("h.{}", block); }
+  std::vector<Module*> embeddings() const override { return {&*wte, &*wpe}; }
+  Module& block(int block) const override { return *h[static_cast<std::size_t>(block)]; }
+  NormLike& last_norm() const override { return *ln_f; }
+  Value embed(Context& context, const Tensor& ids, std::int64_t first_position) override;
+  ResidualStream forward_block(Context& context, int block, ResidualStream stream,
+                               const AttentionInput& input) override {
+    return h[static_cast<std::size_t>(block)]->forward(context, std::move(stream), input);
+  }
 
   Slot<EmbeddingLike> wte;
   Slot<PositionEmbedding> wpe;
   Slot<Dropout> drop;
   std::deque<Slot<Gpt2Block>> h;
   Slot<NormLike> ln_f;
+
+ private:
+  Gpt2Config config_;
 };
 
-// Its units: embeddings, each block, final norm and head.
 class Gpt2 final : public CausalLm {
  public:
   // Named and ready for materialize(); weights are drawn as GPT-2's: std initializer_range,
   // residual projections divided by sqrt(2 · n_layer).
   explicit Gpt2(const Gpt2Config& config);
   std::string_view kind() const override { return "Gpt2"; }
-  const Gpt2Config& config() const { return config_; }
-  std::string describe() const override;
-  std::int64_t vocabulary() const override { return config_.vocab_size; }
-  std::int64_t positions() const override { return config_.n_positions; }
-  LoadReport load(const std::string& directory, const AssignParameter& assign) override;
-  std::vector<std::string> save_config(const std::string& directory, DType dtype) const override;
-
-  int units() const override { return static_cast<int>(config_.n_layer) + 2; }
-  std::string unit_name(int unit) const override;
-  std::vector<Module*> unit_modules(int unit) const override;
-  std::int64_t channels() const override { return config_.n_embd; }
-  ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
-                              const ChainInput& input) override;
-  LossOutput forward_head(Context& context, ResidualStream stream,
-                          const ChainInput& input) override;
-  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) override;
+  const Gpt2Config& config() const { return transformer->config(); }
+  DecoderTrunk& trunk() const override { return *transformer; }
 
   Slot<Gpt2Transformer> transformer;
   Slot<HeadLoss> lm_head;
 
  private:
-  Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
-                      DecoderCache* cache) override {
-    return transformer->forward(context, ids, key_mask, cache);
-  }
-  HeadLoss& head() override { return *lm_head; }
-  std::int64_t key_width() const override { return config_.n_embd; }
-  Gpt2Config config_;
+  HeadLoss& head() const override { return *lm_head; }
 };
 
 }  // namespace shoal::nn

@@ -29,33 +29,6 @@ void read_rotary(const nlohmann::json& object, std::string_view name, LlamaConfi
     read.fail(fmt::format("has partial_rotary_factor {}: only whole heads turn here", rotated));
 }
 
-// Names by id, where every id has one; else there are so many labels without names.
-void read_labels(const nlohmann::json& object, const ConfigReader& read, LlamaConfig& config) {
-  read.integer("num_labels", config.num_labels);
-  read.text("problem_type", config.problem_type);
-  const auto names = object.find("id2label");
-  if (names == object.end() || !names->is_object()) return;
-  config.num_labels = std::ssize(*names);
-  for (std::int64_t id = 0; id < config.num_labels; ++id) {
-    const auto name = names->find(std::to_string(id));
-    if (name == names->end() || !name->is_string()) {
-      config.labels.clear();
-      return;
-    }
-    config.labels.push_back(name->get<std::string>());
-  }
-}
-
-void write_labels(const LlamaConfig& config, nlohmann::ordered_json& out) {
-  for (std::int64_t id = 0; id < config.num_labels; ++id) {
-    const std::string name = config.labels.empty() ? fmt::format("LABEL_{}", id)
-                                                   : config.labels[static_cast<std::size_t>(id)];
-    out["id2label"][std::to_string(id)] = name;
-    out["label2id"][name] = id;
-  }
-  if (!config.problem_type.empty()) out["problem_type"] = config.problem_type;
-}
-
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_view name) {
@@ -81,7 +54,10 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   read.boolean("tie_word_embeddings", config.tie_word_embeddings);
   read.optional_integer("bos_token_id", config.bos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
-  read_labels(object, read, config);
+  config.labels = DecoderLabels::read(object, read);
+  bool token_bias = true;
+  read.boolean("token_classification_bias", token_bias);
+  if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
   // Llama 3 has a list of them; generation here stops at the tokenizer's.
   if (object.contains("eos_token_id") && object["eos_token_id"].is_array()) {
     config.eos_token_id.reset();
@@ -107,13 +83,14 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   return config;
 }
 
-nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, LlamaHead head) const {
+nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, DecoderHead head) const {
   const auto or_null = [](const std::optional<std::int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   nlohmann::ordered_json out;
-  const bool classifies = head == LlamaHead::sequence_classification;
-  out["architectures"] = {classifies ? "LlamaForSequenceClassification" : "LlamaForCausalLM"};
+  out["architectures"] = {head == DecoderHead::causal_lm
+                              ? std::string("LlamaForCausalLM")
+                              : fmt::format("Llama{}", class_suffix(head))};
   out["attention_bias"] = attention_bias;
   out["attention_dropout"] = attention_dropout;
   out["bos_token_id"] = or_null(bos_token_id);
@@ -148,7 +125,7 @@ nlohmann::ordered_json LlamaConfig::to_json(std::string_view dtype, LlamaHead he
   out["torch_dtype"] = dtype;
   out["use_cache"] = true;
   out["vocab_size"] = vocab_size;
-  if (classifies) write_labels(*this, out);
+  labels.write(head, out);
   return out;
 }
 
@@ -171,12 +148,7 @@ void LlamaConfig::check() const {
               head_channels());
   SHOAL_CHECK(attention_dropout >= 0 && attention_dropout < 1,
               "attention_dropout {} is not in [0, 1)", attention_dropout);
-  SHOAL_CHECK(num_labels > 0 && (labels.empty() || std::ssize(labels) == num_labels),
-              "num_labels {} with {} names", num_labels, labels.size());
-  SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||
-                  problem_type == "single_label_classification",
-              "problem_type '{}' is not supported; regression and single_label_classification are",
-              problem_type);
+  labels.check();
   SHOAL_CHECK(rms_norm_eps > 0 && initializer_range >= 0 && rope_theta > 0,
               "rms_norm_eps {}, initializer_range {}, rope_theta {}", rms_norm_eps,
               initializer_range, rope_theta);

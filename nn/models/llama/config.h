@@ -9,6 +9,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "shoal/nn/models/decoder_config.h"
+
 namespace shoal::nn {
 
 // How rotary positions are stretched beyond those of pretraining (rope_type of rope_scaling or, in
@@ -18,8 +20,6 @@ struct RopeScaling {
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   std::int64_t original_max_position_embeddings = 8192;
 };
-
-enum class LlamaHead : std::uint8_t { causal_lm, sequence_classification };
 
 struct LlamaConfig {
   std::int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008,
@@ -31,10 +31,7 @@ struct LlamaConfig {
   RopeScaling rope_scaling;
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
-  // Of LlamaForSequenceClassification.
-  std::int64_t num_labels = 2;
-  std::vector<std::string> labels{};  // by id; empty: they have no names
-  std::string problem_type{};         // regression, single_label_classification; empty: by number
+  DecoderLabels labels{};
 
   // `name` is the file's, for messages. A field of the wrong type, another model_type, or a value
   // that would change the numbers in a way Shoal lacks (hidden_act, a rope_type,
@@ -43,12 +40,9 @@ struct LlamaConfig {
   static LlamaConfig from_json(const nlohmann::json& json, std::string_view name);
   // As transformers writes it, for the head's class. `dtype`: of the saved tensors ("float32").
   nlohmann::ordered_json to_json(std::string_view dtype,
-                                 LlamaHead head = LlamaHead::causal_lm) const;
+                                 DecoderHead head = DecoderHead::causal_lm) const;
 
   void check() const;  // sizes that cannot be: invalid_argument with the numbers
-  bool regression() const {
-    return problem_type.empty() ? num_labels == 1 : problem_type == "regression";
-  }
   std::int64_t key_heads() const {
     return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads;
   }

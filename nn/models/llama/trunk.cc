@@ -1,11 +1,11 @@
 #include "shoal/nn/models/llama/trunk.h"
 
+#include <nlohmann/json.hpp>
+
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
-
-constexpr std::string_view kPrefix = "model.";
 
 float std_of(const LlamaConfig& config) { return static_cast<float>(config.initializer_range); }
 
@@ -47,8 +47,8 @@ ResidualStream LlamaBlock::forward(Context& context, ResidualStream stream,
   return stream;
 }
 
-LlamaTrunk::LlamaTrunk(Module& owner, const LlamaConfig& config)
-    : embed_tokens(owner, "model.embed_tokens",
+LlamaTrunk::LlamaTrunk(const LlamaConfig& config)
+    : embed_tokens(*this, "embed_tokens",
                    [&] {
                      config.check();
                      return std::make_unique<Embedding>(config.vocab_size, config.hidden_size,
@@ -59,11 +59,11 @@ LlamaTrunk::LlamaTrunk(Module& owner, const LlamaConfig& config)
         const auto rotary = std::make_shared<RotaryTable>(config.rotary_frequencies());
         std::deque<Slot<LlamaBlock>> blocks;
         for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-          blocks.emplace_back(owner, fmt::format("model.layers.{}", layer),
+          blocks.emplace_back(*this, fmt::format("layers.{}", layer),
                               std::make_unique<LlamaBlock>(config, rotary));
         return blocks;
       }()),
-      norm(owner, "model.norm", norm_of(config)),
+      norm(*this, "norm", norm_of(config)),
       config_(config) {}
 
 std::string LlamaTrunk::describe() const {
@@ -72,49 +72,15 @@ std::string LlamaTrunk::describe() const {
                      config_.key_heads(), config_.vocab_size, config_.max_position_embeddings);
 }
 
-std::string LlamaTrunk::unit_name(int unit) const {
-  if (unit == 0) return "embeddings";
-  return unit == units() - 1 ? "head" : fmt::format("layers.{}", unit - 1);
+nlohmann::ordered_json LlamaTrunk::to_json(std::string_view dtype, DecoderHead head) const {
+  return config_.to_json(dtype, head);
 }
 
-std::vector<Module*> LlamaTrunk::unit_modules(int unit, Module& head) const {
-  if (unit == 0) return {&*embed_tokens};
-  if (unit == units() - 1) return {&*norm, &head};
-  return {&*layers[static_cast<std::size_t>(unit - 1)]};
-}
-
-Value LlamaTrunk::embed(Context& context, const Tensor& ids) {
+Value LlamaTrunk::embed(Context& context, const Tensor& ids, std::int64_t /*first_position*/) {
   SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] <= config_.max_position_embeddings,
               "Llama takes ids [B, T], not {}, of at most {} positions; shorten the sequence",
               to_string(ids.shape()), config_.max_position_embeddings);
   return embed_tokens->forward(context, ids);
-}
-
-ResidualStream LlamaTrunk::forward_unit(Context& context, int unit, ResidualStream stream,
-                                        const ChainInput& input) {
-  if (unit == 0) return {embed(context, input.ids), std::nullopt, {}};
-  return layers[static_cast<std::size_t>(unit - 1)]->forward(context, std::move(stream),
-                                                             {input.key_mask, nullptr});
-}
-
-LoadReport LlamaTrunk::load(Module& model, const std::string& directory,
-                            const AssignParameter& assign, bool head_may_be_new) const {
-  WeightNames names{.candidates =
-                        [](const std::string& parameter) {
-                          std::vector<std::string> all{parameter};
-                          if (parameter.starts_with(kPrefix))
-                            all.push_back(parameter.substr(kPrefix.size()));
-                          return all;
-                        },
-                    .ignored =
-                        [tied = config_.tie_word_embeddings](std::string_view tensor) {
-                          return tensor.ends_with("rotary_emb.inv_freq") ||
-                                 (tied && tensor == "lm_head.weight");
-                        },
-                    .may_be_new = {}};
-  if (head_may_be_new)
-    names.may_be_new = [](const std::string& parameter) { return !parameter.starts_with(kPrefix); };
-  return load_weights(directory, model, names, assign);
 }
 
 }  // namespace shoal::nn

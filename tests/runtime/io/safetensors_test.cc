@@ -362,6 +362,18 @@ TEST_F(Sharded, EmptyDirectoryIsTold) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
     EXPECT_THAT(error.what(), HasSubstr("neither model.safetensors nor its index"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("save_pretrained")));
+  }
+}
+
+TEST_F(Sharded, PicklesAreNotReadAndThatIsSaid) {
+  std::ofstream(directory + "/pytorch_model.bin") << "pickle";
+  try {
+    (void)ShardedSafetensors::open(directory);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("but pytorch_model.bin, which is not read; open it with"));
+    EXPECT_THAT(error.what(), HasSubstr("save_pretrained() it, which writes safetensors"));
   }
 }
 

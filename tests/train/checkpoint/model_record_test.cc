@@ -92,7 +92,9 @@ std::vector<Model> models() {
   bert["model_type"] = "bert";
   return {{"gpt2", TaskKind::causal_lm, gpt2, "layer_norm_epsilon"},
           {"llama", TaskKind::causal_lm, llama, "rms_norm_eps"},
+          {"gpt2_tags", TaskKind::token_classification, gpt2, "layer_norm_epsilon"},
           {"llama_classes", TaskKind::text_classification, llama, "rms_norm_eps"},
+          {"llama_answers", TaskKind::question_answering, llama, "rms_norm_eps"},
           {"bert", TaskKind::masked_lm, bert, "layer_norm_eps"},
           {"bert_classes", TaskKind::text_classification, bert, "layer_norm_eps"}};
 }

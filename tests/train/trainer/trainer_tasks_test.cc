@@ -1,5 +1,5 @@
-// Encoders with their heads in the Trainer: on every layout the losses of one rank, and every
-// sample's scores once, in order.
+// Encoders and decoders with their heads in the Trainer: on every layout the losses of one rank,
+// and every sample's scores once, in order.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,8 +10,9 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/llama/classifier.h"
-#include "shoal/train/tasks/decoder_classifier.h"
+#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/llama/trunk.h"
+#include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
@@ -90,6 +91,9 @@ struct Case {
   const char* model_type = "bert";
   Head head = Head::sequence_classification;
   bool regression = false;
+  bool is_decoder() const {
+    return model_type == std::string("gpt2") || model_type == std::string("llama");
+  }
   friend void PrintTo(const Case& test, std::ostream* out) {
     *out << test.model_type << ", " << to_string(test.head) << (test.regression ? ", numbers" : "");
   }
@@ -110,11 +114,23 @@ const nlohmann::json kSpeed = {{"prescaled_batch", true}, {"optimize", "speed"}}
 const nlohmann::json kParametersSharded = {{"sharded_data_parallel_degree", 2},
                                            {"sdp_param_persistence_threshold", 32}};
 
-std::unique_ptr<Task> make_toy_task(const Case& test) {
-  if (test.model_type != std::string("llama")) {
-    nn::EncoderConfig config = tiny(test.model_type, test.head);
-    if (test.regression) config.problem_type = "regression";
-    return std::make_unique<EncoderWithHead>(config, test.head);
+// Of sequences some name no pad_token_id: the mask then says where rows end.
+std::unique_ptr<nn::DecoderTrunk> tiny_decoder(const Case& test) {
+  nn::DecoderLabels labels{.num_labels = kLabels};
+  if (test.regression) labels.problem_type = "regression";
+  std::optional<std::int64_t> padding;
+  if (!test.regression) padding = 0;
+  if (test.model_type == std::string("gpt2")) {
+    nn::Gpt2Config config;
+    config.vocab_size = test::kToyVocabulary;
+    config.n_positions = config.n_embd = 24;
+    config.n_layer = 3;
+    config.n_head = 4;
+    config.n_inner = 40;
+    config.initializer_range = 0.2;
+    config.pad_token_id = padding;
+    config.labels = labels;
+    return std::make_unique<nn::Gpt2Transformer>(config);
   }
   nn::LlamaConfig config;
   config.vocab_size = test::kToyVocabulary;
@@ -126,12 +142,23 @@ std::unique_ptr<Task> make_toy_task(const Case& test) {
   config.max_position_embeddings = 24;
   config.initializer_range = 0.2;
   config.attention_dropout = 0.1;
-  config.num_labels = kLabels;
-  if (test.regression)
-    config.problem_type = "regression";  // and no pad_token_id: the mask says where rows end
-  else
-    config.pad_token_id = 0;
-  return std::make_unique<DecoderClassifier>(std::make_unique<nn::LlamaClassifier>(config));
+  config.pad_token_id = padding;
+  config.labels = labels;
+  return std::make_unique<nn::LlamaTrunk>(config);
+}
+
+std::unique_ptr<Task> make_toy_task(const Case& test) {
+  if (test.is_decoder()) {
+    const nn::DecoderHead head =
+        test.head == Head::question_answering     ? nn::DecoderHead::question_answering
+        : test.head == Head::token_classification ? nn::DecoderHead::token_classification
+                                                  : nn::DecoderHead::sequence_classification;
+    return std::make_unique<DecoderWithHead>(
+        std::make_unique<nn::HeadedDecoder>(tiny_decoder(test), head));
+  }
+  nn::EncoderConfig config = tiny(test.model_type, test.head);
+  if (test.regression) config.problem_type = "regression";
+  return std::make_unique<EncoderWithHead>(config, test.head);
 }
 
 // Share of the labels that the best class is; counted by position or by sample.
@@ -242,10 +269,13 @@ TEST_P(TrainerTasks, EveryLayoutTrainsAndPredictsAsOneRank) {
     EXPECT_EQ(std::ssize(of.scores),
               expected.classes * (expected.of_positions ? std::ssize(sample.input_ids) : 1));
   }
-  for (const Layout& layout :
-       {Layout{.rdp = 2}, Layout{.pp = 2, .microbatches = 2}, Layout{.tp = 2},
-        Layout{.tp = 2, .microbatches = 2, .more = kShared}, Layout{.tp = 2, .more = kSpeed},
-        Layout{.rdp = 2, .more = kParametersSharded}}) {
+  std::vector<Layout> layouts = {Layout{.rdp = 2}, Layout{.pp = 2, .microbatches = 2},
+                                 Layout{.tp = 2, .microbatches = 2, .more = kShared}};
+  if (!test.is_decoder() || test.head == Head::sequence_classification)
+    for (const Layout& more : {Layout{.tp = 2}, Layout{.tp = 2, .more = kSpeed},
+                               Layout{.rdp = 2, .more = kParametersSharded}})
+      layouts.push_back(more);
+  for (const Layout& layout : layouts) {
     SCOPED_TRACE(layout.text());
     const Trained& one = layout.rdp == 1 ? of_21 : of_24;
     const Trained other = train(test, layout, output / "other", layout.rdp == 1 ? 21 : 24);
@@ -270,8 +300,11 @@ INSTANTIATE_TEST_SUITE_P(Heads, TrainerTasks,
                                            Case{"roberta", Head::token_classification},
                                            Case{"distilbert", Head::question_answering},
                                            Case{"albert", Head::sequence_classification, true},
-                                           Case{"llama"},
-                                           Case{"llama", Head::sequence_classification, true}));
+                                           Case{"llama"}, Case{"llama", Head::token_classification},
+                                           Case{"llama", Head::question_answering},
+                                           Case{"gpt2", Head::sequence_classification, true},
+                                           Case{"gpt2", Head::token_classification},
+                                           Case{"gpt2", Head::question_answering}));
 
 // A pipeline and tensor parallelism beside each other, fewer samples than replicas' batches.
 TEST(TrainerTask, PredictsFewerSamplesThanRanks) {

@@ -196,17 +196,19 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
-                    std::int64_t model_max_length) {
+                    std::int64_t model_max_length, std::optional<TokenId> padding) {
   std::error_code failure;
   fs::create_directories(directory, failure);
   if (failure)
     throw_error(ErrorCode::io, "cannot make the directory '{}': {}", directory, failure.message());
   const TokenRoles& roles = tokenizer.roles();
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
-  const std::array<std::optional<TokenId>, 7> ids = {roles.bos,  roles.eos, roles.pad, roles.unk,
-                                                     roles.mask, roles.cls, roles.sep};
+  const std::array<std::optional<TokenId>, 7> ids = {
+      roles.bos, roles.eos, roles.pad ? roles.pad : padding, roles.unk, roles.mask,
+      roles.cls, roles.sep};
   for (std::size_t i = 0; i < kRoles.size(); ++i)
-    if (ids[i]) map[kRoles[i]] = *tokenizer.id_to_token(*ids[i]);
+    if (const auto token = ids[i] ? tokenizer.id_to_token(*ids[i]) : std::nullopt)
+      map[kRoles[i]] = *token;
   nlohmann::ordered_json config = map;
   config["clean_up_tokenization_spaces"] = false;
   if (model_max_length > 0) config["model_max_length"] = model_max_length;

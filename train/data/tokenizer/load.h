@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
@@ -24,8 +25,8 @@ std::shared_ptr<const ByteLevelBpe> load_vocab_and_merges(const std::string& voc
 // Writes tokenizer.json, the kind's own files (vocab.json and merges.txt, or vocab.txt;
 // SentencePiece has none), tokenizer_config.json and special_tokens_map.json into `directory`, made
 // if missing; each file atomically. transformers' AutoTokenizer opens it. `model_max_length` 0: not
-// said.
+// said. `padding`: the token that fills samples up, where the tokenizer names none.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory,
-                    std::int64_t model_max_length = 0);
+                    std::int64_t model_max_length = 0, std::optional<TokenId> padding = {});
 
 }  // namespace shoal

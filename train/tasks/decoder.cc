@@ -1,4 +1,4 @@
-#include "shoal/train/tasks/decoder_classifier.h"
+#include "shoal/train/tasks/decoder.h"
 
 #include <utility>
 
@@ -10,9 +10,9 @@
 
 namespace shoal {
 
-DecoderClassifier::DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> model,
-                                     std::shared_ptr<const Tokenizer> tokenizer,
-                                     bool gradient_checkpointing)
+DecoderWithHead::DecoderWithHead(std::unique_ptr<nn::HeadedDecoder> model,
+                                 std::shared_ptr<const Tokenizer> tokenizer,
+                                 bool gradient_checkpointing)
     : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {
   model_->set_gradient_checkpointing(gradient_checkpointing);
   if (tokenizer_)
@@ -21,21 +21,24 @@ DecoderClassifier::DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> mod
                 tokenizer_->max_id(), vocabulary());
 }
 
-nlohmann::json DecoderClassifier::configuration() const { return model_->configuration(); }
+nlohmann::json DecoderWithHead::configuration() const { return model_->configuration(DType::f32); }
 
-TargetForm DecoderClassifier::target_form() const {
-  return {.head = "sequence classification",
-          .of = TargetsOf::samples,
-          .classes = model_->labels(),
-          .numbers = model_->regression()};
+TargetForm DecoderWithHead::target_form() const {
+  const nn::DecoderHead head = model_->head_kind();
+  const nn::DecoderLabels& labels = model_->trunk().labels();
+  TargetForm form{.head = std::string(to_string(head)), .classes = labels.num_labels};
+  if (head == nn::DecoderHead::question_answering) form.of = TargetsOf::places;
+  if (head == nn::DecoderHead::token_classification) form.of = TargetsOf::positions;
+  form.numbers = head == nn::DecoderHead::sequence_classification && labels.regression();
+  return form;
 }
 
-std::int64_t DecoderClassifier::count_targets(const Batch& batch) const {
+std::int64_t DecoderWithHead::count_targets(const Batch& batch) const {
   return shoal::count_targets(batch.labels);
 }
 
-Tensor DecoderClassifier::no_targets(std::int64_t rows, std::int64_t length,
-                                     MemoryResource& memory) const {
+Tensor DecoderWithHead::no_targets(std::int64_t rows, std::int64_t length,
+                                   MemoryResource& memory) const {
   return shoal::no_targets(target_form(), rows, length, memory);
 }
 
@@ -57,33 +60,37 @@ Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryRe
   return ends;
 }
 
-nn::ChainInput DecoderClassifier::chain_input(const Batch& batch, MemoryResource& memory) const {
+nn::ChainInput DecoderWithHead::chain_input(const Batch& batch, MemoryResource& memory) const {
   nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
-  input.ends = ends_of(batch, model_->padding(), memory);
+  if (model_->head_kind() == nn::DecoderHead::sequence_classification)
+    input.ends = ends_of(batch, model_->trunk().padding(), memory);
   return input;
 }
 
-nn::LossOutput DecoderClassifier::loss(nn::Context& context, const nn::ChainInput& input) {
+nn::LossOutput DecoderWithHead::loss(nn::Context& context, const nn::ChainInput& input) {
   return model_->forward(context, input);
 }
 
-nn::LoadReport DecoderClassifier::load(const std::string& directory, const Assign& assign) {
+nn::LoadReport DecoderWithHead::load(const std::string& directory, const Assign& assign) {
   return model_->load(directory, assign);
 }
 
-void DecoderClassifier::save(const std::string& directory, const ValueOf& value) const {
+void DecoderWithHead::save(const std::string& directory, const ValueOf& value) const {
   model_->save_config(directory, value(*model_->parameters().front()).dtype);
   nn::save_weights(directory, *model_, value);
   save_tokenizer_to(directory);
 }
 
-void DecoderClassifier::save_setup(const std::string& directory) const {
+void DecoderWithHead::save_setup(const std::string& directory) const {
   model_->save_config(directory, DType::f32);
   save_tokenizer_to(directory);
 }
 
-void DecoderClassifier::save_tokenizer_to(const std::string& directory) const {
-  if (tokenizer_) save_tokenizer(*tokenizer_, directory, positions());
+void DecoderWithHead::save_tokenizer_to(const std::string& directory) const {
+  if (!tokenizer_) return;
+  std::optional<TokenId> padding;
+  if (const auto said = model_->trunk().padding()) padding = static_cast<TokenId>(*said);
+  save_tokenizer(*tokenizer_, directory, positions(), padding);
 }
 
 }  // namespace shoal

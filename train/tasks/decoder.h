@@ -1,27 +1,29 @@
-// Decoders that give a text a class or numbers (nn/models/sequence_classifier.h).
+// GPT-2 and Llama with a head that classifies texts or tokens, or finds answers
+// (nn/models/headed_decoder.h).
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "shoal/nn/models/sequence_classifier.h"
+#include "shoal/nn/models/headed_decoder.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/tasks/targets.h"
 #include "shoal/train/tasks/task.h"
 
 namespace shoal {
 
-// Batch::labels i32 [B], or where the model gives numbers f32 [B, labels]. Undefined: there are
-// none. What is no class is invalid_argument with the row.
-class DecoderClassifier final : public Task {
+// Batch::labels of each head: sequence_classification i32 [B], or where the model gives numbers f32
+// [B, labels]; question_answering i32 [B, 2]; token_classification i32 [B, T]. Undefined: there are
+// none. What is no class or position is invalid_argument with the row.
+class DecoderWithHead final : public Task {
  public:
   // `tokenizer`, if any, is saved beside the weights.
-  explicit DecoderClassifier(std::unique_ptr<nn::SequenceClassifier> model,
-                             std::shared_ptr<const Tokenizer> tokenizer = nullptr,
-                             bool gradient_checkpointing = false);
+  explicit DecoderWithHead(std::unique_ptr<nn::HeadedDecoder> model,
+                           std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                           bool gradient_checkpointing = false);
 
-  nn::SequenceClassifier& model() { return *model_; }
+  nn::HeadedDecoder& model() { return *model_; }
   nn::Module& module() override { return *model_; }
   nn::Chain* chain() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
@@ -41,7 +43,7 @@ class DecoderClassifier final : public Task {
   TargetForm target_form() const;
   void save_tokenizer_to(const std::string& directory) const;
 
-  std::unique_ptr<nn::SequenceClassifier> model_;
+  std::unique_ptr<nn::HeadedDecoder> model_;
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 

@@ -1,0 +1,110 @@
+#include "shoal/nn/models/decoder.h"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/files.h"
+
+namespace shoal::nn {
+namespace {
+
+// The part of a name below `base` and its dot; nothing where it is not below.
+std::optional<std::string_view> below(std::string_view name, std::string_view base) {
+  if (!name.starts_with(base) || name.size() <= base.size() || name[base.size()] != '.')
+    return std::nullopt;
+  return name.substr(base.size() + 1);
+}
+
+// generation_config.json: what generation takes from the model's own.
+nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
+  nlohmann::ordered_json out{{"_from_model_config", true}};
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
+  return out;
+}
+
+}  // namespace
+
+std::string Decoder::describe() const {
+  const DecoderTrunk& model = trunk();
+  const DecoderHead head = head_kind();
+  if (head == DecoderHead::causal_lm)
+    return fmt::format("{}, {}", model.model_type(), model.describe());
+  std::string text =
+      fmt::format("{} for {}, {}", model.model_type(), to_string(head), model.describe());
+  const DecoderLabels& labels = model.labels();
+  if (head == DecoderHead::question_answering) return text;
+  const bool numbers = head == DecoderHead::sequence_classification && labels.regression();
+  return text + fmt::format(", {} {}", labels.num_labels, numbers ? "numbers" : "labels");
+}
+
+nlohmann::ordered_json Decoder::configuration(DType dtype) const {
+  return trunk().to_json(torch_name(dtype), head_kind());
+}
+
+LoadReport Decoder::load(const std::string& directory, const AssignParameter& assign) {
+  const DecoderTrunk& model = trunk();
+  const DecoderHead head = head_kind();
+  const std::string_view base = model.base_name(head);
+  const auto candidates = [&model, base](const std::string& parameter) {
+    std::vector<std::string> names{parameter};
+    const auto bare = below(parameter, base);
+    if (!bare) return names;
+    for (const std::string_view other : model.base_names())
+      if (other != base) names.push_back(fmt::format("{}.{}", other, *bare));
+    names.emplace_back(*bare);
+    return names;
+  };
+  const auto ignored = [&model, head](std::string_view tensor) {
+    if (head == DecoderHead::causal_lm && model.tied() && tensor == "lm_head.weight") return true;
+    std::string_view bare = tensor;
+    for (const std::string_view name : model.base_names())
+      if (const auto part = below(tensor, name)) bare = *part;
+    return model.is_buffer(bare);
+  };
+  const auto is_head = [base](const std::string& parameter) { return !below(parameter, base); };
+  return load_weights(directory, *this,
+                      {.candidates = candidates, .ignored = ignored, .may_be_new = is_head},
+                      assign);
+}
+
+std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {
+  const auto write = [&](const char* name, const nlohmann::ordered_json& json) {
+    write_file_atomically(fmt::format("{}/{}", directory, name), json.dump(2) + "\n");
+  };
+  const nlohmann::ordered_json config = configuration(dtype);
+  write("config.json", config);
+  if (head_kind() != DecoderHead::causal_lm) return {"config.json"};
+  write("generation_config.json", generation_config(config));
+  return {"config.json", "generation_config.json"};
+}
+
+std::string Decoder::unit_name(int unit) const {
+  if (unit == 0) return "embeddings";
+  return unit == units() - 1 ? "head" : trunk().block_name(unit - 1);
+}
+
+std::vector<Module*> Decoder::unit_modules(int unit) const {
+  if (unit == 0) return trunk().embeddings();
+  if (unit == units() - 1) return {&trunk().last_norm(), &head_module()};
+  return {&trunk().block(unit - 1)};
+}
+
+ResidualStream Decoder::forward_unit(Context& context, int unit, ResidualStream stream,
+                                     const ChainInput& input) {
+  if (unit == 0) return {trunk().embed(context, input.ids, 0), std::nullopt, {}};
+  return trunk().forward_block(context, unit - 1, std::move(stream), {input.key_mask, nullptr});
+}
+
+LossOutput Decoder::run(Context& context, const ChainInput& input) {
+  context.begin_forward();
+  return forward_head(
+      context,
+      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
+      input);
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,104 @@
+#include "shoal/nn/models/heads.h"
+
+#include <utility>
+#include <vector>
+
+namespace shoal::nn {
+namespace {
+
+LossOutput output_of(LossResult result) {
+  return {std::move(result.loss), result.loss_sum, result.targets};
+}
+
+class TokenHead final : public SampleHead {
+ public:
+  TokenHead(const std::string& name, const HeadSizes& sizes)
+      : classifier(*this, name,
+                   std::make_unique<Linear>(
+                       LinearConfig{.in = sizes.channels, .out = sizes.labels, .std = sizes.std})),
+        dropout(*this, "token_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    return output_of(
+        cross_entropy(context, scores(context, hidden, input), input.targets, input.loss));
+  }
+  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
+    return classifier->forward(context, dropout->forward(context, hidden));
+  }
+
+  Slot<LinearLike> classifier;
+  Slot<Dropout> dropout;
+};
+
+// Two softmaxes over the positions. The loss is the mean over all of both that are given;
+// transformers takes each mean, then theirs, which is the same unless a sample has only one of the
+// two.
+class QuestionHead final : public SampleHead {
+ public:
+  explicit QuestionHead(const HeadSizes& sizes)
+      : outputs(*this, "qa_outputs",
+                std::make_unique<Linear>(
+                    LinearConfig{.in = sizes.channels, .out = 2, .std = sizes.std})),
+        dropout(*this, "question_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    return output_of(cross_entropy(context,
+                                   transpose_samples(context, scores(context, hidden, input)),
+                                   input.targets, input.loss));
+  }
+  Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
+    return outputs->forward(context, dropout->forward(context, hidden));
+  }
+
+  Slot<LinearLike> outputs;
+  Slot<Dropout> dropout;
+};
+
+// transformers multiplies every position and takes one of the products, which is the same.
+class EndHead final : public SampleHead {
+ public:
+  EndHead(const HeadSizes& sizes, bool numbers)
+      : score(*this, "score",
+              std::make_unique<Linear>(LinearConfig{
+                  .in = sizes.channels, .out = sizes.labels, .bias = false, .std = sizes.std})),
+        numbers_(numbers) {}
+  LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
+    return sample_loss(context, scores(context, hidden, input), input, numbers_);
+  }
+  Value scores(Context& context, const Value& hidden, const ChainInput& input) override {
+    return score->forward(context, positions_at(context, hidden, ends_of(context, input)));
+  }
+
+  Slot<LinearLike> score;
+
+ private:
+  // Without any said, the last position.
+  static Tensor ends_of(Context& context, const ChainInput& input) {
+    if (input.ends.defined()) return input.ends;
+    const std::int64_t samples = input.ids.shape()[0], length = input.ids.shape()[1];
+    const std::vector<std::int32_t> last(static_cast<std::size_t>(samples),
+                                         static_cast<std::int32_t>(length - 1));
+    return context.upload(last.data(), {samples}, DType::i32);
+  }
+  bool numbers_;
+};
+
+}  // namespace
+
+LossOutput sample_loss(Context& context, const Value& scores, const ChainInput& input,
+                       bool numbers) {
+  return output_of(numbers ? squared_error(context, scores, input.targets, input.loss)
+                           : cross_entropy(context, scores, input.targets, input.loss));
+}
+
+std::unique_ptr<TaskHead> make_token_head(const std::string& name, const HeadSizes& sizes) {
+  return std::make_unique<TokenHead>(name, sizes);
+}
+
+std::unique_ptr<TaskHead> make_question_head(const HeadSizes& sizes) {
+  return std::make_unique<QuestionHead>(sizes);
+}
+
+std::unique_ptr<TaskHead> make_end_head(const HeadSizes& sizes, bool numbers) {
+  return std::make_unique<EndHead>(sizes, numbers);
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,258 @@
+// GPT-2's and Llama's heads for texts, tokens and answers against transformers
+// (tools/golden/make_decoder_heads.py), and as directories.
+#include <algorithm>
+#include <optional>
+
+#include "golden_model.h"
+#include "room.h"
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/headed_decoder.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+namespace shoal::nn {
+namespace {
+
+using ::testing::AllOf;
+using testing::close_in_norm;
+using ::testing::HasSubstr;
+using Names = std::vector<std::string>;
+
+constexpr std::int64_t kRows = 3;
+
+std::string directory_of(const std::string& name) {
+  return testing::golden_path("decoders/" + name);
+}
+
+DecoderHead head_of(const std::string& name) {
+  if (name.ends_with("tokens")) return DecoderHead::token_classification;
+  if (name.ends_with("answers")) return DecoderHead::question_answering;
+  return DecoderHead::sequence_classification;
+}
+
+// A model with the golden weights, and its batch, whose rows have 11, 8 and 3 tokens.
+struct Golden {
+  explicit Golden(const std::string& name, DType dtype = DType::f32)
+      : directory(directory_of(name)),
+        made(make_headed_decoder(read_json_file(directory + "/config.json"), "config.json",
+                                 head_of(name))),
+        model(*made),
+        file(SafetensorsFile::open(directory + "/case.safetensors")) {
+    model.materialize(room.context, dtype);
+    EXPECT_EQ(describe(model.load(directory, assign_values(room.context))), "");
+    allocate_gradients(room.context, model.parameters());
+    input.ids = get("input_ids", DType::i32);
+    input.key_mask = get("attention_mask", DType::u8);
+    input.ends = room.ids({kRows}, {10, 7, 2});
+    numbers = name.ends_with("numbers");
+    if (head_of(name) == DecoderHead::question_answering) {
+      const Tensor starts = get("start_positions", DType::i32),
+                   ends = get("end_positions", DType::i32);
+      std::vector<std::int32_t> both;
+      for (std::int64_t b = 0; b < kRows; ++b) {
+        both.push_back(starts.const_data<std::int32_t>()[b]);
+        both.push_back(ends.const_data<std::int32_t>()[b]);
+      }
+      input.targets = room.ids({kRows, 2}, both);
+    } else {
+      input.targets = get("labels", numbers ? DType::f32 : DType::i32);
+      if (numbers) input.targets = input.targets.reshaped({kRows, 1});
+    }
+    for (std::int64_t i = 0; i < input.targets.count(); ++i)
+      valid += numbers || input.targets.const_data<std::int32_t>()[i] >= 0;
+    input.loss.loss_scale = 1.0f / static_cast<float>(valid);
+  }
+  Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
+  Tensor logits() { return model.logits(room.context, input); }
+  // Loss and gradients of the mean.
+  double step() {
+    for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
+    // transformers' model was evaluated: no dropout before its token classifier.
+    room.context.mode = Mode::evaluate;
+    Tape tape;
+    room.context.tape = &tape;
+    const LossOutput out = model.forward(room.context, input);
+    room.context.tape = nullptr;
+    EXPECT_EQ(out.targets, valid);
+    tape.backward(room.context, out.loss);
+    return room.context.read(out.loss_sum) / static_cast<double>(valid);
+  }
+
+  Room room;
+  std::string directory;
+  std::unique_ptr<HeadedDecoder> made;
+  HeadedDecoder& model;
+  std::shared_ptr<SafetensorsFile> file;
+  ChainInput input;
+  bool numbers = false;
+  std::int64_t valid = 0;
+};
+
+class DecoderHeadGolden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DecoderHeadGolden, LossScoresAndGradients) {
+  Golden golden(GetParam());
+  EXPECT_TRUE(close_in_norm("logits", golden.logits(), golden.file->tensor("logits"), 5e-6));
+  expect_golden_step(golden);
+}
+
+TEST_P(DecoderHeadGolden, InBf16) {
+  Golden golden(GetParam(), DType::bf16);
+  expect_golden_step_in_bf16(golden, 5e-2);
+}
+
+// What is written has transformers' names and classes, and opens again.
+TEST_P(DecoderHeadGolden, DirectoriesAreWrittenAndRead) {
+  Golden golden(GetParam());
+  const testing::TemporaryDirectory made;
+  EXPECT_THAT(golden.model.save_config(made.path(), DType::f32),
+              ::testing::ElementsAre("config.json"));
+  save_weights(made.path(), golden.model, parameter_values());
+  EXPECT_EQ(ShardedSafetensors::open(made.path()).names(),
+            ShardedSafetensors::open(golden.directory).names());
+  const auto config = read_json_file(made.path() + "/config.json"),
+             theirs = read_json_file(golden.directory + "/config.json");
+  for (const char* name : {"architectures", "problem_type", "id2label", "label2id",
+                           "classifier_dropout", "pad_token_id"})
+    EXPECT_EQ(config.value(name, nlohmann::json()), theirs.value(name, nlohmann::json())) << name;
+  const auto again = make_headed_decoder(config, "config.json", head_of(GetParam()));
+  again->materialize(golden.room.context, DType::f32);
+  EXPECT_EQ(describe(again->load(made.path(), assign_values(golden.room.context))), "");
+  EXPECT_TRUE(close_in_norm("logits", again->logits(golden.room.context, golden.input),
+                            golden.file->tensor("logits"), 5e-6));
+}
+
+// What fills a row up at its right changes no score before it: not one bit.
+TEST_P(DecoderHeadGolden, PaddingChangesNoScore) {
+  Golden golden(GetParam());
+  const Tensor padded = golden.logits();  // [3, labels], or [3, 11, ...]
+  const std::int32_t* const ids = golden.input.ids.const_data<std::int32_t>();
+  for (const auto& [row, length] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {2, 3}}) {
+    ChainInput alone;
+    alone.ids = golden.room.ids({1, length}, {ids + row * 11, ids + row * 11 + length});
+    const Tensor own = golden.model.logits(golden.room.context, alone);
+    Tensor same = padded.narrowed(0, row, 1);
+    if (same.shape().rank() == 3) same = same.narrowed(1, 0, length);
+    EXPECT_TRUE(close_in_norm("a row alone", own, same, 2e-6)) << row;
+  }
+  std::vector<std::int32_t> other(ids, ids + kRows * 11);
+  std::fill(other.begin() + 22 + 3, other.end(), 9);
+  golden.input.ids = golden.room.ids({kRows, 11}, other);
+  const Tensor filled = golden.logits();
+  const Tensor before = padded.narrowed(0, 2, 1), after = filled.narrowed(0, 2, 1);
+  const std::int64_t compared = before.shape().rank() == 3 ? 3 * before.shape()[2] : before.count();
+  EXPECT_TRUE(std::equal(before.const_data<float>(), before.const_data<float>() + compared,
+                         after.const_data<float>()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DecoderHeadGolden,
+                         ::testing::Values("gpt2_classes", "gpt2_numbers", "gpt2_tokens",
+                                           "gpt2_answers", "llama_classes", "llama_numbers",
+                                           "llama_tokens", "llama_answers"),
+                         [](const auto& test) { return std::string(test.param); });
+
+class DecoderDirectories : public ::testing::TestWithParam<const char*> {};
+
+// A language model's directory, opened for each head: what is missing and unexpected is what
+// transformers says, but that LlamaForQuestionAnswering finds the trunk too, which transformers
+// looks for under another name and leaves random.
+TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
+  const std::string name = GetParam(), family = name.substr(0, name.find('_'));
+  const nlohmann::json reports = read_json_file(directory_of("reports.json"));
+  const nlohmann::json& report = reports.at(name);
+  Room room;
+  nlohmann::json config = read_json_file(directory_of(family + "_classes") + "/config.json");
+  config["tie_word_embeddings"] = name.ends_with("_tied");
+  const testing::TemporaryDirectory made;
+  const auto language_model = make_causal_lm(config, "config.json");
+  language_model->materialize(room.context, DType::f32);
+  save_weights(made.path(), *language_model, parameter_values());
+  EXPECT_EQ(ShardedSafetensors::open(made.path()).names(), report["names"].get<Names>());
+  for (const char* head : {"classes", "numbers", "tokens", "answers"}) {
+    const auto model = make_headed_decoder(config, "config.json", head_of(head));
+    model->materialize(room.context, DType::f32);
+    LoadReport ours = model->load(made.path(), assign_values(room.context));
+    std::ranges::sort(ours.missing);
+    Names missing = report[head]["missing"], unexpected = report[head]["unexpected"];
+    if (family == "llama" && head_of(head) == DecoderHead::question_answering) {
+      std::erase_if(missing, [](const auto& one) { return one.starts_with("transformer."); });
+      std::erase_if(unexpected, [](const auto& one) { return one.starts_with("model."); });
+    }
+    EXPECT_EQ(ours.missing, missing) << head;
+    EXPECT_EQ(ours.unexpected, unexpected) << head;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Models, DecoderDirectories,
+                         ::testing::Values("gpt2_tied", "gpt2_untied", "llama_tied",
+                                           "llama_untied"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Without `ends` samples end where their row does; a place beyond it is refused.
+TEST(DecoderHead, EndsAreChecked) {
+  Golden golden("gpt2_classes");
+  const Tensor scores = golden.logits();
+  golden.input.ends = {};
+  const Tensor last = golden.logits();
+  EXPECT_TRUE(
+      close_in_norm("of a whole row", last.narrowed(0, 0, 1), scores.narrowed(0, 0, 1), 1e-6));
+  EXPECT_FALSE(
+      close_in_norm("of a padded row", last.narrowed(0, 2, 1), scores.narrowed(0, 2, 1), 1e-3));
+  golden.input.ends = golden.room.ids({kRows}, {10, 11, 2});
+  EXPECT_THROW((void)golden.logits(), Error);
+}
+
+// The token classifier alone has dropout: classifier_dropout, else hidden_dropout, else 0.1.
+TEST(DecoderHead, TokensAreDroppedOut) {
+  const auto loss = [](const nlohmann::json& changes) {
+    Golden golden("llama_tokens");
+    nlohmann::json config = read_json_file(golden.directory + "/config.json");
+    if (!changes.is_null()) config.update(changes);
+    const auto model =
+        make_headed_decoder(config, "config.json", DecoderHead::token_classification);
+    model->materialize(golden.room.context, DType::f32);
+    model->load(golden.directory, assign_values(golden.room.context));
+    golden.room.context.mode = Mode::train;
+    return golden.room.context.read(model->forward(golden.room.context, golden.input).loss_sum);
+  };
+  const double quarter = loss({}), tenth = loss({{"classifier_dropout", nullptr}});
+  EXPECT_NE(quarter, tenth);
+  EXPECT_EQ(tenth, loss({{"classifier_dropout", 0.1}}));
+  EXPECT_EQ(quarter, loss({{"classifier_dropout", nullptr}, {"hidden_dropout", 0.25}}));
+  EXPECT_EQ(quarter, loss({{"hidden_dropout", 0.5}}));
+}
+
+TEST(DecoderHead, WhatCannotBeIsOneClearLine) {
+  const auto refusal = [](const char* family, const nlohmann::json& changes) -> std::string {
+    nlohmann::json config =
+        read_json_file(directory_of(std::string(family) + "_tokens/config.json"));
+    if (!changes.is_null()) config.update(changes);
+    try {
+      (void)make_headed_decoder(config, "config.json", DecoderHead::token_classification);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(refusal("gpt2", {}), "no error");
+  for (const char* family : {"gpt2", "llama"}) {
+    EXPECT_THAT(
+        refusal(family, {{"classifier_dropout", 1.0}}),
+        AllOf(HasSubstr("config.json"), HasSubstr("classifier_dropout 1 is not in [0, 1)")));
+    EXPECT_THAT(refusal(family, {{"problem_type", "multi_label_classification"}}),
+                HasSubstr("problem_type 'multi_label_classification' is not supported"));
+    EXPECT_THAT(refusal(family, {{"classifier_dropout", "0.1"}}),
+                HasSubstr("a number is expected"));
+  }
+  EXPECT_THAT(refusal("llama", {{"token_classification_bias", false}}),
+              HasSubstr("token_classification_bias: false, which is not supported"));
+  EXPECT_THAT(refusal("gpt2", {{"model_type", "bert"}}), HasSubstr("gpt2 and llama"));
+}
+
+}  // namespace
+}  // namespace shoal::nn
