@@ -254,14 +254,17 @@ void add_scale(CLI::App& app, Action& action) {
       "run; SHOAL_THREADS changes that.\nOn several hosts: --launch 'mpirun -n {ranks} --hostfile "
       "HOSTS -x SHOAL_THREADS'.");
   auto o = std::make_shared<Options>();
+  // What follows a list is the configuration, not more of the list.
   command->add_option("--ranks", o->study.ranks, "numbers of ranks; default 1, 2, 4 .. cores")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--workers", o->study.workers, "dataloader_num_workers, of each rank")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
   command->add_option("--batches", o->study.batches, "samples of a rank in a step; default 8, 16")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--examples", o->study.examples,
                       "of every run; default: 12 steps of the largest, or a little more");
   command->add_option("--rounds", o->rounds, "medians of so many, turn by turn")

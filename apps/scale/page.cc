@@ -74,7 +74,7 @@ std::string study_page(const std::vector<StudyRow>& rows, std::int64_t examples,
       "<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p>{2} examples in every run. "
       "Efficiency is T(N)/(N&middot;T(1)) beside the fewest ranks, at the same workers and batch. "
       "Stall share is the time that steps waited for the loader.</p>\n<div class=\"grid\">\n{3}{4}"
-      "</div>\n{5}</main>\n</body>\n</html>\n",
+      "</div>\n<h2>Runs</h2>\n<section class=\"card\">{5}</section>\n</main>\n</body>\n</html>\n",
       report::escape(title), report::kStyle, examples, draw(speed), draw(efficiency), table(rows));
 }
 

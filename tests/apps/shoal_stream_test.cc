@@ -106,6 +106,12 @@ TEST_F(ShoalStream, StudiesHowItScales) {
   EXPECT_THAT(plan.out, HasSubstr("mpirun -n 2 "));
   EXPECT_THAT(plan.out, HasSubstr("--per_device_train_batch_size 4 --dataloader_num_workers 1 "
                                   "--gradient_accumulation_steps 1 --max_steps 8"));
+  // A list of numbers ends where the configuration begins.
+  std::ofstream(mine_ / "run.json") << "{}";
+  for (const char* list : {"--ranks", "--workers", "--batches"}) {
+    const auto given = shoal({"scale", "--dry-run", list, "1,2", mine_ / "run.json"});
+    EXPECT_THAT(given.out, HasSubstr("train " + (mine_ / "run.json"))) << list << given.err;
+  }
   const auto done = scale({});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out, HasSubstr("32 examples in every run"));
