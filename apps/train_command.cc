@@ -188,14 +188,21 @@ struct Rank {
 std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
                                double unigram) {
   if (!results.contains("eval_loss")) return {};
-  std::string line =
-      fmt::format("validation loss: {:.4f} at the end", results["eval_loss"].get<double>());
+  const auto value_of = [](const auto& record) {
+    return record["eval_loss"].template get<double>();
+  };
+  const auto& best = state.best_model_checkpoint;  // which the results are of, then
+  const std::string last =
+      best ? "of the best model, " + std::filesystem::path(*best).filename().string()
+           : "at the end";
+  std::string line = fmt::format("validation loss: {:.4f} {}", value_of(results), last);
   for (const nlohmann::json& record : state.log_history) {
     if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
-    if (record.value("step", std::int64_t{0}) == state.global_step) break;  // there was no other
-    line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} at the end (step {})",
-                       record["eval_loss"].get<double>(), record.value("step", std::int64_t{0}),
-                       results["eval_loss"].get<double>(), state.global_step);
+    const auto step = record.value("step", std::int64_t{0});
+    if (step == state.global_step) break;  // there was no other
+    line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
+                       value_of(results), last);
+    if (!best) line += fmt::format(" (step {})", state.global_step);
     break;
   }
   if (unigram > 0) line += fmt::format("; a unigram model of the same tokens: {:.4f}", unigram);

@@ -41,9 +41,11 @@ void take_record(RunLog& run, const nlohmann::json& record) {
     }
   } else if (step != record.end() && step->is_number()) {
     const auto number = step->get<double>();
-    // MNLI's other part beside the first one.
-    if (table.rows() > 0 && table.steps().back() == number && table.join(record)) return;
-    table.drop_from(number);  // the last one is made again when training has ended
+    // Once more at one step: MNLI's other part, beside the first one; or when training has ended,
+    // of the same model or of the best one, which is not what this step had.
+    const bool again = table.rows() > 0 && table.steps().back() == number;
+    if (again && (table.join(record) || run.finished)) return;
+    table.drop_from(number);
   }
   table.add(record);
   const auto peaks = record.find("memory_peak_by_tag");

@@ -65,6 +65,10 @@ TEST(ParseRun, EvaluationsOfTwoSetsAreOneRow) {
                 "\n"
                 R"({"eval_loss": 1, "eval_accuracy": 0.75, "epoch": 2, "step": 20})"
                 "\n"
+                R"({"train_runtime": 1.5, "step": 20})"
+                "\n"
+                R"({"eval_loss": 0.5, "eval_accuracy": 1, "step": 20})"  // of the best model
+                "\n"
                 R"({"eval_loss_mm": 1.5, "eval_accuracy_mm": null, "epoch": 2, "step": 20})"
                 "\n");
   ASSERT_EQ(run.evaluations.rows(), 2U);
