@@ -163,6 +163,23 @@ TEST_F(ShoalTasks, EvaluatesAndPredictsBothPartsOfMnli) {
           "validation_mismatched_file is given without validation_file");
 }
 
+TEST_F(ShoalTasks, MrpcOfMicrosoftHasNoValidationSet) {
+  std::filesystem::create_directories(mine_ / "msr");
+  std::ofstream rows(mine_ / "msr/msr_paraphrase_train.txt");
+  rows << "\xEF\xBB\xBFQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n";
+  for (const std::string& line : lines(8)) rows << "1\t1\t2\t" << line << "\t" << line << "\n";
+  rows.close();
+  const std::vector<std::string> words = {
+      "--task_name", "mrpc", "--data",           mine_ / "msr", "--tokenizer_name", vocabulary(),
+      "--max_steps", "1",    "--max_seq_length", "24",          "--output_dir",     out()};
+  const auto done = shoal(words_of(tiny_bert(), words));
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("there is no validation_file: " + (mine_ / "msr")));
+  auto evaluating = words;
+  evaluating.insert(evaluating.end(), {"--eval_strategy", "epoch", "--overwrite_output_dir"});
+  expect_refused(shoal(words_of(tiny_bert(), evaluating)), "there is no validation set");
+}
+
 // Shards of rows, in their order, teach what one file of them in its order teaches.
 TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   std::filesystem::create_directories(mine_ / "shards");
