@@ -252,6 +252,43 @@ TEST(EncoderConfig, WhatCannotBeIsOneClearLine) {
               HasSubstr("lacks bert.encoder.layer.2.attention.self.query.weight"));
 }
 
+// Golden files have no dropout: which field each head goes by, as transformers reads them.
+TEST(EncoderConfig, HeadsDropOutAsTheirFieldsSay) {
+  const auto read = [](const nlohmann::json& json) {
+    return EncoderConfig::from_json(json, "config.json");
+  };
+  const EncoderConfig bert = read({{"model_type", "bert"}, {"hidden_dropout_prob", 0.3}});
+  EXPECT_EQ(bert.sequence_dropout, 0.3);
+  EXPECT_EQ(bert.token_dropout, 0.3);
+  const auto task = EncoderTask::token_classification;
+  EXPECT_TRUE(bert.to_json(task, "float32")["classifier_dropout"].is_null());
+  const EncoderConfig own = read({{"model_type", "roberta"}, {"classifier_dropout", 0.2}});
+  EXPECT_EQ(own.sequence_dropout, 0.2);
+  EXPECT_EQ(own.token_dropout, 0.2);
+  EXPECT_EQ(own.to_json(task, "float32")["classifier_dropout"], 0.2);
+  const EncoderConfig distilbert = read({{"model_type", "distilbert"},
+                                         {"dropout", 0.3},
+                                         {"seq_classif_dropout", 0.4},
+                                         {"qa_dropout", 0.05}});
+  EXPECT_EQ(distilbert.token_dropout, 0.3);
+  EXPECT_EQ(distilbert.sequence_dropout, 0.4);
+  EXPECT_EQ(distilbert.question_dropout, 0.05);
+  const EncoderConfig albert = read({{"model_type", "albert"}, {"classifier_dropout_prob", 0.4}});
+  EXPECT_EQ(albert.sequence_dropout, 0.4);
+  EXPECT_EQ(albert.token_dropout, 0.4);
+  EXPECT_EQ(read({{"model_type", "albert"}, {"hidden_dropout_prob", 0.3}}).sequence_dropout, 0.1);
+}
+
+TEST(EncoderConfig, SaysWhetherItLearnsNumbers) {
+  EncoderConfig config = EncoderConfig::of("bert");
+  config.num_labels = 3;
+  config.problem_type = "regression";
+  const auto json = nlohmann::json(config.to_json(EncoderTask::sequence_classification, "float32"));
+  const EncoderConfig again = EncoderConfig::from_json(json, "config.json");
+  EXPECT_TRUE(again.regression());
+  EXPECT_EQ(again.num_labels, 3);
+}
+
 TEST(EncoderModel, WhatItDoesNotKnowIsRefused) {
   Golden golden("distilbert", EncoderTask::masked_lm);
   golden.input.token_types = golden.input.ids;

@@ -70,6 +70,33 @@ TEST_F(PrepareTest, DocumentsAreLinesParagraphsOrFiles) {
             Texts({"one\r\n\ntwo\n  \n\nthree\nmore<|endoftext|>"}));
 }
 
+// What was prepared is found again only by who asks for the same tokens.
+TEST_F(PrepareTest, EachOptionThatChangesTokensChangesTheKey) {
+  tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
+  const PrepareOptions plain = with("a.txt", "God said\n\nthe earth\nthe deep\n");
+  const auto key_of = [&](const auto& change) {
+    PrepareOptions options = plain;
+    change(options);
+    return prepare_data(*tokenizer_, options).key;
+  };
+  std::set<std::string> keys = {key_of([](auto&) {})};
+  using Document = PrepareOptions::Document;
+  keys.insert(key_of([](auto& o) { o.document = Document::paragraph; }));
+  keys.insert(key_of([](auto& o) { o.document = Document::file; }));
+  keys.insert(key_of([](auto& o) { o.text_field = "body"; }));
+  keys.insert(key_of([](auto& o) { o.validation_fraction = 0.25; }));
+  keys.insert(key_of([](auto& o) {
+    o.validation_fraction = 0.25;
+    o.split = PrepareOptions::Split::first;
+  }));
+  keys.insert(key_of([](auto& o) { o.add_special_tokens = true; }));
+  keys.insert(key_of([](auto& o) { o.keep_line_ends = false; }));
+  keys.insert(key_of([](auto& o) { o.repair_utf8 = true; }));
+  keys.insert(key_of([&](auto& o) { o.validation_inputs = plain.inputs; }));
+  EXPECT_EQ(keys.size(), 10U);
+  EXPECT_TRUE(keys.contains(key_of([](auto& o) { o.threads = 2; })));
+}
+
 TEST_F(PrepareTest, JsonLinesGiveTheirField) {
   auto options = with("a.jsonl", "{\"text\":\"one\\n\"}\n\n{\"n\":1,\"text\":\"\\u00e9\"}\n");
   EXPECT_EQ(documents(prepare_data(*tokenizer_, options).train.path), Texts({"one\n", "\xC3\xA9"}));

@@ -157,6 +157,22 @@ TEST(TrainerResume, LooksForTheBestCheckpoint) {
               ::testing::ContainsRegex("loaded the best model, .*/moved/checkpoint-[68]"));
 }
 
+TEST(TrainerStop, TimeThatIsOverSavesUnlessNothingIsSaved) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_train_minutes = 1e-9;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 20;
+  const auto saved = run(arguments);
+  EXPECT_EQ(saved.main.losses.size(), 1U);
+  EXPECT_EQ(saved.main.saves, (std::vector<std::int64_t>{1}));
+  EXPECT_THAT(saved.main.messages, HasSubstr("stopping at step 1 of 50: max_train_minutes"));
+  EXPECT_EQ(saved.result.stop_signal, 0);
+  arguments.output_dir = output / "other";
+  arguments.save_strategy = Interval::no;
+  EXPECT_THAT(run(arguments).main.saves, ::testing::IsEmpty());
+}
+
 TEST(TrainerCheckpoints, AreRotated) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
