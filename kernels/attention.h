@@ -35,11 +35,17 @@ struct AttentionShape {
   RandomSite site;
   std::int64_t max_positions = 0;  // P of random.h; >= key_length where dropout > 0
   std::int64_t head_offset = 0;    // local head 0 is this global head
+  // Optional, kept_bytes() long, u8: forward notes here which probabilities it kept, so that
+  // backward need not draw them again. A bit each, in the implementation's own order.
+  View kept;
 };
 
 class AttentionKernels {
  public:
   virtual ~AttentionKernels() = default;
+
+  // Of AttentionShape::kept; 0: nothing to be gained by it.
+  virtual std::int64_t kept_bytes(const AttentionShape&) const { return 0; }
 
   // out = dropout(softmax(scale·q·kᵀ + mask))·v; log_sum_exp [B, heads, query_length] f32 is kept
   // for backward (undefined in inference).

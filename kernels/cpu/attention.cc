@@ -115,7 +115,12 @@ class HeadTask {
  public:
   HeadTask(const AttentionShape& shape, const TileProduct& product, const Workspace& work,
            std::int64_t batch, std::int64_t head)
-      : s_(shape), product_(product), w_(work), batch_(batch), head_(head) {
+      : s_(shape),
+        product_(product),
+        w_(work),
+        batch_(batch),
+        head_(head),
+        kept_row_(shape.kept.defined() ? kept_row_bytes(shape.key_length) : 0) {
     if (!s_.key_mask.defined()) return;
     const std::uint8_t* mask = s_.key_mask.as<std::uint8_t>() + batch * s_.key_length;
     for (std::int64_t j = 0; j < s_.key_length; ++j)
@@ -168,6 +173,9 @@ class HeadTask {
     t.stride = stride;
     t.word = product_.word();
     t.random = w_.random;
+    if (s_.kept.defined())
+      t.kept = s_.kept.as<std::uint8_t>() +
+               ((batch_ * s_.heads + head_) * s_.query_length + query) * kept_row_ + key / 8;
     return t;
   }
   // c [rows, columns] = a [rows, head_dim] · (packed, transposed rows from `key`)ᵀ
@@ -183,7 +191,7 @@ class HeadTask {
   const AttentionShape& s_;
   const TileProduct& product_;
   const Workspace& w_;
-  std::int64_t batch_, head_;
+  std::int64_t batch_, head_, kept_row_;
 };
 
 void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, MutableHeadsView out,
@@ -296,9 +304,13 @@ class CpuAttention final : public AttentionKernels {
   CpuAttention(const CpuRoom& room, bool bf16_pairs)
       : room_(room), bf16_pairs_(bf16_pairs && has_bf16_pairs()), scratch_(*room.memory) {}
 
+  std::int64_t kept_bytes(const AttentionShape& s) const override {
+    return s.dropout > 0 ? s.batch * s.heads * s.query_length * kept_row_bytes(s.key_length) : 0;
+  }
+
   void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                  MutableHeadsView out, View log_sum_exp, Stream) override {
-    check_attention(shape);
+    check_shape(shape);
     check_log_sum_exp(shape, log_sum_exp);
     const std::int64_t heads = shape.batch * shape.heads,
                        blocks = (shape.query_length + kQueries - 1) / kQueries;
@@ -319,7 +331,7 @@ class CpuAttention final : public AttentionKernels {
   void attention_backward(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                           HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
                           MutableHeadsView dk, MutableHeadsView dv, Stream) override {
-    check_attention(shape);
+    check_shape(shape);
     check_log_sum_exp(shape, log_sum_exp);
     const std::int64_t heads = shape.batch * shape.heads;
     if (heads == 0 || shape.head_dim == 0) return;
@@ -335,6 +347,13 @@ class CpuAttention final : public AttentionKernels {
   }
 
  private:
+  void check_shape(const AttentionShape& s) const {
+    check_attention(s);
+    SHOAL_CHECK(!s.kept.defined() || (s.kept.dtype == DType::u8 && kept_bytes(s) > 0 &&
+                                      s.kept.shape.count() == kept_bytes(s)),
+                "attention: kept is {} {}, not {} of u8", to_string(s.kept.dtype),
+                to_string(s.kept.shape), kept_bytes(s));
+  }
   static void check_log_sum_exp(const AttentionShape& s, const ConstView& view) {
     SHOAL_CHECK(!view.defined() || (view.dtype == DType::f32 &&
                                     view.shape.count() == s.batch * s.heads * s.query_length),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "shoal/kernels/attention_checks.h"
@@ -40,6 +41,22 @@ class TileDropout {
   RandomRows rows_;
   std::uint32_t sample_, threshold_;
 };
+
+// A vector's bits in ScoreTile::kept. Highway may touch eight bytes.
+HWY_INLINE void StoreGone(hn::Mask<FloatTag> gone, std::uint8_t* to) {
+  std::uint8_t bytes[8];
+  (void)hn::StoreMaskBits(kFloat, gone, bytes);
+  std::memcpy(to, bytes, static_cast<std::size_t>(FloatLanes()) / 8);
+}
+HWY_INLINE hn::Mask<FloatTag> LoadGone(const std::uint8_t* from) {
+  std::uint8_t bytes[8] = {};
+  std::memcpy(bytes, from, static_cast<std::size_t>(FloatLanes()) / 8);
+  return hn::LoadMaskBits(kFloat, bytes);
+}
+std::int64_t KeptRowBytes(std::int64_t keys) {
+  const std::int64_t lanes = FloatLanes();
+  return lanes < 8 ? 0 : (keys + lanes - 1) / lanes * (lanes / 8);
+}
 
 // Keys of the tile that row r may see by causality.
 std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
@@ -85,25 +102,12 @@ HWY_INLINE float LargestScore(const float* scores, const float* key_bias, std::i
   return hn::GetLane(hn::MaxOfLanes(kFloat, m));
 }
 
-// Two vectors as 32 bf16, the low one first: one instruction where pairs of bf16 are multiplied.
-// Highway 1.0.3 does not have it, and a function with a target of its own could not be inlined.
-// Subnormals become 0.
-#if HWY_TARGET <= HWY_AVX3
-using BF16Vec = hn::Vec<hn::ScalableTag<std::uint16_t>>;
-HWY_INLINE BF16Vec TwoAsBFloat16(FloatVec low, FloatVec high) {
-  BF16Vec both;
-  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both.raw) : "v"(high.raw), "v"(low.raw));
-  return both;
-}
-#endif
-
 HWY_INLINE void StoreProbabilities(FloatVec first, FloatVec second, float* to) {
   StoreTwo(first, second, to);
 }
 HWY_INLINE void StoreProbabilities(FloatVec first, FloatVec second, bfloat16* to) {
 #if HWY_TARGET <= HWY_AVX3
-  hn::StoreU(TwoAsBFloat16(first, second), hn::ScalableTag<std::uint16_t>(),
-             reinterpret_cast<std::uint16_t*>(to));
+  StoreTwoByInstruction(first, second, to);
 #else
   StoreTwo(first, second, to);
 #endif
@@ -118,6 +122,7 @@ HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* 
   const FloatVec unit_scale = hn::Set(kFloat, tile.shape->scale * E::kUnit);
   const TileDropout dropout(tile);
   const std::uint32_t threshold = dropout.threshold();
+  const std::int64_t kept_row = KeptRowBytes(tile.shape->key_length);
   const float* key_bias = tile.key_bias;
   const std::int64_t even = (tile.columns + 1) / 2 * 2;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
@@ -145,10 +150,13 @@ HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* 
     largest[r] = now;
     const std::uint32_t* bits = nullptr;
     if constexpr (drops) bits = dropout.bits(tile, r, seen, tile.random);
+    std::uint8_t* kept = tile.kept ? tile.kept + r * kept_row : nullptr;
     const FloatVec shift = hn::Set(kFloat, now * E::kUnit);
     const auto keep = [&](FloatVec e, std::int64_t j) HWY_ATTR {
-      if constexpr (drops) return hn::IfThenZeroElse(dropped(bits + j, threshold), e);
-      return e;
+      if constexpr (!drops) return e;
+      const auto gone = dropped(bits + j, threshold);
+      if (kept) StoreGone(gone, kept + j / 8);
+      return hn::IfThenZeroElse(gone, e);
     };
     FloatVec total = hn::Zero(kFloat), total2 = total;
     std::int64_t j = 0;
@@ -191,8 +199,11 @@ struct Gradients {
   FloatVec p, ds;
 };
 
+// How backward knows what forward dropped: nothing was, its bits are drawn again, or it kept them.
+enum class Drops { nothing, drawn, kept };
+
 // The gradients of a tile's rows, vector by vector.
-template <Precision precision, bool drops>
+template <Precision precision, Drops drops>
 class TileGradients {
   using E = Exponential<precision>;
 
@@ -200,12 +211,13 @@ class TileGradients {
   struct Row {
     const float *scores, *dp;
     const std::uint32_t* bits;
+    const std::uint8_t* kept;
     FloatVec shift, delta;
     std::int64_t seen;
   };
 
   TileGradients(const ScoreTile& tile, const ScoreGradients& g)
-      : tile_(tile), g_(g), dropout_(tile) {}
+      : tile_(tile), g_(g), dropout_(tile), kept_row_(KeptRowBytes(tile.shape->key_length)) {}
 
   // A query that saw nothing has log_sum_exp = -inf.
   HWY_INLINE Row row(std::int64_t r, std::uint32_t* room) const {
@@ -213,11 +225,12 @@ class TileGradients {
         r < tile_.rows && g_.log_sum_exp[r] != -std::numeric_limits<float>::infinity();
     const std::int64_t seen = sees ? SeenColumns(tile_, r) : 0;
     const std::uint32_t* bits = nullptr;
-    if constexpr (drops)
+    if constexpr (drops == Drops::drawn)
       if (seen > 0) bits = dropout_.bits(tile_, r, seen, room);
     return {tile_.scores + r * tile_.stride,
             g_.dp + r * tile_.stride,
             bits,
+            drops == Drops::kept ? tile_.kept + r * kept_row_ : nullptr,
             hn::Set(kFloat, sees ? g_.log_sum_exp[r] * E::kUnit : 0.0f),
             hn::Set(kFloat, sees ? g_.delta[r] : 0.0f),
             seen};
@@ -233,8 +246,8 @@ class TileGradients {
         E::of(Exponents<partial>(row.scores, tile_.key_bias, j, row.seen, scale, row.shift));
     const FloatVec dp = LoadFloats(row.dp + j);
     FloatVec kept_p = p, rest;
-    if constexpr (drops) {
-      const auto gone = dropped(row.bits + j, dropout_.threshold());
+    if constexpr (drops != Drops::nothing) {
+      const auto gone = gone_at(row, j);
       const FloatVec by = hn::Set(kFloat, kept_scale(*tile_.shape));
       kept_p = hn::IfThenZeroElse(gone, p);
       rest = hn::IfThenElse(gone, hn::Neg(row.delta), hn::MulSub(dp, by, row.delta));
@@ -247,12 +260,29 @@ class TileGradients {
   }
 
  private:
+  HWY_INLINE hn::Mask<FloatTag> gone_at(const Row& row, std::int64_t j) const {
+    if constexpr (drops == Drops::kept) return LoadGone(row.kept + j / 8);
+    return dropped(row.bits + j, dropout_.threshold());
+  }
+
   const ScoreTile tile_;
   const ScoreGradients g_;
   const TileDropout dropout_;
+  const std::int64_t kept_row_;
 };
 
-template <bool drops>
+// body<drops>() for the tile.
+template <class Body>
+HWY_INLINE void WithDrops(const ScoreTile& tile, const Body& body) {
+  if (tile.shape->dropout == 0)
+    body.template operator()<Drops::nothing>();
+  else if (tile.kept)
+    body.template operator()<Drops::kept>();
+  else
+    body.template operator()<Drops::drawn>();
+}
+
+template <Drops drops>
 HWY_INLINE void GradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
   const TileGradients<Precision::f32, drops> gradients(tile, g);
@@ -266,10 +296,7 @@ HWY_INLINE void GradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   }
 }
 void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
-  if (tile.shape->dropout > 0)
-    GradientsF32<true>(tile, g);
-  else
-    GradientsF32<false>(tile, g);
+  WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientsF32<drops>(tile, g); });
 }
 
 // Where the bf16 of two queries' vectors go: pairs a word each, the first query in the low half,
@@ -301,12 +328,12 @@ HWY_INLINE void StorePairs(FloatVec low, FloatVec high, const PairPlaces& to) {
 }
 
 // Two queries at a time.
-template <bool drops>
+template <Drops drops>
 HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
   const TileGradients<Precision::bf16, drops> gradients(tile, g);
   std::uint32_t* rooms[2] = {tile.random, tile.random};
-  if (drops) rooms[1] += random_room(static_cast<std::size_t>(tile.columns));
+  if (drops == Drops::drawn) rooms[1] += random_room(static_cast<std::size_t>(tile.columns));
   for (std::int64_t r = 0; r < tile.rows; r += 2) {
     const auto low = gradients.row(r, rooms[0]), high = gradients.row(r + 1, rooms[1]);
     std::uint16_t* low_row = g.ds_rows + r * tile.stride;
@@ -325,10 +352,7 @@ HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
   }
 }
 void ScoreGradientsBF16(const ScoreTile& tile, const ScoreGradients& g) {
-  if (tile.shape->dropout > 0)
-    GradientPairs<true>(tile, g);
-  else
-    GradientPairs<false>(tile, g);
+  WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientPairs<drops>(tile, g); });
 }
 
 template <typename T>
@@ -399,6 +423,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shoal::kernels {
 
+HWY_EXPORT(KeptRowBytes);
 HWY_EXPORT(SoftmaxTileF32);
 HWY_EXPORT(SoftmaxTileBF16);
 HWY_EXPORT(ScoreGradientsF32);
@@ -407,6 +432,8 @@ HWY_EXPORT(WidenRowsBF16);
 HWY_EXPORT(WidenRowsF16);
 HWY_EXPORT(NarrowRows);
 HWY_EXPORT(RowDots);
+
+std::int64_t kept_row_bytes(std::int64_t keys) { return HWY_DYNAMIC_DISPATCH(KeptRowBytes)(keys); }
 
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride) {

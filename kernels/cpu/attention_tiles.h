@@ -23,7 +23,13 @@ struct ScoreTile {
   std::int64_t stride = 0;
   TileWord word = TileWord::f32;    // of the products that follow
   std::uint32_t* random = nullptr;  // room for random_room(columns) words, with dropout
+  // Null, or where the first row's bits of the first column stand, rows kept_row_bytes() apart: a
+  // bit a column, 1 where it is dropped. softmax_tile writes them and score_gradients reads them.
+  std::uint8_t* kept = nullptr;
 };
+
+// Bytes of a query's bits in ScoreTile::kept; 0 where vectors are too short to write them so.
+std::int64_t kept_row_bytes(std::int64_t keys);
 
 // The online softmax (Milakov & Gimelshein, 2018): probabilities relative to the largest score so
 // far, dropped ones 0 but the kept ones not yet scaled (finish_rows does that), into p

@@ -1,4 +1,5 @@
 #include "shoal/kernels/cpu/ranges.h"
+#include "shoal/kernels/cpu/tile_product.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/kernels/cpu/elementwise_simd.cc"
@@ -39,7 +40,7 @@ template <Precision precision>
 struct GeluErfOp {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu_erf<precision>(x); }
   HWY_INLINE FloatVec operator()(FloatVec x, FloatVec dy) const {
-    return hn::Mul(dy, gelu_erf_derivative(x));
+    return hn::Mul(dy, gelu_erf_derivative<precision>(x));
   }
 };
 struct TanhOp {
@@ -120,35 +121,40 @@ void AddBias(DType dtype, DType bias_dtype, const void* x, const void* bias, voi
   });
 }
 
-// Op of the precision that dtype asks for.
+// Op of the precision that dtype asks for. `pairs`: has_bf16_pairs().
 template <template <Precision> class Op, class... In>
-HWY_INLINE void map_precisely(DType dtype, std::int64_t count, void* out, In... in) {
-  if (dtype == DType::bf16)
-    map_all(dtype, count, Op<Precision::bf16>{}, out, in...);
-  else
-    map_all(dtype, count, Op<Precision::f32>{}, out, in...);
+HWY_INLINE void map_precisely(DType dtype, [[maybe_unused]] bool pairs, std::int64_t count,
+                              void* out, In... in) {
+  if (dtype != DType::bf16) return map_all(dtype, count, Op<Precision::f32>{}, out, in...);
+#if HWY_TARGET <= HWY_AVX3
+  if (pairs)
+    return map_by_instruction(count, Op<Precision::bf16>{}, static_cast<bfloat16*>(out),
+                              static_cast<const bfloat16*>(in)...);
+#endif
+  map_all(dtype, count, Op<Precision::bf16>{}, out, in...);
 }
 
 template <class... In>
-HWY_INLINE void ActivationOf(Activation kind, DType dtype, std::int64_t count, void* out,
-                             In... in) {
+HWY_INLINE void ActivationOf(Activation kind, DType dtype, bool pairs, std::int64_t count,
+                             void* out, In... in) {
   if (kind == Activation::gelu_tanh)
-    map_precisely<GeluTanhOp>(dtype, count, out, in...);
+    map_precisely<GeluTanhOp>(dtype, pairs, count, out, in...);
   else if (kind == Activation::tanh)
     map_all(dtype, count, TanhOp{}, out, in...);
   else if (kind == Activation::relu)
     map_all(dtype, count, ReluOp{}, out, in...);
   else
-    map_precisely<GeluErfOp>(dtype, count, out, in...);
+    map_precisely<GeluErfOp>(dtype, pairs, count, out, in...);
 }
 
-void ActivationForward(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
-  ActivationOf(kind, dtype, count, out, x);
+void ActivationForward(Activation kind, DType dtype, bool pairs, const void* x, void* out,
+                       std::int64_t count) {
+  ActivationOf(kind, dtype, pairs, count, out, x);
 }
 
-void ActivationBackward(Activation kind, DType dtype, const void* x, const void* dy, void* dx,
-                        std::int64_t count) {
-  ActivationOf(kind, dtype, count, dx, x, dy);
+void ActivationBackward(Activation kind, DType dtype, bool pairs, const void* x, const void* dy,
+                        void* dx, std::int64_t count) {
+  ActivationOf(kind, dtype, pairs, count, dx, x, dy);
 }
 
 void Swiglu(DType dtype, const void* gate, const void* up, void* out, std::int64_t count) {
@@ -244,11 +250,11 @@ void add_bias_rows(DType dtype, DType bias_dtype, const void* x, const void* bia
   HWY_DYNAMIC_DISPATCH(AddBias)(dtype, bias_dtype, x, bias, out, rows, columns);
 }
 void activation_range(Activation kind, DType dtype, const void* x, void* out, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(ActivationForward)(kind, dtype, x, out, count);
+  HWY_DYNAMIC_DISPATCH(ActivationForward)(kind, dtype, has_bf16_pairs(), x, out, count);
 }
 void activation_backward_range(Activation kind, DType dtype, const void* x, const void* dy,
                                void* dx, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, dtype, x, dy, dx, count);
+  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, dtype, has_bf16_pairs(), x, dy, dx, count);
 }
 void swiglu_range(DType dtype, const void* gate, const void* up, void* out, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Swiglu)(dtype, gate, up, out, count);

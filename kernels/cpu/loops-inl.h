@@ -26,6 +26,27 @@ HWY_INLINE void map(std::int64_t count, const F& f, Out* out, const In*... in) {
   if (i < count) StoreSomeFloats(f(LoadSomeFloats(in + i, count - i)...), out + i, count - i);
 }
 
+#if HWY_TARGET <= HWY_AVX3
+// map() that rounds by StoreTwoByInstruction, at every place of a vector.
+template <class F, class... In>
+HWY_INLINE void map_by_instruction(std::int64_t count, const F& f, bfloat16* out, const In*... in) {
+  const std::int64_t lanes = FloatLanes();
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const FloatVec first = f(LoadFloats(in + i)...);
+    StoreTwoByInstruction(first, f(LoadFloats(in + i + lanes)...), out + i);
+  }
+  for (; i < count; i += lanes) {
+    const std::int64_t some = HWY_MIN(lanes, count - i);
+    const FloatVec last = f(LoadSomeFloats(in + i, some)...);
+    HWY_ALIGN bfloat16 both[HWY_MAX_BYTES / sizeof(bfloat16)];
+    StoreTwoByInstruction(last, last, both);
+    std::memcpy(static_cast<void*>(out + i), both,
+                static_cast<std::size_t>(some) * sizeof(bfloat16));
+  }
+}
+#endif
+
 // Calls f(v...) for each vector of the inputs; lanes past the end are 0.
 template <class F, class... In>
 HWY_INLINE void for_each(std::int64_t count, const F& f, const In*... in) {

@@ -14,9 +14,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
-// Room that RandomRows::row() needs for `count` elements: two vectors of blocks of four at a time.
+// Vectors of blocks of four elements that are made at once: as many as the registers hold.
+constexpr std::size_t kRandomVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+// Room that RandomRows::row() needs for `count` elements.
 constexpr std::size_t random_room(std::size_t count) {
-  return count + 8 + 8 * (HWY_MAX_BYTES / sizeof(std::uint64_t));
+  return count + 8 + 4 * kRandomVectors * (HWY_MAX_BYTES / sizeof(std::uint64_t));
 }
 
 // The bits of one operation's elements, row by row.
@@ -70,8 +73,8 @@ HWY_INLINE const std::uint32_t* RandomRows::row(std::uint32_t sample, std::uint6
   const V site = hn::Set(d, std::uint64_t{key_.site});
   const std::uint64_t end_block = (first + count + 3) / 4;
   auto* out = reinterpret_cast<std::uint64_t*>(room);
-  // Two vectors of blocks in turn, since a round waits for the one before it.
-  constexpr std::size_t kAtOnce = 2;
+  // Several vectors of blocks in turn, since a round waits for the one before it.
+  constexpr std::size_t kAtOnce = kRandomVectors;
   for (std::uint64_t block = first / 4; block < end_block; block += kAtOnce * lanes) {
     V c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce];
     for (std::size_t i = 0; i < kAtOnce; ++i) {

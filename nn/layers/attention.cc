@@ -45,8 +45,13 @@ struct Projections {
 class AttentionFunction final : public Function {
  public:
   AttentionFunction(Tape& tape, const AttentionShape& shape, const Projections& in,
-                    const Tensor& out, const Tensor& log_sum_exp, const Tensor& key_mask)
-      : shape_(shape), out_(tape, out), log_sum_exp_(tape, log_sum_exp), key_mask_(tape, key_mask) {
+                    const Tensor& out, const Tensor& log_sum_exp, const Tensor& key_mask,
+                    const Tensor& kept)
+      : shape_(shape),
+        out_(tape, out),
+        log_sum_exp_(tape, log_sum_exp),
+        key_mask_(tape, key_mask),
+        kept_(tape, kept) {
     for (const Tensor& tensor : in.tensors) in_.emplace_back(tape, tensor);
   }
   std::string_view name() const override { return "attention"; }
@@ -65,8 +70,14 @@ class AttentionFunction final : public Function {
       key_mask = key_mask_.get(name());
       shape_.key_mask = key_mask;
     }
+    Tensor kept;
+    if (kept_.defined()) {
+      kept = kept_.get(name());
+      const ConstView bits = kept.const_view();  // view() would count as a write
+      shape_.kept = {const_cast<void*>(bits.data), bits.shape, bits.dtype, bits.device};
+    }
     context.run("attention.backward",
-                {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask},
+                {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask, kept},
                 {din.listed(0), din.listed(1), din.listed(2)}, [&] {
                   // Written through raw pointers: tell their versions.
                   for (const Tensor& tensor : din.tensors) (void)tensor.view();
@@ -81,7 +92,7 @@ class AttentionFunction final : public Function {
  private:
   AttentionShape shape_;
   std::vector<SavedTensor> in_;
-  SavedTensor out_, log_sum_exp_, key_mask_;
+  SavedTensor out_, log_sum_exp_, key_mask_, kept_;
 };
 
 // `inputs`: one Value or three; `channels`: H·D.
@@ -110,10 +121,16 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
   }
   const bool records = context.records(inputs, {});
   const Tensor out = context.empty(x.with(2, channels), shape.dtype);
-  Tensor log_sum_exp;
-  if (records) log_sum_exp = context.empty({x[0], options.heads, x[1]}, DType::f32);
-  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask}, {out, log_sum_exp},
-              [&] {
+  Tensor log_sum_exp, kept;
+  if (records) {
+    log_sum_exp = context.empty({x[0], options.heads, x[1]}, DType::f32);
+    if (const std::int64_t bytes = context.kernels().attention().kept_bytes(shape); bytes > 0) {
+      kept = context.empty({bytes}, DType::u8);
+      shape.kept = kept.view();
+    }
+  }
+  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask},
+              {out, log_sum_exp, kept}, [&] {
                 context.kernels().attention().attention(
                     shape, in.view(0), in.view(1), in.view(2), mutable_heads(out, out.view().data),
                     records ? log_sum_exp.view() : View(), context.stream);
@@ -121,9 +138,10 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
   if (!records) return Value{out};
   Tape& tape = *context.tape;
   shape.key_mask = {};
+  shape.kept = {};
   return tape.record(
-      std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp, key_mask), inputs, {},
-      {out})[0];
+      std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp, key_mask, kept),
+      inputs, {}, {out})[0];
 }
 
 // As attend(), where keys and values of earlier positions are in `cache`.

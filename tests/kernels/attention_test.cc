@@ -69,11 +69,17 @@ class Problem {
     shape_.head_offset = 4;
   }
 
-  Result run(AttentionKernels& kernels, Device device) const {
+  // `keeps`: forward notes what it kept, where the kernels can.
+  Result run(AttentionKernels& kernels, Device device, bool keeps = false) const {
     const At at_device(device);
     AttentionShape shape = shape_;
     shape.key_mask = mask_;
     shape.site.state = state_.get();
+    Array kept;
+    if (const std::int64_t bytes = kernels.kept_bytes(shape); keeps && bytes > 0) {
+      kept = Array({bytes}, DType::u8);
+      shape.kept = kept;
+    }
     Result r{Array({s_.batch, s_.queries, width_}, s_.dtype),
              Array({s_.batch, s_.heads, s_.queries}, DType::f32),
              Array({s_.batch, s_.queries, 3 * width_}, s_.dtype),
@@ -128,6 +134,11 @@ class AttentionTest : public ::testing::Test {
                        problem.run(*make_cpu_attention({7, memory_.get()}, pairs), Device::cpu());
       EXPECT_TRUE(one.out.same_bytes(many.out) && one.dk.same_bytes(many.dk))
           << "depends on the number of threads";
+      if (s.dropout == 0) continue;
+      const Result kept = problem.run(*cpu, Device::cpu(), true);
+      EXPECT_TRUE(kept.out.same_bytes(one.out) && kept.dq.same_bytes(one.dq) &&
+                  kept.dk.same_bytes(one.dk) && kept.dv.same_bytes(one.dv))
+          << "depends on who remembers what was dropped";
     }
   }
 

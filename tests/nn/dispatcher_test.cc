@@ -108,6 +108,34 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
   EXPECT_GT(produced, 20);
 }
 
+// What attention dropped goes from forward to backward, where the kernels know how to note it.
+TEST(RecordingDispatcher, AttentionSavesWhatItDropped) {
+  DirectDispatcher direct;
+  RecordingDispatcher recorder(direct);
+  Rig rig(testing::make_test_kernels(0), &recorder);
+  const auto tensors = [&](float dropout) {
+    recorder.clear();
+    rig.context.begin_forward();
+    Tape tape;
+    rig.context.tape = &tape;
+    const Value out = attention(
+        rig.context, tape.leaf(rig.tensor({2, 3, 24}, 1)),
+        {.heads = 2, .dropout = {.probability = dropout, .path_hash = 4}, .max_positions = 3});
+    rig.context.tape = nullptr;
+    tape.backward(rig.context, out, rig.tensor({2, 3, 8}, 2));
+    const auto& operations = recorder.operations();
+    return std::pair(operations.front().outputs.size(), operations.back().inputs.size());
+  };
+  kernels::AttentionShape shape;
+  shape.batch = shape.heads = 2;
+  shape.query_length = shape.key_length = 3;
+  shape.dropout = 0.5f;
+  const std::size_t kept = rig.table->attention().kept_bytes(shape) > 0 ? 1 : 0;
+  const auto without = tensors(0), with = tensors(0.5f);
+  EXPECT_EQ(with.first, without.first + kept);
+  EXPECT_EQ(with.second, without.second + kept);
+}
+
 TEST(RecordingDispatcher, LifetimesAreFirstAndLastUses) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
