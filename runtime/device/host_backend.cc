@@ -5,6 +5,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/memory_room.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/backends.h"
 
@@ -65,6 +66,11 @@ class HostBackend final : public DeviceBackend {
     return pointer;
   }
   void deallocate(Device, void* pointer, Stream) noexcept override { std::free(pointer); }
+  Room room(Device) const override {
+    const MemoryRoom now = memory_room();
+    if (!now.known()) return {};
+    return {static_cast<std::size_t>(now.free), static_cast<std::size_t>(now.total)};
+  }
   void* allocate_pinned(std::size_t bytes) override { return allocate({}, bytes, {}); }
   void deallocate_pinned(void* pointer) noexcept override { std::free(pointer); }
 };

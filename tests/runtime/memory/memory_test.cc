@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/limited_memory.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 // Sanitizers end the program where malloc would return null; these tests want the null.
@@ -264,6 +265,61 @@ TEST(CountingMemory, AFailedAllocationIsNotCounted) {
   EXPECT_THROW(Buffer(memory, 1000, MemoryTag::data), Error);
   EXPECT_EQ(memory.total().peak, 0);
   EXPECT_EQ(memory.allocations(), 0);
+}
+
+TEST(LimitedMemory, SaysNoWithItsNumbers) {
+  const auto host = make_host_memory();
+  LimitedMemory limited(*host, {1000, "the test's"});
+  Buffer first(limited, 600, MemoryTag::data);
+  try {
+    const Buffer second(limited, 401, MemoryTag::gradients);
+    FAIL() << "401 more of 1000 bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+    EXPECT_THAT(error.what(), HasSubstr("host memory: no room for 401 bytes of gradients: 600 of "
+                                        "1000 bytes are in use (the test's); use a smaller batch"));
+  }
+  EXPECT_THROW(Buffer(limited, SIZE_MAX, MemoryTag::data), Error);
+  {
+    const Buffer all(limited, 400, MemoryTag::data);
+  }
+  first.reset();
+  EXPECT_EQ(limited.in_use(), 0);
+}
+
+TEST(LimitedMemory, WhatUpstreamRefusesIsNotInUse) {
+  StrictMemory strict(100);
+  LimitedMemory limited(strict, {1000, ""});
+  EXPECT_THROW(Buffer(limited, 500, MemoryTag::data), Error);
+  EXPECT_EQ(limited.in_use(), 0);
+}
+
+TEST(LimitedMemory, APoolGivesBackWhatStandsInTheWay) {
+  const auto host = make_host_memory();
+  LimitedMemory limited(*host, {10'000, ""});
+  PoolMemory pool(limited);
+  {
+    const Buffer kept(pool, 8192, MemoryTag::data);
+  }
+  EXPECT_EQ(limited.in_use(), 8192);
+  const Buffer other(pool, 4096, MemoryTag::data);
+  EXPECT_EQ(limited.in_use(), 4096);
+}
+
+// A communicator's memory: what it takes is not there for others.
+TEST(LimitedMemory, MemoryFromElsewhereCounts) {
+  const auto host = make_host_memory();
+  LimitedMemory limited(*host, {10'000, ""});
+  PoolMemory pool(limited);
+  CountingMemory asked(pool), memory(static_cast<MemoryResource&>(asked));
+  limited.count_too([&] { return memory.total().current - asked.total().current; });
+  memory.count_external(9'900, MemoryTag::gradients);
+  EXPECT_EQ(limited.in_use(), 9'900);
+  EXPECT_THROW(Buffer(memory, 100, MemoryTag::data), Error);
+  memory.count_external(-9'900, MemoryTag::gradients);
+  EXPECT_EQ(limited.in_use(), 0);
+  const Buffer there(memory, 100, MemoryTag::data);
+  EXPECT_EQ(limited.in_use(), 256);  // the pool's smallest
 }
 
 TEST(MemoryResources, ManyThreads) {

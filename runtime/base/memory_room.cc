@@ -1,0 +1,108 @@
+#include "shoal/runtime/base/memory_room.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace shoal {
+namespace {
+
+std::optional<std::int64_t> number_in(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc{} || end == text.data()) return std::nullopt;  // "max"
+  return value;
+}
+
+std::optional<std::int64_t> number_in_file(const std::string& path) {
+  std::string word;
+  std::ifstream(path) >> word;
+  return number_in(word);
+}
+
+// Of "name value" or "name: value kB" lines; 0 where there is none.
+std::int64_t field_of(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key, value, unit;
+    words >> key >> value >> unit;
+    if (key == name) return number_in(value).value_or(0) * (unit == "kB" ? 1024 : 1);
+  }
+  return 0;
+}
+
+void take_smaller(MemoryRoom& room, std::int64_t free, std::int64_t total, std::string bound) {
+  free = std::max<std::int64_t>(free, 0);
+  if (!room.known() || free < room.free) room = {free, total, std::move(bound)};
+}
+
+struct GroupFiles {
+  const char *limit, *usage, *file_pages;
+};
+constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"};
+constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file"};
+
+void look_into_group(MemoryRoom& room, const std::string& directory, const GroupFiles& files) {
+  constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // version 1 says a number near 2^63
+  const auto limit = number_in_file(directory + "/" + files.limit);
+  if (!limit || *limit >= kNoLimit) return;
+  const std::int64_t used = number_in_file(directory + "/" + files.usage).value_or(0);
+  const std::int64_t reclaimable = field_of(directory + "/memory.stat", files.file_pages);
+  take_smaller(room, *limit - std::max<std::int64_t>(used - reclaimable, 0), *limit,
+               fmt::format("the limit of the container or control group ({})", files.limit));
+}
+
+// The process's group and those around it. In a container `path` may be the host's name of it,
+// which is not there; then the mount itself is the group.
+void look_into_groups(MemoryRoom& room, const std::string& mount, std::string path,
+                      const GroupFiles& files) {
+  std::error_code unknown;
+  if (path.find("..") != std::string::npos || !std::filesystem::is_directory(mount + path, unknown))
+    path.clear();
+  while (!path.empty() && path != "/") {
+    look_into_group(room, mount + path, files);
+    path.erase(path.rfind('/'));
+  }
+  look_into_group(room, mount, files);
+}
+
+}  // namespace
+
+MemoryRoom memory_room(const std::string& proc, const std::string& cgroup) {
+  MemoryRoom room;
+  const std::string meminfo = proc + "/meminfo";
+  if (const std::int64_t available = field_of(meminfo, "MemAvailable:"); available > 0)
+    take_smaller(room, available + field_of(meminfo, "SwapFree:"),
+                 field_of(meminfo, "MemTotal:") + field_of(meminfo, "SwapTotal:"),
+                 "the machine's memory");
+  // "0::PATH" (version 2), "9:memory:PATH", "4:cpu,memory:PATH" (version 1)
+  std::ifstream groups(proc + "/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    if (controllers == ",,")
+      look_into_groups(room, cgroup, line.substr(second + 1), kVersion2);
+    else if (controllers.find(",memory,") != std::string::npos)
+      look_into_groups(room, cgroup + "/memory", line.substr(second + 1), kVersion1);
+  }
+  rlimit addresses{};
+  if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY) {
+    const auto limit = static_cast<std::int64_t>(addresses.rlim_cur);
+    const std::int64_t used =
+        number_in_file(proc + "/self/statm").value_or(0) * ::sysconf(_SC_PAGESIZE);
+    take_smaller(room, limit - used, limit, "ulimit -v");
+  }
+  return room;
+}
+
+}  // namespace shoal

@@ -1,0 +1,47 @@
+#include "shoal/runtime/memory/limited_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+
+LimitedMemory::LimitedMemory(MemoryResource& upstream, MemoryLimit limit)
+    : upstream_(upstream), limit_(std::move(limit)) {
+  SHOAL_CHECK(limit_.bytes >= 0, "a limit of {} bytes of memory", limit_.bytes);
+}
+
+std::int64_t LimitedMemory::in_use() const {
+  return given_.load() + (elsewhere_ ? std::max<std::int64_t>(elsewhere_(), 0) : 0);
+}
+
+void* LimitedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+  const auto refuse = [&](std::int64_t in_use) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("{} memory: no room for {} bytes of {}: {} of {} bytes are in use ({})",
+                            name(), bytes, to_string(tag), in_use, limit_.bytes, limit_.bound),
+                "use a smaller batch or model, or more ranks");
+  };
+  if (bytes > static_cast<std::size_t>(limit_.bytes)) refuse(in_use());
+  const auto more = static_cast<std::int64_t>(bytes);
+  given_ += more;  // before it is asked, so that threads cannot pass together
+  if (const std::int64_t now = in_use(); now > limit_.bytes) {
+    given_ -= more;
+    refuse(now - more);
+  }
+  try {
+    return upstream_.allocate(bytes, tag, stream);
+  } catch (...) {
+    given_ -= more;
+    throw;
+  }
+}
+
+void LimitedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                               Stream stream) noexcept {
+  upstream_.deallocate(pointer, bytes, tag, stream);
+  given_ -= static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace shoal

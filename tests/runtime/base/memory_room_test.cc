@@ -1,0 +1,98 @@
+// Against trees that look like /proc and /sys/fs/cgroup.
+#include "shoal/runtime/base/memory_room.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+class MemoryRoomTest : public ::testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path whole = root_ / path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream(whole) << text << "\n";
+  }
+  void machine(std::int64_t available_mib) {
+    write("proc/meminfo", "MemTotal:       8388608 kB\nMemFree:  1 kB\nMemAvailable: " +
+                              std::to_string(available_mib * 1024) +
+                              " kB\nSwapTotal: 1024 kB\nSwapFree: 1024 kB");
+  }
+  // One or two of these per version; `in_use` MiB of which `file_pages` can be given up.
+  void group(const std::string& path, const std::string& max, std::int64_t in_use,
+             std::int64_t file_pages) {
+    write("cgroup" + path + "/memory.max", max);
+    write("cgroup" + path + "/memory.current", std::to_string(in_use * kMiB));
+    write("cgroup" + path + "/memory.stat",
+          "anon 5\ninactive_file " + std::to_string(file_pages * kMiB));
+  }
+  MemoryRoom room() const { return memory_room(root_ / "proc", root_ / "cgroup"); }
+
+  TemporaryDirectory root_;
+};
+
+TEST_F(MemoryRoomTest, OfAMachineWithoutGroupsIsWhatIsAvailableWithItsSwap) {
+  machine(3000);
+  EXPECT_EQ(room().free, 3001 * kMiB);
+  EXPECT_EQ(room().total, 8193 * kMiB);
+  EXPECT_EQ(room().bound, "the machine's memory");
+}
+
+TEST_F(MemoryRoomTest, TheTightestGroupAroundTheProcessCounts) {
+  machine(3000);
+  write("proc/self/cgroup", "0::/job/step");
+  group("/job/step", "max", 10, 0);
+  group("/job", std::to_string(500 * kMiB), 300, 100);
+  group("", std::to_string(2000 * kMiB), 300, 0);
+  EXPECT_EQ(room().free, 300 * kMiB);
+  EXPECT_EQ(room().total, 500 * kMiB);
+  EXPECT_THAT(room().bound, HasSubstr("memory.max"));
+  machine(200);  // which others use up
+  EXPECT_EQ(room().bound, "the machine's memory");
+}
+
+TEST_F(MemoryRoomTest, AContainersOwnGroupIsTheMount) {
+  machine(3000);
+  write("proc/self/cgroup", "0::/of/the/host/only");
+  group("", std::to_string(256 * kMiB), 300, 0);  // lowered below what is in use
+  EXPECT_EQ(room().free, 0);
+  EXPECT_EQ(room().total, 256 * kMiB);
+}
+
+TEST_F(MemoryRoomTest, Version1) {
+  machine(3000);
+  write("proc/self/cgroup", "12:cpuset:/\n4:cpu,memory:/docker/abc\n1:name=systemd:/x");
+  const std::string mine = "cgroup/memory/docker/abc/";
+  write(mine + "memory.limit_in_bytes", std::to_string(1000 * kMiB));
+  write(mine + "memory.usage_in_bytes", std::to_string(400 * kMiB));
+  write(mine + "memory.stat", "total_inactive_file " + std::to_string(150 * kMiB));
+  write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  EXPECT_EQ(room().free, 750 * kMiB);
+  EXPECT_THAT(room().bound, HasSubstr("memory.limit_in_bytes"));
+}
+
+TEST_F(MemoryRoomTest, NothingToReadIsNotKnown) {
+  EXPECT_FALSE(room().known());
+  write("proc/meminfo", "MemAvailable: soon");
+  write("proc/self/cgroup", "::\n0:\nnothing");
+  EXPECT_FALSE(room().known());
+}
+
+TEST(MemoryRoom, OfThisProcessIsKnown) {
+  const MemoryRoom here = memory_room();
+  EXPECT_GT(here.free, 0);
+  EXPECT_GE(here.total, here.free);
+}
+
+}  // namespace
+}  // namespace shoal
