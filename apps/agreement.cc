@@ -13,13 +13,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 20> kOwn = {"config_name",
+constexpr std::array<std::string_view, 21> kOwn = {"config_name",
                                                    "data",
                                                    "data_cache_dir",
                                                    "dataloader_num_workers",
                                                    "dataloader_prefetch_factor",
                                                    "disable_tqdm",
                                                    "logging_dir",
+                                                   "memory_limit_mb",
                                                    "model_name_or_path",
                                                    "output_dir",
                                                    "overwrite_cache",

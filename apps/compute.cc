@@ -1,9 +1,12 @@
 #include "compute.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/memory_room.h"
 
 namespace shoal::app {
 namespace {
@@ -62,17 +65,38 @@ ChosenDevice choose_device(const World& world, bool use_cpu) {
   return {Device::cpu(), "there is no GPU"};
 }
 
-Compute::Compute(Device device, int cpu_threads)
+std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
+                                        Device device) {
+  if (arguments.memory_limit_mb)
+    return MemoryLimit{static_cast<std::int64_t>(*arguments.memory_limit_mb * (1 << 20)),
+                       "memory_limit_mb"};
+  const MemoryRoom room = device.is_cpu() ? memory_room() : MemoryRoom{};
+  if (!room.known()) return std::nullopt;
+  // The rest is for what no tensor is: samples as they are made, threads' stacks, other programs.
+  constexpr double kShare = 0.95;
+  const int ranks = std::max(1, world.local_size);
+  std::string bound = room.bound;
+  if (ranks > 1) bound += fmt::format(", shared by {} ranks", ranks);
+  return MemoryLimit{static_cast<std::int64_t>(kShare * static_cast<double>(room.free) / ranks),
+                     std::move(bound)};
+}
+
+Compute::Compute(Device device, int cpu_threads, const std::optional<MemoryLimit>& limit)
     : source(make_device_memory(device)),
       host_source(device.is_cpu() ? nullptr : make_pinned_memory()),
-      pool(*source),
-      planned(pool, *source),
-      memory(planned),
+      limited(limit ? std::make_unique<LimitedMemory>(*source, *limit) : nullptr),
+      pool(limited ? static_cast<MemoryResource&>(*limited) : *source),
+      planned(pool, limited ? static_cast<MemoryResource&>(*limited) : *source),
+      asked(planned),
+      memory(static_cast<MemoryResource&>(asked)),
       host_pool(host_source ? std::make_unique<PoolMemory>(*host_source) : nullptr),
       kernels(
           device.is_cpu()
               ? kernels::make_cpu_kernels({.threads = cpu_threads, .memory = &memory})
               : kernels::make_cuda_kernels(
-                    {.device = device, .memory = &memory, .cache_directory = algorithm_cache()})) {}
+                    {.device = device, .memory = &memory, .cache_directory = algorithm_cache()})) {
+  if (limited)
+    limited->count_too([this] { return memory.total().current - asked.total().current; });
+}
 
 }  // namespace shoal::app

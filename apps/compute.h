@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/capture/planned_memory.h"
-#include "shoal/runtime/memory/memory_resource.h"
+#include "shoal/runtime/memory/limited_memory.h"
 #include "shoal/runtime/rendezvous/world.h"
+#include "shoal/train/trainer/arguments.h"
 
 namespace shoal::app {
 
@@ -21,13 +23,21 @@ struct ChosenDevice {
 // has a GPU that cannot be used, with the reason and the remedy.
 ChosenDevice choose_device(const World& world, bool use_cpu);
 
+// How much of the device's memory a rank's tensors may take: what memory_limit_mb says; else on a
+// CPU an equal share, among the ranks of the host, of nearly all that is free now
+// (runtime/base/memory_room.h), and on a GPU, whose driver refuses what is not there, no limit.
+std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
+                                        Device device);
+
 struct Compute {
-  Compute(Device device, int cpu_threads);
+  Compute(Device device, int cpu_threads, const std::optional<MemoryLimit>& limit);
 
   std::unique_ptr<MemoryResource> source, host_source;
+  std::unique_ptr<LimitedMemory> limited;  // null: there is no limit
   PoolMemory pool;
   nn::PlannedMemory planned;
-  CountingMemory memory;                  // of the device
+  CountingMemory asked;                   // of the device
+  CountingMemory memory;                  // besides, what communicators took
   std::unique_ptr<PoolMemory> host_pool;  // null: the device is the host
   std::unique_ptr<kernels::Kernels> kernels;
   MemoryResource& host() { return host_pool ? static_cast<MemoryResource&>(*host_pool) : memory; }

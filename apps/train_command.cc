@@ -136,7 +136,8 @@ void print_help() {
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
       "mpirun:\n"
       "after Ctrl-C it kills ranks within a second.\n\n"
-      "Exit status: 0 done, 1 failed, 2 wrong options, 128 + N stopped by signal N.\n\n{}\n",
+      "Exit status: 0 done, 1 failed, 2 wrong options or data, 128 + N stopped by signal "
+      "N.\n\n{}\n",
       options.help());
 }
 
@@ -301,8 +302,13 @@ int train_and_evaluate(const Rank& rank) {
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     std::vector<std::string> header = trainer.header();
-    header.push_back(
-        fmt::format("device: {} ({})", to_string(rank.device.device), rank.device.why));
+    const auto* const limited = rank.compute.limited.get();
+    header.push_back(fmt::format(
+        "device: {} ({}){}", to_string(rank.device.device), rank.device.why,
+        limited == nullptr
+            ? ""
+            : fmt::format("; tensors of a rank may take {} ({})",
+                          format_bytes(limited->limit().bytes), limited->limit().bound)));
     for (const std::string& line : header) say(line);
     settings.describe(trainer, header);
     for (const auto* notices : {&rank.notices, &rank.setup.notices})
@@ -404,7 +410,7 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
       threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
-  Compute compute(prepared.device.device, threads);
+  Compute compute(prepared.device.device, threads, memory_limit(a, world, prepared.device.device));
   collectives::CommunicatorOptions how = communicator_options(a);
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &compute.memory;
@@ -423,6 +429,14 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
     if (world.size > 1 && error.code() != ErrorCode::aborted) communicator->abort(error.message());
     throw;
   }
+}
+
+// Before training begins, what cannot be read is what the user gave: status 2, as of a wrong
+// option.
+Error before_training(const Error& error) {
+  if (error.code() != ErrorCode::corrupt_data) return error;
+  return Error(ErrorCode::invalid_argument, error.message(), error.remedy())
+      .in_operation(error.operation());
 }
 
 // How long ranks that fail wait for each other to say what they found.
@@ -447,7 +461,7 @@ int train(const std::vector<std::string>& words) {
     try {
       work();
     } catch (const std::exception& problem) {
-      failure = error_of(problem);
+      failure = before_training(error_of(problem));
     }
     return tell_failures(world, *store, label, failure, Deadline::in_seconds(seconds));
   };

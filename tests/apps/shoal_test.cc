@@ -464,6 +464,22 @@ TEST_F(Shoal, RefusesDataItCannotUse) {
   expect_refused(train({"--train_file", tokens}), "shoaltok");
 }
 
+TEST_F(Shoal, FindsWhatFitsIntoItsMemory) {
+  const std::vector<std::string> words = {
+      "--memory_limit_mb", "6", "--per_device_train_batch_size", "64", "--save_strategy", "no"};
+  const auto refused = train(words);
+  expect_refused(refused, "of 6291456 bytes are in use (memory_limit_mb)");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("auto_find_batch_size, gradient_checkpointing"));
+  auto finds = words;
+  finds.emplace_back("--auto_find_batch_size");
+  const auto found = train(finds);
+  EXPECT_EQ(found.status, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("auto_find_batch_size: 64 samples a device do not fit"),
+                               HasSubstr(" instead of 64\n"),
+                               HasSubstr("tensors of a rank may take 6.00 MiB (memory_limit_mb)")));
+}
+
 TEST_F(Shoal, RefusesModelsItCannotRead) {
   ASSERT_EQ(train({"--save_strategy", "no"}).status, 0);
   const auto generate = [&] {

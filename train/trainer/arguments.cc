@@ -30,6 +30,10 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
                 .max = kMaxBatch,
                 .help = "samples of a rank in one forward of evaluation",
                 .aliases = {"per_gpu_eval_batch_size", "eval_batch_size"}})
+      .boolean("auto_find_batch_size", &a.auto_find_batch_size,
+               {.help = "where per_device_train_batch_size takes more memory than there is, try "
+                        "nine tenths of it, and so on: one step of the longest sample, before "
+                        "training begins"})
       .integer("gradient_accumulation_steps", &a.gradient_accumulation_steps,
                {.min = 1, .max = kMaxBatch, .help = "microbatches a rank adds up before an update"})
       .real("num_train_epochs", &a.num_train_epochs,
@@ -44,11 +48,22 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
       .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
       .boolean("bf16", &a.bf16, {.help = "bfloat16 weights and activations, f32 masters"})
       .boolean("fp16", &a.fp16, {.help = "float16 weights and activations, f32 masters"})
+      .boolean("bf16_full_eval", &a.bf16_full_eval,
+               {.help = "evaluate in bfloat16, as with bf16; alone where nothing is trained"})
+      .boolean("fp16_full_eval", &a.fp16_full_eval,
+               {.help = "evaluate in float16, as with fp16; alone where nothing is trained"})
       .boolean("gradient_checkpointing", &a.gradient_checkpointing,
                {.help = "recompute activations in backward instead of keeping them",
                 .aliases = {"activation_checkpointing"}})
       .boolean("use_cpu", &a.use_cpu,
                {.help = "train on the CPU although there is a GPU", .aliases = {"no_cuda"}})
+      .real(
+          "memory_limit_mb", &a.memory_limit_mb,
+          {.min = 0,
+           .max = 1e9,
+           .open_min = true,
+           .help = "MiB that the tensors of a rank may take; null: on a CPU its share of what the "
+                   "machine or the container has free, on a GPU what it has"})
       .choice("step_capture", &a.step_capture,
               {{"auto", StepCaptureMode::automatic},
                {"on", StepCaptureMode::on},
@@ -63,10 +78,11 @@ void declare_optimizer(OptionSet& options, TrainingArguments& a) {
               {{"adamw", Optim::adamw},
                {"adamw_torch", Optim::adamw},
                {"adamw_torch_fused", Optim::adamw},
+               {"adamw_apex_fused", Optim::adamw},
                {"adamw_hf", Optim::adamw},
                {"sgd", Optim::sgd},
                {"lamb", Optim::lamb}},
-              {.help = "update rule"})
+              {.help = "update rule; all that begin with adamw are one"})
       .real("learning_rate", &a.learning_rate, {.min = 0, .help = "peak"})
       .real("weight_decay", &a.weight_decay,
             {.min = 0, .help = "not applied to biases and LayerNorms"})
@@ -129,7 +145,13 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
             {.min = 0, .help = "no evaluation before so many steps, or epochs (eval_strategy)"})
       .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"});
   options.section("checkpoints", "Checkpoints")
-      .choice("save_strategy", &a.save_strategy, interval, {.help = "when to save"})
+      .choice("save_strategy", &a.save_strategy,
+              {{"no", Interval::no},
+               {"steps", Interval::steps},
+               {"epoch", Interval::epoch},
+               {"best", Interval::best}},
+              {.help = "when to save; best: after an evaluation with a new best "
+                       "metric_for_best_model"})
       .real("save_steps", &a.save_steps,
             {.min = 0, .open_min = true, .help = "save every so many; below 1: share of all steps"})
       .integer("save_total_limit", &a.save_total_limit,
@@ -342,7 +364,9 @@ void check_arguments(const TrainingArguments& a) {
           fmt::format("report_to {} is not supported; tensorboard is, and metrics.jsonl in "
                       "output_dir has every logged number",
                       target));
-  if (a.load_best_model_at_end) {
+  if (a.save_strategy == Interval::best && a.eval_strategy == Interval::no)
+    refuse("save_strategy best needs eval_strategy steps or epoch");
+  if (a.load_best_model_at_end && a.save_strategy != Interval::best) {
     if (a.eval_strategy == Interval::no)
       refuse("load_best_model_at_end needs eval_strategy steps or epoch");
     else if (a.eval_strategy != a.save_strategy)
@@ -357,6 +381,11 @@ void check_arguments(const TrainingArguments& a) {
                         a.save_steps, eval_steps));
     }
   }
+  if (a.auto_find_batch_size && !a.mp_parameters.empty())
+    refuse(
+        "auto_find_batch_size is for ranks that each have the whole model, not for mp_parameters: "
+        "there a rank without memory leaves others waiting for it in the middle of a step; set "
+        "per_device_train_batch_size, or memory_limit_mb to see what does not fit");
   if (a.early_stopping_patience && a.eval_strategy == Interval::no)
     refuse("early_stopping_patience needs eval_strategy steps or epoch");
   if (a.group_by_length && a.train_sampling_strategy == Sampling::sequential)

@@ -22,7 +22,7 @@ namespace parallel {
 struct SmpParameters;
 }
 
-enum class Interval { no, steps, epoch };
+enum class Interval { no, steps, epoch, best };  // best: of save_strategy alone
 enum class Optim { adamw, sgd, lamb };
 enum class Sampling { random, sequential, group_by_length };
 // Of a step as one graph with planned memory (nn/capture): auto is on where kernels are a GPU's.
@@ -36,6 +36,8 @@ struct TrainingArguments {
   // --- batches: per device, per microbatch. Global batch = per device × ranks × accumulation.
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   std::int64_t gradient_accumulation_steps = 1;
+  bool auto_find_batch_size =
+      false;  // the train batch is the most a device may have, not what it has
   double num_train_epochs = 3.0;
   std::int64_t max_steps = -1;              // above 0: instead of epochs
   std::optional<double> max_train_minutes;  // a checkpoint, then the end, at the first step after
@@ -56,8 +58,11 @@ struct TrainingArguments {
 
   // --- precision and memory
   bool bf16 = false, fp16 = false;
+  // Evaluation computes in what training does, so they ask for what there is, or are refused.
+  bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
-  bool use_cpu = false;  // although there is a GPU
+  bool use_cpu = false;                   // although there is a GPU
+  std::optional<double> memory_limit_mb;  // MiB of tensors; absent: apps/compute.h
   StepCaptureMode step_capture = StepCaptureMode::automatic;
 
   // --- logging

@@ -171,7 +171,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
 }
 
 void DataParallelEngine::forward_backward(const StepWork& work,
-                                          std::span<const nn::ChainInput> inputs) {
+                                          std::span<const nn::ChainInput> inputs, bool reduces) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     nn::Tape tape;
@@ -191,7 +191,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
         output.loss_sum, losses_.narrowed(0, static_cast<std::int64_t>(i), 1).view(),
         context_.stream);
     if (i == 0) settle();  // what this forward did not read
-    if (i + 1 == inputs.size()) reducer_->arm();
+    if (reduces && i + 1 == inputs.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
     const PhaseSpan phase(clock_, StepPhase::backward);
     if (output.loss.needs_gradient()) tape.backward(context_, output.loss);
@@ -224,12 +224,29 @@ StepDone DataParallelEngine::step(const StepWork& work) {
     done.loss_sum = loss_sum();
   } else {
     reducer_->begin_step();
-    forward_backward(work, all);
+    forward_backward(work, all, true);
     done.loss_sum = loss_sum();
     done.outcome = update(work, done.loss_sum);
   }
   scaler_.update(done.outcome.skipped);
   return done;
+}
+
+void DataParallelEngine::try_step(const Batch& batch) {
+  const StepWork work{.batches = {&batch, 1}, .first_ordinal = batch.ordinals.first};
+  const auto clear = [this] {
+    context_.tape = nullptr;
+    device_backend(context_.stream.device.type).synchronize(context_.stream);
+    staged_.clear();
+  };
+  try {
+    reducer_->begin_step();
+    forward_backward(work, inputs(work), false);
+  } catch (...) {
+    clear();
+    throw;
+  }
+  clear();
 }
 
 // One rank's. What a graph would not see change is in its key.
@@ -249,7 +266,7 @@ void DataParallelEngine::captured_step(const StepWork& work,
   capture_->run(key, [&] {
     if (std::exchange(step_open_, true)) reducer_->finish();  // of one that could not be captured
     reducer_->begin_step();
-    forward_backward(work, inputs);
+    forward_backward(work, inputs, true);
     reducer_->finish();
     optimizer_->queue_step(*step_state_, options);
     step_open_ = false;

@@ -24,6 +24,7 @@ class DataParallelEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
+  void try_step(const Batch& batch) override;
   nn::LossScaler& scaler() override { return scaler_; }
   std::optional<double> settle() override;
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
@@ -46,7 +47,8 @@ class DataParallelEngine final : public Engine {
   nn::LossOutput score(const nn::ChainInput& input, std::size_t batch, const Scores& scores);
   // What the model is given of the step's batches, where the kernels are.
   std::vector<nn::ChainInput> inputs(const StepWork& work);
-  void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs);
+  // `reduces`: the last of the backwards hands gradients to the reducer.
+  void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs, bool reduces);
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss_sum);
   nn::StepOptions step_options(const StepWork& work) const;

@@ -17,6 +17,11 @@ std::int64_t mebibytes(double mb) {
 
 }  // namespace
 
+void Engine::try_step(const Batch&) {
+  throw Error(ErrorCode::unavailable, "a rank that has part of a model cannot try a step alone",
+              "leave auto_find_batch_size out");
+}
+
 DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
 }

@@ -82,6 +82,9 @@ class Engine {
   // Before the first step: gradients' memory and the optimizer. May be called again.
   virtual void prepare_training() = 0;
   virtual StepDone step(const StepWork& work) = 0;
+  // The memory of a step with such a batch, by this rank alone: a forward and a backward after
+  // which everything is as before. out_of_memory; unavailable where ranks share a model.
+  virtual void try_step(const Batch& batch);
   // Of f16; else it says 1. step() tells it whether gradients overflowed.
   virtual nn::LossScaler& scaler() = 0;
   // Ends updates that run behind a forward: before anything but a step reads weights or optimizer

@@ -37,6 +37,23 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.collectives = how.collectives;
 }
 
+// Evaluation computes in the precision of training; where nothing is trained, in what it asks for.
+void take_full_eval(TrainingArguments& a) {
+  const auto take = [&a](bool asked, const char* name, bool& here, bool other) {
+    if (!asked || here) return;
+    if (a.do_train || other)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}_full_eval is true, but the run computes in {}", name,
+                              other ? "the other half precision" : "f32"),
+                  fmt::format("evaluation has the precision of training: give {} true, or leave "
+                              "{}_full_eval out",
+                              name, name));
+    here = true;
+  };
+  take(a.bf16_full_eval, "bf16", a.bf16, a.fp16);
+  take(a.fp16_full_eval, "fp16", a.fp16, a.bf16);
+}
+
 }  // namespace
 
 void note_given(const OptionSet& options, TrainingArguments& arguments) {
@@ -61,6 +78,7 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
       take(smp, a);
       a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
     });
+  collect([&] { take_full_eval(a); });
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
   return a;
 }

@@ -21,6 +21,11 @@ constexpr std::array kIgnored = {
     Named{"remove_unused_columns", "datasets here have no unused columns"},
     Named{"label_names", "a task knows which of its columns are labels"},
     Named{"length_column_name", "lengths are counted, not read from a column"},
+    Named{"include_for_metrics",
+          "predictions are in the order of the set, which has the inputs; losses are logged"},
+    Named{"include_inputs_for_metrics",
+          "predictions are in the order of the set, which has the inputs"},
+    Named{"batch_eval_metrics", "metrics are computed once, of all predictions"},
     Named{"prediction_loss_only", "evaluation computes what the task's metrics need"},
     Named{"eval_accumulation_steps", "predictions are kept in host memory as they come"},
     Named{"eval_do_concat_batches", "predictions are always in the set's order, each sample once"},
@@ -66,12 +71,6 @@ struct Refusal {
   bool is_flag = false;
 };
 constexpr std::array kRefused = {
-    Refusal{"auto_find_batch_size",
-            "on a CPU memory that runs out ends the process, which nobody can try again; set "
-            "per_device_train_batch_size and gradient_accumulation_steps",
-            true},
-    Refusal{"bf16_full_eval", "evaluation uses the precision of training", true},
-    Refusal{"fp16_full_eval", "evaluation uses the precision of training", true},
     Refusal{"tf32", "f32 is computed in f32; use bf16", true},
     Refusal{"torch_compile", "there is no just-in-time compiler; see step_capture", true},
     Refusal{"torch_compile_backend", "there is no just-in-time compiler; see step_capture"},
@@ -79,9 +78,6 @@ constexpr std::array kRefused = {
     Refusal{"neftune_noise_alpha", "noise on embeddings is not built"},
     Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
     Refusal{"optim_target_modules", "every parameter is trained"},
-    Refusal{"include_for_metrics", "compute_metrics is given scores and labels"},
-    Refusal{"include_inputs_for_metrics", "compute_metrics is given scores and labels", true},
-    Refusal{"batch_eval_metrics", "metrics are computed of all predictions at once", true},
     Refusal{"fsdp", "use mp_parameters: sharded_data_parallel_degree"},
     Refusal{"fsdp_config", "use mp_parameters: sharded_data_parallel_degree"},
     Refusal{"deepspeed", "use mp_parameters: shard_optimizer_state, sharded_data_parallel_degree"},

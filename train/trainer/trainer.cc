@@ -171,6 +171,7 @@ void Trainer::Impl::prepare_training() {
   if (plan) return;
   loader = make_train_loader();  // what it refuses, it refuses before gradients take memory
   engine->prepare_training();
+  if (args.auto_find_batch_size) find_batch_size();
   // As Hugging Face counts what has no length: one epoch is the whole run.
   const std::int64_t batches =
       streams() ? args.max_steps * args.gradient_accumulation_steps : loader->batches();
@@ -280,7 +281,7 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
                 .learning_rate = report.learning_rate};
   work.loss.loss_scale = static_cast<float>(engine->scaler().scale() / targets);
   work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
-  StepDone done = engine->step(work);
+  StepDone done = with_memory_for(MemoryUse::step, [&] { return engine->step(work); });
   if (settles(input, state.global_step + 1))
     done.outcome.gradient_norm = engine->settle().value_or(done.outcome.gradient_norm);
   if (before) {

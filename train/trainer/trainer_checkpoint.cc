@@ -42,6 +42,10 @@ void check_output_directory(const TrainingArguments& arguments) {
 }
 
 void Trainer::Impl::save_checkpoint() {
+  with_memory_for(MemoryUse::checkpoint, [this] { snapshot_and_write(); });
+}
+
+void Trainer::Impl::snapshot_and_write() {
   engine->settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
   const nn::LossScalerState& scaling = engine->scaler().state();
@@ -170,20 +174,23 @@ std::string Trainer::Impl::will_continue() const {
 std::optional<std::string> Trainer::Impl::checkpoint_to_resume() {
   const std::string& asked = args.resume_from_checkpoint;
   if (wants_newest(asked)) return newest_to_resume();
+  std::error_code unknown;
   if (begins_anew(asked)) {
     check_output_directory(args);
     agree_on_step(-1);  // and everybody has looked
     return std::nullopt;
   }
+  // A file that one rank sees alone is found out below, when ranks compare steps.
+  std::int64_t seen = std::filesystem::exists(asked + "/" + kStateFile, unknown) ? 1 : 0;
+  sum(&seen, 1);
+  if (seen == 0)
+    refuse({ErrorCode::not_found,
+            fmt::format("cannot resume from {}: it is no checkpoint of a run (no {})", asked,
+                        kStateFile),
+            "start a new run with --model_name_or_path " + asked});
   if (const auto problem = problem_of(asked))
     refuse({ErrorCode::corrupt_data, fmt::format("cannot resume from {}: {}", asked, *problem),
             "--resume_from_checkpoint true takes the newest that is whole"});
-  std::error_code unknown;
-  if (!std::filesystem::exists(asked + "/" + kStateFile, unknown))
-    refuse({ErrorCode::not_found,
-            fmt::format("cannot resume from {}: it has a model, and of a run nothing (no {})",
-                        asked, kStateFile),
-            "start a new run with --model_name_or_path " + asked});
   agree_on_step(read_trainer_state(asked).global_step);
   return asked;
 }
@@ -205,19 +212,7 @@ std::optional<std::string> Trainer::Impl::newest_to_resume() {
 
 // Every rank reads its share of the bytes; what one finds, all are told.
 std::optional<std::string> Trainer::Impl::problem_of(const std::string& checkpoint) {
-  const int rank = parts.communicator->rank();
-  const auto own = checkpoint_problem(checkpoint, true, {rank, ranks()});
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(ranks()), 0);
-  if (own) lengths[static_cast<std::size_t>(rank)] = std::ssize(*own);
-  sum(lengths.data(), ranks());
-  const auto first = std::ranges::find_if(lengths, [](auto length) { return length > 0; });
-  if (first == lengths.end()) return std::nullopt;
-  std::vector<std::int64_t> letters(static_cast<std::size_t>(*first), 0);
-  if (first - lengths.begin() == rank) std::ranges::copy(*own, letters.begin());
-  sum(letters.data(), *first);
-  std::string problem;
-  for (const std::int64_t letter : letters) problem += static_cast<char>(letter);
-  return problem;
+  return first_said(checkpoint_problem(checkpoint, true, {parts.communicator->rank(), ranks()}));
 }
 
 // Ranks that look at different directories would train different models.

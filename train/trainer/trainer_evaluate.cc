@@ -91,7 +91,8 @@ nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Datas
   SHOAL_CHECK(dataset != nullptr, "there is no validation set; give validation_file");
   SHOAL_CHECK(dataset->size() > 0, "the validation set is empty");
   const bool computes = static_cast<bool>(parts.compute_metrics);
-  const Evaluated done = run_over(dataset, computes);
+  const Evaluated done =
+      with_memory_for(MemoryUse::evaluation, [&] { return run_over(dataset, computes); });
   const double loss = done.loss / std::max(done.targets, 1.0);
   nlohmann::ordered_json record;
   record["eval_loss"] = loss;
@@ -120,7 +121,7 @@ nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Datas
 
 PredictionOutput Trainer::Impl::predict(const std::shared_ptr<const Dataset>& dataset) {
   SHOAL_CHECK(dataset != nullptr && dataset->size() > 0, "there is nothing to predict");
-  Evaluated done = run_over(dataset, true);
+  Evaluated done = with_memory_for(MemoryUse::evaluation, [&] { return run_over(dataset, true); });
   PredictionOutput output;
   if (done.targets > 0) {
     output.metrics["test_loss"] = done.loss / done.targets;
@@ -182,7 +183,7 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
   }
   if (!better) return;
   state.best_metric = value;
-  if (!args.load_best_model_at_end) return;
+  if (!args.load_best_model_at_end && args.save_strategy != Interval::best) return;
   // It follows right away, also between two that save_steps ask for.
   state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
   control.should_save = true;

@@ -80,6 +80,17 @@ struct Trainer::Impl {
       throw;
     }
   }
+  // work(); out_of_memory gets a remedy in the user's words.
+  enum class MemoryUse : std::uint8_t { step, evaluation, checkpoint };
+  template <typename Work>
+  decltype(auto) with_memory_for(MemoryUse use, Work&& work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::out_of_memory) throw;
+      throw Error(error.code(), error.message(), what_helps(use));
+    }
+  }
   // In place, over all ranks; blocks.
   void sum(std::int64_t* values, std::int64_t count);
   void sum(double* values, std::int64_t count);
@@ -91,6 +102,17 @@ struct Trainer::Impl {
   std::unique_ptr<Loader> make_stream_loader(const LoaderOptions& options);
   void prepare_training();
   TrainResult train();
+
+  // trainer_batch_size.cc
+  void find_batch_size();  // args' from then on, and the loader's
+  std::int64_t first_batch_size();
+  Sample longest_sample();
+  std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);  // or why not
+  std::vector<Buffer> more_than(std::int64_t bytes) const;
+  std::optional<std::string> first_said(const std::optional<std::string>& own);    // on every rank
+  std::string what_helps(MemoryUse use) const;
+
+  // trainer.cc
   struct StepInput {
     std::vector<Batch> batches;      // of this rank's index
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
@@ -136,6 +158,7 @@ struct Trainer::Impl {
 
   // trainer_checkpoint.cc
   void save_checkpoint();
+  void snapshot_and_write();
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
   void complete();        // every part is there: rank 0 marks the checkpoint, on its writer

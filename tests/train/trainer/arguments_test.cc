@@ -1,11 +1,15 @@
 #include "shoal/train/trainer/arguments.h"
 
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "support/error_text.h"
+#include "support/golden.h"
 #include <gmock/gmock.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
@@ -117,45 +121,97 @@ TEST(Arguments, KnownNamesThatAreNotBuiltAreRefusedByName) {
   EXPECT_EQ(refusal({{"report_to", "none"}, {"torch_compile", "false"}, {"fsdp", ""}}), "accepted");
 }
 
-// Every TrainingArguments field of transformers 5.23 is an option, or is told or refused by name.
-TEST(Arguments, EveryNameOfTransformersIsKnown) {
-  OptionSet options;
-  Parsed parsed;
+struct Declared {
+  TrainingArguments training;
+  ModelArguments model;
+  DataArguments data;
   RefusedOptions refused;
-  declare_options(options, parsed.training);
-  declare_options(options, parsed.model);
-  declare_options(options, parsed.data);
-  refused.declare(options);
-  const std::string names =
-      "output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate "
-      "lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 "
-      "adam_beta2 adam_epsilon optim_target_modules gradient_accumulation_steps "
-      "average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 bf16_full_eval "
-      "fp16_full_eval tf32 activation_checkpointing activation_checkpointing_kwargs "
-      "gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend "
-      "torch_compile_mode use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha "
-      "torch_empty_cache_steps auto_find_batch_size logging_strategy logging_steps "
-      "logging_first_step log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen "
-      "log_level log_level_replica disable_tqdm report_to run_name project trackio_space_id "
-      "trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay "
-      "per_device_eval_batch_size prediction_loss_only eval_on_start eval_do_concat_batches "
-      "eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics "
-      "save_only_model save_strategy save_steps save_on_each_node save_total_limit "
-      "enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id hub_strategy "
-      "hub_always_push hub_revision load_best_model_at_end metric_for_best_model greater_is_better "
-      "ignore_data_skip restore_callback_states_from_checkpoint full_determinism seed data_seed "
-      "use_cpu accelerator_config parallelism_config dataloader_drop_last dataloader_num_workers "
-      "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
-      "dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names "
-      "train_sampling_strategy length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb "
-      "ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed "
-      "debug skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint local_rank "
-      // Of transformers 4 besides.
+  OptionSet options;
+  Declared() {
+    declare_options(options, training);
+    declare_options(options, model);
+    declare_options(options, data);
+    refused.declare(options);
+  }
+};
+
+nlohmann::json transformers(const char* part) {
+  return nlohmann::json::parse(read_text_file(testing::golden_path("training_arguments.json")))
+      .at(part);
+}
+
+// Every TrainingArguments field is an option, or is told or refused by name.
+TEST(Arguments, EveryNameOfTransformersIsKnown) {
+  const Declared declared;
+  const nlohmann::json defaults = transformers("defaults");
+  for (const auto& [name, value] : defaults.items())
+    EXPECT_NO_THROW((void)declared.options.source_of(name)) << name;
+  std::istringstream of_version_4(
       "warmup_ratio group_by_length evaluation_strategy overwrite_output_dir logging_dir no_cuda "
       "save_safetensors half_precision_backend include_inputs_for_metrics "
-      "per_gpu_train_batch_size include_tokens_per_second";
-  std::istringstream all(names);
-  for (std::string name; all >> name;) EXPECT_NO_THROW((void)options.source_of(name)) << name;
+      "per_gpu_train_batch_size include_tokens_per_second");
+  for (std::string name; of_version_4 >> name;)
+    EXPECT_NO_THROW((void)declared.options.source_of(name)) << name;
+}
+
+// Where one says nothing, both do the same; but for these.
+TEST(Arguments, DefaultsAreTransformers) {
+  const std::map<std::string, nlohmann::json> other = {
+      {"output_dir", "trainer_output"},  // what transformers makes of null
+      {"optim", "adamw"},                // and every adamw is one
+      {"do_train", true},                // there is no script around it that would ask
+      {"do_eval", true},
+      // What transformers, PyTorch's loader and DDP make of null.
+      {"metric_for_best_model", "loss"},
+      {"dataloader_prefetch_factor", 2},
+      {"ddp_bucket_cap_mb", 25},
+  };
+  const auto unset = [](const nlohmann::json& value) {
+    return value.is_null() || value == "" || value == false || value == "none" ||
+           (value.is_structured() && value.empty()) || value == nlohmann::json{"none"};
+  };
+  const nlohmann::json theirs = transformers("defaults");
+  const Declared declared;
+  int compared = 0;
+  const nlohmann::ordered_json sections = declared.options.dump();
+  for (const auto& [section, values] : sections.items()) {
+    if (section == "later" || section.starts_with("_") || !values.is_object()) continue;
+    for (const auto& [name, value] : values.items()) {
+      const auto found = theirs.find(name);
+      if (found == theirs.end()) continue;
+      ++compared;
+      const nlohmann::json ours = value;
+      const auto exception = other.find(name);
+      const nlohmann::json& wanted = exception != other.end() ? exception->second : *found;
+      EXPECT_TRUE(ours == wanted || (unset(ours) && unset(wanted)))
+          << name << " is " << ours << " here, and " << wanted << " there";
+    }
+  }
+  EXPECT_GT(compared, 50);
+}
+
+// Of choices whose values have names: those that are taken, all others are refused with them.
+TEST(Arguments, ChoicesOfTransformersAreTakenOrRefusedWithThoseThatAre) {
+  const std::map<std::string, std::set<std::string>> taken = {
+      {"optim", {"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "sgd"}},
+      {"lr_scheduler_type",
+       {"linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant",
+        "constant_with_warmup", "inverse_sqrt", "warmup_stable_decay"}},
+      {"eval_strategy", {"no", "steps", "epoch"}},
+      {"save_strategy", {"no", "steps", "epoch", "best"}}};
+  const nlohmann::json all = transformers("choices");
+  for (const auto& [name, choices] : all.items())
+    for (const auto& one : choices) {
+      const auto choice = one.get<std::string>();
+      nlohmann::json file = {{name, choice}};
+      if (choice == "best") file["eval_strategy"] = "steps";
+      const std::string said = refusal(file);
+      if (taken.at(name).contains(choice))
+        EXPECT_EQ(said, "accepted") << name << " " << choice;
+      else
+        EXPECT_THAT(said, AllOf(HasSubstr(name), HasSubstr(choice), HasSubstr("it takes one of ")))
+            << choice;
+    }
 }
 
 TEST(Arguments, SamplingAndPatienceThatCannotBe) {
@@ -166,7 +222,29 @@ TEST(Arguments, SamplingAndPatienceThatCannotBe) {
               HasSubstr("give one"));
   EXPECT_THAT(refusal({{"early_stopping_patience", 2}}),
               HasSubstr("early_stopping_patience needs eval_strategy"));
-  EXPECT_THAT(refusal({{"auto_find_batch_size", true}}), HasSubstr("ends the process"));
+  EXPECT_EQ(refusal({{"auto_find_batch_size", true}}), "accepted");
+  EXPECT_THAT(refusal({{"auto_find_batch_size", true}, {"mp_parameters", {{"ddp", true}}}}),
+              HasSubstr("not for mp_parameters"));
+}
+
+TEST(Arguments, EvaluationHasThePrecisionOfTraining) {
+  EXPECT_EQ(refusal({{"bf16", true}, {"bf16_full_eval", true}}), "accepted");
+  EXPECT_THAT(refusal({{"bf16_full_eval", true}}),
+              HasSubstr("bf16_full_eval is true, but the run computes in f32; evaluation has the "
+                        "precision of training: give bf16 true"));
+  EXPECT_THAT(refusal({{"bf16", true}, {"fp16_full_eval", true}}), HasSubstr("half precision"));
+  EXPECT_TRUE(parse({{"do_train", false}, {"fp16_full_eval", true}}).training.fp16);
+  EXPECT_THAT(refusal({{"do_train", false}, {"fp16_full_eval", true}, {"bf16_full_eval", true}}),
+              HasSubstr("fp16_full_eval is true, but"));
+}
+
+TEST(Arguments, SavingTheBestNeedsAnEvaluation) {
+  EXPECT_THAT(refusal({{"save_strategy", "best"}}), HasSubstr("needs eval_strategy"));
+  EXPECT_EQ(refusal({{"save_strategy", "best"},
+                     {"eval_strategy", "epoch"},
+                     {"load_best_model_at_end", true}}),
+            "accepted");
+  EXPECT_THAT(refusal({{"eval_strategy", "best"}}), HasSubstr("eval_strategy"));
 }
 
 TEST(Arguments, MpParametersAndTheRunsOptionsAgreeOrAreRefused) {

@@ -8,6 +8,8 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 
+#include "shoal/runtime/memory/limited_memory.h"
+
 namespace shoal::test {
 namespace {
 
@@ -41,12 +43,15 @@ class ToyDataset final : public Dataset {
 // What each rank does; the outcome is rank 0's.
 test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& options,
                        Outcome& outcome, std::atomic<int>& signal) {
+  outcome.memory_peaks.resize(static_cast<std::size_t>(options.ranks));
   return [&](const World& world, Store& store) {
     auto host = make_host_memory();
-    PoolMemory pool(*host);
-    nn::PlannedMemory planned(pool, *host);
+    LimitedMemory limited(
+        *host, {options.memory_limit ? options.memory_limit(world.rank) : INT64_MAX, "the test's"});
+    PoolMemory pool(limited);
+    nn::PlannedMemory planned(pool, limited);
     const bool captures = arguments.step_capture == StepCaptureMode::on;
-    CountingMemory memory(captures ? static_cast<MemoryResource&>(planned) : *host);
+    CountingMemory memory(captures ? static_cast<MemoryResource&>(planned) : limited);
     const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory});
     const auto communicator = collectives::make_communicator(world, store);
     CausalLmTask task(options.config, nullptr,
@@ -82,6 +87,7 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     }
     const TrainResult result = trainer.train();
     if (world.rank == 0) outcome.result = result;
+    outcome.memory_peaks.at(static_cast<std::size_t>(world.rank)) = memory.total().peak;
     if (!options.save_model_to.empty()) trainer.save_model(options.save_model_to);
     if (options.after) options.after(trainer, world.rank);
     communicator->barrier()->wait();

@@ -44,7 +44,8 @@ TrainingArguments toy_arguments(const std::string& output);
 struct Outcome {
   Recorder main;  // rank 0's
   TrainResult result;
-  std::string header;  // where RunOptions ask for it
+  std::string header;                      // where RunOptions ask for it
+  std::vector<std::int64_t> memory_peaks;  // bytes, of each rank when it has trained
 };
 
 struct RunOptions {
@@ -55,6 +56,7 @@ struct RunOptions {
   std::int64_t fail_after = -1;  // the last rank throws
   nn::Gpt2Config config = toy_config();
   bool header = false;
+  std::function<std::int64_t(int rank)> memory_limit = {};         // bytes; empty: none
   std::string save_model_to = {}, initial_weights = {};            // directories; empty: none
   std::function<TrainingArguments(int rank)> arguments_of = {};    // empty: the same on each
   std::function<void(CausalLmTask&, TrainerParts&)> prepare = {};  // before the Trainer is made

@@ -68,7 +68,11 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   run(arguments);
   EXPECT_THAT(error_of(arguments), HasSubstr("--resume_from_checkpoint true"));
   arguments.resume_from_checkpoint = output / "checkpoint-3";
-  EXPECT_THAT(error_of(arguments), HasSubstr("cannot resume from"));
+  EXPECT_THAT(error_of(arguments),
+              HasSubstr("it is no checkpoint of a run (no trainer_state.json)"));
+  std::filesystem::remove(output / "checkpoint-4/COMPLETE");
+  arguments.resume_from_checkpoint = output / "checkpoint-4";
+  EXPECT_THAT(error_of(arguments), HasSubstr("no COMPLETE marker"));
   arguments.resume_from_checkpoint = output / "checkpoint-2";
   RunOptions wider;
   wider.config.n_embd = 48;
@@ -77,7 +81,7 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   arguments.resume_from_checkpoint = output / "model-only";
   EXPECT_THAT(error_of(arguments), HasSubstr("a new run with --model_name_or_path"));
   // Nothing of all that has touched what was there.
-  EXPECT_EQ(checkpoint_problem(output / "checkpoint-4", true), std::nullopt);
+  EXPECT_EQ(checkpoint_problem(output / "checkpoint-2", true), std::nullopt);
   arguments.resume_from_checkpoint = "false";
   arguments.overwrite_output_dir = true;
   arguments.save_strategy = Interval::no;

@@ -361,6 +361,37 @@ TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
   EXPECT_THAT(error_of(arguments, options), HasSubstr("'f1' is not computed"));
 }
 
+// As transformers: after an evaluation that is the best yet, and not at the end.
+TEST(TrainerTask, SavesOnlyWhatIsTheBestYet) {
+  const TemporaryDirectory output;
+  auto arguments = arguments_for(output / "run", {});
+  arguments.max_steps = 8;
+  arguments.eval_strategy = Interval::steps;
+  arguments.eval_steps = 2;
+  arguments.save_strategy = Interval::best;
+  arguments.save_total_limit = 1;
+  arguments.metric_for_best_model = "score";
+  RunOptions options = options_for({}, {});
+  std::size_t calls = 0;
+  const auto prepare = options.prepare;
+  options.prepare = [&](CausalLmTask& task, TrainerParts& parts) {
+    prepare(task, parts);
+    parts.compute_metrics = [&](const Predictions&) {
+      return nlohmann::ordered_json{{"score", std::vector{1, 5, 3, 4}.at(calls++)}};
+    };
+  };
+  const auto outcome = run(arguments, options);
+  EXPECT_EQ(outcome.main.saves, (std::vector<std::int64_t>{2, 4}));
+  EXPECT_FALSE(std::filesystem::exists(output / "run/checkpoint-2"));
+  EXPECT_TRUE(std::filesystem::exists(output / "run/checkpoint-4"));
+  calls = 0;
+  arguments.output_dir = output / "other";
+  arguments.load_best_model_at_end = true;
+  arguments.eval_steps = 3;  // save_steps need not divide
+  EXPECT_THAT(run(arguments, options).main.messages,
+              AllOf(HasSubstr("loaded the best model"), HasSubstr("checkpoint-6")));
+}
+
 // Patience is in evaluations, and what was counted survives a checkpoint.
 TEST(TrainerTask, StopsWhereNothingGetsBetter) {
   const TemporaryDirectory output;
