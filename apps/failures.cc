@@ -74,6 +74,23 @@ Error error_of(const std::exception& caught) {
   return {ErrorCode::internal, std::string("unexpected: ") + caught.what()};
 }
 
+namespace {
+constexpr char kFailure = '!';
+}
+
+std::string as_text(const Error& error) {
+  return kFailure +
+         nlohmann::json{static_cast<int>(error.code()), error.message(), error.remedy()}.dump(
+             -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<Error> failure_in(const std::string& text) {
+  if (text.empty() || text.front() != kFailure) return std::nullopt;
+  const nlohmann::json json = nlohmann::json::parse(text.substr(1));
+  return Error(static_cast<ErrorCode>(json.at(0).get<int>()), json.at(1).get<std::string>(),
+               json.at(2).get<std::string>());
+}
+
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline) {
   const Failure mine = own ? failure_of(*own) : Failure{};

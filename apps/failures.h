@@ -17,6 +17,11 @@ inline constexpr int kFailed = 1, kWrongOptions = 2;
 // Of what was caught; out of memory and what is no Error become one.
 Error error_of(const std::exception& caught);
 
+// For what one rank finds out on behalf of others, through exchange(): the failure as text, and
+// from any text the failure that it is, if it is one.
+std::string as_text(const Error& error);
+std::optional<Error> failure_in(const std::string& text);
+
 // Ranks tell each other what they found, through the store: a rank may have ended in the middle of
 // anything. Every rank calls it with its own failure, or none; returns once all have, or the
 // deadline has passed. Of those that found the same, or what the same remedy helps (a full disk),

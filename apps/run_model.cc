@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "failures.h"
 #include <fmt/format.h>
 
 #include "shoal/nn/models/causal_lm.h"
@@ -148,11 +149,11 @@ std::string shared_model_directory(const std::string& path, const World& world, 
   if (world.local_rank == 0) try {
       answer = asked + look();
     } catch (const std::exception& problem) {
-      answer = std::string("!") + problem.what();
+      answer = as_text(error_of(problem));
     }
   const auto answers = exchange(store, "model directory", world.rank, world.size, answer, deadline);
   for (const std::string& text : answers)
-    if (text.starts_with('!')) throw Error(ErrorCode::not_found, text.substr(1));
+    if (const auto failure = failure_in(text)) throw Error(*failure);
   for (const std::string& text : answers)
     if (text.starts_with(asked)) return text.substr(asked.size());
   return look();  // started with another path than its host's first rank

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "failures.h"
 #include "run_stream.h"
 #include "sources.h"
 #include <fmt/ranges.h>
@@ -82,8 +83,8 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
     try {
       const PreparedData prepared = prepare_data(*tokenizer, options);
       answer = host + prepared.train.path + "\n" + prepared.validation.path;
-    } catch (const Error& error) {
-      answer = std::string("!") + error.what();
+    } catch (const std::exception& problem) {
+      answer = as_text(error_of(problem));
     }
   }
   // The others wait as long as it takes; a failure of the first is everybody's.
@@ -91,7 +92,7 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
       exchange(store, "tokens", world.rank, world.size, answer, Deadline::in_seconds(24 * 3600));
   PreparedData prepared;
   for (const std::string& text : answers) {
-    if (text.starts_with('!')) throw Error(ErrorCode::invalid_argument, text.substr(1));
+    if (const auto failure = failure_in(text)) throw Error(*failure);
     if (!text.starts_with(host)) continue;
     const std::size_t end = text.find('\n', host.size());
     prepared.train.path = text.substr(host.size(), end - host.size());
