@@ -80,7 +80,7 @@ std::shared_ptr<ByteSource> open_file(const std::string& path) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor);
-    throw_error(ErrorCode::io, "cannot open {}: it is not a regular file", path);
+    throw_error(ErrorCode::invalid_argument, "cannot open {}: it is not a regular file", path);
   }
   return std::make_shared<LocalFile>(path, descriptor, status.st_size);
 }

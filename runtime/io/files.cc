@@ -32,7 +32,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor);
-    throw_error(ErrorCode::io, "cannot open {}: it is not a regular file", path);
+    throw_error(ErrorCode::invalid_argument, "cannot open {}: it is not a regular file", path);
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = nullptr;

@@ -135,6 +135,11 @@ RecordFile::RecordFile(const std::string& path, const RecordOptions& options)
                   "its first line must name the columns, as: sentence, label");
     columns_ = split(row);
   }
+  for (auto name = columns_.begin(); name != columns_.end(); ++name)
+    if (!name->empty() && std::find(columns_.begin(), name, *name) != name)
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("{}: two columns are called '{}'", path, *name),
+                  "give one of them another name");
   while (next_row(at, line, row)) {
     try {
       const Record record(place_of(row), fields_of(row));

@@ -84,7 +84,10 @@ TEST_F(Files, OpeningWhatCannotBeOpened) {
   EXPECT_EQ(error_of([&] { (void)MappedFile::open(path); }).code(), ErrorCode::not_found);
   EXPECT_THAT(error_of([&] { (void)open_file(directory); }).what(),
               HasSubstr("not a regular file"));
+  EXPECT_EQ(error_of([&] { (void)open_file(directory); }).code(), ErrorCode::invalid_argument);
   EXPECT_THAT(error_of([&] { (void)MappedFile::open(directory); }).what(), HasSubstr(directory));
+  EXPECT_EQ(error_of([&] { (void)MappedFile::open(directory); }).code(),
+            ErrorCode::invalid_argument);
 }
 
 TEST_F(Files, RegistryChoosesByScheme) {

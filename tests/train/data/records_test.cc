@@ -96,6 +96,8 @@ TEST_F(Records, SayWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(error_of([&] { RecordFile(file("e.tsv", "")); }).find("names the fields"),
             std::string::npos);
+  EXPECT_EQ(error_of([&] { RecordFile(file("d.csv", "text,label,,,label\nx,1,,,0\n")); }),
+            (folder_ / "d.csv") + ": two columns are called 'label'");
   // UTF-16, and a byte of ISO-8859-1 in each format.
   EXPECT_EQ(error_of([&] {
               RecordFile(file("u.tsv", std::string("\xff\xfe"
