@@ -100,7 +100,8 @@ AssignParameter assign_values(Context& context) {
 }
 
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
-                                      const ParameterValue& value, std::int64_t max_shard_bytes) {
+                                      const ParameterValue& value, std::int64_t max_shard_bytes,
+                                      const WeightCopies& copies) {
   const std::vector<Parameter*> parameters = model.parameters();
   const DType dtype = value(*parameters.front()).dtype;
   std::vector<SafetensorsEntry> entries;
@@ -108,6 +109,11 @@ std::vector<std::string> save_weights(const std::string& directory, const Module
   for (const Parameter* parameter : parameters) {
     entries.push_back(make_entry(parameter->name(), dtype, parameter->whole_shape()));
     by_name.emplace(parameter->name(), parameter);
+  }
+  for (const auto& [name, of] : copies) {
+    const Parameter* parameter = by_name.at(of);
+    entries.push_back(make_entry(name, dtype, parameter->whole_shape()));
+    by_name.emplace(name, parameter);
   }
   const auto checked = [&](const std::string& name) {
     const Parameter& parameter = *by_name.at(name);

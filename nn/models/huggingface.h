@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/nn/layers/module.h"
@@ -43,12 +44,16 @@ LoadReport load_weights(const std::string& directory, const Module& model, const
 // Casts into parameter.value, which must exist.
 AssignParameter assign_values(Context& context);
 
+// Names that files have besides, each with the parameter whose values it has too.
+using WeightCopies = std::vector<std::pair<std::string, std::string>>;
+
 // Writes the weights under their parameters' names into `directory`, which exists. All values are
 // of one dtype: f32, bf16 or f16. Reads nothing of the model but names and shapes, so it may run
 // while training goes on. Returns the file names written.
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
                                       const ParameterValue& value,
-                                      std::int64_t max_shard_bytes = 5'000'000'000);
+                                      std::int64_t max_shard_bytes = 5'000'000'000,
+                                      const WeightCopies& copies = {});
 // parameter.value as it is.
 ParameterValue parameter_values();
 // "float32": what config.json calls the dtype of saved weights; throws for one that is not saved.

@@ -32,6 +32,8 @@ FAMILIES = {
     "bert": ("Bert", dict(BERT)),
     "bert_regression": ("Bert", dict(BERT, num_hidden_layers=1, num_labels=1,
                                      problem_type="regression")),
+    # Its decoder has a weight and a bias of its own; cls.predictions.bias is in no use then.
+    "bert_untied": ("Bert", dict(BERT, num_hidden_layers=1, tie_word_embeddings=False)),
     "roberta": ("Roberta", dict(BERT, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)),
     "distilbert": ("DistilBert", dict(vocab_size=VOCABULARY, dim=12, n_layers=2, n_heads=3,
                                       hidden_dim=20, max_position_embeddings=20, dropout=0.0,
@@ -53,7 +55,8 @@ def config_of(family):
 
 
 def heads_of(family):
-    return ["sequence_classification"] if family == "bert_regression" else list(HEADS)
+    alone = {"bert_regression": ["sequence_classification"], "bert_untied": ["masked_lm"]}
+    return alone.get(family, list(HEADS))
 
 
 def value_of(name, shape):
@@ -113,14 +116,16 @@ def make_case(family, head):
     out["loss"] = output.loss.detach().float().reshape(1)
     out["logits"] = logits_of(output).detach().float()
     for name, parameter in model.named_parameters():
-        out[f"grad.{name}"] = parameter.grad.float()
+        if parameter.grad is not None:
+            out[f"grad.{name}"] = parameter.grad.float()
     out = {name: (t.float() if t.dtype == torch.float64 else t).contiguous()
            for name, t in out.items()}
     return out, {name: p.detach().float() for name, p in model.named_parameters()}
 
 
 def make_reports(family):
-    """A masked-LM directory, as save_pretrained leaves it, opened for every head."""
+    """A masked-LM directory, as save_pretrained leaves it, opened for every head; and one without a
+    head for masked LM."""
     prefix = FAMILIES[family][0]
     with tempfile.TemporaryDirectory() as folder:
         make_model(family, "masked_lm").save_pretrained(folder)
@@ -129,6 +134,10 @@ def make_reports(family):
             _, info = class_of(prefix, head).from_pretrained(folder, output_loading_info=True)
             reports[head] = {"missing": sorted(info["missing_keys"]),
                              "unexpected": sorted(info["unexpected_keys"])}
+    with tempfile.TemporaryDirectory() as folder:
+        getattr(transformers, f"{prefix}Model")(config_of(family)).save_pretrained(folder)
+        _, info = class_of(prefix, "masked_lm").from_pretrained(folder, output_loading_info=True)
+        reports["from_base"] = {"missing": sorted(info["missing_keys"])}
     return reports
 
 

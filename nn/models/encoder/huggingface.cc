@@ -1,5 +1,6 @@
 #include "shoal/nn/models/encoder/huggingface.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,10 +17,12 @@ void add_ending(std::vector<std::string>& names, std::string_view from, std::str
       names.push_back(names[i].substr(0, names[i].size() - from.size()) + std::string(to));
 }
 
-std::vector<std::string> candidates_of(const EncoderFamily& family, const std::string& parameter) {
+// Of a decoder that is not tied, transformers computes with the alias and leaves the other alone.
+std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
+                                       const std::string& parameter) {
   std::vector<std::string> names{parameter};
   for (const auto& [name, alias] : family.aliases)
-    if (name == parameter) names.push_back(alias);
+    if (name == parameter) names.insert(tied ? names.end() : names.begin(), alias);
   if (const std::string prefix = family.base + "."; parameter.starts_with(prefix))
     names.push_back(parameter.substr(prefix.size()));
   add_ending(names, "LayerNorm.weight", "LayerNorm.gamma");
@@ -34,7 +37,7 @@ bool is_ignored(const Encoder& model, std::string_view tensor) {
   if (model.task() != EncoderTask::masked_lm) return false;
   const EncoderFamily& family = encoder_family(model.config().model_type);
   for (const auto& [name, alias] : family.aliases)
-    if (tensor == alias) return true;
+    if (tensor == name || tensor == alias) return true;
   return model.config().tie_word_embeddings &&
          (tensor == family.lm_head + ".weight" || tensor == family.lm_head + ".decoder.weight");
 }
@@ -52,14 +55,20 @@ bool is_base(const EncoderFamily& family, const std::string& parameter) {
 LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
                                 const AssignParameter& assign) {
   const EncoderFamily& family = encoder_family(model.config().model_type);
-  return load_weights(
+  LoadReport report = load_weights(
       directory, model,
       {.candidates =
-           [&family](const std::string& parameter) { return candidates_of(family, parameter); },
+           [&family, tied = model.config().tie_word_embeddings](const std::string& parameter) {
+             return candidates_of(family, tied, parameter);
+           },
        .ignored = [&model](std::string_view tensor) { return is_ignored(model, tensor); },
        .may_be_new =
            [&family](const std::string& parameter) { return !is_base(family, parameter); }},
       assign);
+  // transformers names both.
+  for (const auto& [name, alias] : family.aliases)
+    if (std::ranges::count(report.missing, name) > 0) report.missing.push_back(alias);
+  return report;
 }
 
 std::vector<std::string> save_encoder_config(const std::string& directory, const Encoder& model,
@@ -73,7 +82,12 @@ std::vector<std::string> save_encoder(const std::string& directory, const Encode
                                       const ParameterValue& value, std::int64_t max_shard_bytes) {
   const DType dtype = value(*model.parameters().front()).dtype;
   std::vector<std::string> names = save_encoder_config(directory, model, dtype);
-  for (std::string& name : save_weights(directory, model, value, max_shard_bytes))
+  const EncoderConfig& config = model.config();
+  WeightCopies copies;
+  if (model.task() == EncoderTask::masked_lm && !config.tie_word_embeddings)
+    for (const auto& [name, alias] : encoder_family(config.model_type).aliases)
+      copies.emplace_back(alias, name);
+  for (std::string& name : save_weights(directory, model, value, max_shard_bytes, copies))
     names.push_back(std::move(name));
   return names;
 }
