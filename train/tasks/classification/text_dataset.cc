@@ -88,8 +88,12 @@ TextClassificationDataset::TextClassificationDataset(std::shared_ptr<const Recor
 
 TextClassificationDataset::Row TextClassificationDataset::read(std::int64_t record) const {
   const Record row = file_->get(record);
-  row.text(options_.columns.first);
-  if (!options_.columns.second.empty()) row.text(options_.columns.second);
+  const TextColumns& columns = options_.columns;
+  bool empty = row.text(columns.first).empty();
+  if (!columns.second.empty()) empty = row.text(columns.second).empty() && empty;
+  if (empty && tokenizer_->sequence_template().special_tokens(!columns.second.empty()) == 0)
+    throw_error(ErrorCode::corrupt_data,
+                "{}: the text is empty, and this tokenizer puts no token around it", row.place());
   Row result{record, kIgnoreLabel, kNoScore};
   const std::string& column = options_.columns.label;
   if (column.empty() || (options_.may_lack_labels && !row.has(column))) return result;

@@ -166,6 +166,20 @@ TEST_F(Classification, RefusesBadRowsOrLeavesThemOut) {
   EXPECT_THROW(data->get(2), Error);
 }
 
+// Of nothing, GPT-2's tokenizer makes nothing, which no model can take.
+TEST_F(Classification, EmptyTextsNeedATokenAround) {
+  const std::string one = file("one.tsv", "sentence\tlabel\n\t1\nGod\t0\n"),
+                    two = file("two.tsv",
+                               "index\tsentence1\tsentence2\tlabel\n"
+                               "0\t\tGod\tentailment\n1\t\t\tentailment\n");
+  EXPECT_EQ(open("sst2", one)->get(0).input_ids.size(), 2U);
+  tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
+  EXPECT_THAT(error_of([&] { open("sst2", one); }),
+              HasSubstr("one.tsv, line 2: the text is empty, and this tokenizer puts no token"));
+  EXPECT_THAT(error_of([&] { open("rte", two); }), HasSubstr("two.tsv, line 3"));
+  EXPECT_EQ(open("rte", two, {.bad = BadRecords::skip})->size(), 1);
+}
+
 TEST_F(Classification, CutsPairsToMaxSeqLength) {
   const auto data = open("rte",
                          file("rte.tsv",
