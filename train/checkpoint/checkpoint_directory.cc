@@ -225,7 +225,8 @@ CheckpointTransaction::~CheckpointTransaction() {
   if (!committed_) remove_tree(temporary_);
 }
 
-std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed) {
+std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed,
+                                          std::span<const SealedFile> elsewhere) {
   nlohmann::ordered_json marker;
   marker["format"] = kFormat;
   marker["step"] = step_;
@@ -244,10 +245,34 @@ std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed) {
                   temporary_, name, bytes, file.bytes);
     marker["files"].push_back({{"name", name}, {"bytes", bytes}, {"sha256", to_hex(file.sha256)}});
   }
+  for (const SealedFile& file : elsewhere)
+    marker["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"sha256", to_hex(file.sha256)}});
+  const std::string replaced = take_place();
+  try {
+    write_file_atomically(final_ + "/" + std::string(kCompleteMarker), marker.dump(1) + "\n");
+    sync_directory(final_);
+  } catch (...) {
+    // Without its marker it does not count; the older one of this step comes back if there was one.
+    remove_tree(final_);
+    std::error_code error;
+    if (fs::exists(replaced, error)) fs::rename(replaced, final_, error);
+    throw;
+  }
+  remove_tree(replaced);
+  return final_;
+}
+
+std::string CheckpointTransaction::commit_part() {
+  remove_tree(take_place());
+  return final_;
+}
+
+// A directory of this step may stand there: an incomplete one, or that of a run which is being
+// repeated. It is moved aside, so that at no moment a mixture has the name.
+std::string CheckpointTransaction::take_place() {
   sync_directory(temporary_);
-  // A directory of this step may stand there: an incomplete one, or that of a run which is being
-  // repeated. It is moved aside, so that at no moment a mixture has the name.
-  const std::string replaced = temporary_ + std::string(kReplaced);
+  std::string replaced = temporary_ + std::string(kReplaced);
   std::error_code error;
   if (fs::exists(final_, error)) {
     remove_tree(replaced);
@@ -255,17 +280,7 @@ std::string CheckpointTransaction::commit(std::span<const SealedFile> sealed) {
   }
   rename_and_sync(temporary_, final_);
   committed_ = true;
-  try {
-    write_file_atomically(final_ + "/" + std::string(kCompleteMarker), marker.dump(1) + "\n");
-    sync_directory(final_);
-  } catch (...) {
-    // Without its marker it does not count; the older one of this step comes back if there was one.
-    remove_tree(final_);
-    if (fs::exists(replaced, error)) fs::rename(replaced, final_, error);
-    throw;
-  }
-  remove_tree(replaced);
-  return final_;
+  return replaced;
 }
 
 }  // namespace shoal

@@ -78,10 +78,16 @@ class CheckpointTransaction {
   // Syncs every file, renames the directory into place (an older one of this step is replaced),
   // and writes the marker. Returns the final path. io when any of it fails. `sealed`: files that
   // their writers have read already; corrupt_data where one is not there with these bytes.
-  std::string commit(std::span<const SealedFile> sealed = {});
+  // `elsewhere`: files of this checkpoint that lie in another host's directory of this name, until
+  // the two are put together; the marker names them too.
+  std::string commit(std::span<const SealedFile> sealed = {},
+                     std::span<const SealedFile> elsewhere = {});
+  // That other directory, whose files their writers have sealed: it gets no marker.
+  std::string commit_part();
 
  private:
   void make_temporary(std::string_view what);  // what to choose another of
+  std::string take_place();                    // the rename; where an older one went
 
   std::string temporary_, final_;
   std::int64_t step_;

@@ -9,6 +9,7 @@
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
@@ -401,7 +402,8 @@ void MeshEngine::save_model(const std::string& directory) {
   collectives::Communicator& world = mesh_.world();
   // A name that the next run clears away, should this one end here.
   const std::string in_parts = directory + "/tmp-checkpoint-model.0";
-  if (world.rank() == 0) {
+  const DirectoryOwners owners = find_owners(beside(), directory);
+  if (owners.is_owner(world.rank())) {
     std::error_code error;
     fs::remove_all(in_parts, error);
     fs::create_directories(in_parts, error);
@@ -415,6 +417,9 @@ void MeshEngine::save_model(const std::string& directory) {
     one.tensor = on_host(one.tensor, parts_.trainer.host(), context_.stream);
   write_held(in_parts, world.rank(), world.size(), written);
   world.barrier()->wait();
+  gather_files(beside(), owners, in_parts, true);
+  std::error_code ignored;
+  if (owners.is_owner(world.rank()) && world.rank() != 0) fs::remove_all(in_parts, ignored);
   if (world.rank() != 0) return;
   const auto checkpoint = ShardedCheckpoint::open(in_parts);
   Tensor whole;
@@ -426,7 +431,6 @@ void MeshEngine::save_model(const std::string& directory) {
                     whole.view());
     return whole.const_view();
   });
-  std::error_code ignored;
   fs::remove_all(in_parts, ignored);
 }
 

@@ -417,6 +417,12 @@ TrainResult Trainer::Impl::train() {
   if (std::exchange(trained, true) && parts.model_init) begin();
   prepare_training();
   const bool resumed = resume();
+  owners = find_owners(engine->beside(), args.output_dir);
+  if (!owners.is_shared())
+    say("note: output_dir is on each host's own disk: a checkpoint is whole, and a resume finds "
+        "it, "
+        "once all are put together, as SageMaker does");
+  if (owners.is_owner(parts.communicator->rank())) remove_unfinished_checkpoints(args.output_dir);
   if (is_main()) {
     std::error_code error;
     std::filesystem::create_directories(args.output_dir, error);
@@ -428,7 +434,6 @@ TrainResult Trainer::Impl::train() {
       metrics_file = std::make_unique<JsonLinesWriter>(
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
-    remove_unfinished_checkpoints(args.output_dir);
   }
   if (!writer && (is_main() || engine->writes_parts()))
     writer = std::make_unique<CheckpointWriter>();
@@ -540,8 +545,10 @@ std::vector<std::string> Trainer::header() const {
                               a.gradient_accumulation_steps));
   if (impl_->streams())
     lines.push_back(fmt::format(
-        "steps: {} on a stream of {} shards, {}", format_count(plan.total_steps),
-        format_count(impl_->parts.train_shards->count()),
+        "steps: {} on a stream {}, {}", format_count(plan.total_steps),
+        impl_->parts.train_shards->is_sequential()
+            ? "from " + impl_->parts.train_shards->name(0)
+            : fmt::format("of {} shards", format_count(impl_->parts.train_shards->count())),
         impl_->parts.shuffle_buffer == 0 ? "in their order"
                                          : fmt::format("shuffled through a buffer of {} samples",
                                                        format_count(impl_->parts.shuffle_buffer))));

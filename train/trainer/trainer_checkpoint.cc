@@ -95,12 +95,14 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
   const TraceSpan span(parts.tracer, "step", "snapshot", state.global_step);
   Unfinished now{nullptr, std::make_shared<SealedFile>(),
                  std::make_shared<std::atomic<bool>>(false), keep};
-  if (is_main())
+  const int rank = parts.communicator->rank();
+  // Under one name on every disk: shards say of which save they are.
+  if (owners.is_owner(rank))
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
   if (ranks() > 1) parts.communicator->barrier()->wait();  // the directory is there
   writer->submit([write = engine->snapshot(!args.save_only_model), part = now.part,
-                  written = now.written, name = shard_name(parts.communicator->rank(), ranks()),
+                  written = now.written, name = shard_name(rank, ranks()),
                   directory = unfinished_checkpoint_path(args.output_dir, state.global_step, 0),
                   text = is_main() ? text_of(state) : std::string(), step = state.global_step,
                   tracer = parts.tracer] {
@@ -114,26 +116,32 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
 }
 
 void Trainer::Impl::complete() {
-  // Rank 0 marks the checkpoint with the checksums of those who wrote.
+  // Rank 0 marks the checkpoint with the checksums of those who wrote, where their files are not in
+  // its own directory too.
   const auto all = static_cast<std::size_t>(ranks());
   const auto own = static_cast<std::size_t>(parts.communicator->rank());
   std::vector<std::int64_t> numbers(5 * all, 0);
   numbers[5 * own] = unfinished->part->bytes;
   std::ranges::copy(unfinished->part->sha256, numbers.data() + 5 * own + 1);
   sum(numbers.data(), std::ssize(numbers));
-  std::vector<SealedFile> sealed;
+  std::vector<SealedFile> here, elsewhere;  // of rank 0's directory, and of others
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto* const of_rank = numbers.data() + 5 * rank;
+    auto& sealed = owners.of_rank[static_cast<std::size_t>(rank)] == 0 ? here : elsewhere;
     sealed.push_back({shard_name(rank, ranks()), of_rank[0], {}});
     std::copy_n(of_rank + 1, 4, sealed.back().sha256.begin());
   }
-  if (is_main())
-    writer->submit([sealed, transaction = unfinished->transaction, keep = unfinished->keep,
-                    output_dir = args.output_dir, limit = args.save_total_limit,
-                    tracer = parts.tracer] {
+  if (unfinished->transaction)
+    writer->submit([here, elsewhere, is_main = is_main(), transaction = unfinished->transaction,
+                    keep = unfinished->keep, output_dir = args.output_dir,
+                    limit = args.save_total_limit, tracer = parts.tracer] {
       const TraceSpan writing(tracer, "checkpoint", "complete");
-      ShardedCheckpoint::open(transaction->directory());  // each element is there, once
-      transaction->commit(sealed);
+      // Each element is there, once; what is on several disks says so when it is read.
+      if (is_main && elsewhere.empty()) ShardedCheckpoint::open(transaction->directory());
+      if (is_main)
+        transaction->commit(here, elsewhere);
+      else
+        transaction->commit_part();
       if (limit) rotate_checkpoints(output_dir, *limit, keep);
     });
   unfinished.reset();
@@ -144,7 +152,7 @@ void Trainer::Impl::finish_writing() {
   if (!unfinished) return;
   if (ranks() > 1) parts.communicator->barrier()->wait();
   complete();
-  if (is_main()) writer->finish();
+  if (writer) writer->finish();
   // Nobody says that the checkpoint is there before it is.
   if (ranks() > 1) parts.communicator->barrier()->wait();
 }
@@ -225,10 +233,12 @@ void Trainer::Impl::agree_on_step(std::int64_t step) {
   };
   for (std::size_t rank = 1; rank < steps.size(); ++rank)
     if (steps[rank] != steps[0])
-      refuse({ErrorCode::invalid_argument,
-              fmt::format("rank 0 would resume from {}, but rank {} from {}", text(steps[0]), rank,
-                          text(steps[rank])),
-              "output_dir must be on a file system that every rank sees"});
+      refuse(
+          {ErrorCode::invalid_argument,
+           fmt::format("rank 0 would resume from {}, but rank {} from {}", text(steps[0]), rank,
+                       text(steps[rank])),
+           "output_dir must be on a file system that every rank sees, or hold the same checkpoints "
+           "on every host"});
 }
 
 void Trainer::Impl::refuse(const Error& error) const {
@@ -364,6 +374,7 @@ void Trainer::Impl::load_best_model() {
   if (!state.best_model_checkpoint) return;
   if (ranks() > 1) parts.communicator->barrier()->wait();  // rank 0's writer has finished
   const std::string& path = *state.best_model_checkpoint;
+  gather_files(engine->beside(), owners, path, false);
   if (const auto problem = problem_of(path))
     refuse({ErrorCode::corrupt_data,
             fmt::format("cannot load the best model from {}: {}", path, *problem),

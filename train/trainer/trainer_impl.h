@@ -16,6 +16,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/checkpoint_writer.h"
 #include "shoal/train/data/loader.h"
+#include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/loader_watch.h"
 #include "shoal/train/trainer/plan.h"
@@ -43,12 +44,13 @@ struct Trainer::Impl {
   std::unique_ptr<CheckpointWriter> writer;       // of every rank that writes
   // A checkpoint in parts that is not complete yet: on all ranks or none.
   struct Unfinished {
-    std::shared_ptr<CheckpointTransaction> transaction;  // rank 0
+    std::shared_ptr<CheckpointTransaction> transaction;  // of a directory's owner
     std::shared_ptr<SealedFile> part;                    // this rank's, once it is written
     std::shared_ptr<std::atomic<bool>> written;
     std::vector<std::string> keep;
   };
   std::optional<Unfinished> unfinished;
+  DirectoryOwners owners;       // of output_dir; known once train() has begun
   std::string last_checkpoint;  // of this run, or what it was resumed from
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;

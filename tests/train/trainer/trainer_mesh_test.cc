@@ -519,23 +519,94 @@ TEST(TrainerMesh, CheckpointsInPartsAreRotatedAndTheBestIsLoaded) {
   EXPECT_EQ(shards, 4U);
 }
 
-// A rank cannot write its part, as where output_dir is each host's own: there is no checkpoint.
+// Ranks whose output_dir is a directory of each one's own, as on hosts that share no disk.
+RunOptions on_own_disks(const Layout& layout, TrainingArguments arguments,
+                        const TemporaryDirectory& output) {
+  layout.apply(arguments);
+  RunOptions options{.ranks = layout.ranks()};
+  options.config = config();
+  options.arguments_of = [arguments, &output](int rank) {
+    TrainingArguments own = arguments;
+    own.output_dir = output / std::to_string(rank);
+    return own;
+  };
+  return options;
+}
+
+// A rank cannot write its part: there is no checkpoint.
 TEST(TrainerMesh, WithoutEveryPartThereIsNoCheckpoint) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "0", 20);
   arguments.save_strategy = Interval::steps;
   arguments.save_steps = 2;
-  const Layout layout{.pp = 2};
-  layout.apply(arguments);
-  RunOptions options{.ranks = 2};
-  options.config = config();
-  options.arguments_of = [&](int rank) {
-    TrainingArguments own = arguments;
-    own.output_dir = output / std::to_string(rank);
-    return own;
-  };
-  EXPECT_THAT(errors_of(arguments, options)[1], HasSubstr("shard-00001-of-00002"));
+  std::ofstream(output / "1") << "no directory";
+  const auto options = on_own_disks({.pp = 2}, arguments, output);
+  EXPECT_THAT(errors_of(arguments, options)[1], HasSubstr("cannot make the directory"));
   EXPECT_TRUE(list_checkpoints(output / "0").empty());
+}
+
+// What SageMaker does with the checkpoints of its hosts between two starts.
+void put_together(const TemporaryDirectory& output) {
+  const auto all =
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::skip_existing;
+  std::filesystem::copy(output / "0", output / "1", all);
+  std::filesystem::copy(output / "1", output / "0", all);
+}
+
+TEST(TrainerMesh, OnDisksOfTheirOwnACheckpointIsWholeOncePutTogether) {
+  const TemporaryDirectory output, shared;
+  const Layout layout{.rdp = 2, .more = kParametersSharded};
+  auto arguments = arguments_for(shared / "run", 8);
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  arguments.save_total_limit = 2;
+  const auto whole = run_on(layout, arguments, {.save_model_to = shared / "model"});
+
+  auto options = on_own_disks(layout, arguments, output);
+  options.stop_after = 4;
+  const auto stopped = run(arguments, options);
+  EXPECT_THAT(stopped.main.messages, HasSubstr("output_dir is on each host's own disk"));
+  const std::string first = output / "0/checkpoint-4", second = output / "1/checkpoint-4";
+  const std::string part = "/shard-00001-of-00002.safetensors";
+  EXPECT_THAT(checkpoint_problem(first, true).value_or("none"),
+              HasSubstr("shard-00001-of-00002.safetensors is missing"));
+  EXPECT_THAT(checkpoint_problem(second, true).value_or("none"), HasSubstr("no COMPLETE marker"));
+  // No name is of two ranks.
+  ASSERT_TRUE(std::filesystem::exists(second + part));
+  EXPECT_FALSE(std::filesystem::exists(second + "/shard-00000-of-00002.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(second + "/trainer_state.json"));
+  put_together(output);
+  EXPECT_EQ(checkpoint_problem(first, true), std::nullopt);
+  EXPECT_EQ(checkpoint_problem(second, true), std::nullopt);
+
+  arguments.resume_from_checkpoint = "true";
+  options = on_own_disks(layout, arguments, output);
+  options.after = [&output](Trainer& trainer, int rank) {
+    trainer.save_model(output / fmt::format("{}/model", rank));
+  };
+  const auto rest = run(arguments, options);
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 4, whole.main.losses.end()));
+  EXPECT_EQ(bytes_of(output / "0/model/model.safetensors"),
+            bytes_of(shared / "model/model.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(output / "1/model/model.safetensors"));
+  EXPECT_EQ(list_checkpoints(output / "1").size(), 2U);  // rotated there too
+}
+
+TEST(TrainerMesh, TheBestModelComesToHostsThatLackParts) {
+  for (const bool on_mesh : {true, false}) {
+    const TemporaryDirectory output;
+    auto arguments = arguments_for(output.path(), 6);
+    arguments.learning_rate = 0.5;  // gets worse and worse
+    arguments.eval_strategy = arguments.save_strategy = Interval::steps;
+    arguments.eval_steps = arguments.save_steps = 2;
+    arguments.load_best_model_at_end = true;
+    const Layout layout{.rdp = on_mesh ? 1 : 2, .pp = on_mesh ? 2 : 1, .on_mesh = on_mesh};
+    auto options = on_own_disks(layout, arguments, output);
+    options.eval_samples = 7;
+    const auto outcome = run(arguments, options);
+    EXPECT_THAT(outcome.main.messages, HasSubstr("loaded the best model, " + output.path()));
+  }
 }
 
 TEST(TrainerMesh, SavesHuggingFacesFormat) {
