@@ -88,6 +88,7 @@ struct Loader::Impl {
 
   std::int64_t first_sample = 0;  // of this rank, where seek() went; batch 0 begins there
   std::int64_t batch_count = 0;   // from there to the end of the epoch
+  bool is_waiting = false;        // for the first next(), or a seek, to start
   std::int64_t next_batch = 0;    // handed out next
   StreamState stream_state;       // where that one begins
   LoaderStatistics statistics;
@@ -163,7 +164,7 @@ Batch Loader::Impl::make(const Draft& draft) const {
 }
 
 void Loader::Impl::start() {
-  stopping = false;
+  stopping = is_waiting = false;
   batch_count = batches_left();
   next_batch = next_claim = 0;
   if (options.num_workers == 0 || batch_count == 0) return;
@@ -296,7 +297,9 @@ Loader::Loader(std::unique_ptr<SampleStream> stream, std::shared_ptr<const Colla
   impl_->stream = std::move(stream);
   impl_->stream_state = impl_->stream->origin();
   impl_->memory = &memory;
-  impl_->start();
+  // What passes by once must not be read before somebody may have said from where on.
+  impl_->is_waiting = impl_->stream->is_sequential();
+  if (!impl_->is_waiting) impl_->start();
 }
 
 Loader::~Loader() { impl_->stop(); }
@@ -337,6 +340,7 @@ void Loader::seek_stream(const StreamState& state) {
 
 std::optional<Batch> Loader::next() {
   Impl& impl = *impl_;
+  if (impl.is_waiting) impl.start();
   if (impl.next_batch == impl.batch_count) return std::nullopt;
   return impl.options.num_workers > 0 ? impl.take(impl.next_batch) : impl.make_now();
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -28,14 +29,15 @@ std::string identity_of(const ShardSet& shards, const StreamOptions& options) {
   return to_hex(hash.finish()).substr(0, 32);
 }
 
-// Opens shards in turn on a thread of its own, one ahead of who takes them.
+// Opens shards on threads of its own, as many ahead of who takes them as the set says.
 class Opener {
  public:
   explicit Opener(const ShardSet& shards) : shards_(shards) {}
   ~Opener() { stop(); }
 
   void start() {
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    const int ahead = shards_.worth_opening_ahead();
+    while (std::ssize(threads_) < ahead) threads_.emplace_back([this] { run(); });
   }
   void stop() {
     {
@@ -43,11 +45,13 @@ class Opener {
       stopping_ = true;
     }
     changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    if (runs()) shards_.interrupt();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
     const std::lock_guard lock(mutex_);
     stopping_ = false;
-    wanted_.reset();
-    done_.reset();
+    wanted_.clear();
+    done_.clear();
   }
   // Whoever waits in take() gets nothing; until release().
   void interrupt() {
@@ -61,17 +65,21 @@ class Opener {
     const std::lock_guard lock(mutex_);
     interrupted_ = false;
   }
-  bool runs() const { return thread_.joinable(); }
+  bool runs() const { return !threads_.empty(); }
 
-  // The shard; then begins to open `following`. Null: interrupted.
-  std::shared_ptr<const Dataset> take(std::int64_t shard, std::optional<std::int64_t> following) {
+  using Opened = std::shared_ptr<const Dataset>;
+  // The shard, while the `following` ones are opened too, in this order. Nothing: interrupted.
+  std::optional<Opened> take(std::int64_t shard, std::vector<std::int64_t> following) {
     std::unique_lock lock(mutex_);
-    // What is being opened instead is finished and dropped.
-    if (!done_ || done_->shard != shard) want(lock, shard);
-    changed_.wait(lock, [&] { return interrupted_ || (done_ && done_->shard == shard); });
-    if (interrupted_) return nullptr;
-    const Done done = *std::exchange(done_, std::nullopt);
-    if (following) want(lock, *following);
+    wanted_ = {shard};
+    wanted_.insert(wanted_.end(), following.begin(), following.end());
+    std::erase_if(done_, [&](const auto& one) { return !is_wanted(one.first); });
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return interrupted_ || done_.contains(shard); });
+    if (interrupted_) return std::nullopt;
+    const Done done = std::move(done_.extract(shard).mapped());
+    wanted_ = std::move(following);  // the shard itself again, where the next epoch begins with it
+    changed_.notify_all();
     lock.unlock();
     if (done.failure) std::rethrow_exception(done.failure);
     return done.dataset;
@@ -79,35 +87,37 @@ class Opener {
 
  private:
   struct Done {
-    std::int64_t shard = 0;
     std::shared_ptr<const Dataset> dataset;
     std::exception_ptr failure;
   };
 
-  void want(const std::unique_lock<std::mutex>&, std::int64_t shard) {
-    if (opening_ == shard) return;
-    wanted_ = shard;
-    changed_.notify_all();
+  bool is_wanted(std::int64_t shard) const {
+    return std::find(wanted_.begin(), wanted_.end(), shard) != wanted_.end();
+  }
+  std::optional<std::int64_t> next() const {
+    const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](std::int64_t shard) {
+      return !done_.contains(shard) && !opening_.contains(shard);
+    });
+    return found == wanted_.end() ? std::nullopt : std::optional(*found);
   }
 
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return stopping_ || wanted_; });
+      changed_.wait(lock, [&] { return stopping_ || next(); });
       if (stopping_) return;
-      const std::int64_t shard = *wanted_;
-      wanted_.reset();
-      opening_ = shard;
+      const std::int64_t shard = *next();
+      opening_.insert(shard);
       lock.unlock();
-      Done done{shard, nullptr, nullptr};
+      Done done;
       try {
         done.dataset = shards_.open(shard);
       } catch (...) {
         done.failure = std::current_exception();
       }
       lock.lock();
-      opening_.reset();
-      done_ = std::move(done);
+      opening_.erase(shard);
+      if (is_wanted(shard)) done_[shard] = std::move(done);
       changed_.notify_all();
     }
   }
@@ -115,21 +125,24 @@ class Opener {
   const ShardSet& shards_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::int64_t> wanted_, opening_;
-  std::optional<Done> done_;
+  std::vector<std::int64_t> wanted_;  // the first one first
+  std::set<std::int64_t> opening_;
+  std::map<std::int64_t, Done> done_;
   bool stopping_ = false, interrupted_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace
 
 nlohmann::json StreamState::to_json() const {
-  return {{"position", position},
-          {"epoch", epoch},
-          {"epoch_begin", epoch_begin},
-          {"progress", progress},
-          {"shard_sizes", sizes ? *sizes : std::vector<std::int64_t>()},
-          {"identity", identity}};
+  nlohmann::json json = {{"position", position},
+                         {"epoch", epoch},
+                         {"epoch_begin", epoch_begin},
+                         {"progress", progress},
+                         {"shard_sizes", sizes ? *sizes : std::vector<std::int64_t>()},
+                         {"identity", identity}};
+  if (ended) json["ended"] = true;
+  return json;
 }
 
 StreamState StreamState::from_json(const nlohmann::json& json) {
@@ -141,6 +154,7 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
     json.at("progress").get_to(state.progress);
     auto sizes = json.at("shard_sizes").get<std::vector<std::int64_t>>();
     json.at("identity").get_to(state.identity);
+    state.ended = json.value("ended", false);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
     if (state.epoch < 0 || state.epoch_begin < 0 || state.position < state.epoch_begin || negative)
@@ -157,7 +171,8 @@ struct SampleStream::Impl {
   Impl(std::shared_ptr<const ShardSet> set, const StreamOptions& given)
       : shards(std::move(set)),
         options(given),
-        order(shards->count(), given.buffer, given.seed),
+        order(shards->is_sequential() ? StreamOrder::kUnknown : shards->count(), given.buffer,
+              given.seed),
         opener(*shards) {}
 
   struct Open {
@@ -165,8 +180,13 @@ struct SampleStream::Impl {
     std::int64_t size = 0, left = 0;         // samples; those that have not been drawn
   };
 
-  std::shared_ptr<const Dataset> open(std::int64_t shard,
-                                      std::optional<std::int64_t> following = std::nullopt);
+  using Opened = std::shared_ptr<const Dataset>;
+  bool is_sequential() const { return shards->is_sequential(); }
+  std::optional<Opened> open(std::int64_t shard);
+  std::optional<Opened> read_to(std::int64_t piece);
+  std::optional<Opened> next_piece();
+  void check_size(std::int64_t shard, const Dataset& dataset);
+  [[noreturn]] void throw_ended(std::int64_t piece) const;
   bool feed(bool replaying);
   StreamPlace draw();
   std::shared_ptr<const Dataset> dataset_of(std::int64_t shard);
@@ -185,27 +205,72 @@ struct SampleStream::Impl {
   std::map<std::int64_t, std::int64_t> known;  // sizes, for as long as this stream lives
   std::shared_ptr<const std::vector<std::int64_t>> sizes;
   std::vector<std::int64_t> replayed;  // sizes of the epoch's first shards, from a checkpoint
+  // Of a sequential set: what is opened next, of all epochs, and how many pieces of this one were.
+  // Behind: what is opened next is of the epoch before, of which the checkpoint said all.
+  std::int64_t serial = 0, pieces_read = 0;
+  bool is_behind = false, end_was_read = false;
   std::exception_ptr failure;
   std::atomic<bool> stopping{false};
 };
 
-std::shared_ptr<const Dataset> SampleStream::Impl::open(std::int64_t shard,
-                                                        std::optional<std::int64_t> following) {
-  std::shared_ptr<const Dataset> dataset;
+// Nothing: stop(). Null: a sequential set's epoch has no such piece.
+std::optional<SampleStream::Impl::Opened> SampleStream::Impl::open(std::int64_t shard) {
+  std::optional<Opened> dataset;
   try {
-    dataset = opener.runs() ? opener.take(shard, following) : shards->open(shard);
+    if (is_sequential())
+      dataset = read_to(shard);
+    else
+      dataset = opener.runs() ? opener.take(shard, order.upcoming(shards->worth_opening_ahead()))
+                              : shards->open(shard);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("shard {}: {}", shards->name(shard), error.message()),
                 error.remedy());
   }
-  if (dataset == nullptr) return nullptr;
-  const auto [at, is_new] = known.emplace(shard, dataset->size());
-  if (!is_new && at->second != dataset->size())
+  if (dataset && *dataset) check_size(shard, **dataset);
+  return dataset;
+}
+
+void SampleStream::Impl::check_size(std::int64_t shard, const Dataset& dataset) {
+  const auto [at, is_new] = known.emplace(shard, dataset.size());
+  if (!is_new && at->second != dataset.size())
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("shard {} has {} samples, but had {} before", shards->name(shard),
-                            dataset->size(), at->second),
+                            dataset.size(), at->second),
                 "a stream's shards must stay as they are while a run lasts");
-  return dataset;
+}
+
+void SampleStream::Impl::throw_ended(std::int64_t piece) const {
+  throw Error(
+      ErrorCode::corrupt_data,
+      fmt::format("{} ended before piece {}, which the run had met", shards->name(0), piece),
+      "a stream's shards must stay as they are while a run lasts");
+}
+
+std::optional<SampleStream::Impl::Opened> SampleStream::Impl::next_piece() {
+  auto piece = opener.runs() ? opener.take(serial, {serial + 1}) : shards->open(serial);
+  if (piece) ++serial;
+  return piece;
+}
+
+// Reads on to a piece of the epoch, and keeps what is still to be drawn from those before it.
+std::optional<SampleStream::Impl::Opened> SampleStream::Impl::read_to(std::int64_t piece) {
+  for (;;) {
+    auto dataset = next_piece();
+    if (!dataset) return std::nullopt;
+    if (!*dataset && is_behind) {  // the epoch before is through here too
+      is_behind = false;
+      pieces_read = 0;
+      continue;
+    }
+    const std::int64_t number = pieces_read++;
+    if (!*dataset) end_was_read = true;
+    if (!*dataset && number < piece) throw_ended(piece);
+    if (!*dataset || (number == piece && !is_behind)) return dataset;
+    const auto kept = opened.find(number);
+    if (is_behind || kept == opened.end()) continue;
+    check_size(number, **dataset);
+    kept->second.dataset = std::move(*dataset);
+  }
 }
 
 // Gives the order what it wants, and opens shards for it. False: stop().
@@ -217,9 +282,17 @@ bool SampleStream::Impl::feed(bool replaying) {
     if (replaying && k < replayed.size()) {
       entry.size = replayed[k];
       known[*shard] = entry.size;
+    } else if (replaying && origin.ended) {
+      order.end();
+      break;
     } else {
-      entry.dataset = open(*shard, order.following());
-      if (entry.dataset == nullptr) return false;
+      auto dataset = open(*shard);
+      if (!dataset) return false;
+      if (!*dataset) {
+        order.end();
+        break;
+      }
+      entry.dataset = std::move(*dataset);
       entry.size = entry.dataset->size();
     }
     entry.left = entry.size;
@@ -239,11 +312,22 @@ StreamPlace SampleStream::Impl::draw() {
 // Null: stop().
 std::shared_ptr<const Dataset> SampleStream::Impl::dataset_of(std::int64_t shard) {
   Open& entry = opened.at(shard);
-  if (!entry.dataset) entry.dataset = open(shard);
+  if (entry.dataset) return entry.dataset;
+  auto dataset = open(shard);
+  if (!dataset) return nullptr;
+  if (!*dataset) throw_ended(shard);
+  entry.dataset = std::move(*dataset);
   return entry.dataset;
 }
 
 void SampleStream::Impl::begin_epoch(std::int64_t epoch) {
+  // Where a checkpoint said that the epoch has no more, its end has not been read here.
+  if (is_sequential()) {
+    is_behind = !end_was_read;
+    end_was_read = false;
+    if (!is_behind) pieces_read = 0;
+    known.clear();
+  }
   order.begin(epoch);
   opened.clear();
   sizes.reset();
@@ -252,7 +336,8 @@ void SampleStream::Impl::begin_epoch(std::int64_t epoch) {
 
 StreamState SampleStream::Impl::state() const {
   const auto done = static_cast<double>(order.epoch());
-  return {position, order.epoch(), epoch_begin, done + order.progress(), sizes, identity};
+  return {position, order.epoch(), epoch_begin, done + order.progress(),
+          sizes,    order.ended(), identity};
 }
 
 std::optional<SampleStream::Claim> SampleStream::Impl::claim(std::int64_t count) {
@@ -315,7 +400,10 @@ void SampleStream::seek(const StreamState& state) {
   impl.origin.identity = impl.identity;
   impl.replayed = state.sizes ? *state.sizes : std::vector<std::int64_t>();
   impl.position = state.epoch_begin;
+  SHOAL_ASSERT(!impl.is_sequential() || impl.serial == 0);
   impl.begin_epoch(state.epoch);
+  impl.is_behind = false;
+  impl.pieces_read = 0;
   while (impl.position < state.position) {
     if (!impl.feed(true)) return;
     if (impl.order.done())
@@ -326,6 +414,10 @@ void SampleStream::seek(const StreamState& state) {
     Impl::Open& entry = impl.opened.at(place.shard);
     if (--entry.left == 0) impl.opened.erase(place.shard);
   }
+  // What is in the buffer is read anew, what is through is not.
+  if (impl.is_sequential())
+    impl.shards->pass_over(impl.opened.empty() ? std::ssize(impl.order.sizes())
+                                               : impl.opened.begin()->first);
   impl.replayed.clear();
 }
 
@@ -346,6 +438,7 @@ void SampleStream::stop() {
 }
 
 const StreamState& SampleStream::origin() const { return impl_->origin; }
+bool SampleStream::is_sequential() const { return impl_->is_sequential(); }
 std::int64_t SampleStream::ranks() const { return impl_->options.ranks; }
 std::string SampleStream::name(const Item& item) const {
   return fmt::format("sample {} of {}", item.index, impl_->shards->name(item.number));

@@ -27,6 +27,17 @@ class ShardSet {
   // Its samples, perhaps none. Blocks while it is read; any thread. What it gives must be the same
   // each time: another number of samples than before is refused.
   virtual std::shared_ptr<const Dataset> open(std::int64_t shard) const = 0;
+  // How many shards that follow are opened, side by side, while one is read: 1 where the processor
+  // is what opening waits for, more where it is a network.
+  virtual int worth_opening_ahead() const { return 1; }
+
+  // A set that passes by once: open(0), open(1), ... are called in this order, and give its pieces;
+  // null at the end of an epoch, and the next one is the next epoch's first. count() is 1.
+  virtual bool is_sequential() const { return false; }
+  // Sequential, before the first open(): what the first `pieces` hold is not wanted.
+  virtual void pass_over(std::int64_t /*pieces*/) const {}
+  // Sequential, from any thread: an open() that waits fails soon. For good.
+  virtual void interrupt() const {}
 };
 
 struct StreamOptions {
@@ -43,6 +54,7 @@ struct StreamState {
   double progress = 0;           // epochs done, their fraction included (StreamOrder::progress)
   // Sizes of that epoch's shards in its order, as far as they have been opened for it.
   std::shared_ptr<const std::vector<std::int64_t>> sizes = {};
+  bool ended = false;         // of a sequential set: that epoch has no more
   std::string identity = {};  // of shards, buffer and seed; empty: of any
 
   nlohmann::json to_json() const;
@@ -58,7 +70,7 @@ class SampleStream {
 
   // invalid_argument where the state is of other shards, another buffer or seed.
   void seek(const StreamState& state);
-  // From now on, a thread of its own opens the next shard while this one is read.
+  // From now on, threads of its own open the next shards while this one is read.
   void read_ahead();
 
   struct Item {
@@ -77,6 +89,7 @@ class SampleStream {
   void stop();
   // The state that seek() was given last, or the beginning.
   const StreamState& origin() const;
+  bool is_sequential() const;                // then seek(), if at all, before the first claim()
   std::string name(const Item& item) const;  // "sample 3 of news.jsonl"
   std::int64_t ranks() const;
 

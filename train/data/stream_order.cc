@@ -14,7 +14,7 @@ constexpr std::uint32_t kBufferDraws = 1;  // draw_below's purpose
 
 StreamOrder::StreamOrder(std::int64_t shards, std::int64_t buffer, std::uint64_t seed)
     : shards_(shards), places_(buffer < 1 ? 1 : buffer), shuffles_(buffer > 0), seed_(seed) {
-  SHOAL_CHECK(shards > 0, "stream: there are no shards");
+  SHOAL_CHECK(shards > 0 || shards == kUnknown, "stream: there are no shards");
   SHOAL_CHECK(buffer >= 0, "stream: a shuffle buffer of {} samples", buffer);
   begin(0);
 }
@@ -22,7 +22,10 @@ StreamOrder::StreamOrder(std::int64_t shards, std::int64_t buffer, std::uint64_t
 void StreamOrder::begin(std::int64_t epoch) {
   SHOAL_CHECK(epoch >= 0, "stream: epoch {}", epoch);
   epoch_ = epoch;
-  if (shuffles_) {
+  ended_ = false;
+  if (shards_ == kUnknown) {
+    order_.clear();
+  } else if (shuffles_) {
     order_ = permutation(shards_, seed_, epoch);
   } else {
     order_.resize(static_cast<std::size_t>(shards_));
@@ -34,14 +37,27 @@ void StreamOrder::begin(std::int64_t epoch) {
 }
 
 std::optional<std::int64_t> StreamOrder::wanted() const {
-  if (std::ssize(buffer_) == places_ || std::ssize(sizes_) == shards_) return std::nullopt;
-  return order_[sizes_.size()];
+  if (std::ssize(buffer_) == places_ || std::ssize(sizes_) == shards_ || ended_)
+    return std::nullopt;
+  return shards_ == kUnknown ? std::ssize(sizes_) : order_[sizes_.size()];
 }
 
-std::int64_t StreamOrder::following() const {
-  const std::size_t next = sizes_.size() + 1;
-  if (next < order_.size()) return order_[next];
-  return shuffles_ ? permutation(shards_, seed_, epoch_ + 1).front() : 0;
+void StreamOrder::end() {
+  SHOAL_ASSERT(shards_ == kUnknown);
+  ended_ = true;
+}
+
+std::vector<std::int64_t> StreamOrder::upcoming(int count) const {
+  std::vector<std::int64_t> shards;
+  if (shards_ == kUnknown) return shards;
+  const auto add = [&](const std::vector<std::int64_t>& order, std::size_t from) {
+    for (std::size_t i = from; i < order.size() && std::ssize(shards) < count; ++i)
+      shards.push_back(order[i]);
+  };
+  add(order_, sizes_.size() + (wanted() ? 1 : 0));
+  for (std::int64_t epoch = epoch_ + 1; std::ssize(shards) < count; ++epoch)
+    add(shuffles_ ? permutation(shards_, seed_, epoch) : order_, 0);
+  return shards;
 }
 
 void StreamOrder::give(std::int64_t samples) {
@@ -53,7 +69,8 @@ void StreamOrder::give(std::int64_t samples) {
 
 void StreamOrder::fill() {
   if (sizes_.empty()) return;
-  const std::int64_t shard = order_[sizes_.size() - 1];
+  const std::int64_t last = std::ssize(sizes_) - 1;
+  const std::int64_t shard = shards_ == kUnknown ? last : order_[sizes_.size() - 1];
   while (std::ssize(buffer_) < places_ && next_index_ < sizes_.back()) {
     buffer_.push_back({shard, next_index_++});
     ++entered_;
@@ -74,13 +91,14 @@ StreamPlace StreamOrder::next() {
 }
 
 double StreamOrder::progress() const {
-  if (entered_ == 0) return 0;
+  if (entered_ == 0 || (shards_ == kUnknown && !ended_)) return 0;
   const auto known = static_cast<double>(std::ssize(sizes_) - 1);
   const double of_last =
       sizes_.back() == 0 ? 1
                          : static_cast<double>(next_index_) / static_cast<double>(sizes_.back());
-  return (known + of_last) / static_cast<double>(shards_) * static_cast<double>(drawn_) /
-         static_cast<double>(entered_);
+  return (known + of_last) /
+         static_cast<double>(shards_ == kUnknown ? std::ssize(sizes_) : shards_) *
+         static_cast<double>(drawn_) / static_cast<double>(entered_);
 }
 
 }  // namespace shoal

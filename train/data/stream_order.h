@@ -20,7 +20,9 @@ struct StreamPlace {
 
 class StreamOrder {
  public:
-  // `buffer` 0: shards in their order, samples in theirs; 1: only shards are shuffled.
+  // `buffer` 0: shards in their order, samples in theirs; 1: only shards are shuffled. kUnknown
+  // shards come in their order, until end().
+  static constexpr std::int64_t kUnknown = -1;
   StreamOrder(std::int64_t shards, std::int64_t buffer, std::uint64_t seed);
 
   void begin(std::int64_t epoch);
@@ -28,6 +30,8 @@ class StreamOrder {
   // The shard whose size must be given before the epoch can go on; nothing: none must.
   std::optional<std::int64_t> wanted() const;
   void give(std::int64_t samples);  // of wanted(); 0 is possible
+  void end();                       // of unknown shards: there is no wanted() in this epoch
+  bool ended() const { return ended_; }
   // Needs nothing wanted. Whether every sample has been drawn.
   bool done() const { return buffer_.empty(); }
   StreamPlace next();  // not done()
@@ -35,16 +39,18 @@ class StreamOrder {
   std::int64_t drawn() const { return drawn_; }
   // Sizes given in this epoch, in its order.
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
-  // The shard that will be wanted after wanted(): the next epoch's first after the last.
-  std::int64_t following() const;
-  // Share of the epoch that is drawn, 0 to 1. Shards to come count like those that are known.
+  // The next `count` shards that will be wanted, after wanted() where there is one; the next
+  // epoch's after the last. One may be there twice. Of unknown shards: none.
+  std::vector<std::int64_t> upcoming(int count) const;
+  // Share of the epoch that is drawn, 0 to 1. Shards to come count like those that are known; where
+  // nobody knows how many come, 0.
   double progress() const;
 
  private:
   void fill();
 
   std::int64_t shards_, places_;
-  bool shuffles_;
+  bool shuffles_, ended_ = false;
   std::uint64_t seed_;
   std::int64_t epoch_ = 0, drawn_ = 0;
   std::vector<std::int64_t> order_, sizes_;

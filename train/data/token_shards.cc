@@ -13,6 +13,8 @@ namespace shoal {
 namespace {
 
 constexpr std::string_view kTokens = ".shoaltok";
+// 200 ms of latency are then hidden behind shards that are read in 100 ms.
+constexpr int kRemoteShardsAhead = 4;
 
 bool has_ending(std::string_view name, const std::vector<std::string_view>& endings) {
   return std::any_of(endings.begin(), endings.end(),
@@ -100,6 +102,13 @@ const std::string& TokenShards::name(std::int64_t shard) const {
   return names_[static_cast<std::size_t>(shard)];
 }
 
+int TokenShards::worth_opening_ahead() const {
+  // A remote one takes two round trips, whatever its size.
+  const bool all_here =
+      std::ranges::all_of(names_, [](const auto& name) { return is_local(name); });
+  return all_here ? 1 : kRemoteShardsAhead;
+}
+
 std::shared_ptr<const Dataset> TokenShards::open(std::int64_t shard) const {
   const std::string& from = name(shard);
   std::shared_ptr<const TokenFile> tokens;
@@ -110,11 +119,16 @@ std::shared_ptr<const Dataset> TokenShards::open(std::int64_t shard) const {
     prepare.inputs = {from};
     tokens = TokenFile::open(prepare_data(*options_.tokenizer, prepare).train.path);
   }
-  if (options_.line_by_line)
-    return std::make_shared<LineDataset>(std::move(tokens), options_.tokenizer->sequence_template(),
-                                         options_.block_size, options_.vocab_size, true);
-  return std::make_shared<CausalLmDataset>(std::move(tokens), options_.block_size,
-                                           options_.vocab_size, true);
+  return samples_of(std::move(tokens), options_);
+}
+
+std::shared_ptr<const Dataset> samples_of(std::shared_ptr<const TokenFile> tokens,
+                                          const TokenShardOptions& options) {
+  if (options.line_by_line)
+    return std::make_shared<LineDataset>(std::move(tokens), options.tokenizer->sequence_template(),
+                                         options.block_size, options.vocab_size, true);
+  return std::make_shared<CausalLmDataset>(std::move(tokens), options.block_size,
+                                           options.vocab_size, true);
 }
 
 }  // namespace shoal

@@ -9,6 +9,7 @@
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/sample_stream.h"
+#include "shoal/train/data/token_file.h"
 
 namespace shoal {
 
@@ -31,6 +32,10 @@ struct TokenShardOptions {
   std::int64_t vocab_size = 0;
 };
 
+// The samples in a shard's tokens, perhaps none.
+std::shared_ptr<const Dataset> samples_of(std::shared_ptr<const TokenFile> tokens,
+                                          const TokenShardOptions& options);
+
 // A text shard is tokenized when it is opened, once: its tokens stay on disk by the hash of its
 // contents, for the ranks of the host and the next epoch. A shard may have no sample. What is left
 // of a shard behind its last whole block is dropped, as CausalLmDataset does.
@@ -40,6 +45,7 @@ class TokenShards final : public ShardSet {
   std::int64_t count() const override { return static_cast<std::int64_t>(names_.size()); }
   const std::string& name(std::int64_t shard) const override;
   std::shared_ptr<const Dataset> open(std::int64_t shard) const override;
+  int worth_opening_ahead() const override;
 
  private:
   std::vector<std::string> names_;

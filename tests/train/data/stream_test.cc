@@ -58,6 +58,7 @@ class NumberShards final : public ShardSet {
     return std::make_shared<Numbers>(static_cast<std::int32_t>(1000 * shard),
                                      sizes[static_cast<std::size_t>(shard)], bad);
   }
+  int worth_opening_ahead() const override { return ahead; }
   void hold(std::int64_t shard) {  // who opens this one waits
     {
       const std::lock_guard lock(mutex_);
@@ -67,6 +68,7 @@ class NumberShards final : public ShardSet {
   }
 
   std::vector<std::int64_t> sizes;
+  int ahead = 1;
   std::atomic<std::int64_t> unreadable{-1};
   std::atomic<std::int32_t> bad{-1};
   mutable std::atomic<int> opened{0};
@@ -360,6 +362,51 @@ TEST_F(StreamTest, OpensOneShardAheadAndNotMore) {
   while (shards_->opened < 2) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(shards_->opened, 2);  // four batches are ready, all of the first shard
+}
+
+// Of a set that is far away: several, side by side, while the first one is read; no order changes.
+TEST_F(StreamTest, OpensAsManyAheadAsTheSetSays) {
+  for (const std::int64_t buffer : {0, 7}) {
+    shards_ = std::make_shared<NumberShards>(std::vector<std::int64_t>(6, 10));
+    auto plain = make({.buffer = buffer, .batch = 2, .workers = 0});
+    const auto expected = take(*plain, 70);  // more than two epochs
+    plain.reset();
+    shards_->ahead = 4;
+    auto loader = make({.buffer = buffer, .batch = 2, .workers = 1});
+    EXPECT_EQ(take(*loader, 70), expected);
+  }
+  shards_ = std::make_shared<NumberShards>(std::vector<std::int64_t>(50, 10));
+  shards_->ahead = 4;
+  shards_->hold(1);  // it takes long, and those behind it do not wait
+  auto loader = make({.buffer = 0, .batch = 1, .workers = 1});
+  take(*loader, 1);
+  while (shards_->opened < 5) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(shards_->opened, 5);
+  shards_->hold(-1);
+}
+
+// What comes is known beyond the epoch's end, once or twice.
+TEST(StreamOrder, SaysWhichShardsComeNext) {
+  StreamOrder order(3, 1, 42);
+  const auto next = order.upcoming(8);
+  ASSERT_EQ(next.size(), 8U);
+  std::vector<std::int64_t> met;
+  for (int i = 0; i < 9; ++i) {
+    while (!order.wanted()) order.next();
+    met.push_back(*order.wanted());
+    EXPECT_EQ(order.upcoming(0).size(), 0U);
+    order.give(2);
+    if (i % 3 == 2) {
+      while (!order.done()) order.next();
+      order.begin(order.epoch() + 1);
+    }
+  }
+  EXPECT_EQ(met, [&] {
+    std::vector<std::int64_t> all{met.front()};
+    all.insert(all.end(), next.begin(), next.end());
+    return all;
+  }());
 }
 
 }  // namespace

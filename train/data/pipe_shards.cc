@@ -1,0 +1,137 @@
+#include "shoal/train/data/pipe_shards.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/named_pipe.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{1} << 20U;
+
+class NoSamples final : public Dataset {
+ public:
+  std::int64_t size() const override { return 0; }
+  Sample get(std::int64_t index) const override {
+    throw_error(ErrorCode::invalid_argument, "sample {} of a piece that was passed over", index);
+  }
+};
+
+// `text` without the lines that are `header`.
+std::string without(std::string_view header, std::string_view text) {
+  std::string kept;
+  kept.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    if (text.substr(0, end) != header) kept += text.substr(0, end);
+    text.remove_prefix(end);
+  }
+  return kept;
+}
+
+}  // namespace
+
+// Cuts pipe after pipe.
+class PipeShards::Reader {
+ public:
+  Reader(const PipeOptions& options, const std::atomic<bool>& stop)
+      : options_(options), stop_(stop) {}
+
+  // The next piece; nothing at the end of an epoch.
+  std::optional<std::string> next() {
+    if (std::exchange(ended_, false)) return std::nullopt;
+    if (!pipe_)
+      pipe_.emplace(fmt::format("{}_{}", options_.prefix, epoch_), stop_, options_.wait_seconds);
+    std::optional<std::size_t> end;
+    while (!(end = find_end())) {
+      const std::size_t had = pending_.size();
+      pending_.resize(had + kReadBytes);
+      std::size_t got = 0;
+      try {
+        got = pipe_->read(std::as_writable_bytes(std::span(pending_).subspan(had)));
+      } catch (...) {
+        pending_.resize(had);
+        throw;
+      }
+      pending_.resize(had + got);
+      if (got == 0) return last();
+    }
+    return cut(*end);
+  }
+
+ private:
+  // Behind the first record that ends at or after the piece's bytes.
+  std::optional<std::size_t> find_end() {
+    for (; scanned_ < pending_.size(); ++scanned_) {
+      const char letter = pending_[scanned_];
+      if (options_.has_quotes && letter == '"') in_quotes_ = !in_quotes_;
+      if (letter != '\n' || in_quotes_) continue;
+      if (options_.has_header && header_.empty()) header_ = pending_.substr(0, scanned_ + 1);
+      if (static_cast<std::int64_t>(scanned_) + 1 >= options_.piece_bytes) return ++scanned_;
+    }
+    return std::nullopt;
+  }
+  std::string cut(std::size_t end) {
+    std::string piece = pending_.substr(0, end);
+    pending_.erase(0, end);
+    scanned_ = 0;
+    in_quotes_ = false;
+    return header_.empty() ? piece : header_ + without(header_, piece);
+  }
+  std::optional<std::string> last() {
+    pipe_.reset();
+    ++epoch_;
+    std::optional<std::string> piece;
+    if (!pending_.empty()) piece = cut(pending_.size());
+    header_.clear();
+    ended_ = piece.has_value();
+    return piece;
+  }
+
+  const PipeOptions& options_;
+  const std::atomic<bool>& stop_;
+  std::optional<NamedPipe> pipe_;
+  std::int64_t epoch_ = 0;
+  std::string pending_, header_;
+  std::size_t scanned_ = 0;
+  bool in_quotes_ = false, ended_ = false;
+};
+
+PipeShards::PipeShards(PipeOptions options, Opening opening)
+    : name_(options.prefix + options.ending),
+      options_(std::move(options)),
+      opening_(std::move(opening)),
+      reader_(std::make_unique<Reader>(options_, stop_)) {
+  SHOAL_CHECK(options_.piece_bytes > 0, "pipe: pieces of {} bytes", options_.piece_bytes);
+}
+PipeShards::~PipeShards() = default;
+
+const std::string& PipeShards::name(std::int64_t /*shard*/) const { return name_; }
+
+std::shared_ptr<const Dataset> PipeShards::open(std::int64_t serial) const {
+  SHOAL_CHECK(serial == next_, "{} is read once, in its order: piece {} after {} were read", name_,
+              serial, next_);
+  std::optional<std::string> text = reader_->next();
+  ++next_;
+  const std::int64_t piece = piece_++;
+  if (!text) {
+    passed_over_ = piece_ = 0;
+    return nullptr;
+  }
+  if (piece < passed_over_) return std::make_shared<NoSamples>();
+  return opening_(std::move(*text),
+                  fmt::format("{}-piece-{}{}", options_.prefix, piece, options_.ending));
+}
+
+void PipeShards::pass_over(std::int64_t pieces) const {
+  SHOAL_ASSERT(next_ == 0);
+  passed_over_ = pieces;
+}
+
+void PipeShards::interrupt() const { stop_ = true; }
+
+}  // namespace shoal
