@@ -331,7 +331,7 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
                                                 setup.notices);
     };
     if (a.training.do_train && data.streaming)
-      setup.train_shards = stream_of(a, setup);
+      setup.train_shards = stream_of(a, setup, world);
     else if (a.training.do_train)
       setup.train_dataset = open(data.train_file, false, data.max_train_samples);
     setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
@@ -345,7 +345,7 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
   const TokenFiles files = token_files(a, setup, world, store, available_cores());
   if (!files.train.empty())
     setup.train_dataset = first_samples(samples_of(files.train, a, setup), data.max_train_samples);
-  if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup);
+  if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup, world);
   if (!files.validation.empty())
     setup.eval_dataset =
         first_samples(samples_of(files.validation, a, setup), data.max_eval_samples);

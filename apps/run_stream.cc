@@ -114,6 +114,17 @@ std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
 }  // namespace
 
 void check_streaming(const RunArguments& a) {
+  if (!a.data.streaming && a.training.do_train && is_pipe(a.data.train_file))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("train_file is {}, which passes by once", a.data.train_file),
+                "give --streaming true and max_steps");
+  for (const auto& [option, name] :
+       {std::pair{"validation_file", a.data.validation_file}, {"test_file", a.data.test_file}})
+    if (is_pipe(name))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("{} is {}, which passes by once, but it is read more often", option, name),
+          "copy it to a file, as `train` does inside a job");
   if (!a.data.streaming) return;
   SHOAL_CHECK(!a.training.do_train || a.training.max_steps > 0,
               "streaming needs max_steps: a stream has no length that epochs could be counted by");
@@ -168,7 +179,9 @@ void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSe
                         : threads;
 }
 
-std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup) {
+std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup,
+                                          const World& world) {
+  if (is_pipe(a.data.train_file)) return stream_of_pipes(a, setup, world);
   std::vector<std::string> names =
       expand_shards(names_of_shards(a.data.train_file), setup.sources, endings_of(setup.kind));
   if (setup.samples) {

@@ -22,6 +22,13 @@ void set_preparation(PrepareOptions& options, const RunArguments& arguments, con
 
 // The training set as a stream. Text becomes tokens, and rows samples, when their shard's turn
 // comes, on the thread that reads ahead.
-std::shared_ptr<const ShardSet> stream_of(const RunArguments& arguments, const RunSetup& setup);
+std::shared_ptr<const ShardSet> stream_of(const RunArguments& arguments, const RunSetup& setup,
+                                          const World& world);
+
+// pipe://PREFIX.ENDING: the pipes PREFIX_0, PREFIX_1, ..., an epoch each, with lines as in a file
+// of this ending; "{local_rank}" in it becomes this rank's number on its host.
+bool is_pipe(const std::string& name);
+std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& arguments,
+                                                const RunSetup& setup, const World& world);
 
 }  // namespace shoal::app

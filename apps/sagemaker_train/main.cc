@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   app.add_option("--shoal", options.shoal, "the program that trains");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
+  app.add_option("--ssh", options.hosts.ssh, "the program by which it tells hosts how it ended");
   app.add_option("--ssh-port", options.hosts.ssh_port, "where the other hosts serve ssh");
   app.add_option("--orted", options.hosts.orted, "mpirun's process on a worker");
   app.add_option("--poll-seconds", options.hosts.poll_seconds, "between looks at other hosts");

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/sagemaker/container/launch.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -94,9 +95,56 @@ void refuse_sharded_channels(const Contract& c) {
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
+bool is_piped(const Contract& c, const std::string& channel) {
+  const Json& config = c.inputs.at(channel);
+  return config.is_object() && config.value("TrainingInputMode", "File") == "Pipe";
+}
+
+// As a file's name would end.
+std::string ending_of(const Contract& c, const std::string& channel) {
+  const Json& config = c.inputs.at(channel);
+  std::string type = config.value("ContentType", "text/plain");
+  type.resize(std::min(type.find(';'), type.size()));
+  if (type == "text/plain" || type.empty()) return ".txt";
+  if (type == "text/csv") return ".csv";
+  if (type == "text/tab-separated-values") return ".tsv";
+  if (type.starts_with("application/json") || type == "application/x-jsonlines") return ".jsonl";
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("channel {} comes as a pipe of {}", channel, type),
+              "text/plain, text/csv and application/jsonlines are read; or set its input_mode to "
+              "FastFile");
+}
+
+// What a channel in Pipe mode is to the run; what to do for it is added to `pipes`.
+std::string file_of_pipe(const Contract& c, const Said& said, const std::string& channel,
+                         bool trains, std::vector<PipedChannel>& pipes) {
+  const Json& config = c.inputs.at(channel);
+  const auto refuse = [&](const std::string& why, const char* remedy) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("channel {} comes as a pipe{}", channel, why), remedy);
+  };
+  if (config.value("RecordWrapperType", "None") != "None")
+    refuse(" of RecordIO records", "leave record_wrapping out");
+  PipedChannel pipe{.prefix = c.path("input/data/" + channel), .file = {}, .fan_out = {}};
+  const std::string ending = ending_of(c, channel);
+  if (!trains) {
+    pipe.file = c.path("output/pipes/" + channel + ending);
+    pipes.push_back(pipe);
+    return pipe.file;
+  }
+  if (!said.is_true("streaming"))
+    refuse(", which is read once and in its order",
+           "add the hyperparameter streaming (and max_steps), or set its input_mode to FastFile");
+  pipe.ranks = ranks_of_a_host(c);
+  if (pipe.ranks == 1) return "pipe://" + pipe.prefix + ending;
+  pipe.fan_out = c.path("output/pipes");
+  pipes.push_back(pipe);
+  return "pipe://" + pipe.fan_out + "/{local_rank}/" + channel + ending;
+}
+
 // Files of channels that hold a single one, whatever its name. Where any holds more, none:
 // `shoal train` looks for the usual names itself.
-Options files_of_channels(const Contract& c, const Said& said) {
+Options files_of_channels(const Contract& c, const Said& said, std::vector<PipedChannel>& pipes) {
   for (const char* name : {"train_file", "validation_file", "test_file", "data", "dataset_name"})
     if (said.has(name)) return {};
   const std::optional<std::string> train = channel_of(c, {"train", "training"});
@@ -107,20 +155,27 @@ Options files_of_channels(const Contract& c, const Said& said) {
     test.reset();
   }
   Options options;
+  const bool any_pipe = (train && is_piped(c, *train)) ||
+                        (validation && is_piped(c, *validation)) || (test && is_piped(c, *test));
   for (const auto& [option, channel] :
        {std::pair{"train_file", train}, {"validation_file", validation}, {"test_file", test}}) {
     if (!channel) continue;
-    const Json& config = c.inputs.at(*channel);
-    if (config.is_object() && config.value("TrainingInputMode", "File") == "Pipe")
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("channel {} comes as a pipe, which can be read once only", *channel),
-                  "set its input_mode to FastFile");
+    const bool trains = std::string_view(option) == "train_file";
+    if (is_piped(c, *channel)) {
+      options.emplace_back(option, file_of_pipe(c, said, *channel, trains, pipes));
+      continue;
+    }
     const std::string directory = c.path("input/data/" + *channel);
     const std::vector<std::string> files = files_in(directory);
     if (files.size() == 1)
       options.emplace_back(option, files.front());
-    else if (std::string_view(option) == "train_file" && said.is_true("streaming"))
+    else if (trains && said.is_true("streaming"))
       options.emplace_back(option, directory + "/*");
+    else if (any_pipe)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("channel {} has {} files beside a channel that is a pipe", *channel,
+                              files.size()),
+                  fmt::format("name the one to read in the hyperparameter {}", option));
     else
       return {};
   }
@@ -169,7 +224,7 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
   if (!said.has("resume_from_checkpoint")) fill("resume_from_checkpoint", "true");
   if (c.is_on("sagemaker_training_compiler_enabled") && !said.has("step_capture"))
     fill("step_capture", "on");
-  for (const auto& [option, path] : files_of_channels(c, said)) fill(option, path);
+  for (const auto& [option, path] : files_of_channels(c, said, command.pipes)) fill(option, path);
   for (const char* channel : {"model", "pretrained"})
     if (c.inputs.contains(channel) && !said.has("model_name_or_path") && !said.has("model_type"))
       fill("model_name_or_path", c.path(std::string("input/data/") + channel));

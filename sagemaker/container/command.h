@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "shoal/sagemaker/container/contract.h"
+#include "shoal/sagemaker/container/pipes.h"
 
 namespace shoal::sagemaker {
 
 struct TrainCommand {
-  std::vector<std::string> words;  // "shoal", "train", "run.json", "--learning_rate", "5e-05" ...
-  std::string output_dir;          // checkpoints and, at the end, the model
-  std::vector<std::string> notes;  // what was filled in
+  std::vector<std::string> words;   // "shoal", "train", "run.json", "--learning_rate", "5e-05" ...
+  std::string output_dir;           // checkpoints and, at the end, the model
+  std::vector<std::string> notes;   // what was filled in
+  std::vector<PipedChannel> pipes;  // to be looked after, in this order
 };
 
 // `shoal`: the program. The job's code lies in `code` (its entry point, a JSON file of options,
@@ -24,8 +26,10 @@ struct TrainCommand {
 //     `streaming` all files of the first. Otherwise `shoal train` looks for the usual names itself.
 //   model_name_or_path      the channel model or pretrained
 //   step_capture            on, with the training compiler
-// Reads names of files below the channels. A channel that is a pipe, or on several hosts one whose
-// files differ from host to host (ShardedByS3Key): invalid_argument.
+// Reads names of files below the channels. A channel in Pipe mode has none: with `streaming` the
+// training set is read through its pipes, what else comes by one is copied to a file first; the
+// channel's ContentType says what it brings. What a pipe cannot do, and on several hosts a channel
+// whose files differ from host to host (ShardedByS3Key): invalid_argument.
 TrainCommand train_command(const Contract& contract, const std::string& shoal,
                            const std::string& code);
 

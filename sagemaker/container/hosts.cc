@@ -1,11 +1,14 @@
 #include "shoal/sagemaker/container/hosts.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <thread>
 
@@ -41,6 +44,28 @@ struct Socket {
   }
   int number;
 };
+
+// One word of a shell's command.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char letter : text)
+    if (letter == '\'')
+      word += "'\\''";
+    else
+      word += letter;
+  return word + "'";
+}
+
+std::optional<Ending> told_ending(const std::string& path) {
+  std::ifstream file(path);
+  Ending ending;
+  if (!(file >> ending.status)) return std::nullopt;
+  file.ignore();
+  std::ostringstream rest;
+  rest << file.rdbuf();
+  ending.reason = rest.str();
+  return ending;
+}
 
 }  // namespace
 
@@ -110,26 +135,47 @@ bool process_runs(const std::string& name) {
   return false;
 }
 
-void wait_for_mpirun_to_end(const HostRules& rules, const std::atomic<int>& stop,
-                            double grace_seconds) {
+std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
+                                     const Ending& ending, const HostRules& rules) {
+  // Renamed, so that whoever waits for it finds all of it.
+  const std::string command =
+      fmt::format("printf '%s\\n%s' {} {} > {}.new && mv {}.new {}", ending.status,
+                  quoted(ending.reason), quoted(path), quoted(path), quoted(path));
+  std::vector<std::future<bool>> told;
+  for (const std::string& host : hosts)
+    told.push_back(std::async(std::launch::async, [&] {
+      try {
+        return run_process({rules.ssh, "-x", "-p", std::to_string(rules.ssh_port), "-o",
+                            "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
+                            "ServerAliveInterval=5", host, command})
+                   .status == 0;
+      } catch (const Error&) {
+        return false;  // there is no ssh
+      }
+    }));
+  std::vector<std::string> missed;
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    if (!told[i].get()) missed.push_back(hosts[i]);
+  return missed;
+}
+
+std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
+                                             const std::atomic<int>& stop, double grace_seconds) {
   const Deadline start = Deadline::in_seconds(rules.start_seconds);
-  while (!process_runs(rules.orted)) {
-    if (stop != 0) return;
-    if (start.passed())
+  std::optional<Clock::time_point> seen, stopped;  // mpirun's process here, last; the signal
+  for (;; pause(rules.poll_seconds)) {
+    if (auto ending = told_ending(path)) return ending;
+    if (process_runs(rules.orted)) seen = Clock::now();
+    if (seen && seconds_since(*seen) >= rules.quiet_seconds) return std::nullopt;
+    if (stop != 0 && !stopped) stopped = Clock::now();
+    if (stopped && seconds_since(*stopped) >=
+                       (seen ? grace_seconds : std::min(grace_seconds, rules.quiet_seconds)))
+      return std::nullopt;
+    if (!seen && !stopped && start.passed())
       throw Error(
           ErrorCode::timeout,
           fmt::format("mpirun did not come to this host within {:.0f} s", rules.start_seconds),
           "look at the log of the first host, which starts it");
-    pause(rules.poll_seconds);
-  }
-  Deadline grace = Deadline::never();
-  Clock::time_point seen = Clock::now();
-  while (seconds_since(seen) < rules.quiet_seconds) {
-    if (process_runs(rules.orted)) seen = Clock::now();
-    if (stop != 0 && grace.seconds_left() > grace_seconds)
-      grace = Deadline::in_seconds(grace_seconds);
-    if (grace.passed()) return;
-    pause(rules.poll_seconds);
   }
 }
 

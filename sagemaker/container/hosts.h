@@ -1,14 +1,16 @@
-// The other hosts of a job: who serves ssh already, and when mpirun is done with this one.
+// The other hosts of a job: who serves ssh already, when mpirun is done with this one, and how it
+// ended.
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace shoal::sagemaker {
 
 struct HostRules {
-  std::string sshd = "/usr/sbin/sshd";
+  std::string sshd = "/usr/sbin/sshd", ssh = "ssh";
   int ssh_port = 22;
   std::string orted = "orted";  // mpirun's process on a worker
   double poll_seconds = 1;
@@ -32,9 +34,21 @@ void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rule
 // Whether a process of this name runs on this host.
 bool process_runs(const std::string& name);
 
-// Returns once mpirun has been here and gone. timeout when it never came. After `stop` is non-zero
-// it waits `grace_seconds` more at most: ranks on this host save their checkpoint meanwhile.
-void wait_for_mpirun_to_end(const HostRules& rules, const std::atomic<int>& stop,
-                            double grace_seconds);
+// How the first host's mpirun ended. Its workers cannot see that: of mpirun they have a process
+// that ends in any case.
+struct Ending {
+  int status = 0;           // what the first host ends with
+  std::string reason = {};  // of a failure
+};
+// Writes it to `path` on each of `hosts`, by ssh, all at once. Returns those that it did not reach.
+std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, const std::string& path,
+                                     const Ending& ending, const HostRules& rules);
+
+// Returns once the first host has told how it ended (tell_ending with this path), or mpirun has
+// been here and gone without a word: nothing. timeout when it never came. After `stop` is non-zero
+// it waits `grace_seconds` more at most, while ranks on this host save their checkpoint; for mpirun
+// that has not come, `quiet_seconds`: the first host may have started it as the signal came.
+std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
+                                             const std::atomic<int>& stop, double grace_seconds);
 
 }  // namespace shoal::sagemaker

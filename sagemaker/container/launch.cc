@@ -139,16 +139,20 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   return chosen;
 }
 
+int ranks_of_a_host(const Contract& c) {
+  const int asked =
+      integer_parameter(c, "sagemaker_mpi_num_of_processes_per_host", std::max(1, c.hardware.gpus));
+  return uses_mpi(c) ? asked : 1;
+}
+
 Launch plan_launch(const Contract& c, const TrainCommand& command, const std::string& mpirun,
                    const std::vector<std::string>& forwarded) {
   Launch launch;
   const bool takes_part =
       std::ranges::find(c.distribution_groups, c.group) != c.distribution_groups.end();
-  launch.ranks_per_host =
-      integer_parameter(c, "sagemaker_mpi_num_of_processes_per_host", std::max(1, c.hardware.gpus));
+  launch.ranks_per_host = ranks_of_a_host(c);
   if (!uses_mpi(c)) {
     launch.hosts = c.hosts;
-    launch.ranks_per_host = 1;
     launch.is_rank_0 = c.current_host == c.hosts.front();
     launch.words = command.words;
     return launch;

@@ -26,6 +26,9 @@ struct Launch {
   bool is_rank_0 = false;          // rank 0 runs here, so this host has the finished model
 };
 
+// That mpirun starts; 1 where the job has no distribution.
+int ranks_of_a_host(const Contract& contract);
+
 // `mpirun`: the program. `forwarded`: names of variables that ranks on other hosts get as they are
 // here. mpirun's command line is the toolkit's, but: FI_PROVIDER=efa is said only where there is
 // EFA, and the address of rank 0 (MASTER_ADDR) instead of a preloaded gethostname().

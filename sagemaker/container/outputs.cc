@@ -38,7 +38,19 @@ std::string_view cut(std::string_view text) {
   return text;
 }
 
+bool is_of_model(const std::string& name) {
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+}
+
 }  // namespace
+
+bool has_model_since(const std::string& output_dir, fs::file_time_type time) {
+  std::error_code error;
+  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error))
+    if (is_of_model(it->path().filename().string()) && it->last_write_time(error) >= time)
+      return true;
+  return false;
+}
 
 std::vector<std::string> export_model(const std::string& output_dir, const std::string& model) {
   std::vector<std::string> names;
@@ -47,10 +59,7 @@ std::vector<std::string> export_model(const std::string& output_dir, const std::
     if (it->is_regular_file(error) && !it->path().filename().string().starts_with('.'))
       names.push_back(it->path().filename().string());
   std::ranges::sort(names);
-  const bool has_model = std::ranges::any_of(names, [](const std::string& name) {
-    return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
-  });
-  if (!has_model)
+  if (!std::ranges::any_of(names, is_of_model))
     throw Error(ErrorCode::not_found, fmt::format("there is no finished model in {}", output_dir));
   const fs::path staging = fs::path(model) / ".shoal-export";
   try {

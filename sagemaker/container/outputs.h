@@ -1,6 +1,7 @@
 // What a job leaves behind: the model, or the reason of its failure.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,9 @@ namespace shoal::sagemaker {
 // all are there. Returns their names; io where something cannot be written, not_found where there
 // is no model.
 std::vector<std::string> export_model(const std::string& output_dir, const std::string& model);
+
+// Whether a finished model was put into `output_dir` at this time or later.
+bool has_model_since(const std::string& output_dir, std::filesystem::file_time_type time);
 
 // The line that says most about why: of what was written to standard error, the last that a program
 // of Shoal's wrote ("shoal train: ..."), else the last; without the marks of mpirun.

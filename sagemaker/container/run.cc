@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,55 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
   std::printf("%s\n", shown.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
+// Where the first host tells the others how it ended.
+std::string ending_file(const Contract& c) { return c.path("output/first-host-ended"); }
+
+void tell_workers(const Contract& c, const Launch& launch, const ContainerOptions& options,
+                  const Ending& ending) {
+  if (launch.role != HostRole::mpi_master || launch.hosts.size() < 2) return;
+  const std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
+  for (const std::string& host : tell_ending(workers, ending_file(c), ending, options.hosts))
+    say(fmt::format("host {} could not be told how this one ended", host));
+}
+
+// A worker's part: ssh for mpirun, until that is done.
+int serve_mpirun(const Contract& c, const ContainerOptions& options, const std::atomic<int>& stop) {
+  wait_for_hosts({c.master_host}, options.hosts, stop);
+  if (stop != 0) return 128 + stop;
+  start_sshd(options.hosts);
+  const auto ending =
+      wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds);
+  if (stop != 0 && !(ending && ending->status == 0)) return 128 + stop;
+  if (!ending) {
+    say(fmt::format("mpirun is done here; host {} did not say how", c.master_host));
+    return 0;
+  }
+  if (ending->status == 0 || ending->reason.empty()) return ending->status;
+  const std::string reason = fmt::format("host {}: {}", c.master_host, ending->reason);
+  write_failure(c.path("output"), reason);
+  say("failed: " + reason);
+  return ending->status;
+}
+
+// What a stop left in output_dir: `shoal train` saves, and then ends as by that signal.
+void say_stopped(const ProcessResult& result, const std::string& output_dir, double grace_seconds,
+                 int signal) {
+  const bool in_order = result.status == 128 + SIGTERM || result.status == 128 + SIGUSR1;
+  if (result.was_killed)
+    say(fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
+                    grace_seconds, output_dir));
+  else if (in_order)
+    say(fmt::format("stopped by signal {}; {} holds the run", signal, output_dir));
+  else if (result.status == 0)
+    say(fmt::format("stopped by signal {} before training began; what {} had holds", signal,
+                    output_dir));
+  else
+    say(
+        fmt::format("stopped by signal {}, but not in order: {}; the last whole checkpoint in {} "
+                    "holds",
+                    signal, reason_of(result.error, result.status), output_dir));
+}
+
 // The command to its end; the model where rank 0 ran.
 int run_command(const Contract& c, const Launch& launch, const TrainCommand& command,
                 const Variables& variables, const ContainerOptions& options,
@@ -87,29 +137,33 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   how.passes_on_errors = true;
   how.stop = &stop;
   // mpirun kills ranks a second after SIGTERM, but passes SIGUSR1 on; `shoal train` takes both.
-  how.stop_with = launch.role == HostRole::mpi_master ? SIGUSR1 : SIGTERM;
+  // Before there are ranks, SIGUSR1 would be passed on to nobody, and mpirun would go on.
+  if (launch.role == HostRole::mpi_master)
+    how.choose_stop = [rank = fs::path(options.shoal).filename().string()] {
+      return process_runs(rank) ? SIGUSR1 : SIGTERM;
+    };
   how.grace_seconds = options.grace_seconds;
+  const auto began = fs::file_time_type::clock::now();
   const ProcessResult result = run_process(launch.words, how);
-  if (result.was_stopped && result.status != 0) {  // else it had ended in the same moment
-    const std::string& place = command.output_dir;
-    if (result.was_killed)
-      say(fmt::format("killed after {:.0f} s of grace; the last checkpoint in {} holds",
-                      options.grace_seconds, place));
-    else if (result.status == 128 + how.stop_with)
-      say(fmt::format("stopped by signal {}; {} holds the run", stop.load(), place));
-    else
-      say(
-          fmt::format("stopped by signal {}, but not in order: {}; the last whole checkpoint in {} "
-                      "holds",
-                      stop.load(), reason_of(result.error, result.status), place));
-    return 128 + stop;
+  if (result.was_stopped) {
+    // It may have ended by itself in the same moment. (mpirun says 0 too where the signal met it
+    // while it was starting ranks.)
+    const bool is_done =
+        result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
+    if (!is_done) {
+      say_stopped(result, command.output_dir, options.grace_seconds, stop);
+      tell_workers(c, launch, options, {.status = 128 + stop});
+      return 128 + stop;
+    }
   }
   if (result.status != 0) {
     const std::string reason = reason_of(result.error, result.status);
     write_failure(c.path("output"), reason);
     say("failed: " + reason);
+    tell_workers(c, launch, options, {.status = result.status, .reason = reason});
     return result.status;
   }
+  tell_workers(c, launch, options, {});
   if (launch.is_rank_0) {
     const auto names = export_model(command.output_dir, c.path("model"));
     say(fmt::format("{} files of the model are in {}", names.size(), c.path("model")));
@@ -140,12 +194,15 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   fs::create_directories(command.output_dir, ignored);
   fs::create_directories(c.path("output/data"), ignored);
   if (launch.role == HostRole::idle) return 0;
-  if (launch.role == HostRole::mpi_worker) {
-    wait_for_hosts({c.master_host}, options.hosts, stop);
-    if (stop == 0) start_sshd(options.hosts);
-    wait_for_mpirun_to_end(options.hosts, stop, options.grace_seconds);
-    return stop == 0 ? 0 : 128 + stop;
-  }
+  fs::remove(ending_file(c), ignored);
+  std::vector<std::unique_ptr<PipeFanOut>> fan_outs;
+  for (const PipedChannel& channel : command.pipes)
+    if (channel.file.empty())
+      fan_outs.push_back(std::make_unique<PipeFanOut>(channel));
+    else
+      copy_to_file(channel, stop);
+  if (stop != 0) return 128 + stop;
+  if (launch.role == HostRole::mpi_worker) return serve_mpirun(c, options, stop);
   for (const std::string& note : command.notes) say("filled in: " + note);
   if (launch.role == HostRole::mpi_master && launch.hosts.size() > 1) {
     start_sshd(options.hosts);
@@ -163,6 +220,7 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
   try {
     return run_host(options, stop);
   } catch (const Error& error) {
+    if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;  // as it was told
     reason = error.what();
   } catch (const std::exception& error) {
     reason = std::string("unexpected: ") + error.what();

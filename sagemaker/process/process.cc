@@ -159,7 +159,7 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
     if (!ended && options.stop != nullptr && *options.stop != 0 && !result.was_stopped) {
       result.was_stopped = true;
       grace = Deadline::in_seconds(options.grace_seconds);
-      ::kill(child, options.stop_with);
+      ::kill(child, options.choose_stop ? options.choose_stop() : options.stop_with);
     }
     if (!ended && grace.passed()) {
       result.was_killed = true;

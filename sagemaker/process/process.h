@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct ProcessOptions {
   // its whole process group is killed. Null: nothing stops it.
   const std::atomic<int>* stop = nullptr;
   int stop_with = 15;
+  std::function<int()> choose_stop = {};  // if any, says at that moment what to send instead
   double grace_seconds = 110;
 };
 

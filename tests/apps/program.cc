@@ -20,6 +20,7 @@ struct Running {
   int out = -1, err = -1;
   ProgramResult result;
   bool ended = false, signalled = false;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
 [[noreturn]] void become(const std::vector<std::string>& words, const ProgramOptions& options,
@@ -81,8 +82,11 @@ void poll(Running& running, const ProgramOptions& options) {
   running.ended = ::waitpid(running.pid, &status, WNOHANG) == running.pid;
   drain(running.out, running.result.out);
   drain(running.err, running.result.err);
-  if (!options.signal_when_out_has.empty() && !running.signalled &&
-      running.result.out.find(options.signal_when_out_has) != std::string::npos) {
+  const std::chrono::duration<double> lives = std::chrono::steady_clock::now() - running.began;
+  const bool said = !options.signal_when_out_has.empty() &&
+                    running.result.out.find(options.signal_when_out_has) != std::string::npos;
+  const bool due = options.signal_after > 0 && lives.count() >= options.signal_after;
+  if (!running.signalled && (said || due)) {
     ::kill(running.pid, options.signal);
     running.signalled = true;
   }

@@ -19,7 +19,8 @@ struct ProgramOptions {
   std::vector<std::string> environment = {};  // NAME=value, besides this process's
   long file_size_limit = 0;                   // bytes, as `ulimit -f`; 0: none
   double seconds = 60;                        // then it is killed
-  std::string signal_when_out_has = {};       // send `signal` once this was printed
+  std::string signal_when_out_has = {};       // send `signal` once this was printed,
+  double signal_after = 0;                    // or after so many seconds; 0: not
   int signal = 15;
   bool core_files = false;  // as `ulimit -c unlimited`
 };

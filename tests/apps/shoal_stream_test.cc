@@ -82,6 +82,16 @@ TEST_F(ShoalStream, RefusesInOneLine) {
   expect_refused(shoal(words({"--train_file", mine_ / "shards/part-3.txt"})), "have no sample");
   expect_refused(shoal(words({"--max_train_samples", "4"})), "max_train_samples is 4");
   expect_refused(shoal(words({"--train_file", "s3://bucket/a.txt"})), "s3://bucket/a.txt");
+  const std::string pipe = "pipe://" + (mine_ / "train");
+  expect_refused(shoal(words({"--train_file", pipe + ".txt", "--streaming", "false"})),
+                 "which passes by once; give --streaming true");
+  expect_refused(shoal(words({"--train_file", pipe + ".shoaltok"})),
+                 "through a pipe causal-lm reads .txt and .jsonl");
+  expect_refused(shoal(words({"--validation_file", pipe + ".txt"})), "validation_file is pipe://");
+  std::ofstream(mine_ / "train_0") << "a file\n";
+  expect_refused(shoal(words({"--train_file", pipe + ".txt"})), "is no named pipe");
+  expect_refused(on_ranks(2, words({"--train_file", pipe + ".txt"}))[0],
+                 "2 ranks of this host would read one pipe");
   std::ofstream(mine_ / "shards/part-2.jsonl") << "{\"text\": \"a\"}\nno json\n";
   expect_refused(shoal(words({"--train_file", mine_ / "shards/part-2.jsonl"})),
                  "part-2.jsonl, line 2");

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "apps/shoal_task_fixture.h"
+#include "support/pipe_writer.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -218,6 +219,27 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   listed = stream;
   listed.insert(listed.end(), {"--label_list", "awful,fine", "--group_by_length", "true"});
   expect_refused(shoal(classify(tiny_bert(), listed)), "shuffle_buffer_size 0 reads a stream in");
+}
+
+// Two objects of a channel in Pipe mode, one after the other, each with its header.
+TEST_F(ShoalTasks, RowsComeThroughPipes) {
+  std::string rows = text_of(mine_ / "train.tsv");
+  std::ranges::replace(rows, '\t', ',');
+  const std::string header = rows.substr(0, rows.find('\n') + 1);
+  const std::size_t middle = rows.find('\n', rows.size() / 2) + 1;
+  const testing::PipeWriter writer(mine_ / "rows",
+                                   rows.substr(0, middle) + header + rows.substr(middle));
+  const auto piped =
+      shoal(classify(tiny_bert(), {"--max_steps", "20", "--streaming", "true", "--train_file",
+                                   "pipe://" + (mine_ / "rows.csv"), "--shuffle_buffer_size", "0",
+                                   "--label_list", "awful,fine", "--output_dir", mine_ / "piped"}));
+  ASSERT_EQ(piped.status, 0) << piped.err;
+  EXPECT_THAT(piped.out, HasSubstr("on a stream from " + (mine_ / "rows.csv")));
+  const auto whole = shoal(classify(tiny_bert(), {"--max_steps", "20", "--train_sampling_strategy",
+                                                  "sequential", "--output_dir", mine_ / "whole"}));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(losses(mine_ / "piped"), losses(mine_ / "whole"));
+  EXPECT_GE(writer.epochs_begun(), 2);
 }
 
 // A decoder looks at the last token, whatever fills the row up.

@@ -91,9 +91,51 @@ TEST(TrainCommand, LeavesAChoiceToShoalTrain) {
   ml.hyperparameters({{"train_file", "\"/x\""}});
   EXPECT_EQ(option(command_of(ml), "train_file"), "/x");
   EXPECT_EQ(option(command_of(ml), "validation_file"), "none");
-  ml.hyperparameters(OptMl::Json::object());
-  ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
+}
+
+OptMl::Json piped(const OptMl::Json& more = OptMl::Json::object()) {
+  OptMl::Json channel = {{"TrainingInputMode", "Pipe"}};
+  channel.update(more);
+  return channel;
+}
+
+TEST(TrainCommand, StreamsThroughPipes) {
+  OptMl ml;
+  ml.hyperparameters({{"streaming", "true"}});
+  ml.inputs(
+      {{"train", piped({{"ContentType", "application/jsonlines"}})}, {"validation", piped()}});
+  const TrainCommand made = command_of(ml);
+  EXPECT_EQ(option(made, "train_file"), "pipe://" + ml.path("input/data/train.jsonl"));
+  EXPECT_EQ(option(made, "validation_file"), ml.path("output/pipes/validation.txt"));
+  ASSERT_EQ(made.pipes.size(), 1U);
+  EXPECT_EQ(made.pipes[0].prefix, ml.path("input/data/validation"));
+  EXPECT_EQ(made.pipes[0].file, ml.path("output/pipes/validation.txt"));
+  ml.hyperparameters({{"streaming", "true"},
+                      {"sagemaker_mpi_enabled", "true"},
+                      {"sagemaker_mpi_num_of_processes_per_host", "4"}});
+  ml.inputs({{"train", piped({{"ContentType", "text/csv; charset=utf-8"}})}});
+  const TrainCommand four = command_of(ml);
+  EXPECT_EQ(option(four, "train_file"), "pipe://" + ml.path("output/pipes/{local_rank}/train.csv"));
+  ASSERT_EQ(four.pipes.size(), 1U);
+  EXPECT_EQ(four.pipes[0].fan_out, ml.path("output/pipes"));
+  EXPECT_EQ(four.pipes[0].ranks, 4);
+}
+
+TEST(TrainCommand, RefusesWhatAPipeCannotDo) {
+  OptMl ml({"algo-1", "algo-2"});
+  ml.inputs({{"train", piped()}});
   EXPECT_THAT(refused(ml), HasSubstr("input_mode to FastFile"));
+  ml.hyperparameters({{"streaming", "true"}, {"sagemaker_mpi_enabled", "true"}});
+  EXPECT_EQ(option(command_of(ml), "train_file"), "pipe://" + ml.path("input/data/train.txt"));
+  ml.inputs({{"train", piped({{"S3DistributionType", "ShardedByS3Key"}})}});
+  EXPECT_THAT(refused(ml), HasSubstr("FullyReplicated"));
+  ml.inputs({{"train", piped({{"RecordWrapperType", "RecordIO"}})}});
+  EXPECT_THAT(refused(ml), HasSubstr("RecordIO"));
+  ml.inputs({{"train", piped({{"ContentType", "image/png"}})}});
+  EXPECT_THAT(refused(ml), HasSubstr("a pipe of image/png"));
+  ml.channels({{"validation", {"a.txt", "b.txt"}}});
+  ml.inputs({{"train", piped()}, {"validation", {{"TrainingInputMode", "File"}}}});
+  EXPECT_THAT(refused(ml), HasSubstr("channel validation has 2 files"));
 }
 
 TEST(TrainCommand, RefusesOtherFilesOnEachHost) {

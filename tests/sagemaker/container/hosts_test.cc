@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "sagemaker/container/greeter.h"
@@ -88,7 +89,7 @@ TEST(Hosts, ServeMpirunUntilItIsGone) {
   rules.start_seconds = 10;
   std::atomic<int> stop{0};
   const auto start = Clock::now();
-  wait_for_mpirun_to_end(rules, stop, 10);
+  EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 10));
   EXPECT_GE(seconds_since(start), 0.4);
   EXPECT_FALSE(process_runs(orted.name()));
 }
@@ -101,8 +102,7 @@ TEST(Hosts, WaitForMpirunsGraceAfterASignal) {
   rules.start_seconds = 10;
   while (!process_runs(rules.orted)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::atomic<int> stop{15};
-  // Before it was seen once: there is nothing to wait for only where mpirun never came.
-  wait_for_mpirun_to_end(rules, stop, 0.2);
+  EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 0.2));
   EXPECT_TRUE(process_runs(rules.orted));  // the grace was shorter than it ran
 }
 
@@ -116,9 +116,55 @@ TEST(Hosts, SayThatMpirunNeverCame) {
   HostRules rules = quick();
   rules.orted = "no-such-program";
   std::atomic<int> stop{0};
-  EXPECT_THROW(wait_for_mpirun_to_end(rules, stop, 1), Error);
+  EXPECT_THROW(wait_for_mpirun_to_end(rules, "/nowhere", stop, 1), Error);
   stop = 15;
-  wait_for_mpirun_to_end(rules, stop, 1);  // returns
+  rules.start_seconds = 60;
+  EXPECT_FALSE(wait_for_mpirun_to_end(rules, "/nowhere", stop, 1));
+}
+
+// The first host may have started mpirun as the signal came.
+TEST(Hosts, GiveMpirunAMomentAfterASignal) {
+  const testing::TemporaryDirectory root;
+  HostRules rules = quick();
+  rules.orted = "no-such-program";
+  rules.start_seconds = 10;
+  rules.quiet_seconds = 5;
+  std::atomic<int> stop{15};
+  std::thread told([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::ofstream(root / "new") << "143\n";
+    std::filesystem::rename(root / "new", root / "ended");
+  });
+  const auto ending = wait_for_mpirun_to_end(rules, root / "ended", stop, 10);
+  told.join();
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->status, 143);
+}
+
+// ssh as a script that runs the command here.
+TEST(Hosts, AreToldHowItEnded) {
+  const testing::TemporaryDirectory root;
+  HostRules rules = quick();
+  rules.ssh = root / "ssh";
+  rules.ssh_port = 2222;
+  std::ofstream(rules.ssh) << "#!/bin/sh\necho \"$*\" >> " << root / "words"
+                           << "\nwhile [ $# -gt 2 ]; do shift; done\n"
+                              "case \"$1\" in lost) exit 255 ;; esac\nexec sh -c \"$2\"\n";
+  std::filesystem::permissions(rules.ssh, std::filesystem::perms::owner_all);
+  const std::string reason = "shoal: rank 1's loss isn't finite; $HOME \"x\" (exit status 3)";
+  EXPECT_THAT(
+      tell_ending({"algo-2", "lost"}, root / "en ded", {.status = 3, .reason = reason}, rules),
+      ::testing::ElementsAre("lost"));
+  std::ostringstream words;
+  words << std::ifstream(root / "words").rdbuf();
+  EXPECT_THAT(words.str(), ::testing::HasSubstr("-p 2222"));
+  std::atomic<int> stop{0};
+  const auto ending = wait_for_mpirun_to_end(rules, root / "en ded", stop, 10);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->status, 3);
+  EXPECT_EQ(ending->reason, reason);
+  rules.ssh = root / "no-ssh";
+  EXPECT_THAT(tell_ending({"algo-2"}, root / "ended", {}, rules), ::testing::ElementsAre("algo-2"));
 }
 
 }  // namespace

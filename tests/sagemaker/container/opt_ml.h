@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,20 +16,24 @@ class OptMl {
  public:
   using Json = nlohmann::ordered_json;
 
+  // `at`: where it is, beside others that somebody removes; empty: a directory of its own. The
+  // interface "lo", so that mpirun finds it here.
   explicit OptMl(const std::vector<std::string>& hosts = {"algo-1"},
                  const std::string& current = "algo-1",
-                 const std::string& instance_type = "ml.m5.xlarge") {
+                 const std::string& instance_type = "ml.m5.xlarge", const std::string& at = "",
+                 const std::string& interface = "lo")
+      : own_(at.empty() ? std::make_unique<testing::TemporaryDirectory>() : nullptr),
+        root_(own_ ? own_->path() : at) {
     for (const char* folder : {"input/config", "input/data", "output", "model"})
       std::filesystem::create_directories(path(folder));
     const Json group = {{"instance_group_name", "homogeneousCluster"},
                         {"instance_type", instance_type},
                         {"hosts", hosts}};
-    // "lo", so that mpirun finds the interface here.
     resources({{"current_host", current},
                {"current_instance_type", instance_type},
                {"current_group_name", "homogeneousCluster"},
                {"hosts", hosts},
-               {"network_interface_name", "lo"},
+               {"network_interface_name", interface},
                {"instance_groups", Json::array({group})}});
     hyperparameters(Json::object());
     inputs(Json::object());
@@ -49,14 +54,15 @@ class OptMl {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
     std::ofstream(path(name)) << text;
   }
-  std::string path(const std::string& name) const { return root_ / name; }
-  const std::string& root() const { return root_.path(); }
+  std::string path(const std::string& name) const { return root_ + "/" + name; }
+  const std::string& root() const { return root_; }
 
  private:
   void config(const std::string& name, const Json& json) {
     std::ofstream(path("input/config/" + name + ".json")) << json.dump(1);
   }
-  testing::TemporaryDirectory root_;
+  std::unique_ptr<testing::TemporaryDirectory> own_;
+  std::string root_;
 };
 
 }  // namespace shoal::sagemaker

@@ -1,5 +1,6 @@
 #include "shoal/sagemaker/container/outputs.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -53,6 +54,15 @@ class Export : public ::testing::Test {
   }
   testing::TemporaryDirectory root_;
 };
+
+TEST_F(Export, KnowsWhatIsNew) {
+  const auto began = fs::file_time_type::clock::now() - std::chrono::seconds(1);
+  EXPECT_FALSE(has_model_since(root_ / "run", began));  // a checkpoint is none
+  std::ofstream(root_ / "run/model.safetensors") << "weights";
+  EXPECT_TRUE(has_model_since(root_ / "run", began));
+  EXPECT_FALSE(has_model_since(root_ / "run", began + std::chrono::hours(1)));
+  EXPECT_FALSE(has_model_since(root_ / "nowhere", began));
+}
 
 TEST_F(Export, TakesTheFilesOfTheModel) {
   EXPECT_THROW(export_model(root_ / "run", root_ / "model"), Error);  // there is none yet

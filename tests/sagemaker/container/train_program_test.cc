@@ -1,10 +1,13 @@
 // The entry point itself, on trees that look like /opt/ml.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
+#include <random>
 #include <regex>
 #include <string>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "apps/program.h"
 #include "sagemaker/container/greeter.h"
 #include "sagemaker/container/opt_ml.h"
+#include "support/pipe_writer.h"
 #ifdef SHOAL_TEST_S3
 #include "sagemaker/rest/fake_aws.h"
 #endif
@@ -184,6 +188,121 @@ TEST_F(Train, DoesNotSayThatAFailedStopHolds) {
   EXPECT_FALSE(fs::exists(ml.path("output/failure")));
 }
 
+// What may become of a checkpoint when its host is lost: a file that S3 never got, or a half of
+// one.
+void damage_newest_checkpoint(const std::string& output_dir, std::mt19937& random) {
+  std::map<long, fs::path> found;
+  for (const auto& entry : fs::directory_iterator(output_dir))
+    if (const std::string name = entry.path().filename(); name.starts_with("checkpoint-"))
+      found[std::stol(name.substr(11))] = entry.path();
+  if (found.empty()) return;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(found.rbegin()->second))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  if (files.empty()) return;
+  std::ranges::sort(files);
+  const fs::path& file = files[random() % files.size()];
+  if (random() % 2 == 0)
+    fs::remove(file);
+  else
+    fs::resize_file(file, random() % (fs::file_size(file) + 1));
+}
+
+// The command that `train` starts, killed at random moments, its newest checkpoint damaged each
+// time.
+TEST_F(Train, GoesOnFromTheLastWholeCheckpointAfterKills) {
+  const bool full = std::getenv("SHOAL_TEST_FULL") != nullptr;
+  const Json run = hyperparameters(full ? 400 : 12, {{"save_strategy", "\"steps\""},
+                                                     {"save_steps", full ? "5" : "3"},
+                                                     {"save_total_limit", "4"}});
+  const auto command_of = [](const OptMl& ml) {
+    return Json::parse(train(ml, {"--dry-run"}).out).at("command").get<std::vector<std::string>>();
+  };
+  OptMl unbroken, broken;
+  fill(unbroken, run);
+  fill(broken, run);
+  const ProgramOptions plain{.environment = {"SHOAL_THREADS=1"}};
+  const ProgramResult whole = test::run_program(command_of(unbroken), plain);
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  const auto words = command_of(broken);
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> moment(0.05, full ? 3.0 : 0.5);
+  int killed = 0, damaged = 0;
+  for (int i = 0; i < (full ? 20 : 2); ++i) {
+    ProgramOptions kill = plain;
+    kill.signal = SIGKILL;
+    kill.signal_after = moment(random);
+    const ProgramResult result = test::run_program(words, kill);
+    ASSERT_TRUE(result.signal == SIGKILL || result.status == 0) << result.err;
+    killed += result.signal == SIGKILL ? 1 : 0;
+    damaged += result.out.find("is passed over: ") != std::string::npos ? 1 : 0;
+    if (fs::exists(broken.path("checkpoints")))
+      damage_newest_checkpoint(broken.path("checkpoints"), random);
+  }
+  const ProgramResult last = test::run_program(words, plain);
+  ASSERT_EQ(last.status, 0) << last.out << last.err;
+  damaged += last.out.find("is passed over: ") != std::string::npos ? 1 : 0;
+  if (full) fmt::print("{} kills, {} damaged checkpoints passed over\n", killed, damaged);
+  EXPECT_GT(killed, 0);
+  EXPECT_EQ(read_text_file(broken.path("checkpoints/model.safetensors")),
+            read_text_file(unbroken.path("checkpoints/model.safetensors")));
+}
+
+Json streaming() {
+  return {{"streaming", "true"}, {"shuffle_buffer_size", "20"}, {"dataloader_num_workers", "1"}};
+}
+
+TEST_F(Train, ReadsPipesAsFiles) {
+  Json more = streaming();
+  if (std::system("command -v mpirun > /dev/null") == 0)
+    more.update(
+        {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
+  more["do_eval"] = "true";
+  OptMl files({"localhost"}, "localhost"), pipes({"localhost"}, "localhost");
+  fill(files, hyperparameters(120, more));
+  fs::create_directories(files.path("input/data/validation"));
+  fs::copy_file(*shared_ / "train.txt", files.path("input/data/validation/text.txt"));
+  files.inputs({{"train", {{"TrainingInputMode", "FastFile"}}},
+                {"validation", {{"TrainingInputMode", "FastFile"}}}});
+  auto beside = std::async(std::launch::async, [&files] { return train(files); });
+  pipes.hyperparameters(hyperparameters(120, more));
+  pipes.inputs({{"train", {{"TrainingInputMode", "Pipe"}}},
+                {"validation", {{"TrainingInputMode", "Pipe"}, {"ContentType", "text/plain"}}}});
+  const std::string text = read_text_file(*shared_ / "train.txt");
+  const testing::PipeWriter train_channel(pipes.path("input/data/train"), text);
+  const testing::PipeWriter validation(pipes.path("input/data/validation"), text);
+  const ProgramResult piped = train(pipes);
+  ASSERT_EQ(piped.status, 0) << piped.out << piped.err;
+  EXPECT_THAT(piped.out, HasSubstr("'eval_loss': "));
+  EXPECT_GE(train_channel.epochs_begun(), 2);
+  const ProgramResult filed = beside.get();
+  ASSERT_EQ(filed.status, 0) << filed.out << filed.err;
+  EXPECT_EQ(model_of(pipes), model_of(files));
+}
+
+TEST_F(Train, ContinuesAPipeThatBeginsAnew) {
+  const Json run = hyperparameters(300, streaming());
+  OptMl files, pipes;
+  fill(files, run);
+  auto beside = std::async(std::launch::async, [&files] { return train(files); });
+  pipes.hyperparameters(run);
+  pipes.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
+  const std::string text = read_text_file(*shared_ / "train.txt");
+  {
+    const testing::PipeWriter channel(pipes.path("input/data/train"), text);
+    ProgramOptions stop;
+    stop.signal_when_out_has = "'epoch': 1.";
+    EXPECT_EQ(train(pipes, {}, stop).status, 128 + SIGTERM);
+  }
+  const testing::PipeWriter channel(pipes.path("input/data/train"), text);
+  const ProgramResult resumed = train(pipes);
+  ASSERT_EQ(resumed.status, 0) << resumed.out << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("resuming from "));
+  const ProgramResult whole = beside.get();
+  ASSERT_EQ(whole.status, 0) << whole.out << whole.err;
+  EXPECT_EQ(model_of(pipes), model_of(files));
+}
+
 TEST_F(Train, SaysWhyItFailed) {
   OptMl ml;
   fill(ml, hyperparameters(3, {{"learning_rat", "0.1"}}));
@@ -320,6 +439,25 @@ TEST_F(Train, TrainsOnTwoHosts) {
   EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("--host localhost,127.0.0.1 -np 2"));
   EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("-x AWS_SECRET_ACCESS_KEY "));
   EXPECT_THAT(read_text_file(ml.path("words")), Not(HasSubstr("geheim")));
+}
+
+// mpirun ends with 0 where the signal met it while it was starting ranks: nothing is done then,
+// whatever model an earlier job left among the checkpoints.
+TEST_F(Train, IsNotDoneBecauseMpirunSaysSo) {
+  OptMl ml({"localhost"}, "localhost");
+  fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"},
+                               {"sagemaker_mpi_num_of_processes_per_host", "2"}}));
+  ml.write("checkpoints/model.safetensors", "of another job");
+  const auto an_hour = std::chrono::hours(1);
+  const std::string old = ml.path("checkpoints/model.safetensors");
+  fs::last_write_time(old, fs::last_write_time(old) - an_hour);
+  script(ml.path("mpirun"), "trap 'exit 0' USR1 TERM\necho begun\nwhile :; do sleep 0.05; done\n");
+  ProgramOptions stop;
+  stop.signal_when_out_has = "begun";
+  const ProgramResult result = train(ml, {"--mpirun", ml.path("mpirun")}, stop);
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
+  EXPECT_FALSE(fs::exists(ml.path("output/failure")));
+  EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
 }
 
 TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {

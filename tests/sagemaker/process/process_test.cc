@@ -81,6 +81,21 @@ TEST(Process, IsToldToStopOnceInItsOwnSignal) {
   EXPECT_EQ(result.error, "told\n");
   EXPECT_TRUE(result.was_stopped);
   EXPECT_FALSE(result.was_killed);
+  // Or in the one that is right at that moment.
+  stop = 0;
+  std::thread again([&stop] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    stop = SIGTERM;
+  });
+  EXPECT_EQ(shell("trap 'exit 5' USR1; trap 'exit 6' USR2; while :; do sleep 0.05; done",
+                  {.environment = {},
+                   .directory = {},
+                   .stop = &stop,
+                   .stop_with = SIGKILL,
+                   .choose_stop = [] { return SIGUSR2; }})
+                .status,
+            6);
+  again.join();
 }
 
 TEST(Process, IsKilledWithItsChildrenAfterTheGrace) {

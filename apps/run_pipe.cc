@@ -1,0 +1,133 @@
+// --train_file pipe://PREFIX.ENDING: a training set that comes through named pipes.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "run_stream.h"
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/pipe_shards.h"
+#include "shoal/train/data/token_shards.h"
+
+namespace shoal::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kScheme = "pipe://";
+constexpr std::string_view kLocalRank = "{local_rank}";
+
+// What can be cut anywhere between two lines, or two quoted rows.
+std::vector<std::string_view> endings_of(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::causal_lm:
+    case TaskKind::masked_lm:
+      return {".txt", ".jsonl"};
+    case TaskKind::text_classification:
+      return {".jsonl", ".csv"};
+    case TaskKind::token_classification:
+      return {".jsonl"};
+    case TaskKind::question_answering:
+      break;
+  }
+  return {};
+}
+
+PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, const World& world) {
+  std::string name = train_file.substr(kScheme.size());
+  if (const auto at = name.find(kLocalRank); at != std::string::npos)
+    name.replace(at, kLocalRank.size(), std::to_string(world.local_rank));
+  else if (world.local_size > 1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("train_file is {}, but {} ranks of this host would read one pipe",
+                            train_file, world.local_size),
+                "give each its own, with {local_rank} in the name");
+  const std::string ending = fs::path(name).extension().string();
+  const auto possible = endings_of(setup.kind);
+  if (std::ranges::find(possible, ending) == possible.end())
+    throw Error(ErrorCode::invalid_argument,
+                possible.empty()
+                    ? fmt::format("train_file is {}, but {} reads whole files", train_file,
+                                  to_string(setup.kind))
+                    : fmt::format("train_file is {}; through a pipe {} reads {}", train_file,
+                                  to_string(setup.kind), fmt::join(possible, " and ")),
+                "FastFile mode streams the same objects as files");
+  name.resize(name.size() - ending.size());
+  const bool rows = ending == ".csv";
+  return {.prefix = name, .ending = ending, .has_header = rows, .has_quotes = rows};
+}
+
+// Of this rank alone, since it is emptied at each start.
+std::string scratch(const std::string& below, const World& world) {
+  std::string path = fmt::format("{}/pipe-{}-{}", below, world.node, world.local_rank);
+  std::error_code error;
+  fs::remove_all(path, error);
+  fs::create_directories(path, error);
+  if (error) throw_error(ErrorCode::io, "cannot make {}: {}", path, error.message());
+  return path;
+}
+
+// A piece's tokens lie in a file without a name, which goes with the dataset.
+PipeShards::Opening text_opening(TokenShardOptions options) {
+  return [options = std::move(options)](std::string text, const std::string& name) {
+    PrepareOptions prepare = options.prepare;
+    auto source = make_memory_source(std::move(text), name);
+    prepare.sources.add("piece", [source](const std::string&) { return source; });
+    prepare.inputs = {"piece://" + name};
+    const std::string path = prepare_data(*options.tokenizer, prepare).train.path;
+    auto tokens = TokenFile::open(path);
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    return samples_of(std::move(tokens), options);
+  };
+}
+
+PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, Opening opening,
+                                const std::string& directory) {
+  return [data = std::move(data), opening, directory](const std::string& text,
+                                                      const std::string& name) {
+    Opening piece = opening;
+    piece.path = directory + "/" + fs::path(name).filename().string();
+    std::ofstream(piece.path, std::ios::binary) << text;
+    std::vector<std::string> unused;  // what was left out is told of whole files
+    auto dataset = data->open(piece, unused);
+    std::error_code ignored;
+    fs::remove(piece.path, ignored);
+    return dataset;
+  };
+}
+
+}  // namespace
+
+bool is_pipe(const std::string& name) { return name.starts_with(kScheme); }
+
+std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& a, const RunSetup& setup,
+                                                const World& world) {
+  PipeOptions options = pipe_options(a.data.train_file, setup, world);
+  PrepareOptions prepare;
+  set_preparation(prepare, a, setup, 1);
+  prepare.output_directory = scratch(prepare.output_directory, world);
+  if (setup.samples)
+    return std::make_shared<PipeShards>(std::move(options),
+                                        row_opening(setup.samples,
+                                                    {.path = {},
+                                                     .tokenizer = setup.tokenizer,
+                                                     .max_length = setup.block_size,
+                                                     .is_shard = true,
+                                                     .threads = prepare.threads},
+                                                    prepare.output_directory));
+  SHOAL_CHECK(setup.tokenizer != nullptr, "{} is text, and there is no tokenizer",
+              a.data.train_file);
+  prepare.may_be_empty = true;
+  return std::make_shared<PipeShards>(
+      std::move(options),
+      text_opening({.tokenizer = setup.tokenizer,
+                    .prepare = std::move(prepare),
+                    .block_size = setup.block_size,
+                    .line_by_line = setup.kind == TaskKind::masked_lm && a.data.line_by_line,
+                    .vocab_size = setup.task->vocabulary()}));
+}
+
+}  // namespace shoal::app

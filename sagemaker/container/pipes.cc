@@ -1,0 +1,143 @@
+#include "shoal/sagemaker/container/pipes.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/named_pipe.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlock = std::size_t{64} << 10U;  // what a pipe holds
+constexpr int kPollMilliseconds = 50;
+constexpr double kForEver = 1e9;
+constexpr double kFirstPipeSeconds = 600;
+
+// The writing end of one rank's pipe.
+class RankPipe {
+ public:
+  explicit RankPipe(std::string path) : path_(std::move(path)) {
+    std::error_code ignored;
+    fs::create_directories(fs::path(path_).parent_path(), ignored);
+    fs::remove(path_, ignored);
+    if (::mkfifo(path_.c_str(), 0600) != 0)
+      throw_error(ErrorCode::io, "cannot make the pipe {}", path_);
+  }
+  ~RankPipe() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  RankPipe(const RankPipe&) = delete;
+  RankPipe& operator=(const RankPipe&) = delete;
+
+  // Waits for the rank to open its end: what is closed before that is lost.
+  void wait_for_reader(const std::atomic<bool>& stop) {
+    while (descriptor_ < 0 && !stop) {
+      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+      if (descriptor_ < 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds));
+    }
+  }
+  // All of it, waiting for the rank to take it. One that is through gets no more.
+  void write(std::span<const std::byte> bytes, const std::atomic<bool>& stop) {
+    wait_for_reader(stop);
+    while (!bytes.empty() && !is_through_ && !stop) {
+      pollfd watched{descriptor_, POLLOUT, 0};
+      if (::poll(&watched, 1, kPollMilliseconds) <= 0) continue;
+      const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+      if (count > 0)
+        bytes = bytes.subspan(static_cast<std::size_t>(count));
+      else if (errno != EAGAIN && errno != EINTR)
+        is_through_ = true;
+    }
+  }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  bool is_through_ = false;
+};
+
+}  // namespace
+
+void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop) {
+  fs::create_directories(fs::path(channel.file).parent_path());
+  std::atomic<bool> stops{false}, done{false};
+  std::thread watch([&] {
+    while (!done) {
+      if (stop != 0) stops = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds));
+    }
+  });
+  std::exception_ptr failure;
+  try {
+    NamedPipe pipe(channel.prefix + "_0", stops, kFirstPipeSeconds);
+    AtomicFile file(channel.file);
+    std::vector<std::byte> block(kBlock);
+    while (const std::size_t got = pipe.read(block)) file.write(std::span(block).first(got));
+    file.commit();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  done = true;
+  watch.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+struct PipeFanOut::Impl {
+  explicit Impl(PipedChannel given) : channel(std::move(given)) {}
+
+  std::vector<std::unique_ptr<RankPipe>> make_pipes(std::int64_t epoch) const {
+    const std::string name = fs::path(channel.prefix).filename().string();
+    std::vector<std::unique_ptr<RankPipe>> pipes;
+    for (int rank = 0; rank < channel.ranks; ++rank)
+      pipes.push_back(std::make_unique<RankPipe>(
+          fmt::format("{}/{}/{}_{}", channel.fan_out, rank, name, epoch)));
+    return pipes;
+  }
+  void serve() {
+    std::vector<std::byte> block(kBlock);
+    try {
+      auto ranks = make_pipes(0);
+      for (std::int64_t epoch = 0; !stop; ++epoch) {
+        NamedPipe from(fmt::format("{}_{}", channel.prefix, epoch), stop, kForEver);
+        while (const std::size_t got = from.read(block))
+          for (const auto& rank : ranks) rank->write(std::span(block).first(got), stop);
+        for (const auto& rank : ranks) rank->wait_for_reader(stop);
+        ranks = make_pipes(epoch + 1);  // the next are there before these end
+      }
+    } catch (const Error& error) {
+      if (!stop) std::fprintf(stderr, "train: %s\n", error.what());
+    }
+  }
+
+  PipedChannel channel;
+  std::atomic<bool> stop{false};
+  std::thread thread;
+};
+
+PipeFanOut::PipeFanOut(const PipedChannel& channel) : impl_(std::make_unique<Impl>(channel)) {
+  impl_->thread = std::thread([this] { impl_->serve(); });
+}
+
+PipeFanOut::~PipeFanOut() {
+  impl_->stop = true;
+  impl_->thread.join();
+}
+
+}  // namespace shoal::sagemaker
