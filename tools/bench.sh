@@ -22,6 +22,11 @@ case "$name" in
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
   s3)
+    # --training [ARGS]: what steps wait for where every answer is 200 ms late.
+    if [ "${1:-}" = --training ]; then
+      build_preset release shoal
+      exec bench/s3/training_stall build/release/apps/shoal "${@:2}"
+    fi
     need_packages <(echo "nginx-light  # serves what is read")
     build_preset release shoal_bench_s3
     exec bench/s3/beside_nginx build/release/bench/s3/shoal_bench_s3 "$@"
