@@ -100,7 +100,7 @@ MemoryRoom memory_room(const std::string& proc, const std::string& cgroup) {
     const auto limit = static_cast<std::int64_t>(addresses.rlim_cur);
     const std::int64_t used =
         number_in_file(proc + "/self/statm").value_or(0) * ::sysconf(_SC_PAGESIZE);
-    take_smaller(room, limit - used, limit, "ulimit -v");
+    take_smaller(room, (limit - used) / 5 * 3, limit, "ulimit -v");
   }
   return room;
 }

@@ -15,8 +15,9 @@ struct MemoryRoom {
 };
 
 // As things are now: other processes share all of it but `ulimit -v`. Pages of files that the
-// kernel would give up count as free; so does the machine's swap, but no group's. The arguments are
-// where these file systems are. Never throws for what it cannot read.
+// kernel would give up count as free; so does the machine's swap, but no group's. Of the addresses
+// under `ulimit -v` three fifths: aligned blocks, stacks and malloc's arenas take the others. The
+// arguments are where these file systems are. Never throws for what it cannot read.
 MemoryRoom memory_room(const std::string& proc = "/proc",
                        const std::string& cgroup = "/sys/fs/cgroup");
 

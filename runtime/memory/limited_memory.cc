@@ -12,6 +12,18 @@ LimitedMemory::LimitedMemory(MemoryResource& upstream, MemoryLimit limit)
   SHOAL_CHECK(limit_.bytes >= 0, "a limit of {} bytes of memory", limit_.bytes);
 }
 
+namespace {
+
+// What a block takes: runtime/device gives hosts whole huge pages from two on.
+std::int64_t taken(Device device, std::size_t bytes) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+  const auto asked = static_cast<std::int64_t>(bytes);
+  if (!device.is_cpu() || asked < 2 * kHugePage) return asked;
+  return (asked + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+}  // namespace
+
 std::int64_t LimitedMemory::in_use() const {
   return given_.load() + (elsewhere_ ? std::max<std::int64_t>(elsewhere_(), 0) : 0);
 }
@@ -24,7 +36,7 @@ void* LimitedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
                 "use a smaller batch or model, or more ranks");
   };
   if (bytes > static_cast<std::size_t>(limit_.bytes)) refuse(in_use());
-  const auto more = static_cast<std::int64_t>(bytes);
+  const std::int64_t more = taken(device(), bytes);
   given_ += more;  // before it is asked, so that threads cannot pass together
   if (const std::int64_t now = in_use(); now > limit_.bytes) {
     given_ -= more;
@@ -41,7 +53,7 @@ void* LimitedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
 void LimitedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                                Stream stream) noexcept {
   upstream_.deallocate(pointer, bytes, tag, stream);
-  given_ -= static_cast<std::int64_t>(bytes);
+  given_ -= taken(device(), bytes);
 }
 
 }  // namespace shoal

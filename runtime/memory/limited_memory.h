@@ -14,7 +14,8 @@ struct MemoryLimit {
 };
 
 // Passes on to `upstream`, which must outlive it, as long as no more than the limit is in use; else
-// throws out_of_memory with the bytes asked for, in use and allowed. Below a pool: what the pool
+// throws out_of_memory with the bytes asked for, in use and allowed. Large blocks of a host count
+// with the whole huge pages that they get. Below a pool: what the pool
 // keeps is in use, and the pool gives it back when it is told no.
 class LimitedMemory final : public MemoryResource {
  public:

@@ -7,6 +7,8 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace shoal {
 namespace {
@@ -86,6 +88,20 @@ TEST_F(MemoryRoomTest, NothingToReadIsNotKnown) {
   write("proc/meminfo", "MemAvailable: soon");
   write("proc/self/cgroup", "::\n0:\nnothing");
   EXPECT_FALSE(room().known());
+}
+
+TEST(MemoryRoom, AddressesRunOutBeforeTheirLimit) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + 500 * kMiB);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
+  const MemoryRoom here = memory_room();
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_EQ(here.bound, "ulimit -v");
+  EXPECT_NEAR(static_cast<double>(here.free), 300.0 * kMiB, 30.0 * kMiB);
 }
 
 TEST(MemoryRoom, OfThisProcessIsKnown) {

@@ -287,6 +287,19 @@ TEST(LimitedMemory, SaysNoWithItsNumbers) {
   EXPECT_EQ(limited.in_use(), 0);
 }
 
+TEST(LimitedMemory, LargeBlocksCountWithTheirWholePages) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  const auto host = make_host_memory();
+  LimitedMemory limited(*host, {9 * kMiB, ""});
+  Buffer large(limited, 5 * kMiB + 1, MemoryTag::data);
+  EXPECT_EQ(limited.in_use(), 6 * kMiB);
+  EXPECT_THROW(Buffer(limited, 3 * kMiB + 1, MemoryTag::data), Error);
+  const Buffer small(limited, 3 * kMiB - 5, MemoryTag::data);
+  EXPECT_EQ(limited.in_use(), 9 * kMiB - 5);
+  large.reset();
+  EXPECT_EQ(limited.in_use(), 3 * kMiB - 5);
+}
+
 TEST(LimitedMemory, WhatUpstreamRefusesIsNotInUse) {
   StrictMemory strict(100);
   LimitedMemory limited(strict, {1000, ""});
