@@ -340,7 +340,9 @@ TEST_F(ShoalTasks, GroupsRowsByLength) {
 
 TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
-    expect_refused(shoal(classify(tiny_bert(), more)), words);
+    const auto result = shoal(classify(tiny_bert(), more));
+    expect_refused(result, words);
+    EXPECT_EQ(result.status, 2) << words;  // nothing failed: what was given is wrong
   };
   expect_refused(train({"--task", "masked-lm"}), "gpt2, which has no head for masked-lm");
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
@@ -357,6 +359,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
           "there is no column 'mood'");
   std::ofstream(mine_ / "bad.tsv") << "sentence\tlabel\nthe shoal\tfine\nthe\tfish\tbad\n";
   refused({"--train_file", mine_ / "bad.tsv"}, "bad.tsv, line 3");
+  refused({"--train_file", mine_.path()}, "not a regular file");
   std::ofstream(mine_ / "other.tsv") << "sentence\tlabel\nthe shoal\tfine\nthe fish\tgreat\n";
   refused({"--validation_file", mine_ / "other.tsv"}, "other.tsv, line 3");
 }

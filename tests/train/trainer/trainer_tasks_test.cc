@@ -329,6 +329,20 @@ TEST(TrainerTask, PredictsFewerSamplesThanRanks) {
   expect_same_predictions(one, predict({.rdp = 2, .pp = 2, .microbatches = 2}));
 }
 
+TEST(TrainerTask, RanksWithWorkersGroupByLengthAsOneDoes) {
+  const TemporaryDirectory output;
+  const auto losses = [&](const Layout& layout, bool grouped, std::int64_t workers) {
+    auto arguments = arguments_for(output / "run", layout);
+    arguments.max_steps = 6;  // two epochs of 24 samples
+    arguments.group_by_length = grouped;
+    arguments.dataloader_num_workers = workers;
+    return run(arguments, options_for({}, layout, 24)).main.losses;
+  };
+  const std::vector<double> alone = losses({}, true, 0);
+  expect_close(alone, losses({.rdp = 2}, true, 2), 2e-5);
+  EXPECT_NE(alone, losses({}, false, 0));
+}
+
 TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
