@@ -125,7 +125,12 @@ void check_streaming(const RunArguments& a) {
           ErrorCode::invalid_argument,
           fmt::format("{} is {}, which passes by once, but it is read more often", option, name),
           "copy it to a file, as `train` does inside a job");
-  if (!a.data.streaming) return;
+  if (!a.data.streaming) {
+    SHOAL_CHECK(!a.data.shard_by_rank,
+                "shard_by_rank divides the shards of a stream; give --streaming true, or leave it "
+                "out");
+    return;
+  }
   SHOAL_CHECK(!a.training.do_train || a.training.max_steps > 0,
               "streaming needs max_steps: a stream has no length that epochs could be counted by");
   SHOAL_CHECK(!a.data.max_train_samples,

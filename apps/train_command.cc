@@ -284,6 +284,7 @@ int train_and_evaluate(const Rank& rank) {
   parts.train_dataset = rank.setup.train_dataset;
   parts.train_shards = rank.setup.train_shards;
   parts.shuffle_buffer = rank.arguments.data.shuffle_buffer_size;
+  parts.shard_by_rank = rank.arguments.data.shard_by_rank;
   parts.eval_dataset = rank.setup.eval_dataset;
   parts.collator = rank.setup.collator;
   parts.initial_weights = rank.setup.initial_weights;

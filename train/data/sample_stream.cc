@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/train/data/shards_of_rank.h"
 #include "shoal/train/data/stream_order.h"
 #include "shoal/train/data/tokenizer/sha256.h"
 
@@ -24,6 +25,7 @@ namespace {
 std::string identity_of(const ShardSet& shards, const StreamOptions& options) {
   Sha256 hash;
   hash.add(fmt::format("{} {} {}\n", shards.count(), options.buffer, options.seed));
+  if (options.shard_by_rank) hash.add(fmt::format("of {} ranks\n", options.ranks));
   for (std::int64_t i = 0; i < shards.count(); ++i)
     hash.add(std::filesystem::path(shards.name(i)).filename().string() + "\n");
   return to_hex(hash.finish()).substr(0, 32);
@@ -141,6 +143,7 @@ nlohmann::json StreamState::to_json() const {
                          {"progress", progress},
                          {"shard_sizes", sizes ? *sizes : std::vector<std::int64_t>()},
                          {"identity", identity}};
+  if (known) json["known_sizes"] = *known;
   if (ended) json["ended"] = true;
   return json;
 }
@@ -154,6 +157,9 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
     json.at("progress").get_to(state.progress);
     auto sizes = json.at("shard_sizes").get<std::vector<std::int64_t>>();
     json.at("identity").get_to(state.identity);
+    if (json.contains("known_sizes"))
+      state.known = std::make_shared<const std::vector<std::int64_t>>(
+          json.at("known_sizes").get<std::vector<std::int64_t>>());
     state.ended = json.value("ended", false);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
@@ -168,12 +174,17 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
 }
 
 struct SampleStream::Impl {
-  Impl(std::shared_ptr<const ShardSet> set, const StreamOptions& given)
-      : shards(std::move(set)),
+  Impl(const std::shared_ptr<const ShardSet>& all, const StreamOptions& given)
+      : own(given.shard_by_rank ? std::make_shared<ShardsOfRank>(all, given.rank, given.ranks)
+                                : nullptr),
+        shards(own ? own : all),
         options(given),
         order(shards->is_sequential() ? StreamOrder::kUnknown : shards->count(), given.buffer,
               given.seed),
-        opener(*shards) {}
+        opener(*shards),
+        identity(identity_of(*all, given)) {
+    if (own) all_known = std::make_shared<std::vector<std::int64_t>>(all->count(), -1);
+  }
 
   struct Open {
     std::shared_ptr<const Dataset> dataset;  // null: not needed since the run resumed
@@ -186,19 +197,26 @@ struct SampleStream::Impl {
   std::optional<Opened> read_to(std::int64_t piece);
   std::optional<Opened> next_piece();
   void check_size(std::int64_t shard, const Dataset& dataset);
+  void note_size(std::int64_t shard, std::int64_t size);
+  void replay_own(const StreamState& state);
+  void replay(const StreamState& state);
   [[noreturn]] void throw_ended(std::int64_t piece) const;
   bool feed(bool replaying);
+  bool pass(const StreamPlace& place, bool replaying);
+  void check_not_empty() const;
   StreamPlace draw();
   std::shared_ptr<const Dataset> dataset_of(std::int64_t shard);
   void begin_epoch(std::int64_t epoch);
   std::optional<Claim> claim(std::int64_t count);
   StreamState state() const;
 
+  std::shared_ptr<const ShardsOfRank> own;  // shard_by_rank
   std::shared_ptr<const ShardSet> shards;
   StreamOptions options;
   StreamOrder order;
   Opener opener;
   std::string identity;
+  std::shared_ptr<const std::vector<std::int64_t>> all_known;  // StreamState::known
   StreamState origin;
   std::int64_t position = 0, epoch_begin = 0;
   std::map<std::int64_t, Open> opened;  // shards with samples in the buffer, or still to enter it
@@ -232,11 +250,19 @@ std::optional<SampleStream::Impl::Opened> SampleStream::Impl::open(std::int64_t 
 
 void SampleStream::Impl::check_size(std::int64_t shard, const Dataset& dataset) {
   const auto [at, is_new] = known.emplace(shard, dataset.size());
+  if (is_new) note_size(shard, dataset.size());
   if (!is_new && at->second != dataset.size())
     throw Error(ErrorCode::corrupt_data,
                 fmt::format("shard {} has {} samples, but had {} before", shards->name(shard),
                             dataset.size(), at->second),
                 "a stream's shards must stay as they are while a run lasts");
+}
+
+void SampleStream::Impl::note_size(std::int64_t shard, std::int64_t size) {
+  if (!own) return;
+  auto all = std::make_shared<std::vector<std::int64_t>>(*all_known);
+  (*all)[static_cast<std::size_t>(own->number(shard))] = size;
+  all_known = std::move(all);
 }
 
 void SampleStream::Impl::throw_ended(std::int64_t piece) const {
@@ -279,7 +305,9 @@ bool SampleStream::Impl::feed(bool replaying) {
     if (stopping) return false;
     const auto k = order.sizes().size();
     Open entry;
-    if (replaying && k < replayed.size()) {
+    if (replaying && own && known.contains(*shard)) {
+      entry.size = known.at(*shard);
+    } else if (replaying && !own && k < replayed.size()) {
       entry.size = replayed[k];
       known[*shard] = entry.size;
     } else if (replaying && origin.ended) {
@@ -305,7 +333,7 @@ bool SampleStream::Impl::feed(bool replaying) {
 
 StreamPlace SampleStream::Impl::draw() {
   const StreamPlace place = order.next();
-  ++position;
+  position += own ? options.ranks : 1;
   return place;
 }
 
@@ -336,46 +364,97 @@ void SampleStream::Impl::begin_epoch(std::int64_t epoch) {
 
 StreamState SampleStream::Impl::state() const {
   const auto done = static_cast<double>(order.epoch());
-  return {position, order.epoch(), epoch_begin, done + order.progress(),
-          sizes,    order.ended(), identity};
+  return {position, order.epoch(), epoch_begin,   done + order.progress(),
+          sizes,    all_known,     order.ended(), identity};
 }
 
 std::optional<SampleStream::Claim> SampleStream::Impl::claim(std::int64_t count) {
   Claim claim;
   claim.ordinals = {position + options.rank, options.ranks};
   claim.items.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count * options.ranks; ++i) {
+  for (std::int64_t i = 0; i < (own ? count : count * options.ranks); ++i) {
     if (!feed(false)) return std::nullopt;
-    if (order.done())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the training stream is empty: its {} shards, {} and so on, have no "
-                              "sample",
-                              shards->count(), shards->name(0)),
-                  "a shard needs at least one line of text, or block_size tokens");
+    check_not_empty();
     const StreamPlace place = draw();
-    if (i % options.ranks == options.rank) {
+    if (own || i % options.ranks == options.rank) {
       auto dataset = dataset_of(place.shard);
       if (!dataset) return std::nullopt;
       claim.items.push_back({std::move(dataset), place.index, place.shard});
     }
-    Open& entry = opened.at(place.shard);
-    if (--entry.left == 0) opened.erase(place.shard);
-    // The epoch that this sample ends is over now, whatever comes next.
-    if (order.done()) {
-      if (!feed(false)) return std::nullopt;
-      if (order.done()) begin_epoch(order.epoch() + 1);
-    }
+    if (!pass(place, false)) return std::nullopt;
   }
   claim.after = state();
   return claim;
+}
+
+// An epoch just begun has a sample.
+void SampleStream::Impl::check_not_empty() const {
+  if (!order.done()) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("the training stream is empty: its {} shards, {} and so on, have no "
+                          "sample",
+                          shards->count(), shards->name(0)),
+              "a shard needs at least one line of text, or block_size tokens");
+}
+
+// What was drawn is through. False: stop().
+bool SampleStream::Impl::pass(const StreamPlace& place, bool replaying) {
+  if (--opened.at(place.shard).left == 0) opened.erase(place.shard);
+  if (!order.done()) return true;
+  // The epoch that this sample ends is over now, whatever comes next.
+  if (!feed(replaying)) return false;
+  if (order.done()) begin_epoch(order.epoch() + 1);
+  return true;
+}
+
+// To a place in the epoch that the state names, whose first shards' sizes it knows.
+void SampleStream::Impl::replay(const StreamState& state) {
+  replayed = state.sizes ? *state.sizes : std::vector<std::int64_t>();
+  position = state.epoch_begin;
+  SHOAL_ASSERT(!is_sequential() || serial == 0);
+  begin_epoch(state.epoch);
+  is_behind = false;
+  pieces_read = 0;
+  while (position < state.position) {
+    if (!feed(true)) return;
+    if (order.done())
+      throw_error(ErrorCode::corrupt_data,
+                  "the stream's state: sample {} of epoch {}, which has {} samples",
+                  state.position - state.epoch_begin, state.epoch, order.drawn());
+    const StreamPlace place = draw();
+    if (--opened.at(place.shard).left == 0) opened.erase(place.shard);
+  }
+  // What is in the buffer is read anew, what is through is not.
+  if (is_sequential())
+    shards->pass_over(opened.empty() ? std::ssize(order.sizes()) : opened.begin()->first);
+  replayed.clear();
+}
+
+// The state may be another rank's, whose epochs end elsewhere: from the beginning, by known sizes.
+void SampleStream::Impl::replay_own(const StreamState& state) {
+  if (state.known && state.known->size() != all_known->size())
+    throw_error(ErrorCode::corrupt_data, "the stream's state: sizes of {} shards, and there are {}",
+                state.known->size(), all_known->size());
+  known.clear();
+  for (std::int64_t shard = 0; state.known && shard < shards->count(); ++shard)
+    if (const auto size = (*state.known)[static_cast<std::size_t>(own->number(shard))]; size >= 0) {
+      known[shard] = size;
+      note_size(shard, size);
+    }
+  position = 0;
+  begin_epoch(0);
+  while (position < state.position) {
+    if (!feed(true)) return;
+    check_not_empty();
+    if (!pass(draw(), true)) return;
+  }
 }
 
 SampleStream::SampleStream(std::shared_ptr<const ShardSet> shards, const StreamOptions& options) {
   SHOAL_CHECK(shards != nullptr && shards->count() > 0, "stream: there are no shards");
   SHOAL_CHECK(options.ranks > 0 && options.rank >= 0 && options.rank < options.ranks,
               "stream: rank {} of {}", options.rank, options.ranks);
-  impl_ = std::make_unique<Impl>(std::move(shards), options);
-  impl_->identity = identity_of(*impl_->shards, options);
+  impl_ = std::make_unique<Impl>(shards, options);
   impl_->origin.identity = impl_->identity;
 }
 
@@ -389,8 +468,8 @@ void SampleStream::seek(const StreamState& state) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("the checkpoint stands at sample {} of a stream of other shards, or with "
-                    "another shuffle_buffer_size or data_seed, than these {} shards",
-                    state.position, impl.shards->count()),
+                    "another shuffle_buffer_size or data_seed{}, than these {} shards",
+                    state.position, impl.own ? ", or by other ranks" : "", impl.shards->count()),
         "give what the run was started with, or begin the stream anew with "
         "--ignore_data_skip true");
   impl.stopping = false;
@@ -398,27 +477,10 @@ void SampleStream::seek(const StreamState& state) {
   impl.failure = nullptr;
   impl.origin = state;
   impl.origin.identity = impl.identity;
-  impl.replayed = state.sizes ? *state.sizes : std::vector<std::int64_t>();
-  impl.position = state.epoch_begin;
-  SHOAL_ASSERT(!impl.is_sequential() || impl.serial == 0);
-  impl.begin_epoch(state.epoch);
-  impl.is_behind = false;
-  impl.pieces_read = 0;
-  while (impl.position < state.position) {
-    if (!impl.feed(true)) return;
-    if (impl.order.done())
-      throw_error(ErrorCode::corrupt_data,
-                  "the stream's state: sample {} of epoch {}, which has {} samples",
-                  state.position - state.epoch_begin, state.epoch, impl.order.drawn());
-    const StreamPlace place = impl.draw();
-    Impl::Open& entry = impl.opened.at(place.shard);
-    if (--entry.left == 0) impl.opened.erase(place.shard);
-  }
-  // What is in the buffer is read anew, what is through is not.
-  if (impl.is_sequential())
-    impl.shards->pass_over(impl.opened.empty() ? std::ssize(impl.order.sizes())
-                                               : impl.opened.begin()->first);
-  impl.replayed.clear();
+  if (impl.own)
+    impl.replay_own(state);
+  else
+    impl.replay(state);
 }
 
 std::optional<SampleStream::Claim> SampleStream::claim(std::int64_t count) {

@@ -44,6 +44,9 @@ struct StreamOptions {
   std::int64_t ranks = 1, rank = 0;
   std::uint64_t seed = 42;
   std::int64_t buffer = 10000;  // of the shuffle, samples; 0: everything in its order
+  // Each rank has an order of its own, of every `ranks`-th shard, epoch after epoch as they end for
+  // it: it opens no other shard. What is learned hangs on the ranks then.
+  bool shard_by_rank = false;
 };
 
 // Where a stream is. Says nothing of ranks or workers.
@@ -54,6 +57,9 @@ struct StreamState {
   double progress = 0;           // epochs done, their fraction included (StreamOrder::progress)
   // Sizes of that epoch's shards in its order, as far as they have been opened for it.
   std::shared_ptr<const std::vector<std::int64_t>> sizes = {};
+  // With shard_by_rank: of every shard of all, -1 where this rank does not know it. Where all ranks
+  // are to go on from one state, it needs what each of them knows.
+  std::shared_ptr<const std::vector<std::int64_t>> known = {};
   bool ended = false;         // of a sequential set: that epoch has no more
   std::string identity = {};  // of shards, buffer and seed; empty: of any
 

@@ -284,6 +284,9 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
       .boolean("streaming", &arguments.streaming,
                {.help = "read train_file shard by shard: a directory, a pattern (data/*.jsonl), "
                         "@FILE with a name a line, or several with commas; needs max_steps"})
+      .boolean("shard_by_rank", &arguments.shard_by_rank,
+               {.help = "each rank streams every N-th shard only, as ShardedByS3Key divides a "
+                        "channel; without, all ranks share one order, which ranks do not change"})
       .integer("shuffle_buffer_size", &arguments.shuffle_buffer_size,
                {.min = 0,
                 .max = std::int64_t{1} << 32,

@@ -152,6 +152,7 @@ struct DataArguments {
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   bool streaming = false;  // train_file names shards, which are read one after another
   std::int64_t shuffle_buffer_size = 10000;    // samples; 0: in their order
+  bool shard_by_rank = false;                  // each rank streams shards of its own
   std::int64_t preprocessing_num_workers = 0;  // 0: all cores of this rank
   bool overwrite_cache = false;
   std::string data_cache_dir;  // where prepared tokens are kept; empty: output_dir/tokens

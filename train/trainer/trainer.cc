@@ -113,7 +113,8 @@ std::unique_ptr<Loader> Trainer::Impl::make_stream_loader(const LoaderOptions& o
       parts.train_shards, StreamOptions{.ranks = share.count,
                                         .rank = share.index,
                                         .seed = static_cast<std::uint64_t>(args.order_seed()),
-                                        .buffer = parts.shuffle_buffer});
+                                        .buffer = parts.shuffle_buffer,
+                                        .shard_by_rank = parts.shard_by_rank});
   return std::make_unique<Loader>(std::move(samples), parts.collator, parts.host(), options);
 }
 
@@ -225,7 +226,8 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   state.data_position += static_cast<std::int64_t>(input.batches.size()) * together();
   if (streams()) {  // data_epoch stays 0: ordinals count from the run's first sample
     stream = loader->stream_state();
-    input.epoch_end = stream.epoch > stream_place.epoch;
+    // With shards of their own ranks' epochs end at other steps: those of rank 0 count.
+    input.epoch_end = is_main() && stream.epoch > stream_place.epoch;
   } else if (state.data_position >= plan->batches_per_epoch * together()) {
     input.epoch_end = true;
     state.data_position = 0;
@@ -237,15 +239,17 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
   const bool late = is_main() && args.max_train_minutes &&
                     seconds_since(train_began) > *args.max_train_minutes * 60;
   const bool written = unfinished && *unfinished->written;
-  std::int64_t agreed[] = {input.targets, input.tokens, stops, late, written};
+  std::int64_t agreed[] = {input.targets, input.tokens, stops,
+                           late,          written,      streams() && input.epoch_end};
   {
     const PhaseSpan agreeing(engine->clock(), StepPhase::communication);
-    sum(agreed, 5);
+    sum(agreed, 6);
   }
   input.targets = agreed[0];
   input.tokens = agreed[1];
   input.stop = agreed[2] != 0;
   input.out_of_time = agreed[3] != 0;
+  if (streams()) input.epoch_end = agreed[5] != 0;
   if (agreed[4] == ranks()) complete();
   if (input.stop) {  // these batches are for whoever resumes
     state.data_epoch = place.epoch;
@@ -548,7 +552,8 @@ std::vector<std::string> Trainer::header() const {
         "steps: {} on a stream {}, {}", format_count(plan.total_steps),
         impl_->parts.train_shards->is_sequential()
             ? "from " + impl_->parts.train_shards->name(0)
-            : fmt::format("of {} shards", format_count(impl_->parts.train_shards->count())),
+            : fmt::format("of {} shards{}", format_count(impl_->parts.train_shards->count()),
+                          impl_->parts.shard_by_rank ? ", each replica its own" : ""),
         impl_->parts.shuffle_buffer == 0 ? "in their order"
                                          : fmt::format("shuffled through a buffer of {} samples",
                                                        format_count(impl_->parts.shuffle_buffer))));

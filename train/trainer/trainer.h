@@ -67,6 +67,7 @@ struct TrainerParts {
   // samples. Has no end, so the arguments need max_steps.
   std::shared_ptr<const ShardSet> train_shards;
   std::int64_t shuffle_buffer = 10000;
+  bool shard_by_rank = false;  // each replica streams every N-th shard, instead of all one order
   std::shared_ptr<const Collator> collator;
   // A directory whose weights training starts from; empty: initialised from the seed.
   std::string initial_weights;

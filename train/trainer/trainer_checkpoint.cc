@@ -55,7 +55,7 @@ void Trainer::Impl::snapshot_and_write() {
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
-  state.stream = streams() ? stream.to_json() : nlohmann::json();
+  state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
   std::vector<std::string> keep = {path};  // a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
   if (engine->writes_parts())
@@ -65,6 +65,19 @@ void Trainer::Impl::snapshot_and_write() {
   last_checkpoint = path;
   last_checkpoint_step = state.global_step;
   each_callback([&](TrainerCallback& c) { c.on_save(state.global_step, path); });
+}
+
+// Where the stream is, with what each rank knows of shards that only it opens.
+StreamState Trainer::Impl::stream_of_all() {
+  StreamState all = stream;
+  if (!all.known) return all;
+  auto sizes = std::make_shared<std::vector<std::int64_t>>(*all.known);
+  if (ranks() > 1)
+    engine->beside()
+        .all_reduce(sizes->data(), sizes->data(), std::ssize(*sizes), DType::i64, ReduceOp::max)
+        ->wait();
+  all.known = std::move(sizes);
+  return all;
 }
 
 void Trainer::Impl::save_whole(const std::vector<std::string>& keep) {

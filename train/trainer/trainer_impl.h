@@ -111,7 +111,7 @@ struct Trainer::Impl {
   Sample longest_sample();
   std::optional<std::string> try_batch(const Sample& longest, std::int64_t size);  // or why not
   std::vector<Buffer> more_than(std::int64_t bytes) const;
-  std::optional<std::string> first_said(const std::optional<std::string>& own);    // on every rank
+  std::optional<std::string> first_said(const std::optional<std::string>& own);  // on every rank
   std::string what_helps(MemoryUse use) const;
 
   // trainer.cc
@@ -161,6 +161,7 @@ struct Trainer::Impl {
   // trainer_checkpoint.cc
   void save_checkpoint();
   void snapshot_and_write();
+  StreamState stream_of_all();
   void save_whole(const std::vector<std::string>& keep);
   void save_part(const std::vector<std::string>& keep);
   void complete();        // every part is there: rank 0 marks the checkpoint, on its writer

@@ -117,6 +117,31 @@ TEST(TrainerStream, ASignalLosesNoSample) {
             std::vector<double>(whole.main.losses.begin() + 17, whole.main.losses.end()));
 }
 
+// Five shards, of which rank 1 has an empty one and one of a single sample.
+TEST(TrainerStream, RanksWithShardsOfTheirOwnResumeToTheBit) {
+  const auto own = [] {
+    RunOptions options = streaming(2);
+    options.prepare = [prepare = options.prepare](CausalLmTask& task, TrainerParts& parts) {
+      prepare(task, parts);
+      parts.shard_by_rank = true;
+    };
+    return options;
+  };
+  const TemporaryDirectory output;
+  auto a = arguments_for(output / "whole", 2);
+  a.logging_strategy = Interval::epoch;  // rank 0's, which rank 1 must take part in
+  const auto whole = run(a, own());
+  ASSERT_FALSE(whole.main.logs.empty());
+  EXPECT_NE(whole.main.losses, run(arguments_for(output / "shared", 2), streaming(2)).main.losses);
+  a.output_dir = output / "broken";
+  RunOptions stopped = own();
+  stopped.signal_after = 17;
+  run(a, stopped);
+  a.resume_from_checkpoint = "true";
+  EXPECT_EQ(run(a, own()).main.losses,
+            std::vector<double>(whole.main.losses.begin() + 17, whole.main.losses.end()));
+}
+
 TEST(TrainerStream, EpochsAreCounted) {
   const TemporaryDirectory output;
   auto a = arguments_for(output / "run", 1);
