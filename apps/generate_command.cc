@@ -19,6 +19,7 @@
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/text_stream.h"
 
 namespace shoal::app {
 namespace {
@@ -144,6 +145,11 @@ int generate(Options options) {
   SHOAL_CHECK(options.has_prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
   const auto tokenizer = load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer);
   std::vector<TokenId> ids;
+  // As the model's texts begin: Llama's with <s>. Their end is not for a text to be continued.
+  for (const auto& piece : tokenizer->sequence_template().single) {
+    if (piece.text != SequenceTemplate::kSpecial) break;
+    ids.push_back(piece.id);
+  }
   tokenizer->append_ids(options.prompt, ids);
   LoadedModel loaded(directory, options.bf16);
   // Nothing to continue: begin as a text begins.
@@ -168,13 +174,15 @@ int generate(Options options) {
   if (!options.no_stop && tokenizer->roles().eos) how.stop_tokens = {*tokenizer->roles().eos};
   if (how.max_new_tokens <= 0) return 0;
   std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-  nn::generate(loaded.context, loaded.model, ids, how, 0, [&](std::int32_t token) {
-    const std::string bytes = tokenizer->decode_bytes(std::span(&token, 1), true);
-    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+  TextStream stream(*tokenizer, ids);
+  const auto print = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
     return std::ferror(stdout) == 0;
-  });
-  std::fputc('\n', stdout);
+  };
+  nn::generate(loaded.context, loaded.model, ids, how, 0,
+               [&](std::int32_t token) { return print(stream.add(token)); });
+  print(stream.finish() + '\n');
   return 0;
 }
 

@@ -227,7 +227,7 @@ void check_metric(const RunArguments& a, const RunSetup& setup) {
 
 // Of which load_tokenizer() makes one.
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.txt", "spiece.model",
-                                        "vocab.json"};
+                                        "tokenizer.model", "vocab.json"};
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const ChosenModel& model) {
   const std::string path =

@@ -139,7 +139,7 @@ void add_tokenizer(CLI::App& app, Action& action) {
                              : group->add_subcommand("decode", "Token ids to text");
     command
         ->add_option("--tokenizer,-t", code->tokenizer,
-                     "directory, tokenizer.json, vocab.txt or spiece.model")
+                     "directory, tokenizer.json, vocab.txt or *.model")
         ->required();
     command->add_option("--file,-f", code->file, "read this instead; -: standard input");
     command->add_option("input", code->words, "what to convert; none: standard input");

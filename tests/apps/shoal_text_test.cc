@@ -1,5 +1,6 @@
 // The real binary on texts: tokenizers trained and used, token files prepared.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -37,6 +38,36 @@ TEST_F(Shoal, TokenizesBothWays) {
   expect_refused(
       shoal({"tokenizer", "encode", "-t", *data_ / "tok", "-f", *data_ / "train.txt", "x"}),
       "choose one");
+}
+
+// A directory of Llama's with nothing but tokenizer.model: texts, training, generation.
+TEST_F(Shoal, TakesATokenizerModelAlone) {
+  namespace fs = std::filesystem;
+  const std::string model =
+      SHOAL_EXAMPLES "/../tests/golden/tokenizer/sentence_piece/llama/tokenizer.model";
+  fs::create_directories(mine_ / "llama");
+  fs::copy_file(model, mine_ / "llama/tokenizer.model");
+  const auto ids = shoal({"tokenizer", "encode", "-t", mine_ / "llama", "the shoal \u4f60"});
+  ASSERT_EQ(ids.status, 0) << ids.err;
+  EXPECT_EQ(shoal({"tokenizer", "decode", "-t", model, ids.out.substr(0, ids.out.size() - 1)}).out,
+            "the shoal \u4f60\n");
+  const auto trained = shoal(train_words(
+      {"--model_type", "llama", "--tokenizer_name", mine_ / "llama", "--config_overrides",
+       "num_hidden_layers=1,hidden_size=32,num_attention_heads=2,num_key_value_heads=1,"
+       "intermediate_size=32,max_position_embeddings=64"}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const auto generate = [&] {
+    const auto result =
+        shoal({"generate", "-m", out(), "-p", "the", "--max-new-tokens", "12", "--greedy"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  const std::string by_json = generate();
+  EXPECT_EQ(by_json.find("the"), 0U);
+  EXPECT_NE(by_json.find(' '), std::string::npos) << by_json;  // marks became spaces
+  fs::remove(fs::path(out()) / "tokenizer.json");
+  fs::copy_file(model, fs::path(out()) / "tokenizer.model");
+  EXPECT_EQ(generate(), by_json);
 }
 
 // Every option of `shoal data prepare` changes the files it makes, or what is refused.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/sentence_piece/: small SentencePiece models as ALBERT's, T5's and XLNet's directories
-hold them, tokenizer.json files of other shapes, and what Hugging Face makes of odd texts (ids, offsets in characters,
-decoded text), of every character, and of the files of ../shared/data.
+"""Writes tests/golden/tokenizer/sentence_piece/: small SentencePiece models as ALBERT's, T5's, XLNet's, Llama's and
+Gemma's directories hold them, tokenizer.json files of other shapes, and what Hugging Face makes of odd texts (ids,
+offsets in characters, decoded text), of every character, and of the files of ../shared/data.
 
 Needs the packages `tokenizers`, `transformers` and `sentencepiece`, Debian's `sentencepiece` (spm_train), and
 genesis.txt of make_tokenizer_cases.py.
@@ -20,7 +20,7 @@ import unicodedata
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import AlbertTokenizer, T5Tokenizer, XLNetTokenizer
+from transformers import AlbertTokenizer, GemmaTokenizer, LlamaTokenizer, T5Tokenizer, XLNetTokenizer
 
 import make_tokenizer_cases as base
 
@@ -43,6 +43,8 @@ def texts():
         "<0x41> <0x0A> \u4f60\u597d", "</s> <s> <sep> <cls> <mask>a <extra_id_0>b<extra_id_99>", "  lead  and   trail   ", "x  y   z",
         "\u2003em\u3000ideo\u00a0nb\u2028ls\u0085nel\u200bzw", "1,000 and 2,5 3,", "in the beginning" * 40,
         "In the beginning God created the heaven and the earth. And the earth was without form, and void;",
+        "def f(x):\n    if x:\n        return   x\n", "    ", "a<s>b <s> c</s>d<bos> e", "<s> a", " <s>", "line\n\n\n\nline", "\ttab\t\t",
+        "\u2581\u2581x\u2581 \u2581y", "and" * 60 + " and" * 60, "\u4f60" * 70, " " * 300 + "x", "the\u2581the the", "x\u0000y\u0000", "<end>a <end>",
     ]
 
 
@@ -69,12 +71,16 @@ def train(lines, **options):
         try:
             pathlib.Path("rules.tsv").write_text(rules())
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines), model_writer=out, model_type="unigram", num_threads=1, minloglevel=2,
-                **{"vocab_size": 400, "hard_vocab_limit": False, "normalization_rule_tsv": "rules.tsv", **options})
+                sentence_iterator=iter(lines), model_writer=out, num_threads=1, minloglevel=2,
+                **{"model_type": "unigram", "vocab_size": 400, "hard_vocab_limit": False,
+                   **({} if "normalization_rule_name" in options else {"normalization_rule_tsv": "rules.tsv"}), **options})
         finally:
             os.chdir(here)
     return out.getvalue()
 
+
+LLAMA = dict(model_type="bpe", vocab_size=420, byte_fallback=True, normalization_rule_name="identity",
+             remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True)
 
 FAMILIES = {
     "albert": (AlbertTokenizer, {}, dict(
@@ -87,6 +93,15 @@ FAMILIES = {
     "t5": (T5Tokenizer, {}, dict(vocab_size=400, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)),
     "xlnet": (XLNetTokenizer, {}, dict(
         vocab_size=400, unk_id=0, bos_id=1, eos_id=2, pad_id=5, control_symbols=["<cls>", "<sep>", "<mask>", "<eod>", "<eop>"])),
+    "llama": (LlamaTokenizer, {"add_bos_token": True}, LLAMA),
+    "llama_legacy": (LlamaTokenizer, {"add_bos_token": True, "add_eos_token": True, "legacy": True, "pad_token": "<pad>",
+                                      "added_tokens_decoder": {"420": {
+                                          "content": "[INST]", "lstrip": False, "normalized": False, "rstrip": True,
+                                          "single_word": False, "special": False}}}, LLAMA),
+    "llama_bare": (LlamaTokenizer, {"add_bos_token": False, "add_prefix_space": False}, LLAMA),
+    "gemma": (GemmaTokenizer, {"add_bos_token": True}, dict(
+        LLAMA, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3, bos_piece="<bos>", eos_piece="<eos>",
+        user_defined_symbols=["<start_of_turn>", "\n\n", "\u2581\u2581", "\t"])),
 }
 
 
@@ -94,7 +109,7 @@ def family(lines, name, out):
     kind, config, options = FAMILIES[name]
     folder = out / name
     folder.mkdir(exist_ok=True)
-    (folder / "spiece.model").write_bytes(train(lines, **options))
+    (folder / kind.vocab_files_names.get("vocab_file", "tokenizer.model")).write_bytes(train(lines, **options))
     base.write(folder / "tokenizer_config.json", {"tokenizer_class": kind.__name__, **config})
     return kind.from_pretrained(str(folder))._tokenizer
 
@@ -111,6 +126,74 @@ def charsmap(model):
     proto = import_protobuf().ModelProto()
     proto.ParseFromString(model)
     return proto.normalizer_spec.precompiled_charsmap
+
+
+def merged(model, **options):
+    """The model of a tokenizer.model in the shape that tokenizer.json has: each way to put a piece together."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocab = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
+    merges = [(piece[:at], piece[at:]) for piece in vocab for at in range(1, len(piece))
+              if piece[:at] in vocab and piece[at:] in vocab]
+    return models.BPE(vocab=vocab, merges=merges, **options)
+
+
+def bpe_shapes(lines):
+    """What files with SentencePiece's BPE hold, besides what transformers makes of tokenizer.model today."""
+    plain, fewer = train(lines, **LLAMA), train(lines, **{**LLAMA, "byte_fallback": False, "vocab_size": 220})
+    mapped = train(lines, model_type="bpe", vocab_size=440, byte_fallback=True)
+    mark_spaces = normalizers.Replace(" ", MARK)
+    of_bytes = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+
+    llama_4 = Tokenizer(merged(plain, unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # of transformers 4
+    llama_4.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), mark_spaces])
+    llama_4.decoder = decoders.Sequence([*of_bytes, decoders.Strip(" ", 1, 0)])
+    llama_4.add_special_tokens(["<unk>", "<s>", "</s>"])
+    llama_4.add_tokens([AddedToken("NEW Tok", normalized=True), AddedToken("raw", single_word=True, rstrip=True),
+                        AddedToken("<mask>", lstrip=True, normalized=False, special=True),
+                        AddedToken("<end>", normalized=True, special=True)])
+    llama_4.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s>:1 $B:1",
+                                                           special_tokens=[("<s>", 1)])
+
+    state = json.loads(llama_4.to_str())
+    state["model"]["ignore_merges"] = True
+    state["model"]["vocab"][MARK + "<mask"] = max(state["model"]["vocab"].values()) + 1  # no merge makes it
+    for token in state["added_tokens"]:
+        if token["id"] >= len(state["model"]["vocab"]) - 1:
+            token["id"] += 1
+    whole_first = Tokenizer.from_str(json.dumps(state))
+    whole_first.normalizer = None
+    whole_first.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+
+    generic = Tokenizer(merged(mapped, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    generic.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap(mapped)), mark_spaces])
+    generic.decoder = decoders.Sequence(of_bytes)
+
+    spaces = Tokenizer(merged(mapped, fuse_unk=True, byte_fallback=True))  # what Shoal makes of such a model
+    spaces.normalizer = normalizers.Sequence([
+        normalizers.Precompiled(charsmap(mapped)), *(normalizers.Replace(Regex(pattern), content) for pattern, content in
+                                                     ((r"\A +", ""), (r" +\z", ""), (" {2,}", " ")))])
+    spaces.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    spaces.decoder = llama_4.decoder
+    spaces.add_special_tokens(["<unk>", "<s>", "</s>"])
+    spaces.post_processor = llama_4.post_processor
+
+    unknown = Tokenizer(merged(fewer, unk_token="<unk>"))
+    unknown.normalizer = normalizers.Prepend(MARK)
+    unknown.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
+    fused = Tokenizer(merged(fewer, unk_token="<unk>", fuse_unk=True))
+    fused.pre_tokenizer = first
+    dropped = Tokenizer(merged(fewer))
+    dropped.pre_tokenizer = first
+
+    # Bytes of some characters only: these overtake unknown ones. A merge of bytes.
+    state = json.loads(fused.to_str())
+    for token in ("<0xCE>", "<0x94>", "<0xCE><0x94>", "<0x0A>", "<0x0A>" + MARK):
+        state["model"]["vocab"][token] = len(state["model"]["vocab"])
+    state["model"]["merges"] += [["<0xCE>", "<0x94>"], ["<0x0A>", MARK]]
+    state["model"]["byte_fallback"] = True
+    return {"llama_4": llama_4, "whole_first": whole_first, "generic": generic, "spaces": spaces, "unknown": unknown,
+            "fused": fused, "dropped": dropped, "some_bytes": Tokenizer.from_str(json.dumps(state))}, mapped
 
 
 def shapes(lines):
@@ -166,7 +249,7 @@ def all_cases(tokenizer, name, full):
     """The first family's cases in full; of the others hashes, and of every character where the normalizers differ."""
     cases = {"pair": base.pairs(tokenizer)}
     cases["single"] = base.cases(tokenizer, texts()) if full or name == "albert" else digests(tokenizer)
-    if name in ("albert", "albert_cased", "old_t5", "never"):
+    if name in ("albert", "albert_cased", "old_t5", "never", "llama", "generic", "some_bytes"):
         cases["characters"] = base.characters(tokenizer)
     return cases
 
@@ -203,11 +286,14 @@ def main():
         tokenizer = family(lines, name, out)
         (out / f"{name}.json").write_text(tokenizer.to_str(pretty=False))
         cases = all_cases(tokenizer, name, arguments.full)
-        if name == "albert":
+        if name in ("albert", "llama"):
             cases["files"] = {path.name: base.of_file(tokenizer, path) for path in sorted(arguments.data.iterdir())
                               if path.suffix in (".txt", ".tsv", ".json") and not path.name.startswith(("bert-", "gpt2-"))}
         base.write(out / f"{name}.cases.json", cases)
-    for name, tokenizer in shapes(lines).items():
+    bpe, mapped = bpe_shapes(lines)
+    (out / "spaces").mkdir(exist_ok=True)
+    (out / "spaces" / "tokenizer.model").write_bytes(mapped)
+    for name, tokenizer in {**shapes(lines), **bpe}.items():
         (out / f"{name}.json").write_text(tokenizer.to_str(pretty=False))
         base.write(out / f"{name}.cases.json", all_cases(tokenizer, name, arguments.full))
     base.write(out / "nmt_nfkc.cases.json", nmt_nfkc(genesis))

@@ -188,7 +188,8 @@ def characters(tokenizer):
         text = "".join(f"a{chr(c)}b\n" for c in range(first, first + 0x2000) if not 0xD800 <= c < 0xE000)
         encoding = tokenizer.encode(text, add_special_tokens=False)
         numbers = encoding.ids + [at for span in encoding.offsets for at in span]
-        result.append([digest(tokenizer.normalizer.normalize_str(text).encode()),
+        normalized = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+        result.append([digest(normalized.encode()),
                        digest(struct.pack(f"<{len(numbers)}i", *numbers))])
     return result
 

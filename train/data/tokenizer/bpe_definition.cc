@@ -21,7 +21,10 @@ std::pair<std::string, std::string> split_merge(std::string_view line, std::size
   return {std::string(line.substr(0, space)), std::string(line.substr(space + 1))};
 }
 
-void read_model(const json& value, const std::string& source, BpeDefinition& definition) {
+}  // namespace
+
+void read_bpe_model(const json& value, const std::string& source, TokenizerDefinition& definition,
+                    BpeParts& parts) {
   Section model(value, "model", source);
   const json* type = model.find("type");
   if (type != nullptr && *type != "BPE")
@@ -34,28 +37,30 @@ void read_model(const json& value, const std::string& source, BpeDefinition& def
     // NOLINTNEXTLINE(readability-container-size-empty): json::empty() is false for every text
     if (const json* affix = model.find(key); affix != nullptr && *affix != "")
       unsupported_tokenizer(source, fmt::format("model.{} {}", key, affix->dump()));
-  if (model.boolean("byte_fallback", false)) unsupported_tokenizer(source, "model.byte_fallback");
-  if (model.find("unk_token") != nullptr) definition.model.unk_token = model.text("unk_token");
-  definition.model.fuse_unk = model.boolean("fuse_unk", false);
-  definition.model.ignore_merges = model.boolean("ignore_merges", false);
+  if (model.find("unk_token") != nullptr) parts.model.unk_token = model.text("unk_token");
+  parts.model.fuse_unk = model.boolean("fuse_unk", false);
+  parts.model.byte_fallback = model.boolean("byte_fallback", false);
+  parts.model.ignore_merges = model.boolean("ignore_merges", false);
   read_vocab(model.need("vocab"), source, definition);
   const json& merges = model.need("merges");
   if (!merges.is_array()) model.wrong("merges", "an array");
-  definition.merges.reserve(merges.size());
+  parts.merges.reserve(merges.size());
   for (const json& merge : merges) {
     if (merge.is_string()) {
-      definition.merges.push_back(
-          split_merge(merge.get_ref<const std::string&>(), definition.merges.size() + 1, source));
+      parts.merges.push_back(
+          split_merge(merge.get_ref<const std::string&>(), parts.merges.size() + 1, source));
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
-      definition.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
+      parts.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
     } else {
       corrupt_tokenizer(source,
-                        fmt::format("merge {} is {}", definition.merges.size() + 1, merge.dump()));
+                        fmt::format("merge {} is {}", parts.merges.size() + 1, merge.dump()));
     }
   }
   model.nothing_else();
 }
+
+namespace {
 
 SplitBehavior behavior_of(const std::string& name, const std::string& source) {
   if (name == "Removed") return SplitBehavior::removed;
@@ -71,22 +76,13 @@ struct PreTokenizerSteps {
   bool split_is_gpt2 = false;
 };
 
-void read_split(Section& step, BpeDefinition& definition, PreTokenizerSteps& steps) {
-  Section pattern(step.need("pattern"), step.where() + ".pattern", step.source());
-  const SplitBehavior behavior = behavior_of(step.text("behavior"), step.source());
-  const bool invert = step.boolean("invert");
-  if (pattern.find("Regex") != nullptr) {
-    const std::string regex = pattern.text("Regex");
-    // Every character is matched by GPT-2's pattern, so isolating and inverted removing agree.
-    if (is_gpt2_pattern(regex) && definition.splits.empty() && !steps.split_is_gpt2 &&
-        ((behavior == SplitBehavior::isolated) || (behavior == SplitBehavior::removed && invert)))
-      steps.split_is_gpt2 = true;
-    else
-      definition.splits.push_back(SplitPattern::regex(regex, behavior, invert, step.source()));
-  } else {
-    definition.splits.push_back(SplitPattern::literal(pattern.text("String"), behavior, invert));
-  }
-  pattern.nothing_else();
+// Every character is matched by GPT-2's pattern, so isolating and inverted removing agree.
+bool splits_as_gpt2(const json& step) {
+  const json& pattern = step["pattern"];
+  return pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string() &&
+         is_gpt2_pattern(pattern["Regex"].get<std::string>()) &&
+         (step["behavior"] == "Isolated" ||
+          (step["behavior"] == "Removed" && step["invert"] == true));
 }
 
 void read_pre_tokenizer_step(const json& value, const std::string& where, const std::string& source,
@@ -100,7 +96,11 @@ void read_pre_tokenizer_step(const json& value, const std::string& where, const 
     step.boolean("trim_offsets", true);  // of post-processors; here it says nothing
     steps.byte_level_regex = step.boolean("use_regex", true);
   } else if (type == "Split") {
-    read_split(step, definition, steps);
+    SplitPattern split = read_split(step);
+    if (splits_as_gpt2(value) && definition.splits.empty() && !steps.split_is_gpt2)
+      steps.split_is_gpt2 = true;
+    else
+      definition.splits.push_back(std::move(split));
   } else if (type == "Sequence") {
     const json& list = step.need("pretokenizers");
     if (!list.is_array()) step.wrong("pretokenizers", "an array");
@@ -140,14 +140,26 @@ void read_decoder(const json* value, const std::string& source, BpeDefinition& d
 
 }  // namespace
 
+SplitPattern read_split(Section& step) {
+  Section pattern(step.need("pattern"), step.where() + ".pattern", step.source());
+  const SplitBehavior behavior = behavior_of(step.text("behavior"), step.source());
+  const bool invert = step.boolean("invert");
+  const bool is_regex = pattern.find("Regex") != nullptr;
+  const std::string text = pattern.text(is_regex ? "Regex" : "String");
+  pattern.nothing_else();
+  return is_regex ? SplitPattern::regex(text, behavior, invert, step.source())
+                  : SplitPattern::literal(text, behavior, invert);
+}
+
 BpeDefinition parse_bpe(const json& root, const std::string& source) {
   BpeDefinition definition;
   Section top(root, "the file", source);
   top.find("version");
-  for (const char* key : {"normalizer", "truncation", "padding"})
-    if (const json* value = top.find(key))
-      unsupported_tokenizer(source, fmt::format("{} {}", key, value->dump().substr(0, 80)));
-  read_model(top.need("model"), source, definition);
+  for (const char* key : {"truncation", "padding"}) top.find(key);  // the task's, not the text's
+  if (const json* value = top.find("normalizer"))
+    unsupported_tokenizer(source, "normalizer " + value->dump().substr(0, 80));
+  read_bpe_model(top.need("model"), source, definition, definition);
+  if (definition.model.byte_fallback) unsupported_tokenizer(source, "model.byte_fallback");
   read_added_tokens(top.find("added_tokens"), source, definition);
   read_pre_tokenizer(top.find("pre_tokenizer"), source, definition);
   if (const json* post = top.find("post_processor")) {

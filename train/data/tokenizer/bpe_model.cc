@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <queue>
+#include <utility>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
@@ -39,6 +40,9 @@ const Alphabet& alphabet() {
 
 // Above this many symbols the quadratic search for the lowest rank loses to a heap.
 constexpr std::size_t kShortWord = 48;
+
+constexpr std::string_view kMark = "\u2581";  // SentencePiece's for a space
+constexpr std::uint32_t kMarkCharacter = 0x2581;
 
 }  // namespace
 
@@ -105,10 +109,10 @@ BpeModel::BpeModel(std::vector<std::optional<std::string>> tokens,
     merge_list_.emplace_back(a, b);
     table_.set(a, b, {static_cast<std::uint32_t>(rank), merged});
   }
-  for (std::size_t b = 0; b < 256; ++b) {
-    const auto found = ids_.find(alphabet().characters[b]);
-    byte_ids_[b] = found == ids_.end() ? -1 : found->second;
-  }
+  for (std::size_t b = 0; b < 256; ++b)
+    byte_ids_[b] =
+        find(options_.characters ? fmt::format("<0x{:02X}>", b) : alphabet().characters[b])
+            .value_or(-1);
   if (options_.unk_token) {
     const auto found = ids_.find(*options_.unk_token);
     if (found == ids_.end())
@@ -116,6 +120,47 @@ BpeModel::BpeModel(std::vector<std::optional<std::string>> tokens,
                   *options_.unk_token);
     unk_ = found->second;
   }
+  if (!options_.characters) return;
+  find_characters();
+  find_parts();
+}
+
+void BpeModel::find_characters() {
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    if (!tokens_[id] || tokens_[id]->empty()) continue;
+    const auto c = unicode::decode(tokens_[id]->data());
+    if (c.bytes != tokens_[id]->size()) continue;
+    if (c.value >= character_ids_.size()) character_ids_.resize(c.value + 1, -1);
+    character_ids_[c.value] = static_cast<TokenId>(id);
+  }
+}
+
+// A mark begins a part where no merge can reach across its front. What merges make is text, so it
+// is enough to look for marks in that, unless merges take tokens that stand for unknown characters.
+void BpeModel::find_parts() {
+  const auto stands_for_unknown = [&](TokenId id) {
+    return id == unk_ || std::find(byte_ids_.begin(), byte_ids_.end(), id) != byte_ids_.end();
+  };
+  has_parts_ = !options_.ignore_merges && character_id(kMarkCharacter) >= 0;
+  for (const auto& [left, right] : merge_list_) {
+    has_parts_ = has_parts_ && !stands_for_unknown(left) && !stands_for_unknown(right);
+    const std::string made =
+        *tokens_[static_cast<std::size_t>(left)] + *tokens_[static_cast<std::size_t>(right)];
+    for (std::size_t at = 1; (at = made.find(kMark, at)) != std::string::npos; ++at)
+      joined_to_mark_.push_back(unicode::decode(made.data() + unicode::previous(made, at)).value);
+  }
+  std::sort(joined_to_mark_.begin(), joined_to_mark_.end());
+  joined_to_mark_.erase(std::unique(joined_to_mark_.begin(), joined_to_mark_.end()),
+                        joined_to_mark_.end());
+}
+
+std::size_t BpeModel::part_end(std::string_view word, std::size_t from) const {
+  if (!has_parts_) return word.size();
+  for (std::size_t at = from; (at = word.find(kMark, at + 1)) != std::string_view::npos;) {
+    const auto before = unicode::decode(word.data() + unicode::previous(word, at)).value;
+    if (!std::binary_search(joined_to_mark_.begin(), joined_to_mark_.end(), before)) return at;
+  }
+  return word.size();
 }
 
 std::optional<TokenId> BpeModel::find(std::string_view token) const {
@@ -124,8 +169,35 @@ std::optional<TokenId> BpeModel::find(std::string_view token) const {
   return found->second;
 }
 
+// models/bpe/model.rs, merge_word: unknown characters wait for a known one, and bytes overtake
+// them.
+void BpeModel::first_characters(std::string_view word, std::vector<Symbol>& symbols) const {
+  std::uint32_t unknown_bytes = 0;
+  const auto add_unknown = [&] {
+    if (unknown_bytes > 0) symbols.push_back({unk_, std::exchange(unknown_bytes, 0)});
+  };
+  for (std::size_t at = 0; at < word.size();) {
+    const auto c = unicode::decode(word.data() + at);
+    const std::string_view bytes = word.substr(at, c.bytes);
+    at += c.bytes;
+    const auto byte_id = [&](char b) { return byte_ids_[static_cast<std::uint8_t>(b)]; };
+    if (const TokenId id = character_id(c.value); id >= 0) {
+      add_unknown();
+      symbols.push_back({id, c.bytes});
+    } else if (options_.byte_fallback &&
+               std::all_of(bytes.begin(), bytes.end(), [&](char b) { return byte_id(b) >= 0; })) {
+      for (const char b : bytes) symbols.push_back({byte_id(b), 1});
+    } else if (unk_ >= 0) {
+      if (!options_.fuse_unk) add_unknown();
+      unknown_bytes += c.bytes;
+    }
+  }
+  add_unknown();
+}
+
 void BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
   symbols.clear();
+  if (options_.characters) return first_characters(word, symbols);
   bool after_unknown = false;
   for (const char c : word) {
     const TokenId id = byte_ids_[static_cast<std::uint8_t>(c)];
@@ -144,8 +216,8 @@ void BpeModel::first_symbols(std::string_view word, std::vector<Symbol>& symbols
 
 void BpeModel::tokenize(std::string_view word, std::vector<Symbol>& symbols) const {
   if (options_.ignore_merges) {
-    if (const auto found = ids_.find(token_of_bytes(word)); found != ids_.end()) {
-      symbols.assign(1, {found->second, static_cast<std::uint32_t>(word.size())});
+    if (const auto id = options_.characters ? find(word) : find(token_of_bytes(word))) {
+      symbols.assign(1, {*id, static_cast<std::uint32_t>(word.size())});
       return;
     }
   }

@@ -1,4 +1,5 @@
-// The merges: a word's bytes to token ids. Internal to this room.
+// The merges: a word to token ids, from its bytes (GPT-2) or its characters (SentencePiece's BPE).
+// Internal to this room.
 #pragma once
 
 #include <array>
@@ -70,6 +71,11 @@ struct BpeModelOptions {
   std::optional<std::string> unk_token;
   bool fuse_unk = false;
   bool ignore_merges = false;
+  // Tokens are text, and a word is its characters. Else tokens are written in the byte-level
+  // alphabet, and a word is its bytes.
+  bool characters = false;
+  bool byte_fallback =
+      false;  // with `characters`: an unknown one is the tokens <0x..> of its bytes
 };
 
 class BpeModel {
@@ -85,9 +91,13 @@ class BpeModel {
     std::uint32_t bytes;  // how many of the word's bytes it stands for
   };
   TokenId unknown() const { return unk_; }  // of unk_token; -1: there is none
-  // Thread-safe. Replaces `symbols`. A byte that the vocabulary lacks becomes unk_token or, where
-  // there is none, nothing, as in Hugging Face.
+  // Thread-safe. Replaces `symbols`. O(n log n). A byte or character that the vocabulary lacks
+  // becomes unk_token or, where there is none, nothing, as in Hugging Face.
   void tokenize(std::string_view word, std::vector<Symbol>& symbols) const;
+  // Where the part of `word` ends that begins at `from` and is tokenized the same by itself: before
+  // a mark for a space that no merge joins to what stands in front of it. Texts of whole lines are
+  // a word to Llama; their parts are words that come again.
+  std::size_t part_end(std::string_view word, std::size_t from) const;
 
   const std::vector<std::optional<std::string>>& tokens() const { return tokens_; }
   const std::vector<std::pair<TokenId, TokenId>>& merges() const { return merge_list_; }
@@ -99,6 +109,12 @@ class BpeModel {
   void merge_short(std::vector<Symbol>& symbols) const;
   void merge_long(std::vector<Symbol>& symbols) const;
   void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+  void first_characters(std::string_view word, std::vector<Symbol>& symbols) const;
+  TokenId character_id(std::uint32_t character) const {
+    return character < character_ids_.size() ? character_ids_[character] : -1;
+  }
+  void find_characters();
+  void find_parts();
 
   std::vector<std::optional<std::string>> tokens_;
   std::vector<std::pair<TokenId, TokenId>> merge_list_;
@@ -107,6 +123,9 @@ class BpeModel {
   StringIds ids_;
   MergeTable table_;
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
+  std::vector<TokenId> character_ids_;   // by code point; -1, or beyond its end: not there either
+  bool has_parts_ = false;
+  std::vector<std::uint32_t> joined_to_mark_;  // sorted: characters that a merge has before a mark
   TokenId unk_ = -1;
 };
 

@@ -172,7 +172,7 @@ std::string ByteLevelBpe::Impl::decode_bytes(std::span<const TokenId> ids,
                                              bool skip_special) const {
   std::string text;
   for (const TokenId id : ids)
-    if (exists(id) && !(skip_special && is_special(id)))
+    if (exists(id) && !(skip_special && is_skipped(id)))
       text += texts_[static_cast<std::size_t>(id)];
   return text;
 }

@@ -105,6 +105,30 @@ void read_post_processor(const json& value, const std::string& where, const std:
   post.nothing_else();
 }
 
+json template_json(const TokenizerDefinition& definition, const std::string& source,
+                   const std::vector<TemplatePart>& single, const std::vector<TemplatePart>& pair) {
+  json tokens = json::object();
+  const auto list = [&](const std::vector<TemplatePart>& parts) {
+    json items = json::array();
+    for (const auto& [name, type] : parts) {
+      const bool is_text = name == "A" || name == "B";
+      items.push_back({{is_text ? "Sequence" : "SpecialToken", {{"id", name}, {"type_id", type}}}});
+      if (is_text) continue;
+      const auto found =
+          std::find_if(definition.added.begin(), definition.added.end(),
+                       [&](const auto& added) { return added.first.content == name; });
+      if (found == definition.added.end())
+        corrupt_tokenizer(source, fmt::format("the model lacks '{}'", name));
+      tokens[name] = {
+          {"id", name}, {"ids", json::array({found->second})}, {"tokens", json::array({name})}};
+    }
+    return items;
+  };
+  json result = {{"type", "TemplateProcessing"}, {"single", list(single)}, {"pair", list(pair)}};
+  result["special_tokens"] = tokens;
+  return result;
+}
+
 void check_template(const SequenceTemplate& sequence, std::size_t ids, const std::string& source) {
   for (const auto* pieces : {&sequence.single, &sequence.pair})
     for (const Piece& piece : *pieces)
@@ -149,15 +173,18 @@ void read_added_tokens(const json* list, const std::string& source,
       corrupt_tokenizer(source, fmt::format("added_tokens[{}] has no content", tokens.size() - 1));
   }
   add_tokens(definition, tokens);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto found =
-        std::find_if(definition.added.begin(), definition.added.end(),
-                     [&](const auto& added) { return added.first.content == tokens[i].content; });
-    if (found->second != ids[i])
-      corrupt_tokenizer(source,
-                        fmt::format("the added token '{}' claims the id {}, but its place is {}",
-                                    tokens[i].content, ids[i], found->second));
-  }
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    check_added_id(definition, tokens[i].content, ids[i], source);
+}
+
+void check_added_id(const TokenizerDefinition& definition, const std::string& token, TokenId id,
+                    const std::string& source) {
+  const auto found = std::find_if(definition.added.begin(), definition.added.end(),
+                                  [&](const auto& added) { return added.first.content == token; });
+  if (found != definition.added.end() && found->second != id)
+    corrupt_tokenizer(
+        source, fmt::format("the added token '{}' claims the id {}, but its place is {}", token, id,
+                            found->second));
 }
 
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens) {

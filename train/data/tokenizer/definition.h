@@ -35,9 +35,12 @@ struct TokenizerDefinition {
   nlohmann::json normalizer, pre_tokenizer, post_processor, decoder;
 };
 
-struct BpeDefinition : TokenizerDefinition {
-  std::vector<std::pair<std::string, std::string>> merges;
+struct BpeParts {
+  std::vector<std::pair<std::string, std::string>> merges;  // by rank
   BpeModelOptions model;
+};
+
+struct BpeDefinition : TokenizerDefinition, BpeParts {
   std::vector<SplitPattern> splits;  // before ByteLevel; GPT-2's pattern is gpt2_words instead
   bool gpt2_words = true;
   bool add_prefix_space = false;
@@ -69,11 +72,13 @@ struct DecoderStep {
 };
 
 struct SentencePieceDefinition : TokenizerDefinition {
-  std::vector<double> scores;  // by id
+  std::optional<BpeParts> bpe;  // the model; absent: unigram, of which the next three are
+  std::vector<double> scores;   // by id
   std::optional<TokenId> unknown;
   bool byte_fallback = false;
   std::vector<NormalizerStep> normalize;
-  bool split_white_space = false;  // words end at white space, which goes
+  bool split_white_space = false;     // words end at white space, which goes
+  std::optional<SplitPattern> split;  // or so
   std::optional<Metaspace> metaspace;
   std::optional<std::vector<DecoderStep>> decode;  // absent: tokens with spaces between them
 };
@@ -87,11 +92,26 @@ void read_post_processor(const nlohmann::json& value, const std::string& where,
                          const std::string& source, TokenizerDefinition& definition);
 // Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens);
+// corrupt_data where an added token did not get the id that a file claims for it.
+void check_added_id(const TokenizerDefinition& definition, const std::string& token, TokenId id,
+                    const std::string& source);
+// A TemplateProcessing of texts ("A", "B") and added tokens, which the definition has.
+struct TemplatePart {
+  std::string token;
+  int type = 0;
+};
+nlohmann::json template_json(const TokenizerDefinition& definition, const std::string& source,
+                             const std::vector<TemplatePart>& single,
+                             const std::vector<TemplatePart>& pair);
 // Throws corrupt_data where the post-processor adds an id of `ids` or above.
 void check_template(const SequenceTemplate& sequence, std::size_t ids, const std::string& source);
 
 // --- bpe_definition.cc, word_piece_definition.cc. Throw as ByteLevelBpe::from_json says ----------
 BpeDefinition parse_bpe(const nlohmann::json& file, const std::string& source);
+// The "model" of either kind of BPE; all options but `characters`.
+void read_bpe_model(const nlohmann::json& value, const std::string& source,
+                    TokenizerDefinition& definition, BpeParts& parts);
+SplitPattern read_split(Section& step);  // the pre-tokenizer "Split"
 BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
                                      const std::string& source, const BpeFileOptions& options);
 // The parts of a definition that has none: ByteLevel throughout, as GPT-2 has them.
@@ -101,10 +121,9 @@ WordPieceDefinition parse_word_piece(const nlohmann::json& file, const std::stri
 WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::string& source,
                                     const WordPieceFileOptions& options);
 
-// --- sentence_piece_definition.cc, spiece_model.cc ----------------------------------------------
+// --- sentence_piece_definition.cc; spiece_proto.h has the other way ------------------------------
+// `file`: of a Unigram model, or of BPE without the byte-level alphabet.
 SentencePieceDefinition parse_sentence_piece(const nlohmann::json& file, const std::string& source);
-SentencePieceDefinition parse_spiece_model(std::string_view model, const std::string& source,
-                                           const SpieceOptions& options);
 // The parts of a tokenizer.json that a definition holds as they stand; fill what they say.
 void read_sentence_piece_parts(const std::string& source, SentencePieceDefinition& definition);
 

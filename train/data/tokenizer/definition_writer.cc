@@ -61,7 +61,7 @@ std::string bpe_model_json_of(const BpeModel& model, const BpeModelOptions& mode
                                     {"continuing_subword_prefix", nullptr},
                                     {"end_of_word_suffix", nullptr},
                                     {"fuse_unk", model_options.fuse_unk},
-                                    {"byte_fallback", false},
+                                    {"byte_fallback", model_options.byte_fallback},
                                     {"ignore_merges", model_options.ignore_merges}};
   if (model_options.unk_token) options["unk_token"] = *model_options.unk_token;
   std::string text = options.dump();

@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/train/data/tokenizer/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
+#include "shoal/train/data/tokenizer/spiece_proto.h"
 
 namespace shoal {
 namespace {
@@ -33,16 +38,14 @@ struct Config {
   SpieceOptions spiece;
 };
 
-std::optional<SpieceOptions::Family> family_named(std::string_view name, const fs::path& path) {
+std::optional<SpieceOptions::Family> family_named(std::string_view name) {
   using Family = SpieceOptions::Family;
   const auto starts = [&](std::string_view with) { return name.starts_with(with); };
   if (starts("Albert") || name == "albert") return Family::albert;
   if (starts("T5") || name == "t5") return Family::t5;
   if (starts("XLNet") || name == "xlnet") return Family::xlnet;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("{}: a spiece.model for '{}' is not supported", path.string(), name),
-              "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
-              "that transformers saves");
+  if (starts("Gemma") || starts("gemma")) return Family::gemma;
+  return std::nullopt;
 }
 
 AddedToken special_token(const json& value) {
@@ -56,7 +59,23 @@ AddedToken special_token(const json& value) {
   token.lstrip = value.value("lstrip", false);
   token.rstrip = value.value("rstrip", false);
   token.normalized = value.value("normalized", false);
+  token.special = value.value("special", true);
   return token;
+}
+
+// added_tokens_decoder of tokenizer_config.json: tokens by id.
+void read_added_tokens(const json& tokens, const fs::path& path, SpieceOptions& options) {
+  std::map<TokenId, AddedToken> by_id;
+  for (const auto& [key, token] : tokens.items()) {
+    TokenId id = -1;
+    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (problem != std::errc() || end != key.data() + key.size())
+      throw_error(ErrorCode::corrupt_data, "{}: '{}' in added_tokens_decoder is not a token id",
+                  path.string(), key);
+    by_id[id] = special_token(token);
+  }
+  options.added_tokens.clear();
+  for (const auto& [id, token] : by_id) options.added_tokens.emplace_back(token, id);
 }
 
 Config read_config(const fs::path& directory) {
@@ -85,6 +104,16 @@ Config read_config(const fs::path& directory) {
       if (file.contains("do_lower_case")) config.spiece.do_lower_case = config.do_lower_case;
       config.spiece.keep_accents = file.value("keep_accents", config.spiece.keep_accents);
       config.spiece.extra_ids = file.value("extra_ids", config.spiece.extra_ids);
+      const auto boolean = [&](const char* key, bool& value) {
+        if (file.contains(key) && !file[key].is_null()) value = file[key].get<bool>();
+      };
+      boolean("add_bos_token", config.spiece.add_bos_token);
+      boolean("add_eos_token", config.spiece.add_eos_token);
+      boolean("legacy", config.spiece.legacy);
+      if (file.contains("add_prefix_space") && !file["add_prefix_space"].is_null())
+        config.spiece.add_prefix_space = file["add_prefix_space"].get<bool>();
+      if (file.contains("added_tokens_decoder"))
+        read_added_tokens(file["added_tokens_decoder"], path, config.spiece);
     } catch (const json::exception& error) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", path.string(), error.what());
     }
@@ -104,6 +133,17 @@ std::vector<AddedToken> usual_tokens(const BpeDefinition& definition) {
   return tokens;
 }
 
+// GPT-2's alphabet in a file of BPE: the pre-tokenizer, or one of several, writes it.
+bool is_byte_level(const json& file) {
+  const std::function<bool(const json&)> is = [&](const json& step) {
+    if (!step.is_object()) return false;
+    const auto type = step.find("type"), list = step.find("pretokenizers");
+    if (type != step.end() && *type == "ByteLevel") return true;
+    return list != step.end() && list->is_array() && std::any_of(list->begin(), list->end(), is);
+  };
+  return file.contains("pre_tokenizer") && is(file["pre_tokenizer"]);
+}
+
 std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
                                                      const Config& config) {
   const json file = parse_json(read_text_file(path), path);
@@ -115,11 +155,14 @@ std::shared_ptr<const Tokenizer> from_tokenizer_json(const std::string& path,
   const bool has_scores = is_object && model->contains("vocab") && (*model)["vocab"].is_array();
   if (type == "Unigram" || (type.is_null() && has_scores))
     return make_sentence_piece(parse_sentence_piece(file, path), path, config.roles);
+  if (type == "BPE" && !is_byte_level(file))
+    return make_sentence_piece(parse_sentence_piece(file, path), path, config.roles);
   return make_byte_level_bpe(parse_bpe(file, path), path, config.roles);
 }
 
-// Which class of transformers the files beside a spiece.model name, if any does.
-std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory) {
+// Which class of transformers the files beside a SentencePiece model name, if any does.
+std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory,
+                                                   SpieceModel::Type type) {
   for (const auto& [name, key] : {std::pair("tokenizer_config.json", "tokenizer_class"),
                                   std::pair("config.json", "model_type")}) {
     const fs::path path = directory / name;
@@ -128,16 +171,40 @@ std::optional<SpieceOptions::Family> spiece_family(const fs::path& directory) {
     if (!file.is_object() || !file.contains(key) || file[key].is_null()) continue;
     if (!file[key].is_string())
       throw_error(ErrorCode::corrupt_data, "{}: {} is {}", path.string(), key, file[key].dump());
-    return family_named(file[key].get<std::string>(), path);
+    const auto family_name = file[key].get<std::string>();
+    const auto family = family_named(family_name);
+    if (type == SpieceModel::Type::bpe || (family && *family != SpieceOptions::Family::gemma))
+      return family;
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("{}: a unigram model for '{}' is not supported", path.string(), family_name),
+        "Shoal knows those of ALBERT, T5 and XLNet; of others it reads the tokenizer.json "
+        "that transformers saves");
   }
   return std::nullopt;
 }
 
+// The ranks of OpenAI's tiktoken, as Llama 3's own tokenizer.model holds them: base64, space, rank.
+bool is_tiktoken(std::string_view model) {
+  const std::string_view line = model.substr(0, std::min(model.find('\n'), model.size()));
+  const std::size_t space = std::min(line.find(' '), line.size());
+  return space > 0 && space + 1 < line.size() && from_base64(line.substr(0, space)) &&
+         line.find_first_not_of("0123456789", space + 1) == std::string_view::npos;
+}
+
 std::shared_ptr<const Tokenizer> from_spiece_model(const fs::path& path, Config config) {
-  config.spiece.family = spiece_family(path.parent_path());
-  const std::string source = path.string();
-  return make_sentence_piece(parse_spiece_model(read_text_file(source), source, config.spiece),
-                             source, config.roles);
+  const std::string source = path.string(), bytes = read_text_file(source);
+  if (is_tiktoken(bytes))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} holds tiktoken's ranks, not a SentencePiece model", source),
+                "give the tokenizer.json that lies beside it in Hugging Face's directories");
+  SpieceModel model = read_spiece_model(bytes, source);
+  config.spiece.family = spiece_family(path.parent_path(), model.type);
+  if (model.type == SpieceModel::Type::bpe)
+    for (const auto& [role, token] : spiece_special_tokens(model, config.spiece))
+      config.roles[role] = token.content;
+  return make_sentence_piece(spiece_definition(std::move(model), source, config.spiece), source,
+                             config.roles);
 }
 
 std::shared_ptr<const Tokenizer> from_vocab_txt(const std::string& path, const Config& config) {
@@ -171,11 +238,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   const fs::path vocab = place / "vocab.json", merges = place / "merges.txt";
   const fs::path word_pieces = place / "vocab.txt";
   if (fs::exists(word_pieces)) return from_vocab_txt(word_pieces.string(), config);
-  if (fs::exists(place / "spiece.model")) return from_spiece_model(place / "spiece.model", config);
+  for (const char* name : {"spiece.model", "tokenizer.model"})
+    if (fs::exists(place / name)) return from_spiece_model(place / name, config);
   if (!fs::exists(vocab) || !fs::exists(merges))
     throw Error(ErrorCode::not_found,
                 fmt::format("'{}' holds no tokenizer.json, no vocab.json with merges.txt, no "
-                            "vocab.txt and no spiece.model",
+                            "vocab.txt, no spiece.model and no tokenizer.model",
                             path),
                 "give the directory that a tokenizer was saved in");
   BpeFileOptions options;

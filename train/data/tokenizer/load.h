@@ -10,11 +10,11 @@
 
 namespace shoal {
 
-// `path`: a directory (tokenizer.json, else vocab.txt, spiece.model or vocab.json + merges.txt;
-// tokenizer_config.json, special_tokens_map.json and for spiece.model config.json give the roles
-// and what vocab.txt and spiece.model do not say), or a tokenizer.json, vocab.txt or *.model
-// itself. not_found names what was looked for; unavailable
-// names what the file wants and Shoal has not.
+// `path`: a directory (tokenizer.json, else vocab.txt, spiece.model, tokenizer.model or vocab.json
+// + merges.txt; tokenizer_config.json, special_tokens_map.json and for *.model config.json give the
+// roles and what vocab.txt and *.model do not say), or a tokenizer.json, vocab.txt or *.model
+// itself. not_found names what was looked for; unavailable names what the file wants and Shoal has
+// not.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 // vocab.json and merges.txt under any name.

@@ -13,6 +13,8 @@ namespace {
 
 using Kind = NormalizerStep::Kind;
 
+constexpr std::uint32_t kMark = 0x2581;  // SentencePiece's for a space
+
 bool is_white(std::uint32_t c) {
   return (unicode::classes()[c] & unicode::kKind) == unicode::space;
 }
@@ -110,18 +112,20 @@ std::size_t transform(std::vector<Character>& characters, const std::vector<Chan
   return at;
 }
 
-void strip(std::vector<Character>& characters, bool left, bool right) {
-  const auto is_text = [](const Character& c) { return !is_white(c.value); };
-  if (right)
+void strip(std::vector<Character>& characters, const NormalizerStep& step) {
+  const auto is_text = [&](const Character& c) {
+    return step.pattern.empty() ? !is_white(c.value) : c.value != step.pattern[0];
+  };
+  if (step.right)
     characters.erase(std::find_if(characters.rbegin(), characters.rend(), is_text).base(),
                      characters.end());
-  if (left)
+  if (step.left)
     characters.erase(characters.begin(),
                      std::find_if(characters.begin(), characters.end(), is_text));
 }
 
 // False: as PieceNormalizer::append_slowly.
-bool apply(const NormalizerStep& step, std::vector<Character>& characters) {
+bool run_step(const NormalizerStep& step, std::vector<Character>& characters) {
   if (characters.empty()) return true;
   switch (step.kind) {
     case Kind::replace:
@@ -143,7 +147,7 @@ bool apply(const NormalizerStep& step, std::vector<Character>& characters) {
       return transform(characters, changes_of(characters, *step.charsmap)) == before;
     }
     case Kind::strip:
-      strip(characters, step.left, step.right);
+      strip(characters, step);
       break;
     case Kind::prepend: {
       const auto origin = characters.front().origin;
@@ -161,29 +165,76 @@ bool depends_on_neighbours(Kind kind) {
          kind == Kind::prepend;
 }
 
+std::string utf8_of(const std::vector<Character>& characters) {
+  std::string text;
+  for (const Character& character : characters) append_utf8(text, character.value);
+  return text;
+}
+
+// One ASCII character by a text, wherever it stands.
+bool replaces_a_byte(const NormalizerStep& step) {
+  return step.kind == Kind::replace && step.pattern.size() == 1 && step.pattern[0] < 0x80 &&
+         !step.content.empty();
+}
+
 }  // namespace
 
 PieceNormalizer::PieceNormalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {
-  has_table_ = make_table();
+  verbatim_ = make_verbatim_table();
+  has_table_ = verbatim_ || make_table();
+}
+
+void PieceNormalizer::set_plain(std::uint8_t byte, const std::string& becomes) {
+  plain_[byte] = alone_[byte] = true;
+  if (becomes.size() == 1) {
+    table_[byte] = becomes[0];
+    changes_ |= static_cast<std::uint8_t>(becomes[0]) != byte;
+  } else {
+    wide_[byte] = becomes;
+    only_wide_ = only_wide_ == kNoWide ? byte : kManyWide;
+  }
+}
+
+// Where steps put a text in front at most, and then others for ASCII characters.
+bool PieceNormalizer::make_verbatim_table() {
+  const bool prefixed = !steps_.empty() && steps_[0].kind == Kind::prepend;
+  const auto later = steps_.begin() + (prefixed ? 1 : 0);
+  if (!std::all_of(later, steps_.end(), replaces_a_byte)) return false;
+  const auto by_steps = [&](std::vector<Character> characters) {
+    for (auto step = later; step != steps_.end(); ++step) run_step(*step, characters);
+    return utf8_of(characters);
+  };
+  for (unsigned byte = 0; byte < 0x100; ++byte)
+    set_plain(static_cast<std::uint8_t>(byte),
+              byte < 0x80 ? by_steps({{byte, {0, 1}}}) : std::string(1, static_cast<char>(byte)));
+  std::vector<Character> prefix;
+  if (prefixed)
+    for (const char32_t c : steps_[0].content) prefix.push_back({c, {0, 0}});
+  prefix_ = by_steps(std::move(prefix));
+  return true;
 }
 
 // A byte is plain where the steps that look at one character make one ASCII character of it, and no
 // other step looks at it: it is neither part of what is replaced nor white space where that is
 // stripped. Parts of a pattern of several characters are plain too: first_uncommon finds these.
+// What replaces a byte looks at one character, too, where no step has an eye on its neighbours.
 bool PieceNormalizer::make_table() {
+  const bool replaces = std::all_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
+    return !depends_on_neighbours(step.kind) || replaces_a_byte(step);
+  });
   std::string watched;  // characters whose neighbours matter
   std::string parts;    // of patterns: plain, but nothing may become one or stop being one
   for (const NormalizerStep& step : steps_) {
     if (step.kind == Kind::prepend) return false;
-    if (step.kind == Kind::strip)
+    if (step.kind == Kind::strip && step.pattern.empty())
       for (char c = 1; c > 0; ++c)
         if (is_white(static_cast<std::uint32_t>(c))) watched += c;
-    if (step.kind != Kind::replace && step.kind != Kind::replace_runs) continue;
+    if (step.pattern.empty() || (replaces && replaces_a_byte(step))) continue;
     const bool ascii = std::all_of(step.pattern.begin(), step.pattern.end(),
                                    [](char32_t c) { return c > 0 && c < 0x80; });
     if (!ascii) continue;  // plain text cannot hold it
     const std::string pattern(step.pattern.begin(), step.pattern.end());
-    if (step.kind == Kind::replace_runs || pattern.size() == 1) {
+    if (step.kind != Kind::replace || pattern.size() == 1) {
       watched += pattern;
     } else {
       parts += pattern;
@@ -193,14 +244,22 @@ bool PieceNormalizer::make_table() {
   for (unsigned byte = 1; byte < 0x80; ++byte) {
     std::vector<Character> characters = {{byte, {0, 1}}};
     for (const NormalizerStep& step : steps_)
-      if (!depends_on_neighbours(step.kind)) apply(step, characters);
-    if (characters.size() != 1 || characters[0].value >= 0x80 || byte == '\r') continue;
+      if (replaces || !depends_on_neighbours(step.kind)) run_step(step, characters);
+    if (byte == '\r' || characters.empty()) continue;
+    if (characters.size() != 1 || characters[0].value >= 0x80) {
+      const auto joins_nothing = [](const Character& c) {
+        return c.value < 0x80 || c.value == kMark;
+      };
+      if (replaces && std::all_of(characters.begin(), characters.end(), joins_nothing))
+        set_plain(static_cast<std::uint8_t>(byte), utf8_of(characters));
+      continue;
+    }
     const char from = static_cast<char>(byte), to = static_cast<char>(characters[0].value);
     const auto holds = [&](const std::string& set) {
       return set.find(from) != std::string::npos || set.find(to) != std::string::npos;
     };
     if (holds(watched) || (from != to && holds(parts))) continue;
-    table_[byte] = to;
+    set_plain(static_cast<std::uint8_t>(byte), std::string(1, to));
     alone_[byte] = !holds(parts);
   }
   return true;
@@ -218,14 +277,47 @@ std::size_t PieceNormalizer::first_uncommon(std::string_view text, std::size_t f
 
 void PieceNormalizer::append_plain(std::string_view text, std::size_t base, bool origins,
                                    NormalizedText& result) const {
-  const std::size_t before = result.text.size();
-  result.text.resize(before + text.size());
-  std::transform(text.begin(), text.end(),
-                 result.text.begin() + static_cast<std::ptrdiff_t>(before),
-                 [&](char c) { return table_[static_cast<std::uint8_t>(c)]; });
-  if (!origins) return;
-  for (std::size_t at = base; at < base + text.size(); ++at)
-    result.origins.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + 1)});
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = first_wide(text, at), before = result.text.size();
+    const std::string_view narrow = text.substr(at, end - at);
+    result.text += narrow;
+    if (changes_)
+      for (std::size_t i = before; i < result.text.size(); ++i)
+        result.text[i] = table_[static_cast<std::uint8_t>(result.text[i])];
+    if (origins) append_origins(narrow, base + at, result);
+    at = end;
+    if (at == text.size()) break;
+    const std::string& wide = wide_[static_cast<std::uint8_t>(text[at])];
+    result.text += wide;
+    if (origins) {
+      const auto place = static_cast<std::uint32_t>(base + at);
+      result.origins.insert(result.origins.end(), wide.size(), {place, place + 1});
+    }
+    ++at;
+  }
+}
+
+// The first byte from `from` on that becomes several.
+std::size_t PieceNormalizer::first_wide(std::string_view text, std::size_t from) const {
+  if (only_wide_ == kNoWide) return text.size();
+  if (only_wide_ >= 0) return std::min(text.find(static_cast<char>(only_wide_), from), text.size());
+  const auto is_wide = [&](char c) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    return byte < wide_.size() && !wide_[byte].empty();
+  };
+  const auto begin = text.begin() + static_cast<std::ptrdiff_t>(from);
+  return static_cast<std::size_t>(std::find_if(begin, text.end(), is_wide) - text.begin());
+}
+
+// Each byte stands for its character.
+void PieceNormalizer::append_origins(std::string_view text, std::size_t base,
+                                     NormalizedText& result) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::uint32_t bytes = unicode::decode(text.data() + at).bytes;
+    const auto place = static_cast<std::uint32_t>(base + at);
+    result.origins.insert(result.origins.end(), bytes, {place, place + bytes});
+    at += bytes;
+  }
 }
 
 bool PieceNormalizer::append_slowly(std::string_view text, std::size_t base, bool origins,
@@ -234,7 +326,7 @@ bool PieceNormalizer::append_slowly(std::string_view text, std::size_t base, boo
   characters.reserve(text.size());
   append_characters(text, base, characters);
   bool whole = true;
-  for (const NormalizerStep& step : steps_) whole &= apply(step, characters);
+  for (const NormalizerStep& step : steps_) whole &= run_step(step, characters);
   for (const Character& character : characters) append(result, character, origins);
   return whole;
 }
@@ -248,6 +340,14 @@ void PieceNormalizer::normalize(std::string_view text, std::size_t base, bool or
     result.text.reserve(text.size() + 16);
   };
   restart();
+  if (verbatim_) {
+    if (text.empty()) return;
+    result.text = prefix_;
+    const auto place = static_cast<std::uint32_t>(base);
+    if (origins)
+      result.origins.assign(prefix_.size(), {place, place + unicode::decode(text.data()).bytes});
+    return append_plain(text, base, origins, result);
+  }
   const auto slowly = [&](std::size_t begin, std::size_t end) {
     return append_slowly(text.substr(begin, end - begin), base + begin, origins, result);
   };

@@ -19,7 +19,8 @@ void unsupported_tokenizer(const std::string& source, const std::string& what) {
   throw Error(
       ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, what),
       "Shoal reads byte-level BPE as GPT-2, RoBERTa and Llama 3 use it, BERT's WordPiece, and "
-      "SentencePiece's unigram models as ALBERT, T5 and XLNet use them");
+      "SentencePiece's models as ALBERT, T5, XLNet (unigram), Llama, Mistral and Gemma (BPE) "
+      "use them");
 }
 
 Section::Section(const nlohmann::json& object, std::string where, const std::string& source)

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "shoal/runtime/io/json.h"
+#include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/offsets.h"
 #include "shoal/train/data/tokenizer/piece_normalizer.h"
+#include "shoal/train/data/tokenizer/spiece_proto.h"
 #include "shoal/train/data/tokenizer/tokenizer_impl.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 #include "shoal/train/data/tokenizer/unigram_model.h"
@@ -26,7 +29,9 @@ struct Workspace {
   NormalizedText marked;  // one part of it, with marks for spaces
   std::vector<UnigramModel::Node> nodes;
   std::vector<UnigramModel::Symbol> symbols;
+  std::vector<BpeModel::Symbol> merged;
   std::vector<TokenId> ids;
+  std::vector<std::string_view> pieces;
 };
 
 // Calls word(view) for each run between white space.
@@ -122,39 +127,55 @@ struct SentencePiece::Impl final : TokenizerImpl {
       : TokenizerImpl(definition_in, source,
                       by_normalizer(PieceNormalizer(definition_in.normalize))),
         definition_(std::move(definition_in)),
-        normalizer_(definition_.normalize),
-        model_(definition_.tokens, definition_.scores, definition_.unknown,
-               definition_.byte_fallback) {}
+        normalizer_(definition_.normalize) {
+    if (definition_.bpe)
+      bpe_.emplace(std::exchange(definition_.tokens, {}),
+                   std::exchange(definition_.bpe->merges, {}), definition_.bpe->model, source);
+    else
+      unigram_.emplace(definition_.tokens, definition_.scores, definition_.unknown,
+                       definition_.byte_fallback);
+  }
 
   // Calls word(view, text that it lies in) and added(begin, end, id) from left to right.
   template <typename Word, typename Added>
   void walk(std::string_view text, bool origins, Workspace& workspace, const Word& word,
             const Added& added) const {
-    // Which word is the first shows in its origin.
-    origins |= definition_.metaspace && definition_.metaspace->prefix == Metaspace::Prefix::first;
+    // Which word is the first shows in its origin, unless its place says so too.
+    const bool marks_first =
+        definition_.metaspace && definition_.metaspace->prefix == Metaspace::Prefix::first;
+    origins |= marks_first && !normalizer_.keeps_order();
+    bool begins_text = false;
     walk_normalized(
         text, workspace.normalized,
         [&](std::string_view piece, std::size_t base) {
+          begins_text = base == 0;
           normalizer_.normalize(piece, base, origins, workspace.normalized);
         },
         [&](std::string_view part) {
           const auto marked_words = [&](std::string_view between) {
             if (definition_.metaspace)
-              words_of(between, workspace, word);
+              words_of(between, begins_text, workspace, word);
             else
               word(between, workspace.normalized);
           };
-          if (definition_.split_white_space)
+          if (definition_.split) {
+            workspace.pieces.clear();
+            definition_.split->split(part, workspace.pieces);
+            for (const std::string_view piece : workspace.pieces) marked_words(piece);
+          } else if (definition_.split_white_space) {
             split_at_white_space(part, marked_words);
-          else
+          } else {
             marked_words(part);
+          }
         },
         added);
   }
 
   // pre_tokenizers/metaspace.rs: spaces become marks, one is put in front, words begin at each.
+  // `begins_text`: the first pass of added tokens left nothing in front of what was normalized.
   template <typename Word>
-  void words_of(std::string_view part, Workspace& workspace, const Word& word) const {
+  void words_of(std::string_view part, bool begins_text, Workspace& workspace,
+                const Word& word) const {
     const Metaspace& metaspace = *definition_.metaspace;
     const std::string& mark = metaspace.replacement;
     NormalizedText& marked = workspace.marked;
@@ -163,8 +184,8 @@ struct SentencePiece::Impl final : TokenizerImpl {
     const auto begin = static_cast<std::size_t>(part.data() - from.text.data());
     marked.text.clear();
     marked.origins.clear();
-    const bool first =
-        metaspace.prefix == Metaspace::Prefix::first && from.origins[begin].begin == 0;
+    const bool at_start = origins ? from.origins[begin].begin == 0 : begins_text && begin == 0;
+    const bool first = metaspace.prefix == Metaspace::Prefix::first && at_start;
     if ((first || metaspace.prefix == Metaspace::Prefix::always) && part[0] != ' ' &&
         !part.starts_with(mark)) {
       marked.text += mark;
@@ -196,16 +217,31 @@ struct SentencePiece::Impl final : TokenizerImpl {
   void encode_with_offsets(std::string_view text, Encoding& encoding) const override;
   std::string decode_bytes(std::span<const TokenId> ids, bool skip_special) const override;
   const std::vector<std::optional<std::string>>& tokens() const override {
-    return definition_.tokens;
+    return bpe_ ? bpe_->tokens() : definition_.tokens;
   }
-  std::optional<TokenId> find(std::string_view token) const override { return model_.find(token); }
+  std::optional<TokenId> find(std::string_view token) const override {
+    return bpe_ ? bpe_->find(token) : unigram_->find(token);
+  }
   std::string to_json() const override {
-    return tokenizer_json_of(definition_, unigram_model_json_of(definition_));
+    return tokenizer_json_of(definition_, bpe_ ? bpe_model_json_of(*bpe_, definition_.bpe->model)
+                                               : unigram_model_json_of(definition_));
   }
 
-  SentencePieceDefinition definition_;
+  // Calls part(view) for what may be tokenized by itself.
+  template <typename Part>
+  void parts_of(std::string_view word, const Part& part) const {
+    if (!bpe_) return part(word);
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t end = bpe_->part_end(word, at);
+      part(word.substr(at, end - at));
+      at = end;
+    }
+  }
+
+  SentencePieceDefinition definition_;  // of BPE without its tokens and merges: the model has them
   PieceNormalizer normalizer_;
-  UnigramModel model_;
+  std::optional<UnigramModel> unigram_;  // one of the two
+  std::optional<BpeModel> bpe_;
   mutable WorkspacePool<Workspace> pool_;
 };
 
@@ -215,14 +251,22 @@ void SentencePiece::Impl::append(std::string_view text, std::vector<TokenId>& id
   walk(
       text, false, workspace,
       [&](std::string_view word, const NormalizedText& in) {
-        const auto readable =
-            static_cast<std::size_t>(in.text.data() + in.text.size() - word.data());
-        const auto found =
-            workspace.cache.ids_of(word, readable, workspace.ids, [&](std::vector<TokenId>& made) {
-              model_.tokenize(word, workspace.nodes, workspace.symbols);
-              for (const auto& symbol : workspace.symbols) made.push_back(symbol.id);
-            });
-        ids.insert(ids.end(), found.begin(), found.end());
+        const char* end = in.text.data() + in.text.size();
+        const auto spell = [&](std::string_view part, std::vector<TokenId>& made) {
+          if (bpe_) {
+            bpe_->tokenize(part, workspace.merged);
+            for (const auto& symbol : workspace.merged) made.push_back(symbol.id);
+          } else {
+            unigram_->tokenize(part, workspace.nodes, workspace.symbols);
+            for (const auto& symbol : workspace.symbols) made.push_back(symbol.id);
+          }
+        };
+        parts_of(word, [&](std::string_view part) {
+          const auto found = workspace.cache.ids_of(
+              part, static_cast<std::size_t>(end - part.data()), workspace.ids,
+              [&](std::vector<TokenId>& made) { spell(part, made); });
+          ids.insert(ids.end(), found.begin(), found.end());
+        });
       },
       [&](std::size_t, std::size_t, TokenId id) { ids.push_back(id); });
 }
@@ -234,12 +278,24 @@ void SentencePiece::Impl::encode_with_offsets(std::string_view text, Encoding& e
   walk(
       text, true, workspace,
       [&](std::string_view word, const NormalizedText& in) {
-        model_.tokenize(word, workspace.nodes, workspace.symbols);
-        for (const auto& symbol : workspace.symbols) {
-          const auto [begin, end] =
-              in.origin_of(word.substr(symbol.begin, symbol.end - symbol.begin));
-          offsets.add_span(symbol.id, begin, end - begin);
+        const auto add = [&](TokenId id, std::size_t at, std::size_t bytes) {
+          const auto [begin, end] = in.origin_of(word.substr(at, bytes));
+          offsets.add_span(id, begin, end - begin);
+        };
+        if (!bpe_) {
+          unigram_->tokenize(word, workspace.nodes, workspace.symbols);
+          for (const auto& symbol : workspace.symbols)
+            add(symbol.id, symbol.begin, symbol.end - symbol.begin);
+          return;
         }
+        std::size_t at = 0;  // through all parts: a character without a token moves what follows
+        parts_of(word, [&](std::string_view part) {
+          bpe_->tokenize(part, workspace.merged);
+          for (const auto& symbol : workspace.merged) {
+            add(symbol.id, at, symbol.bytes);
+            at += symbol.bytes;
+          }
+        });
       },
       [&](std::size_t begin, std::size_t end, TokenId id) {
         offsets.add_span(id, begin, end - begin);
@@ -250,7 +306,7 @@ std::string SentencePiece::Impl::decode_bytes(std::span<const TokenId> ids,
                                               bool skip_special) const {
   std::vector<std::string> tokens;
   for (const TokenId id : ids)
-    if (exists(id) && !(skip_special && is_special(id))) tokens.push_back(decoded(id));
+    if (exists(id) && !(skip_special && is_skipped(id))) tokens.push_back(decoded(id));
   if (!definition_.decode) return fmt::format("{}", fmt::join(tokens, " "));
   for (const DecoderStep& step : *definition_.decode) apply(step, tokens);
   return fmt::format("{}", fmt::join(tokens, ""));
@@ -261,8 +317,8 @@ std::shared_ptr<const SentencePiece> make_sentence_piece(SentencePieceDefinition
                                                          const RoleNames& names) {
   return make_tokenizer<SentencePiece>(
       std::make_unique<SentencePiece::Impl>(std::move(definition), source), names, source,
-      {.bos = {"<s>", "[CLS]"},
-       .eos = {"</s>", "[SEP]"},
+      {.bos = {"<s>", "[CLS]", "<bos>"},
+       .eos = {"</s>", "[SEP]", "<eos>"},
        .pad = {"<pad>"},
        .unk = {"<unk>"},
        .mask = {"[MASK]", "<mask>"},
@@ -278,7 +334,8 @@ std::shared_ptr<const SentencePiece> SentencePiece::from_json(std::string_view j
 std::shared_ptr<const SentencePiece> SentencePiece::from_spiece(std::string_view model,
                                                                 const std::string& source,
                                                                 const SpieceOptions& options) {
-  return make_sentence_piece(parse_spiece_model(model, source, options), source);
+  return make_sentence_piece(spiece_definition(read_spiece_model(model, source), source, options),
+                             source);
 }
 
 }  // namespace shoal

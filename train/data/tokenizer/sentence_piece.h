@@ -1,6 +1,7 @@
-// SentencePiece's unigram tokenizers (Kudo and Richardson 2018), as ALBERT, T5 and XLNet use them
-// through Hugging Face: text is normalized, cut at white space, each word gets a mark in front, and
-// the tokens that spell it with the highest sum of scores are taken.
+// SentencePiece's tokenizers (Kudo and Richardson 2018) through Hugging Face. Text is normalized
+// and spaces become marks. Then the unigram ones of ALBERT, T5 and XLNet take, word by word, the
+// tokens that spell it with the highest sum of scores; the BPE ones of Llama 1 and 2, Mistral and
+// Gemma merge the characters of all of it, and write those that have no token as bytes.
 #pragma once
 
 #include <memory>
@@ -13,27 +14,36 @@
 
 namespace shoal {
 
-// For spiece.model, which says nothing of these: what transformers' class of the family does.
+// For spiece.model and tokenizer.model, which say nothing of these: what transformers' class of the
+// family does.
 struct SpieceOptions {
-  enum class Family { albert, t5, xlnet };
-  // Absent: ALBERT if the model has [CLS] and [SEP]; else it is refused.
+  enum class Family { albert, t5, xlnet, gemma };
+  // Absent: Llama's of a BPE model; of a unigram model ALBERT's if it has [CLS] and [SEP], else it
+  // is refused.
   std::optional<Family> family;
   std::optional<bool> do_lower_case;  // absent: ALBERT's do, XLNet's do not; T5's never
   bool keep_accents = false;          // of ALBERT's
   int extra_ids = 100;                // of T5's: <extra_id_0> ...
   // Of special tokens that are not as the family has them: by role ("mask_token").
   std::vector<std::pair<std::string, AddedToken>> special_tokens;
+  // Of a BPE model. Around texts, where the model has such tokens; a mark in front of a text; in
+  // front of what stands behind special tokens, too.
+  bool add_bos_token = true, add_eos_token = false;
+  std::optional<bool> add_prefix_space = {};  // absent: as the model says
+  bool legacy = false;
+  std::vector<std::pair<AddedToken, TokenId>> added_tokens = {};  // by id
 };
 
 class SentencePiece final : public TokenizerBase {
  public:
-  // As ByteLevelBpe's. Read are: the model Unigram; normalizers Replace (a text, or a character
-  // repeated: " {2,}"), NFD, NFKD, StripAccents, Lowercase, Precompiled, Strip, Prepend; the
-  // pre-tokenizers WhitespaceSplit and Metaspace; decoders Metaspace, Replace, ByteFallback, Fuse,
-  // Strip.
+  // As ByteLevelBpe's. Read are: the models Unigram and BPE; normalizers Replace (a text, a
+  // character repeated: " {2,}", or at an end: "\\A +", " +\\z"), NFD, NFKD, StripAccents,
+  // Lowercase, Precompiled, Strip, Prepend; the pre-tokenizers WhitespaceSplit, Split and
+  // Metaspace; decoders Metaspace, Replace, ByteFallback, Fuse, Strip.
   static std::shared_ptr<const SentencePiece> from_json(std::string_view json,
                                                         const std::string& source);
-  // From the bytes of a spiece.model of the unigram type.
+  // From the bytes of a spiece.model or tokenizer.model, of the unigram or BPE type. What becomes
+  // of it is what transformers makes of it (docs/data.md says where not).
   static std::shared_ptr<const SentencePiece> from_spiece(std::string_view model,
                                                           const std::string& source,
                                                           const SpieceOptions& options = {});

@@ -11,9 +11,20 @@ namespace {
 
 using nlohmann::json;
 
+[[noreturn]] void unsupported_part(const std::string& source, const char* part,
+                                   const std::string& type) {
+  unsupported_tokenizer(source,
+                        fmt::format("the {} '{}' of a SentencePiece tokenizer", part, type));
+}
+
 void read_model(const json& value, const std::string& source, SentencePieceDefinition& definition) {
   Section model(value, "model", source);
-  model.find("type");
+  if (const json* type = model.find("type"); type != nullptr && *type == "BPE") {
+    definition.bpe.emplace();
+    read_bpe_model(value, source, definition, *definition.bpe);
+    definition.bpe->model.characters = true;
+    return;
+  }
   const json& vocab = model.need("vocab");
   if (!vocab.is_array() || vocab.empty()) model.wrong("vocab", "a list of [token, score]");
   definition.tokens.reserve(vocab.size());
@@ -63,25 +74,38 @@ void each_of(const json& value, const std::string& where, const char* list,
   read(value, where);
 }
 
-// {"String": "x"} or {"Regex": "x"}; of the latter only a character twice or more is taken.
-std::string read_pattern(Section& step, bool& runs) {
-  Section pattern(step.need("pattern"), step.where() + ".pattern", step.source());
+// {"String": "x"} or {"Regex": "x"}. Of the latter only what does not look for a text is taken: a
+// character twice or more, or all of it at an end.
+struct Pattern {
+  enum class Kind { text, runs, left_end, right_end };
+  Kind kind = Kind::text;
   std::string text;
-  if (pattern.find("Regex") != nullptr) {
-    text = pattern.text("Regex");
-    constexpr std::string_view kRepeated = "{2,}";
-    runs = text.ends_with(kRepeated);
-    if (runs) text.resize(text.size() - kRepeated.size());
-    constexpr std::string_view kSyntax = "\\.[](){}*+?^$|";
-    if (!runs || characters_of(text).size() != 1 || kSyntax.find(text) != std::string_view::npos)
-      unsupported_tokenizer(step.source(), fmt::format("{} with the pattern '{}'", step.where(),
-                                                       pattern.text("Regex")));
+};
+
+Pattern read_pattern(Section& step) {
+  Section section(step.need("pattern"), step.where() + ".pattern", step.source());
+  Pattern pattern;
+  if (section.find("Regex") != nullptr) {
+    const std::string regex = section.text("Regex");
+    const auto is = [&](std::string_view front, std::string_view back, Pattern::Kind kind) {
+      constexpr std::string_view kSyntax = "\\.[](){}*+?^$|";
+      if (regex.size() < front.size() + back.size() || !regex.starts_with(front) ||
+          !regex.ends_with(back))
+        return false;
+      pattern = {kind, regex.substr(front.size(), regex.size() - front.size() - back.size())};
+      return characters_of(pattern.text).size() == 1 &&
+             kSyntax.find(pattern.text) == std::string_view::npos;
+    };
+    if (!is("", "{2,}", Pattern::Kind::runs) && !is("\\A", "+", Pattern::Kind::left_end) &&
+        !is("", "+\\z", Pattern::Kind::right_end))
+      unsupported_tokenizer(step.source(),
+                            fmt::format("{} with the pattern '{}'", step.where(), regex));
   } else {
-    text = pattern.text("String");
-    if (text.empty()) pattern.wrong("String", "a text of one character or more");
+    pattern.text = section.text("String");
+    if (pattern.text.empty()) section.wrong("String", "a text of one character or more");
   }
-  pattern.nothing_else();
-  return text;
+  section.nothing_else();
+  return pattern;
 }
 
 std::int64_t read_count(Section& step, const char* key) {
@@ -97,10 +121,15 @@ NormalizerStep read_normalizer(const json& value, const std::string& where,
   const std::string type = section.text("type");
   NormalizerStep step{Kind::nfd, {}, {}, false, false, nullptr};
   if (type == "Replace") {
-    bool runs = false;
-    step.pattern = characters_of(read_pattern(section, runs));
-    step.kind = runs ? Kind::replace_runs : Kind::replace;
+    const Pattern pattern = read_pattern(section);
+    step.pattern = characters_of(pattern.text);
     step.content = characters_of(section.text("content"));
+    step.left = pattern.kind == Pattern::Kind::left_end;
+    step.right = pattern.kind == Pattern::Kind::right_end;
+    step.kind = pattern.kind == Pattern::Kind::text   ? Kind::replace
+                : pattern.kind == Pattern::Kind::runs ? Kind::replace_runs
+                                                      : Kind::strip;
+    if (step.kind == Kind::strip && !step.content.empty()) section.wrong("content", "empty");
   } else if (type == "NFKD") {
     step.kind = Kind::nfkd;
   } else if (type == "StripAccents") {
@@ -120,7 +149,7 @@ NormalizerStep read_normalizer(const json& value, const std::string& where,
     step.kind = Kind::prepend;
     step.content = characters_of(section.text("prepend"));
   } else if (type != "NFD") {
-    unsupported_tokenizer(source, fmt::format("the normalizer '{}' with Unigram", type));
+    unsupported_part(source, "normalizer", type);
   }
   section.nothing_else();
   return step;
@@ -156,12 +185,15 @@ void read_pre_tokenizer(const json& value, const std::string& where, const std::
                         SentencePieceDefinition& definition) {
   Section section(value, where, source);
   const std::string type = section.text("type");
-  if (type != "WhitespaceSplit" && type != "Metaspace")
-    unsupported_tokenizer(source, fmt::format("the pre-tokenizer '{}' with Unigram", type));
-  if (definition.metaspace || (type == "WhitespaceSplit" && definition.split_white_space))
-    unsupported_tokenizer(source, fmt::format("a second pre-tokenizer '{}' with Unigram", type));
+  if (type != "WhitespaceSplit" && type != "Split" && type != "Metaspace")
+    unsupported_part(source, "pre-tokenizer", type);
+  if (definition.metaspace ||
+      (type != "Metaspace" && (definition.split_white_space || definition.split)))
+    unsupported_part(source, "second pre-tokenizer", type);
   if (type == "Metaspace")
     definition.metaspace = read_metaspace(section);
+  else if (type == "Split")
+    definition.split = read_split(section);
   else
     definition.split_white_space = true;
   section.nothing_else();
@@ -178,10 +210,10 @@ DecoderStep read_decoder(const json& value, const std::string& where, const std:
     step.pattern = metaspace.replacement;
     step.drop_first = metaspace.prefix != Metaspace::Prefix::never;
   } else if (type == "Replace") {
-    bool runs = false;
     step.kind = Kind::replace;
-    step.pattern = read_pattern(section, runs);
-    if (runs) unsupported_tokenizer(source, where + " with a Regex");
+    const Pattern pattern = read_pattern(section);
+    if (pattern.kind != Pattern::Kind::text) unsupported_tokenizer(source, where + " with a Regex");
+    step.pattern = pattern.text;
     step.content = section.text("content");
   } else if (type == "ByteFallback") {
     step.kind = Kind::byte_fallback;
@@ -192,7 +224,7 @@ DecoderStep read_decoder(const json& value, const std::string& where, const std:
     step.start = read_count(section, "start");
     step.stop = read_count(section, "stop");
   } else if (type != "Fuse") {
-    unsupported_tokenizer(source, fmt::format("the decoder '{}' with Unigram", type));
+    unsupported_part(source, "decoder", type);
   }
   section.nothing_else();
   return step;
@@ -214,7 +246,9 @@ void read_sentence_piece_parts(const std::string& source, SentencePieceDefinitio
   if (!definition.post_processor.is_null()) {
     read_post_processor(definition.post_processor, "post_processor", source, definition);
     if (definition.trim_offsets)
-      unsupported_tokenizer(source, "a post-processor that trims offsets with Unigram");
+      unsupported_tokenizer(source,
+                            "a post-processor of a SentencePiece tokenizer that trims "
+                            "offsets");
   }
   if (!definition.decoder.is_null()) {
     definition.decode.emplace();

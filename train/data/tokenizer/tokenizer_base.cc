@@ -1,6 +1,7 @@
 #include "shoal/train/data/tokenizer/tokenizer_base.h"
 
 #include <algorithm>
+#include <set>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/sha256.h"
@@ -20,10 +21,18 @@ TokenizerImpl::TokenizerImpl(const TokenizerDefinition& definition, const std::s
   kinds_.resize(ids);
   for (std::size_t id = 0; id < definition.tokens.size(); ++id)
     if (definition.tokens[id]) kinds_[id] = kExists;
+  std::set<std::string> special;
   for (const auto& [token, id] : added_.tokens()) {
     kinds_[static_cast<std::size_t>(id)] =
         static_cast<std::uint8_t>(kExists | (token.special ? kSpecial : 0));
     if (token.normalized && normalizer) normalized_[id] = normalizer(token.content);
+    if (token.special) special.insert(token.content);
+  }
+  for (const auto& [token, id] : added_.tokens()) {
+    const auto normal = normalized_.find(id);
+    if (!special.contains(normal == normalized_.end() ? token.content : normal->second)) continue;
+    std::uint8_t& flags = kinds_[static_cast<std::size_t>(id)];
+    flags = static_cast<std::uint8_t>(flags | kSkipped);
   }
 }
 

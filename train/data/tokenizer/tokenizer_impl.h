@@ -43,6 +43,9 @@ class TokenizerImpl {
 
   bool exists(TokenId id) const { return kind(id) & kExists; }
   bool is_special(TokenId id) const { return kind(id) & kSpecial; }
+  // By decode(skip_special): special by its text, which for Hugging Face a token that is normalized
+  // to something else is not.
+  bool is_skipped(TokenId id) const { return kind(id) & kSkipped; }
   std::optional<std::string> token(TokenId id) const;
   // Of a token that exists: what decoders are given; added tokens are normalized where that was
   // asked for.
@@ -79,7 +82,7 @@ class TokenizerImpl {
                                                     const std::string& source,
                                                     const UsualNames& usual);
 
-  static constexpr std::uint8_t kExists = 1, kSpecial = 2;
+  static constexpr std::uint8_t kExists = 1, kSpecial = 2, kSkipped = 4;
   std::uint8_t kind(TokenId id) const {
     return id >= 0 && static_cast<std::size_t>(id) < kinds_.size()
                ? kinds_[static_cast<std::size_t>(id)]

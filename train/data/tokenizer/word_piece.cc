@@ -246,7 +246,7 @@ std::string WordPiece::Impl::decode_bytes(std::span<const TokenId> ids, bool ski
   std::string text;
   bool first = true;
   for (const TokenId id : ids) {
-    if (!exists(id) || (skip_special && is_special(id))) continue;
+    if (!exists(id) || (skip_special && is_skipped(id))) continue;
     std::string token = decoded(id);
     if (!first) {
       if (token.starts_with(definition_.decoder_prefix))

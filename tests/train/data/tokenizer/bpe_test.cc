@@ -1,4 +1,6 @@
 // The merge algorithms, the word cache and threads against a plain reference.
+#include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -11,6 +13,7 @@
 #include "shoal/train/data/tokenizer/bpe_model.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/text_stream.h"
 #include "shoal/train/data/tokenizer/word_cache.h"
 
 namespace shoal {
@@ -92,6 +95,58 @@ TEST(BpeModel, ShortAndLongWordsMergeAsTheDefinitionSays) {
   }
 }
 
+// SentencePiece's: a text of words with marks in front is what its parts are, one after the other,
+// whatever merges there are.
+TEST(BpeModel, PartsOfATextMergeAsTheWhole) {
+  std::size_t parts = 0, whole_texts = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 rng(seed);
+    std::vector<std::optional<std::string>> tokens = {"a", "b", "\u2581", "<0x63>", "<unk>"};
+    std::vector<std::pair<std::string, std::string>> merges;
+    // Every other model has tokens with marks behind letters, some have merges of bytes.
+    const std::size_t choices = seed % 5 == 4 ? 4 : 3;
+    for (int tries = 0; tokens.size() < 30 && tries < 1000; ++tries) {
+      const auto pick = [&] {
+        const std::size_t at = rng() % (tokens.size() - (5 - choices));
+        return *tokens[at < choices ? at : at + 5 - choices];
+      };
+      const std::string left = pick(), right = pick();
+      if (seed % 2 == 0 && right.find("\u2581") != std::string::npos && left != "\u2581") continue;
+      if (std::find(tokens.begin(), tokens.end(), left + right) != tokens.end()) continue;
+      tokens.emplace_back(left + right);
+      merges.emplace_back(left, right);
+    }
+    std::shuffle(merges.begin(), merges.end(), rng);
+    const BpeModel model(tokens, merges,
+                         {.unk_token = "<unk>",
+                          .fuse_unk = seed % 3 == 0,
+                          .ignore_merges = false,
+                          .characters = true,
+                          .byte_fallback = true},
+                         "test");
+    for (int text = 0; text < 50; ++text) {
+      std::string word;
+      for (std::size_t i = 0, n = 1 + rng() % 120; i < n; ++i)
+        word += std::array{"a", "b", "\u2581", "c", "x", "\u4f60"}[rng() % 6];
+      std::vector<BpeModel::Symbol> whole, part;
+      std::vector<std::pair<TokenId, std::uint32_t>> joined, expected;
+      model.tokenize(word, whole);
+      for (const auto& symbol : whole) expected.emplace_back(symbol.id, symbol.bytes);
+      for (std::size_t at = 0; at < word.size(); ++parts) {
+        const std::size_t end = model.part_end(word, at);
+        ASSERT_GT(end, at);
+        whole_texts += at == 0 && end == word.size();
+        model.tokenize(std::string_view(word).substr(at, end - at), part);
+        for (const auto& symbol : part) joined.emplace_back(symbol.id, symbol.bytes);
+        at = end;
+      }
+      ASSERT_EQ(joined, expected) << "seed " << seed << ", text " << word;
+    }
+  }
+  EXPECT_GT(parts, 10000u);      // texts are cut ...
+  EXPECT_GT(whole_texts, 100u);  // ... where they may be
+}
+
 TEST(WordCache, FindsWhatItHoldsAndNothingElse) {
   WordCache cache;
   std::mt19937 rng(3);
@@ -166,6 +221,50 @@ TEST(Tokenizer, BatchesKeepTheirOrderAndNameTheTextThatFails) {
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "text 57: text to tokenize: byte 0xff at offset 4 is not UTF-8");
   }
+}
+
+// A word as long as a book: merging it takes n log n, or this test does not end.
+TEST(Tokenizer, LongWordsAreMergedToo) {
+  const std::string genesis = read_text_file(testing::golden_path("tokenizer/genesis.txt"));
+  std::string word;
+  while (word.size() < 400000)
+    for (const char c : genesis)
+      if (c >= 'A') word += c;
+  const auto tokenizer =
+      load_tokenizer(testing::golden_path("tokenizer/sentence_piece/llama.json"));
+  const Encoding encoding = tokenizer->encode(word, {.offsets = true});
+  EXPECT_EQ(tokenizer->decode(encoding.ids), word);
+  EXPECT_EQ(encoding.bytes.back().end, static_cast<std::int64_t>(word.size()));
+}
+
+// Of every prefix of a text's tokens, what has come so far is the beginning of its text.
+TEST(TextStream, GivesTheTextOfTokensAsTheyCome) {
+  const std::string text = "In the beginning \u4f60\u597d, na\u00efve \U0001f600  x";
+  for (const char* name : {"plain", "word_piece_cased", "sentence_piece/llama",
+                           "sentence_piece/llama_legacy", "sentence_piece/gemma"}) {
+    SCOPED_TRACE(name);
+    const auto tokenizer =
+        load_tokenizer(testing::golden_path("tokenizer/" + std::string(name) + ".json"));
+    const auto ids = tokenizer->encode(text).ids;
+    for (const std::size_t known : {0u, 1u}) {
+      const auto before = std::span(ids).first(known);
+      TextStream stream(*tokenizer, before);
+      std::string streamed = tokenizer->decode(before);
+      std::size_t pieces = 0;
+      for (const TokenId id : std::span(ids).subspan(known)) {
+        const std::string more = stream.add(id);
+        EXPECT_FALSE(more.ends_with("\uFFFD"));
+        pieces += !more.empty();
+        streamed += more;
+      }
+      EXPECT_EQ(streamed + stream.finish(), tokenizer->decode(ids)) << known;
+      EXPECT_GT(pieces, 3u);
+    }
+  }
+  const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
+  TextStream stream(*tokenizer);
+  EXPECT_EQ(stream.add(tokenizer->encode("\u4f60").ids[0]), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
 }
 
 TEST(Tokenizer, DecodesPartsOfCharactersAndSkipsIdsNobodyHas) {

@@ -22,11 +22,11 @@ namespace {
 using nlohmann::json;
 
 // A model that the library trains with its usual normalization, nmt_nfkc.
-std::string trained_model() {
+std::string trained_model(const char* options = "--vocab_size=300") {
   const testing::TemporaryDirectory folder;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
-      fmt::format("--input={} --model_prefix={} --vocab_size=300 --num_threads=1 --minloglevel=2",
-                  testing::golden_path("tokenizer/genesis.txt"), folder / "model"));
+      fmt::format("--input={} --model_prefix={} {} --num_threads=1 --minloglevel=2",
+                  testing::golden_path("tokenizer/genesis.txt"), folder / "model", options));
   EXPECT_TRUE(status.ok()) << status.ToString();
   return read_text_file(folder / "model.model");
 }
@@ -63,6 +63,41 @@ TEST(SentencePieceLibrary, HasTheSamePiecesAndSpellsAlike) {
     at = end + 1;
   }
   EXPECT_EQ(lines, 872u);
+}
+
+void expect_same_ids(const SentencePiece& ours, const sentencepiece::SentencePieceProcessor& theirs,
+                     const char* file) {
+  SHOAL_SHARED_DATA_OR_SKIP(path, file);
+  const std::string text = read_text_file(path);
+  std::size_t lines = 0, tokens = 0;
+  for (std::size_t at = 0; at < text.size(); ++lines) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = "  " + text.substr(at, end - at) + "  \t ";
+    const auto ids = ours.encode(line, {.add_special_tokens = false}).ids;
+    EXPECT_EQ(ids, theirs.EncodeAsIds(line)) << line;
+    tokens += ids.size();
+    at = end + 1;
+  }
+  EXPECT_GT(lines, 500u);
+  EXPECT_GT(tokens, 20 * lines);
+}
+
+// BPE: the merges are those that the pieces' scores mean, the model's own normalization and its
+// rules for spaces are followed.
+TEST(SentencePieceLibrary, MergesAlike) {
+  for (const char* options :
+       {"--model_type=bpe --vocab_size=700 --byte_fallback",
+        "--model_type=bpe --vocab_size=700 --byte_fallback --normalization_rule_name=identity",
+        "--model_type=bpe --vocab_size=700 --add_dummy_prefix=false --byte_fallback",
+        "--model_type=bpe --vocab_size=400"}) {
+    SCOPED_TRACE(options);
+    const std::string model = trained_model(options);
+    sentencepiece::SentencePieceProcessor theirs;
+    ASSERT_TRUE(theirs.LoadFromSerializedProto(model).ok());
+    const auto ours = SentencePiece::from_spiece(model, "trained");
+    EXPECT_EQ(ours->vocab_size(), theirs.GetPieceSize());
+    expect_same_ids(*ours, theirs, "sst2-dev.tsv");
+  }
 }
 
 // The map that most models carry, on every character: Hugging Face's ids and offsets.

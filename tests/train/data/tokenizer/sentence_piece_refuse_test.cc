@@ -55,21 +55,23 @@ TEST(SentencePieceJson, ChangedFilesAreRefusedByName) {
       {"/model/unk_id", -1, kBad, "model.unk_id is -1"},
       {"/model/byte_fallback", 1, kBad, "model.byte_fallback is not true or false"},
       {"/model/novelty", 1, kNo, "'novelty' in model"},
-      {"/normalizer/normalizers/0/type", "NFC", kNo, "the normalizer 'NFC' with Unigram"},
+      {"/normalizer/normalizers/0/type", "NFC", kNo, "the normalizer 'NFC' of a SentencePiece"},
       {"/normalizer/normalizers/0/pattern", {{"Regex", "a|b"}}, kNo, "with the pattern 'a|b'"},
       {"/normalizer/normalizers/0/pattern", {{"Regex", ".{2,}"}}, kNo, "with the pattern '.{2,}'"},
+      {"/normalizer/normalizers/0/pattern", {{"Regex", "^ +"}}, kNo, "with the pattern '^ +'"},
+      {"/normalizer/normalizers/0/pattern", {{"Regex", "\\A +"}}, kBad, "content is not empty"},
       {"/normalizer/normalizers/0/pattern", {{"String", ""}}, kBad, "one character or more"},
       {"/normalizer/normalizers/0/content", 3, kBad, "normalizers[0].content is not a string"},
       {"/normalizer/normalizers", 3, kBad, "normalizer.normalizers is not an array"},
       {"/normalizer/normalizers/5/precompiled_charsmap", "!!!!", kBad, "is not base64"},
       {"/normalizer/normalizers/5/precompiled_charsmap", "", kBad, "has 0 bytes"},
       {"/normalizer/normalizers/5/precompiled_charsmap", "/////w==", kBad, "has 4 bytes"},
-      {"/pre_tokenizer", {{"type", "ByteLevel"}}, kNo, "the pre-tokenizer 'ByteLevel'"},
-      {"/pre_tokenizer/pretokenizers/0", metaspace, kNo, "a second pre-tokenizer 'Metaspace'"},
+      {"/pre_tokenizer", {{"type", "ByteLevel"}}, kNo, "the pre-tokenizer 'ByteLevel' of"},
+      {"/pre_tokenizer/pretokenizers/0", metaspace, kNo, "the second pre-tokenizer 'Metaspace'"},
       {"/pre_tokenizer/pretokenizers/1/prepend_scheme", "no", kBad, "always, first or never"},
       {"/pre_tokenizer/pretokenizers/1/replacement", "ab", kBad, "is not one character"},
       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", false, kBad, "what prepend_scheme says"},
-      {"/decoder/type", "CTC", kNo, "the decoder 'CTC' with Unigram"},
+      {"/decoder/type", "CTC", kNo, "the decoder 'CTC' of a SentencePiece"},
       {"/post_processor/special_tokens/[SEP]/ids", {100000}, kBad, "adds the id 100000"},
       {"/added_tokens/0/id", 7, kBad, "claims the id 7, but its place is 0"},
       {"/novelty", 1, kNo, "'novelty' in the file"},
@@ -131,10 +133,32 @@ TEST(SpieceModel, BadFilesAreRefused) {
     trainer(spec);
     return model.bytes(1, inner.message()).bytes(2, spec.message()).message();
   };
-  refused(with([](ProtobufWriter& spec) { spec.integer(3, 2); }), kNo, "of the type BPE");
+  refused(with([](ProtobufWriter& spec) { spec.integer(3, 3); }), kNo, "of the type WORD");
+  refused(with([](ProtobufWriter& spec) { spec.integer(3, 7); }), kNo, "of the type 7");
+  refused(with([](ProtobufWriter& spec) { spec.integer(24, 1); }), kNo, "whitespace_as_suffix");
   refused(with([](ProtobufWriter& spec) { spec.integer(40, 9); }), kBad, "unk_id is 9, but");
   refused(with([](ProtobufWriter&) {}), kNo, "it lacks ALBERT's [CLS] and [SEP]");
   refused(with([](ProtobufWriter&) {}, "\xff"), kBad, "is not UTF-8");
+}
+
+TEST(SpieceModel, BadFilesOfLlamaAreRefused) {
+  const testing::TemporaryDirectory folder;
+  const auto refused = [&](const std::string& config, ErrorCode code, const char* text) {
+    write_file_atomically(folder / "tokenizer_config.json", config);
+    expect_refused([&] { load_tokenizer(folder.path()); }, code, text);
+  };
+  const auto model = folder / "tokenizer.model";
+  write_file_atomically(model, "IQ== 0\nIg== 1\n");
+  refused("{}", kNo, "tokenizer.model holds tiktoken's ranks, not a SentencePiece model");
+  const std::string good = read_golden("llama/tokenizer.model");
+  write_file_atomically(model, good.substr(0, good.size() / 2));
+  refused("{}", kBad, "tokenizer.model");
+  write_file_atomically(model, good);
+  refused(R"({"tokenizer_class": "T5Tokenizer"})", kNo, "of the type BPE for ALBERT, T5 or XLNet");
+  refused(R"({"add_bos_token": 1})", kBad, "tokenizer_config.json: ");
+  refused(R"({"added_tokens_decoder": {"x": {"content": "y"}}})", kBad, "'x' in added_tokens_dec");
+  refused(R"({"added_tokens_decoder": {"600": {"content": "[y]"}}})", kBad,
+          "'[y]' claims the id 600, but its place is 420");
 }
 
 TEST(SpieceModel, AClassThatShoalDoesNotKnowIsNamed) {

@@ -1,4 +1,4 @@
-// SentencePiece's unigram tokenizers against Hugging Face's
+// SentencePiece's tokenizers, unigram and BPE, against Hugging Face's
 // (tools/golden/make_sentence_piece_cases.py).
 #include "shoal/train/data/tokenizer/sentence_piece.h"
 
@@ -100,17 +100,23 @@ TEST_P(SentencePieceCharacters, AreNormalizedAsHuggingFaceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, SentencePieceCharacters,
-                         ::testing::Values("albert", "albert_cased", "old_t5", "never"),
+                         ::testing::Values("albert", "albert_cased", "old_t5", "never", "llama",
+                                           "generic", "some_bytes"),
                          [](const auto& variant) { return std::string(variant.param); });
 
 INSTANTIATE_TEST_SUITE_P(Variants, SentencePieceGolden,
                          ::testing::Values("albert", "albert_cased", "t5", "xlnet", "byte_fallback",
-                                           "old_t5", "never", "whole", "words"),
+                                           "old_t5", "never", "whole", "words", "llama",
+                                           "llama_legacy", "llama_bare", "gemma", "llama_4",
+                                           "whole_first", "generic", "spaces", "unknown", "fused",
+                                           "dropped", "some_bytes"),
                          [](const auto& variant) { return std::string(variant.param); });
 
 class SpieceModel : public ::testing::TestWithParam<const char*> {};
 
-// What a directory's spiece.model becomes is what transformers writes as its tokenizer.json.
+// What a directory's spiece.model or tokenizer.model becomes is what transformers writes as its
+// tokenizer.json; of "spaces", which transformers reads without its normalization, what the script
+// says.
 TEST_P(SpieceModel, BecomesWhatTransformersMakesOfIt) {
   const std::string name = GetParam();
   const auto tokenizer = load_tokenizer(path_of(name));
@@ -122,7 +128,8 @@ TEST_P(SpieceModel, BecomesWhatTransformersMakesOfIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SpieceModel,
-                         ::testing::Values("albert", "albert_cased", "t5", "xlnet"),
+                         ::testing::Values("albert", "albert_cased", "t5", "xlnet", "llama",
+                                           "llama_legacy", "llama_bare", "gemma", "spaces"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(SpieceModel, NeedsNoOtherFileWhereItIsAlberts) {
@@ -140,15 +147,35 @@ TEST(SpieceModel, NeedsNoOtherFileWhereItIsAlberts) {
   }
 }
 
-TEST(SentencePieceAlbert, EqualsHuggingFaceOnEveryText) {
-  const auto tokenizer = load_tokenizer(path_of("albert"));
-  const json files = golden("albert.cases.json").at("files");
+TEST(SpieceModel, OfLlamaNeedsNoOtherFile) {
+  const testing::TemporaryDirectory folder;
+  write_file_atomically(folder / "tokenizer.model",
+                        read_text_file(path_of("llama/tokenizer.model")));
+  for (const std::string& place : {folder.path(), folder / "tokenizer.model"}) {
+    const auto tokenizer = load_tokenizer(place);
+    EXPECT_EQ(tokenizer->hash(), load_tokenizer(path_of("llama"))->hash());
+    EXPECT_EQ(tokenizer->roles().unk, 0);
+    EXPECT_EQ(tokenizer->roles().bos, 1);
+    EXPECT_EQ(tokenizer->roles().eos, 2);
+    EXPECT_EQ(tokenizer->roles().pad, std::nullopt);
+  }
+}
+
+class SentencePieceData : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceData, EqualsHuggingFaceOnEveryText) {
+  const std::string name = GetParam();
+  const auto tokenizer = load_tokenizer(path_of(name));
+  const json files = golden(name + ".cases.json").at("files");
   EXPECT_EQ(files.size(), 7u);
-  for (const auto& [name, expected] : files.items()) {
-    SHOAL_SHARED_DATA_OR_SKIP(path, name);
+  for (const auto& [file, expected] : files.items()) {
+    SHOAL_SHARED_DATA_OR_SKIP(path, file);
     testing::expect_file(*tokenizer, path, expected);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, SentencePieceData, ::testing::Values("albert", "llama"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace shoal

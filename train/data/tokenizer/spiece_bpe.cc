@@ -1,0 +1,150 @@
+// SentencePiece's BPE models (tokenizer.model of Llama 1 and 2, Mistral, Gemma), as transformers'
+// LlamaTokenizer makes tokenizers of them. It leaves the model's normalization, removal of spaces
+// and missing prefix out; here they are followed, as SentencePiece does.
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "shoal/train/data/tokenizer/base64.h"
+#include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/spiece_proto.h"
+#include "shoal/train/data/tokenizer/unicode_classes.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kMark = "\u2581";
+
+// Every way to put a piece together from two: by the piece's score, the highest first, of equal
+// ones by id, and then by the length of the left one.
+std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& model) {
+  StringIds ids;
+  for (std::size_t id = 0; id < model.tokens.size(); ++id)
+    ids.emplace(*model.tokens[id], static_cast<TokenId>(id));
+  std::vector<std::size_t> order(model.tokens.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return model.scores[a] > model.scores[b]; });
+  std::vector<std::pair<std::string, std::string>> merges;
+  for (const std::size_t id : order) {
+    const std::string_view piece = *model.tokens[id];
+    for (std::size_t at = 1; at < piece.size(); ++at) {
+      if (unicode::is_continuation(piece[at])) continue;
+      const std::string_view left = piece.substr(0, at), right = piece.substr(at);
+      if (ids.contains(left) && ids.contains(right)) merges.emplace_back(left, right);
+    }
+  }
+  return merges;
+}
+
+bool spells_every_byte(const SpieceModel& model) {
+  const auto lacks = [&](unsigned byte) {
+    const std::string token = fmt::format("<0x{:02X}>", byte);
+    return std::find(model.tokens.begin(), model.tokens.end(), token) == model.tokens.end();
+  };
+  std::array<unsigned, 256> bytes{};
+  std::iota(bytes.begin(), bytes.end(), 0U);
+  return std::none_of(bytes.begin(), bytes.end(), lacks);
+}
+
+bool is_gemma(const SpieceOptions& options) {
+  return options.family == SpieceOptions::Family::gemma;
+}
+
+json replace(const char* kind, const char* pattern, const char* content) {
+  return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+}
+
+json normalizer_of(const SpieceModel& model, bool gemma) {
+  if (gemma) return replace("String", " ", kMark);
+  json steps = json::array();
+  if (!model.charsmap.empty())
+    steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(model.charsmap)}});
+  if (model.remove_extra_whitespaces)
+    for (const auto& [pattern, content] :
+         {std::pair("\\A +", ""), std::pair(" +\\z", ""), std::pair(" {2,}", " ")})
+      steps.push_back(replace("Regex", pattern, content));
+  if (steps.empty()) return nullptr;
+  return {{"type", "Sequence"}, {"normalizers", steps}};
+}
+
+}  // namespace
+
+std::map<std::string, AddedToken> spiece_special_tokens(const SpieceModel& model,
+                                                        const SpieceOptions& options) {
+  std::map<std::string, AddedToken> tokens;
+  for (const auto& [role, id] :
+       {std::pair("bos_token", model.bos), std::pair("eos_token", model.eos),
+        std::pair("unk_token", model.unknown), std::pair("pad_token", model.pad)})
+    if (id >= 0) tokens[role] = {.content = *model.tokens[static_cast<std::size_t>(id)]};
+  if (is_gemma(options)) tokens["mask_token"] = {.content = "<mask>"};
+  for (const auto& [role, token] : options.special_tokens) tokens[role] = token;
+  return tokens;
+}
+
+SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::string& source,
+                                              const SpieceOptions& options) {
+  SentencePieceDefinition definition;
+  const bool gemma = is_gemma(options);
+  const bool prefix = !gemma && options.add_prefix_space.value_or(model.add_dummy_prefix);
+  const auto special = spiece_special_tokens(model, options);
+  const bool spells_all = spells_every_byte(model);
+  definition.bpe = BpeParts{merges_of(model),
+                            {.unk_token = {},
+                             .fuse_unk = true,
+                             .ignore_merges = false,
+                             .characters = true,
+                             .byte_fallback = true}};
+  // What is spelled by bytes is never unknown. Else transformers would drop such characters.
+  if (!spells_all || gemma) definition.bpe->model.unk_token = special.at("unk_token").content;
+  definition.normalizer = normalizer_of(model, gemma);
+  definition.tokens = std::move(model.tokens);
+
+  // Those that the model lacks get the next ids, in this order.
+  add_tokens(definition, model.added);
+  for (const auto& [token, id] : options.added_tokens) {
+    add_tokens(definition, {token});
+    check_added_id(definition, token.content, id, source);
+  }
+  for (const auto& [role, token] : special) add_tokens(definition, {token});
+  for (const auto& [token, id] : options.added_tokens) add_tokens(definition, {token});
+
+  // What stands first after a normalization need not have stood at the text's front.
+  const bool always = options.legacy || !definition.normalizer.is_null();
+  if (gemma)
+    definition.pre_tokenizer = {{"type", "Split"},
+                                {"pattern", {{"String", " "}}},
+                                {"behavior", "MergedWithPrevious"},
+                                {"invert", false}};
+  else
+    definition.pre_tokenizer = {{"type", "Metaspace"},
+                                {"replacement", kMark},
+                                {"prepend_scheme", !prefix  ? "never"
+                                                   : always ? "always"
+                                                            : "first"},
+                                {"split", false}};
+  json steps = {replace("String", kMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  if (prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1U}, {"stop", 0U}});
+  definition.decoder = {{"type", "Sequence"}, {"decoders", steps}};
+
+  std::vector<TemplatePart> single, pair;
+  const auto bos = special.find("bos_token"), eos = special.find("eos_token");
+  for (const int type : {0, 1}) {
+    const auto put = [&, type](const std::string& token) {
+      if (type == 0) single.push_back({token, type});
+      pair.push_back({token, type});
+    };
+    if (options.add_bos_token && bos != special.end()) put(bos->second.content);
+    put(type == 0 ? "A" : "B");
+    if (options.add_eos_token && eos != special.end()) put(eos->second.content);
+  }
+  definition.post_processor = template_json(definition, source, single, pair);
+  read_sentence_piece_parts(source, definition);
+  return definition;
+}
+
+}  // namespace shoal
