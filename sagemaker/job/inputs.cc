@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/parts.h"
 
 namespace shoal::sagemaker {
@@ -77,6 +78,21 @@ Json described_channel(Fields& fields) {
   return channel;
 }
 
+// What `train` of Shoal refuses, said before it costs anything: another entry point may do with it.
+void check_sharding(Draft& draft, const Json& channel, const std::string& path) {
+  const Json& source = channel.at("DataSource");
+  const auto s3 = source.find("S3DataSource");
+  std::int64_t hosts = draft.machines.instance_count;
+  for (const InstanceGroup& group : draft.machines.groups) hosts += group.count;
+  if (hosts > 1 && s3 != source.end() &&
+      s3->value("S3DataDistributionType", "") == "ShardedByS3Key" &&
+      shoal_build(draft.machines.image_uri))
+    draft.notices.push_back(
+        fmt::format("{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "
+                    "`shoal train` read the same: the job will end with that; use FullyReplicated",
+                    path));
+}
+
 bool is_one_input(const Json& value) {
   return value.is_string() ||
          (value.is_object() && (value.contains("s3_data") || value.contains("file_system_id")));
@@ -97,6 +113,7 @@ Json read_channel(Draft& draft, const Json& value, const std::string& path,
     channel =
         fields.has("file_system_id") ? file_system_channel(fields) : described_channel(fields);
     fields.finish();
+    check_sharding(draft, channel, path);
   }
   channel["ChannelName"] = name;
   return channel;

@@ -211,6 +211,21 @@ TEST(JobFile, SaysWhatIsAllowedButSeldomMeant) {
   EXPECT_THAT(made.notices[1], HasSubstr("begins anew"));
 }
 
+TEST(JobFile, SaysThatRanksReadTheSameFiles) {
+  const auto notices = [](int hosts, const std::string& image) {
+    Json job = right();
+    job["inputs"] = {{"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}};
+    job["instance_count"] = hosts;
+    job["image_uri"] = image;
+    return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+  };
+  ASSERT_EQ(notices(2, "me/shoal:1-cuda12").size(), 1U);
+  EXPECT_THAT(notices(2, "me/shoal:1-cuda12")[0],
+              HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host other files"));
+  EXPECT_TRUE(notices(1, "me/shoal:1-cuda12").empty());
+  EXPECT_TRUE(notices(2, "me/other:1").empty());
+}
+
 TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
   Json job = right();
   job["instance_type"] = "ml.p3.16xlarge";
