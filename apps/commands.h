@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -23,6 +24,10 @@ void add_env(CLI::App& app, Action& action);
 void add_diagnose(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_submit(CLI::App& app, Action& action);
+
+// What `shoal train` would say of these words before it looks at any data: invalid_argument and the
+// like, a line a problem.
+void check_train_words(const std::vector<std::string>& words);
 
 // One line (or one a problem) on standard error: "shoal train: ...".
 void report_error(const std::string& command, const std::string& text);

@@ -7,6 +7,7 @@
 #include "aws_words.h"
 #include "commands.h"
 #include "core_files.h"
+#include "submit_check.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
@@ -29,13 +30,14 @@ std::string directory_of(const std::string& path) {
 }
 
 int dry_run(const SubmitWords& words) {
-  const sagemaker::TrainingJob job =
+  sagemaker::TrainingJob job =
       sagemaker::make_training_job(sagemaker::read_job_file(words.path),
                                    {.region = words.aws.region.value_or(region_of_environment()),
                                     .is_region_asked = words.aws.region.has_value(),
                                     .account = {},
                                     .now = std::chrono::system_clock::now()});
   if (job.code) sagemaker::check_source(*job.code, directory_of(words.path));
+  check_run(job, directory_of(words.path));
   for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
   fmt::print("{}\n", job.request.dump(2));
   return 0;

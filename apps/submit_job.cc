@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "aws.h"
+#include "submit_check.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -35,13 +36,14 @@ int submit_job(const SubmitWords& words) {
   const auto environment = sagemaker::process_environment();
   const std::string region = words.aws.region.value_or(
       sagemaker::configured_region(environment, words.aws.profile).value_or(""));
-  const sagemaker::TrainingJob job = sagemaker::make_training_job(
+  sagemaker::TrainingJob job = sagemaker::make_training_job(
       sagemaker::read_job_file(words.path), {.region = region,
                                              .is_region_asked = words.aws.region.has_value(),
                                              .account = {},
                                              .now = std::chrono::system_clock::now()});
   const std::string directory = fs::absolute(words.path).parent_path().string();
   if (job.code) sagemaker::check_source(*job.code, directory);
+  check_run(job, directory);
   for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
   AwsWords place = words.aws;
   place.region = job.region;

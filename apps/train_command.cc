@@ -504,6 +504,12 @@ int train(const std::vector<std::string>& words) {
 
 }  // namespace
 
+void check_train_words(const std::vector<std::string>& words) {
+  RunArguments arguments;
+  nlohmann::ordered_json values;
+  parse(words, arguments, values);
+}
+
 void add_train(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("train", "Train or fine-tune a model (--help: every option)");
   command->set_help_flag();

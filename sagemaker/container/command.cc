@@ -184,6 +184,14 @@ Options files_of_channels(const Contract& c, const Said& said, std::vector<Piped
 
 }  // namespace
 
+std::vector<std::string> option_words(const Json& hyperparameters) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : hyperparameters.items())
+    if (!value.is_null() && option_name(name) != "output_dir")
+      words.insert(words.end(), {"--" + name, word_of(value)});
+  return words;
+}
+
 TrainCommand train_command(const Contract& c, const std::string& shoal, const std::string& code) {
   refuse_sharded_channels(c);
   TrainCommand command;
@@ -210,8 +218,8 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
     add(name, value);
     command.notes.push_back(fmt::format("{} {}", name, value));
   };
-  for (const auto& [name, value] : c.hyperparameters.items())
-    if (!value.is_null() && option_name(name) != "output_dir") add(name, word_of(value));
+  const std::vector<std::string> given = option_words(c.hyperparameters);
+  command.words.insert(command.words.end(), given.begin(), given.end());
 
   // The model's directory is for what is finished.
   const std::string model = c.path("model"), checkpoints = c.path("checkpoints");

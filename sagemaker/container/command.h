@@ -16,6 +16,10 @@ struct TrainCommand {
   std::vector<PipedChannel> pipes;  // to be looked after, in this order
 };
 
+// Decoded hyperparameters as the words of a command, "--learning_rate", "5e-05": all but those that
+// are null, and output_dir, which train_command() decides.
+std::vector<std::string> option_words(const Json& hyperparameters);
+
 // `shoal`: the program. The job's code lies in `code` (its entry point, a JSON file of options,
 // becomes the first word; another kind of entry point is refused). Filled in where neither the
 // hyperparameters nor that file say otherwise:

@@ -61,6 +61,38 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
   EXPECT_EQ(result.out, "");
 }
 
+// Minutes of a machine that is paid for, or a line now.
+TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
+  const auto wrong = dry_run({{"hyperparameters", {{"learning_rte", 1}, {"max-steps", "x"}}}});
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("learning_rate"));
+  EXPECT_THAT(wrong.err, HasSubstr("/hyperparameters/max_steps"));
+  std::ofstream(root_ / "code/run.json") << R"({"max_stepz": 3})";
+  EXPECT_THAT(dry_run(nlohmann::json::object()).err, HasSubstr("run.json"));
+  EXPECT_EQ(dry_run({{"image_uri", "shoal:0.0.9-cuda12"}}).status, 0) << "another version";
+  EXPECT_EQ(dry_run({{"image_uri", "other:0.1.0-cuda12"}}).status, 0) << "another image";
+  std::ofstream(root_ / "code/run.json") << R"({"max_steps": 3})";
+  const auto right = dry_run({{"hyperparameters",
+                               {{"learning_rate", 1e-4},
+                                {"do_train", true},
+                                {"weight_decay", "0.1"},
+                                {"seed", nullptr}}}});
+  EXPECT_EQ(right.status, 0) << right.err;
+  EXPECT_EQ(right.err, "");
+}
+
+TEST_F(Submit, SaysWhereShoalTrainWouldStop) {
+  const nlohmann::json distribution = {
+      {"distribution", {{"smdistributed", {{"dataparallel", {{"enabled", true}}}}}}},
+      {"instance_type", "ml.p4d.24xlarge"}};
+  const auto several = dry_run(distribution);
+  EXPECT_EQ(several.status, 0);
+  EXPECT_THAT(several.err, HasSubstr("stops where several ranks have GPUs, as on 1 x ml.p4d"));
+  nlohmann::json on_cpus = distribution;
+  on_cpus["hyperparameters"] = {{"use_cpu", true}};
+  EXPECT_EQ(dry_run(on_cpus).err, "");
+}
+
 TEST_F(Submit, LooksForTheCode) {
   EXPECT_THAT(dry_run({{"entry_point", "other.json"}}).err,
               HasSubstr("entry_point: there is no file"));
