@@ -9,6 +9,7 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/clock.h"
@@ -104,6 +105,24 @@ TEST(Hosts, WaitForMpirunsGraceAfterASignal) {
   std::atomic<int> stop{15};
   EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 0.2));
   EXPECT_TRUE(process_runs(rules.orted));  // the grace was shorter than it ran
+}
+
+// As what mpirun leaves on a host whose first process waits for nobody.
+TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
+  const testing::TemporaryDirectory root;
+  const std::string name = "ended" + std::to_string(::getpid());
+  std::filesystem::copy_file("/bin/true", root / name);
+  const std::string path = root / name;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl(path.c_str(), path.c_str(), nullptr);
+    ::_exit(127);
+  }
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(ended.si_status, 0);
+  EXPECT_FALSE(process_runs(name));
+  ::waitpid(child, nullptr, 0);
 }
 
 // The first host starts mpirun when the last one has come.

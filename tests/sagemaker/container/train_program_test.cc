@@ -303,6 +303,21 @@ TEST_F(Train, ContinuesAPipeThatBeginsAnew) {
   EXPECT_EQ(model_of(pipes), model_of(files));
 }
 
+// mpirun would kill the ranks a second after SIGTERM.
+TEST_F(Train, StopsMpirunByTheSignalThatItPassesOn) {
+  OptMl ml;
+  ml.hyperparameters(
+      {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
+  script(ml.path("mpirun"),
+         "trap 'exit 138' USR1\ntrap 'exit 1' TERM\necho ready\nwhile :; do sleep 0.02; done\n");
+  ProgramOptions stop;
+  stop.signal_when_out_has = "ready";
+  const ProgramResult result = test::run_program(
+      {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--mpirun", ml.path("mpirun")}, stop);
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("stopped by signal 15; "));
+}
+
 TEST_F(Train, SaysWhyItFailed) {
   OptMl ml;
   fill(ml, hyperparameters(3, {{"learning_rat", "0.1"}}));
@@ -458,6 +473,34 @@ TEST_F(Train, IsNotDoneBecauseMpirunSaysSo) {
   EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
   EXPECT_FALSE(fs::exists(ml.path("output/failure")));
   EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
+}
+
+// Hosts without a distribution start a process each; the model is rank 0's.
+TEST_F(Train, OnlyTheFirstHostExports) {
+  const OptMl second({"algo-1", "algo-2"}, "algo-2"), first({"algo-1", "algo-2"}, "algo-1");
+  const auto run = [](const OptMl& ml) {
+    script(ml.path("shoal"), "exit 0\n");
+    return test::run_program(
+        {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--shoal", ml.path("shoal")});
+  };
+  EXPECT_EQ(run(second).status, 0);
+  EXPECT_EQ(run(first).status, 1);
+  EXPECT_THAT(read_text_file(first.path("output/failure")), HasSubstr("no finished model"));
+}
+
+TEST_F(Train, AWorkerThatIsStoppedSaysSo) {
+  OptMl ml({"127.0.0.1", "localhost"}, "localhost");
+  fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
+  const Greeter master("SSH-2.0-test\r\n");
+  script(ml.path("sshd"), "exit 0\n");
+  ProgramOptions stop;
+  stop.signal_when_out_has = "worker of mpirun";
+  const ProgramResult result = train(ml,
+                                     {"--sshd", ml.path("sshd"), "--ssh-port",
+                                      std::to_string(master.port()), "--orted", "no-such-program"},
+                                     stop);
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
+  EXPECT_FALSE(fs::exists(ml.path("output/failure")));
 }
 
 TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {

@@ -291,6 +291,23 @@ TEST(JobFile, NamesOneRegion) {
   EXPECT_EQ(changed({{"region", "eusc-de-east-1"}}), "accepted");
 }
 
+// A key of another bucket may not be usable there.
+TEST(JobFile, EncryptsCodeWithTheKeyOfItsBucket) {
+  Json job = right();
+  job.update({{"entry_point", "run.json"},
+              {"output_path", "s3://results/x"},
+              {"output_kms_key", "a-key"},
+              {"code_location", "s3://results/code/"}});
+  const JobContext context{.region = {}, .account = {}, .now = {}};
+  TrainingJob made = make_training_job(job, context);
+  EXPECT_EQ(made.code->kms_key, "a-key");
+  EXPECT_EQ(made.code->upload_to, "s3://results/code/" + made.name + "/source/sourcedir.tar.gz");
+  job["code_location"] = "s3://elsewhere";
+  made = make_training_job(job, context);
+  EXPECT_EQ(made.code->kms_key, "");
+  EXPECT_EQ(made.code->upload_to, "s3://elsewhere/" + made.name + "/source/sourcedir.tar.gz");
+}
+
 TEST(JobFile, TakesRegionAndAccountFromOutside) {
   Json job = right();
   job.erase("region");

@@ -196,9 +196,8 @@ TEST_F(Source, KeepsSecretsOutOfMessages) {
 // What git is told of a token: nothing in its command line, or in the clone.
 TEST_F(Source, PassesATokenInTheEnvironment) {
   fs::create_directories(root_ / "bin");
-  write("bin/git", "#!/bin/sh\necho \"$*\" > " + (root_ / "words") +
-                       "\nenv | grep GIT_CONFIG_VALUE > " + (root_ / "environment") +
-                       "\necho fatal: t0ken is wrong >&2\nexit 128\n");
+  write("bin/git", "#!/bin/sh\necho \"$*\" > " + (root_ / "words") + "\nenv | grep GIT_CONFIG_ > " +
+                       (root_ / "environment") + "\necho fatal: t0ken is wrong >&2\nexit 128\n");
   fs::permissions(root_ / "bin/git", fs::perms::owner_all);
   const std::string path = (root_ / "bin") + ":" + std::getenv("PATH");
   const std::string before = std::getenv("PATH");
@@ -225,6 +224,8 @@ TEST_F(Source, PassesATokenInTheEnvironment) {
   EXPECT_THAT(read_text_file(root_ / "words"), ::testing::Not(HasSubstr("t0ken")));
   // base64 of "t0ken:"
   EXPECT_THAT(read_text_file(root_ / "environment"), HasSubstr("Authorization: Basic dDBrZW46"));
+  EXPECT_THAT(read_text_file(root_ / "environment"),
+              HasSubstr("GIT_CONFIG_KEY_0=http.https://host/.extraHeader\n"));
 }
 
 }  // namespace

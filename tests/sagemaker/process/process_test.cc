@@ -1,6 +1,7 @@
 #include "shoal/sagemaker/process/process.h"
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -73,12 +74,11 @@ TEST(Process, IsToldToStopOnceInItsOwnSignal) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     stop = SIGTERM;
   });
-  const ProcessResult result =
-      shell("trap 'echo told >&2; exit 5' USR1; while :; do sleep 0.05; done",
-            {.environment = {}, .directory = {}, .stop = &stop, .stop_with = SIGUSR1});
+  const ProcessResult result = shell(
+      "n=0; trap 'n=$((n+1))' USR1; while [ $n = 0 ]; do sleep 0.02; done; sleep 0.2; exit $n",
+      {.environment = {}, .directory = {}, .stop = &stop, .stop_with = SIGUSR1});
   later.join();
-  EXPECT_EQ(result.status, 5);
-  EXPECT_EQ(result.error, "told\n");
+  EXPECT_EQ(result.status, 1) << "signals";
   EXPECT_TRUE(result.was_stopped);
   EXPECT_FALSE(result.was_killed);
   // Or in the one that is right at that moment.
@@ -102,9 +102,19 @@ TEST(Process, IsKilledWithItsChildrenAfterTheGrace) {
   std::atomic<int> stop{SIGTERM};
   const auto start = Clock::now();
   const ProcessResult result =
-      shell("trap '' TERM; sleep 30 & wait; sleep 30",
+      shell("trap '' TERM; sleep 30 & echo $! >&2; wait; sleep 30",
             {.environment = {}, .directory = {}, .stop = &stop, .grace_seconds = 0.3});
   EXPECT_TRUE(result.was_killed);
+  // Gone, or ended and not yet waited for by whoever inherited it.
+  const auto runs = [id = result.error.substr(0, result.error.find('\n'))] {
+    std::string stat;
+    std::getline(std::ifstream("/proc/" + id + "/stat"), stat);
+    const auto end = stat.rfind(") ");
+    return end != std::string::npos && stat[end + 2] != 'Z';
+  };
+  while (runs() && seconds_since(start) < 10)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(runs()) << "its child";
   EXPECT_EQ(result.status, 128 + SIGKILL);
   EXPECT_LT(seconds_since(start), 20);
 }

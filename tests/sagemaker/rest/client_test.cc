@@ -64,6 +64,7 @@ TEST_F(Client, TriesAgainWhatMayPass) {
                          refused(400, "com.amazonaws#TooManyRequestsException:http://x"),
                          reply(429, ""),
                          refused(429, "TooManyRequests"),
+                         refused(504, "GatewayTimeout"),
                          refused(400, "IDPCommunicationError")};
   for (const auto& step : passing) {
     waits_.clear();
@@ -72,6 +73,8 @@ TEST_F(Client, TriesAgainWhatMayPass) {
   }
   EXPECT_THAT(error_text([&] { call(client({refused(500, "InternalFailure")})); }),
               HasSubstr("InternalFailure: why (HTTP 500, request r-1); try again later"));
+  EXPECT_EQ(transport_->sent.size(), 3U);
+  EXPECT_THAT(error_text([&] { call(client({kBroken})); }), HasSubstr("it broke"));
   EXPECT_EQ(transport_->sent.size(), 3U);
 }
 

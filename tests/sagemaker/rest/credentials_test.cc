@@ -193,6 +193,37 @@ TEST_F(Chain, Container) {
               HasSubstr("HTTP 500"));
 }
 
+// Plain http only where no other machine can listen.
+TEST_F(Chain, HostsOfTheContainersAddress) {
+  const auto asks = [](const std::string& url) {
+    std::string host;
+    const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
+      host = request.url.host;
+      EXPECT_TRUE(request.direct) << "by no proxy";
+      return HttpResponse{.status = 200, .body = keys("AKIA")};
+    });
+    const auto chain = make_credential_chain(
+        environment_of({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", url}}), transport);
+    const std::string text = error_text([&] { (void)chain->get(); });
+    return host.empty() ? text : host;
+  };
+  for (const char* host : {"169.254.170.2", "169.254.170.23", "[fd00:ec2::23]", "localhost",
+                           "127.0.0.1", "127.1.2.3", "[::1]"})
+    EXPECT_EQ(asks(fmt::format("http://{}/x", host)), host);
+  for (const char* host : {"169.254.170.3", "127.0.0.1.example.com", "10.0.0.1", "[fd00:ec2::24]"})
+    EXPECT_THAT(asks(fmt::format("http://{}/x", host)), HasSubstr("neither https")) << host;
+  EXPECT_EQ(asks("https://10.0.0.1/x"), "10.0.0.1");
+}
+
+TEST_F(Chain, MetadataThatGivesNoTokenIsNone) {
+  test::HttpServer server([](const test::ServedRequest& request) -> test::ServedReply {
+    return {.status = request.method == "PUT" ? 403 : 401};
+  });
+  EXPECT_THAT(refusal({{"AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url()},
+                       {"AWS_EC2_METADATA_DISABLED", "false"}}),
+              HasSubstr("no AWS credentials"));
+}
+
 TEST_F(Chain, InstanceMetadataOfVersionTwo) {
   bool has_role = true;
   test::HttpServer server([&](const test::ServedRequest& request) -> test::ServedReply {
@@ -256,6 +287,24 @@ TEST(Provider, RefreshesBeforeExpiry) {
   EXPECT_EQ(provider.get().access_key, "A4");
   EXPECT_TRUE(provider.renew(third)) << "there is something newer already";
   EXPECT_EQ(fetched, 4);
+}
+
+// Whoever a program was, it stays: no other source steps in where the first has run dry.
+TEST(Provider, KeepsToItsSource) {
+  Moment now = from_epoch(1'000'000);
+  bool dry = false;
+  CredentialProvider provider(
+      {[&]() -> std::optional<Credentials> {
+         if (dry) return std::nullopt;
+         return Credentials{
+             .access_key = "FIRST", .secret_key = Secret("s"), .expires = now + 60min};
+       },
+       [] { return std::optional(Credentials{.access_key = "OTHER", .secret_key = Secret("s")}); }},
+      [&] { return now; });
+  EXPECT_EQ(provider.get().access_key, "FIRST");
+  dry = true;
+  now += 59min;
+  EXPECT_THAT(error_text([&] { (void)provider.get(); }), HasSubstr("no AWS credentials"));
 }
 
 TEST(Provider, SecretsAreWiped) {

@@ -55,6 +55,24 @@ TEST_F(Source, SmallReadsInOrderAreFetchedAhead) {
   EXPECT_EQ(gets(), 12) << "elsewhere: its own range only";
 }
 
+TEST_F(Source, HoldsNoPartsThatWereRead) {
+  const auto source = reader().open("s3://bucket/object");
+  for (std::size_t at = 0; at < body_.size(); at += 500) read(*source, at, 500);
+  EXPECT_EQ(gets(), 11);
+  read(*source, 0, 100);
+  EXPECT_EQ(read(*source, 100, 100), body_.substr(100, 100));
+  EXPECT_GE(gets(), 12 + 1) << "the part, anew; those ahead of it may be under way";
+}
+
+// The parts write into the caller's memory.
+TEST_F(Source, WaitsForAllPartsWhereOneFails) {
+  const auto source =
+      reader({.connections = 1, .part_bytes = 1000, .attempts = 1}).open("s3://bucket/object");
+  aws_.fail_next({.operation = "S3 GetObject", .reply = xml_error(503, "SlowDown", "later")});
+  EXPECT_THAT(error_text([&] { read_all(*source); }), HasSubstr("SlowDown"));
+  EXPECT_EQ(gets(), 11);
+}
+
 TEST_F(Source, ManyReadersAtOnce) {
   const S3Reader shared = reader();
   const auto source = shared.open("s3://bucket/object");

@@ -67,6 +67,9 @@ TEST_F(ObjectStore, ChecksumsThatS3Keeps) {
   aws_.set_object_header("bucket/b", "x-amz-checksum-crc32", "abcdAA==-3");
   aws_.set_object_header("bucket/b", "x-amz-checksum-type", "COMPOSITE");
   EXPECT_EQ(s3_.head({"bucket", "b"}).checksum_name, "md5");
+  aws_.put_object("bucket/d", "123456789");  // of parts, and only the value says so
+  aws_.set_object_header("bucket/d", "x-amz-checksum-crc32", "abcdAA==-3");
+  EXPECT_EQ(s3_.head({"bucket", "d"}).checksum_name, "md5");
   aws_.put_object("bucket/c", "123456789");
   aws_.set_object_header("bucket/c", "x-amz-server-side-encryption", "aws:kms");
   EXPECT_EQ(s3_.head({"bucket", "c"}).checksum_name, "");
@@ -155,6 +158,21 @@ TEST_F(Upload, FailureLeavesNothing) {
   EXPECT_THAT(error_text([&] { upload(); }), HasSubstr("AccessDenied"));
   EXPECT_EQ(aws_.open_uploads(), 0);
   EXPECT_FALSE(aws_.has_object("bucket/big"));
+}
+
+// Two regions that name each other.
+TEST(S3Regions, AreNotChasedForEver) {
+  int asked = 0;
+  const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
+    if (++asked > 9) throw Error(ErrorCode::internal, "asked ten times");
+    const bool east = request.url.host == "bucket.s3.us-east-1.amazonaws.com";
+    return HttpResponse{.status = 301,
+                        .headers = {{"x-amz-bucket-region", east ? "eu-west-1" : "us-east-1"}}};
+  });
+  const S3 s3({.transport = transport, .credentials = example_keys(), .retry = no_waiting()},
+              {.region = "us-east-1"});
+  EXPECT_THAT(error_text([&] { (void)s3.head({"bucket", "a"}); }), HasSubstr("HTTP 301"));
+  EXPECT_EQ(asked, 2);
 }
 
 // One clock a machine: what one call has learnt, later ones need not.

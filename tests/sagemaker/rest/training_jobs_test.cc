@@ -15,7 +15,7 @@ using test::ServedReply;
 class Jobs : public ::testing::Test {
  protected:
   json request(const std::string& name) {
-    return {{"TrainingJobName", name}, {"RoleArn", "arn:x"}};
+    return {{"TrainingJobName", name}, {"RoleArn", "arn:aws:iam::123456789012:role/R"}};
   }
   FakeAws aws_;
   std::vector<double> waits_;
@@ -122,6 +122,37 @@ TEST_F(Jobs, KnowsItsJobByTheServicesClock) {
   log::set_level(log::Level::info);
 }
 
+// Created, its answer lost, and not yet to be seen: the second request finds the name taken.
+TEST_F(Jobs, SeesItsJobLate) {
+  log::set_level(log::Level::error);
+  aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 5});
+  aws_.fail_next(
+      {.operation = "SageMaker DescribeTrainingJob",
+       .reply = json_error(400, "ValidationException", "Requested resource not found.")});
+  EXPECT_EQ(jobs_.create(request("late")), "arn:aws:sagemaker:us-east-1:1:training-job/late");
+  EXPECT_EQ(aws_.created(), 1);
+  EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), 2);
+  log::set_level(log::Level::info);
+}
+
+// What the service's model says, the fake holds requests to.
+TEST_F(Jobs, AreHeldToTheServicesLimits) {
+  const auto refused = [&](const char* key, const json& value) {
+    json job = request("limits");
+    job[key] = value;
+    const int before = aws_.calls("SageMaker CreateTrainingJob");
+    const std::string text = error_text([&] { jobs_.create(job); });
+    EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), before + 1) << "sent once";
+    return text;
+  };
+  EXPECT_THAT(refused("RoleArn", "arn:x"), HasSubstr("ValidationException: RoleArn has 5"));
+  EXPECT_THAT(refused("HyperParameters", {{"a", std::string(2501, 'x')}}), HasSubstr("has 2501"));
+  EXPECT_THAT(refused("Environment", {{"A", std::string(513, 'x')}}), HasSubstr("has 513"));
+  EXPECT_THAT(refused("Tags", std::vector<json>(51, {{"Key", "a"}, {"Value", ""}})),
+              HasSubstr("Tags has 51"));
+  EXPECT_EQ(aws_.created(), 0);
+}
+
 TEST_F(Jobs, SaysWhereNobodyKnows) {
   log::set_level(log::Level::error);
   aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 5});
@@ -138,6 +169,7 @@ TEST_F(Jobs, ListsInPages) {
   aws_.page = 3;
   EXPECT_EQ(jobs_.list().size(), 7U);
   EXPECT_EQ(jobs_.list({.most = 4}).size(), 4U);
+  EXPECT_EQ(jobs_.list({.most = 1000}).size(), 7U);
   EXPECT_EQ(jobs_.list({.name_contains = "b-5"}).at(0).name, "job-5");
   EXPECT_EQ(jobs_.list().at(0).status, "InProgress");
   EXPECT_EQ(jobs_.list({.name_contains = "job-"}).size(), 7U) << "a part of a name is none itself";
