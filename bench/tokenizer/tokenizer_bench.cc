@@ -1,7 +1,9 @@
 // Rows of the tokenizer: encoding one core's worth and all cores', decoding, training, loading.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +76,13 @@ std::vector<std::string_view> lines_of(std::string_view text) {
     text.remove_prefix(end);
   }
   return lines;
+}
+
+std::string without_spaces(const std::string& text) {
+  std::string word;
+  std::copy_if(text.begin(), text.end(), std::back_inserter(word),
+               [](unsigned char c) { return c > ' '; });
+  return word;
 }
 
 void report(benchmark::State& state, std::size_t bytes) {
@@ -165,30 +174,29 @@ void WordPieceOffsets(benchmark::State& state) {
 }
 BENCHMARK(WordPieceOffsets)->Unit(benchmark::kMillisecond);
 
-// Unigram rows: by a model that the caller names, else the golden one of 400 tokens.
-Inputs unigram_inputs(const std::string& model) {
-  const bool named = !model.empty();
-  return {.tokenizer = load_tokenizer(named ? model : kGolden + "sentence_piece/albert"),
-          .text = inputs().text,
-          .label = (named ? model : "golden vocabulary of 400") + ", " + inputs().label};
-}
-
-void register_unigram(const std::string& model) {
-  const auto with = std::make_shared<const Inputs>(unigram_inputs(model));
-  const auto rows = [&](const char* name, const auto& work) {
-    benchmark::RegisterBenchmark(name, [with, work](benchmark::State& state) {
-      for (auto _ : state) work(*with);
-      report(state, with->text.size());
-      state.SetLabel(with->label);
+// Rows of SentencePiece's kinds, unigram (ALBERT) and BPE (Llama): by a model that the caller
+// names, else the golden one of a few hundred tokens.
+void register_pieces(const std::string& kind, const std::string& model, const char* golden) {
+  const std::string path = model.empty() ? kGolden + "sentence_piece/" + golden : model;
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path);
+  const std::string& whole = inputs().text;
+  const auto row = [&](const char* name, const std::string& text, const auto& work) {
+    benchmark::RegisterBenchmark((kind + name).c_str(), [=](benchmark::State& state) {
+      for (auto _ : state) work(*tokenizer, text);
+      report(state, text.size());
+      state.SetLabel(path + ", " + inputs().label);
     })->Unit(benchmark::kMillisecond);
   };
-  rows("UnigramLines", [](const Inputs& from) {
+  const auto append_lines = [](const Tokenizer& by, const std::string& text) {
     std::vector<TokenId> ids;
-    for (const std::string_view line : lines_of(from.text)) from.tokenizer->append_ids(line, ids);
+    for (const std::string_view line : lines_of(text)) by.append_ids(line, ids);
     benchmark::DoNotOptimize(ids.data());
-  });
-  rows("UnigramOffsets", [](const Inputs& from) {
-    benchmark::DoNotOptimize(from.tokenizer->encode(from.text, {.offsets = true}));
+  };
+  row("Lines", whole, append_lines);
+  // To Llama one word, and one part of it.
+  row("LongWord", without_spaces(whole), append_lines);
+  row("Offsets", whole, [](const Tokenizer& by, const std::string& text) {
+    benchmark::DoNotOptimize(by.encode(text, {.offsets = true}));
   });
 }
 
@@ -235,23 +243,26 @@ void print_ids(const Tokenizer& tokenizer, const char* path) {
   for (const TokenId id : ids) std::printf("%d\n", id);
 }
 
-// --ids TEXT, --word-piece-ids TEXT, --unigram-ids MODEL TEXT: the ids of a file, one a line, for
-// peer.py. --unigram-model MODEL, in front: for the rows. Everything else is Google Benchmark's.
+// --ids TEXT, --word-piece-ids TEXT, --model-ids MODEL TEXT: the ids of a file, one a line, for
+// peer.py. --unigram-model MODEL or --llama-model MODEL, in front: for the rows. Everything else is
+// Google Benchmark's.
 int run(int argc, char** argv) {
   const auto asks = [&](const char* flag, int arguments) {
     return argc == arguments && std::strcmp(argv[1], flag) == 0;
   };
   if (asks("--ids", 3)) return print_ids(*inputs().tokenizer, argv[2]), 0;
   if (asks("--word-piece-ids", 3)) return print_ids(*word_piece_inputs().tokenizer, argv[2]), 0;
-  if (asks("--unigram-ids", 4)) return print_ids(*load_tokenizer(argv[2]), argv[3]), 0;
-  std::string model;
-  if (argc > 2 && std::strcmp(argv[1], "--unigram-model") == 0) {
-    model = argv[2];
+  if (asks("--model-ids", 4)) return print_ids(*load_tokenizer(argv[2]), argv[3]), 0;
+  const auto model_of = [&](const char* flag) -> std::string {
+    if (argc <= 2 || std::strcmp(argv[1], flag) != 0) return {};
+    std::string model = argv[2];
     argv[2] = argv[0];
     argv += 2;
     argc -= 2;
-  }
-  register_unigram(model);
+    return model;
+  };
+  register_pieces("Unigram", model_of("--unigram-model"), "albert");
+  register_pieces("Llama", model_of("--llama-model"), "llama");
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
