@@ -308,12 +308,20 @@ TEST_F(Train, StopsMpirunByTheSignalThatItPassesOn) {
   OptMl ml;
   ml.hyperparameters(
       {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
+  const std::string rank = ml.path("a-rank");  // there is one, by this name
+  fs::copy_file("/bin/sleep", rank);
   script(ml.path("mpirun"),
-         "trap 'exit 138' USR1\ntrap 'exit 1' TERM\necho ready\nwhile :; do sleep 0.02; done\n");
+         rank +
+             " 30 &\nrank=$!\n"
+             "trap 'kill $rank; exit 138' USR1\n"
+             "trap 'kill $rank; exit 1' TERM\n"
+             "until [ \"$(cat /proc/$rank/comm)\" = a-rank ]; do sleep 0.01; done\n"
+             "echo ready\nwhile :; do sleep 0.02; done\n");
   ProgramOptions stop;
   stop.signal_when_out_has = "ready";
-  const ProgramResult result = test::run_program(
-      {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--mpirun", ml.path("mpirun")}, stop);
+  const ProgramResult result = test::run_program({SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(),
+                                                  "--mpirun", ml.path("mpirun"), "--shoal", rank},
+                                                 stop);
   EXPECT_EQ(result.status, 128 + SIGTERM) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("stopped by signal 15; "));
 }
