@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -247,7 +246,15 @@ class ClusterJob : public ::testing::Test {
 TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
   const Json run = hyperparameters(12);
   Job unbroken(run, *text_), broken(run, *text_);
-  auto beside = std::async(std::launch::async, [&unbroken] { return unbroken.run(); });
+  const auto whole = unbroken.run();
+  expect_ended_well(whole);
+  EXPECT_THAT(whole[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
+  EXPECT_THAT(whole[1].out, HasSubstr("host algo-2 of 2, worker of mpirun"));
+  EXPECT_THAT(whole[0].out, HasSubstr("2 ranks"));
+  expect_metrics_match(whole[0].out);
+  EXPECT_TRUE(unbroken.has_model(0));
+  EXPECT_FALSE(unbroken.has_model(1));
+
   const auto stopped = broken.run({"PLAY_TERM_WHEN='loss': "});
   for (const HostEnd& end : stopped) {
     EXPECT_EQ(end.status, "143") << end.said();
@@ -258,15 +265,6 @@ TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
   const auto resumed = broken.run();
   expect_ended_well(resumed);
   EXPECT_THAT(resumed[0].out, HasSubstr("resuming from "));
-
-  const auto whole = beside.get();
-  expect_ended_well(whole);
-  EXPECT_THAT(whole[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
-  EXPECT_THAT(whole[1].out, HasSubstr("host algo-2 of 2, worker of mpirun"));
-  EXPECT_THAT(whole[0].out, HasSubstr("2 ranks"));
-  expect_metrics_match(whole[0].out);
-  EXPECT_TRUE(unbroken.has_model(0));
-  EXPECT_FALSE(unbroken.has_model(1));
   EXPECT_EQ(broken.model(), unbroken.model());
   EXPECT_EQ(broken.losses(), unbroken.losses());
 }
