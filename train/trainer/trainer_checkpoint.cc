@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "shoal/collectives/reduction.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
