@@ -75,7 +75,8 @@ StreamState Trainer::Impl::stream_of_all() {
   auto sizes = std::make_shared<std::vector<std::int64_t>>(*all.known);
   if (ranks() > 1)
     engine->beside()
-        .all_reduce(sizes->data(), sizes->data(), std::ssize(*sizes), DType::i64, ReduceOp::max)
+        .all_reduce(sizes->data(), sizes->data(), std::ssize(*sizes), DType::i64,
+                    collectives::ReduceOp::max)
         ->wait();
   all.known = std::move(sizes);
   return all;
