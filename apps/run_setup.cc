@@ -130,10 +130,10 @@ void check_is_possible(const RunArguments& a) {
               a.data.validation_split_percentage, a.data.train_file);
   SHOAL_CHECK(held_out || a.training.eval_strategy == Interval::no,
               "eval_strategy asks for evaluation, but there is no validation set; give "
-              "validation_file or validation_split_percentage");
+              "validation_file, or of text validation_split_percentage");
   SHOAL_CHECK(held_out || !a.training.eval_on_start,
               "eval_on_start asks for evaluation, but there is no validation set; give "
-              "validation_file or validation_split_percentage");
+              "validation_file, or of text validation_split_percentage");
   if (a.training.do_train) {
     check_output_directory(a.training);
     return check_resume(a.training);

@@ -132,8 +132,7 @@ std::vector<Number> numbers_of(const RunLog& run) {
                      std::optional<std::size_t> row) -> std::optional<double> {
     return row ? std::optional(records.column(name)[*row]) : std::nullopt;
   };
-  put("steps", "steps", Unit::count,
-      std::max(training.last("step").value_or(0), evaluations.last("step").value_or(0)));
+  put("steps", "steps", Unit::count, run.last_step());
   put("epoch", "epochs", Unit::number, training.last("epoch"));
   put("loss_first", "training loss, first", Unit::number, training.first("loss"));
   put("loss", "training loss, last", Unit::number, training.last("loss"), -1);

@@ -25,13 +25,15 @@ bool is_evaluation(const nlohmann::json& record) {
 void take_record(RunLog& run, const nlohmann::json& record) {
   ++run.records;
   const bool training = record.contains("loss");
+  const auto step = record.find("step");
   if (!training && !is_evaluation(record)) {
     run.finished = record.contains("train_runtime");
+    run.end_step =
+        run.finished && step != record.end() && step->is_number() ? step->get<double>() : 0;
     return;
   }
-  if (training) run.finished = false;
+  if (training) run.finished = false, run.end_step = 0;
   Records& table = training ? run.training : run.evaluations;
-  const auto step = record.find("step");
   if (step != record.end() && step->is_number() && training) {
     const auto number = step->get<double>();
     const std::int64_t again = run.training.drop_from(number);
@@ -74,6 +76,11 @@ std::string text_of(const nlohmann::json& value) {
 }
 
 }  // namespace
+
+double RunLog::last_step() const {
+  return std::max(
+      {training.last("step").value_or(0), evaluations.last("step").value_or(0), end_step});
+}
 
 std::int64_t RunLog::setting(std::string_view wanted) const {
   const auto found = settings.find(wanted);

@@ -33,12 +33,14 @@ struct RunLog {
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json results = nlohmann::json::object();  // all_results.json
   bool finished = false;                              // its last word was that training has ended
+  double end_step = 0;                                // where; the last record may be of one before
   std::int64_t records = 0;                           // of any kind
   std::int64_t continued = 0;            // how often it went on from a checkpoint before its end
   std::int64_t replaced = 0;             // records that a continued run wrote again
   std::vector<std::int64_t> unreadable;  // numbers of lines that are no JSON object
   bool cut_off = false;                  // the last line is not whole
 
+  double last_step() const;  // that is known of
   // From settings; 0 or empty: not known.
   std::int64_t setting(std::string_view name) const;
   std::string text_setting(std::string_view name) const;

@@ -11,14 +11,10 @@ namespace {
 
 constexpr std::size_t kRowsShown = 12, kMostRows = 400;
 
-double last_step(const RunLog& run) {
-  return std::max(run.training.last("step").value_or(0), run.evaluations.last("step").value_or(0));
-}
-
 // <span class="state">Finished</span> ...
 std::string state_of(const RunLog& run) {
   const auto total = static_cast<double>(run.setting("total_steps"));
-  const double step = last_step(run);
+  const double step = run.last_step();
   const std::string place = total > 0
                                 ? fmt::format("step {} of {}", format_number(step, Unit::count),
                                               format_number(total, Unit::count))
@@ -90,7 +86,7 @@ std::string tiles(const RunLog& run) {
                   : fmt::format("median, {} samples",
                                 format_number(static_cast<double>(batch), Unit::count)));
   show("memory_peak_bytes", "peak memory", "rank 0");
-  show("seconds", "time", fmt::format("{} steps", format_number(last_step(run), Unit::count)));
+  show("seconds", "time", fmt::format("{} steps", format_number(run.last_step(), Unit::count)));
   if (count == 0) return text;
   // One row, or two of the same length.
   return fmt::format("<div class=\"tiles\" style=\"--tiles:{}\">\n{}</div>\n",

@@ -46,6 +46,13 @@ TEST_F(PaddingCollatorTest, PadsToTheLongestAndItsMultiple) {
             (std::vector<std::int32_t>{0, 0, 0, 0, 0, 1, 1, 0}));
 }
 
+// What a language model learns without labels of its own: its tokens, not the padding.
+TEST_F(PaddingCollatorTest, PaddingIsNoLabel) {
+  const std::vector<Sample> samples = {{.input_ids = {1}}, {.input_ids = {4, 5}}};
+  const Batch batch = PaddingCollator(9, 2).collate(samples, *memory_);
+  EXPECT_EQ(values<std::int32_t>(batch.labels), (std::vector<std::int32_t>{1, -100, 4, 5}));
+}
+
 TEST_F(PaddingCollatorTest, LabelsOfWholeSamples) {
   const PaddingCollator collator(0, 1, LabelsOf::sample);
   const std::vector<Sample> classes = {{.input_ids = {1, 2}, .labels = {3}}, {.input_ids = {1}}};

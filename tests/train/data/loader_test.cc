@@ -178,6 +178,9 @@ TEST_F(LoaderTest, MeasuresStalls) {
   EXPECT_GT(alone.stall_seconds, 0.004);  // five samples sleep 1 ms each
   EXPECT_EQ(alone.work_seconds, alone.stall_seconds);
   EXPECT_LT(alone.samples_per_second(0), 30 / 0.004);
+  const LoaderStatistics four{.samples = 100, .work_seconds = 20};  // of four workers at a time
+  EXPECT_EQ(four.samples_per_second(4), 20);
+  EXPECT_EQ(four.samples_per_second(0), 5);
   const auto ahead = make({.size = 30, .batch = 10, .workers = 3, .shuffle = false});
   while (ahead->statistics().batches < 3) std::this_thread::yield();
   rest(*ahead);

@@ -150,6 +150,8 @@ TEST(Labels, MayHaveAnotherOrderInAModel) {
   const LabelSet labels({"entailment", "neutral", "contradiction"});
   EXPECT_EQ(labels.ids_in(LabelSet({"CONTRADICTION", "NEUTRAL", "ENTAILMENT"})),
             std::vector<std::int32_t>({2, 1, 0}));
+  EXPECT_EQ(LabelSet({"NEG", "Pos"}).ids_in(LabelSet({"pos", "neg"})),
+            std::vector<std::int32_t>({1, 0}));
   EXPECT_EQ(labels.ids_in(LabelSet({"LABEL_0", "LABEL_1", "LABEL_2"})), std::nullopt);
   EXPECT_EQ(labels.ids_in(LabelSet({"neutral"})), std::nullopt);
 }

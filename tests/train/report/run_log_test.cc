@@ -81,6 +81,19 @@ TEST(ParseRun, EvaluationsOfTwoSetsAreOneRow) {
   EXPECT_THAT(run.evaluations.steps(), ::testing::ElementsAre(10, 20));
 }
 
+// 8 steps that are logged every 5 end at step 8.
+TEST(ParseRun, ARunEndsWhereTrainingDid) {
+  const std::string logged = R"({"loss": 3, "step": 5})",
+                    end = R"({"train_runtime": 1, "step": 8})";
+  EXPECT_EQ(parse_run(logged + "\n").last_step(), 5);
+  EXPECT_EQ(parse_run(logged + "\n" + end + "\n").last_step(), 8);
+  EXPECT_EQ(parse_run(end + "\n").last_step(), 8);  // nothing was logged before
+  // It went on from a checkpoint before its end.
+  const RunLog again = parse_run(logged + "\n" + end + "\n" + logged + "\n");
+  EXPECT_EQ(again.last_step(), 5);
+  EXPECT_FALSE(again.finished);
+}
+
 TEST(ParseRun, AKilledRunsLastHalfLineIsLeftOut) {
   const std::string whole = "{\"loss\": 2, \"step\": 1}\n{\"loss\": 1, \"step\": 2}\n";
   for (std::size_t bytes = 23; bytes < whole.size() - 1; ++bytes) {

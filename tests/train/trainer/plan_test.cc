@@ -87,6 +87,10 @@ TEST(Plan, EvaluatesWhatIsSavedAtTheEnd) {
   EXPECT_TRUE(plan.evaluate_at(a, 25, false));
   a.eval_delay = 26;
   EXPECT_FALSE(plan.evaluate_at(a, 25, false));
+  a.eval_strategy = Interval::epoch;  // counts the delay, too
+  a.eval_delay = 1.5;
+  EXPECT_FALSE(plan.evaluate_at(a, 10, true));
+  EXPECT_TRUE(plan.evaluate_at(a, 20, true));
   a.eval_delay = 0;
   a.eval_strategy = Interval::no;
   EXPECT_FALSE(plan.evaluate_at(a, 25, true));

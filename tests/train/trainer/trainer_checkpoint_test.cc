@@ -136,6 +136,19 @@ TEST(TrainerResume, AnIncompleteCheckpointIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoint-1"));
 }
 
+TEST(TrainerResume, MayBeginItsEpochAnew) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 9;  // an epoch and a half
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 3;
+  run(arguments, {.stop_after = 3});
+  arguments.resume_from_checkpoint = output / "checkpoint-3";
+  EXPECT_EQ(run(arguments).main.logs.back()["epoch"], 1.5);
+  arguments.ignore_data_skip = true;
+  EXPECT_EQ(run(arguments).main.logs.back()["epoch"], 1.0);
+}
+
 // What the checkpoint names as the best one was moved with its run, or is gone: known at once, not
 // when everything has been trained.
 TEST(TrainerResume, LooksForTheBestCheckpoint) {

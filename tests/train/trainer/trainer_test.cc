@@ -1,5 +1,6 @@
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "support/temporary_directory.h"
@@ -7,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/tasks/targets.h"
 #include "shoal/train/trainer/step_clock.h"
 
 namespace shoal {
@@ -82,8 +84,10 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
       {"adam_beta1", [](auto& a) { a.adam_beta1 = 0.5; }},
       {"adam_beta2", [](auto& a) { a.adam_beta2 = 0.9; }},
       {"adam_epsilon", [](auto& a) { a.adam_epsilon = 1e-2; }},
+      {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
   };
   const std::vector<std::pair<const char*, Change>> of_sgd = {
+      {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
       {"sgd_momentum", [](auto& a) { a.sgd_momentum = 0.9; }}};
   const auto usual = losses(Optim::adamw, {}), lamb = losses(Optim::lamb, {}),
              sgd = losses(Optim::sgd, {});
@@ -175,6 +179,14 @@ TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
   }
   for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6 * losses[0]);
   EXPECT_NEAR(losses[0], std::log(test::kToyVocabulary), 0.1);  // untrained
+}
+
+// The loss is divided by them.
+TEST(TrainerEvaluation, NumbersThatAreMissingAreNoTargets) {
+  const auto memory = make_host_memory();
+  const Tensor numbers = Tensor::zeros({2, 2}, DType::f32, *memory, MemoryTag::data);
+  numbers.data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(count_targets(numbers), 3);
 }
 
 TEST(TrainerEvaluation, FewerSamplesThanRanks) {

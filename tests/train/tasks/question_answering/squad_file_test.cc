@@ -104,7 +104,7 @@ TEST_F(SquadFileTest, LeavesBadQuestionsOut) {
 
 TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
   const std::string path = file(
-      R"({"id": "b", "question": "q", "is_impossible": true, "answers": [], "plausible_answers": []}, {"id": "c", "question": "q"})");
+      R"({"id": "b", "question": "q", "is_impossible": true, "answers": [{"text": "no", "answer_start": 99}]}, {"id": "c", "question": "q"})");
   EXPECT_EQ(read_squad(path, {.version_2_with_negative = true}).questions.size(), 2u);
   EXPECT_EQ(read_squad(path, {.needs_answers = false}).questions.size(), 2u);
 }

@@ -160,6 +160,30 @@ TEST_F(SquadTest, AnswersEqualUtilsQas) {
   }
 }
 
+// As numpy's argsort, read from its end.
+TEST_F(SquadTest, OfEqualLogitsTheLaterPositionsAreTaken) {
+  const json& run = golden().at("squad").at("runs")[0];
+  const SquadDataset data(small(), *tokenizer(run["tokenizer"]),
+                          {.max_seq_length = run["max_length"], .doc_stride = run["stride"]});
+  Logits logits;
+  for (std::int64_t f = 0; f < data.size(); ++f) {
+    const auto tokens = static_cast<std::size_t>(data.feature(f).tokens);
+    logits.start.emplace_back(tokens, 0.0F);
+    logits.end.emplace_back(tokens, 0.0F);
+  }
+  const Feature& feature = data.feature(0);
+  const auto first = static_cast<std::size_t>(feature.first_context);
+  logits.start[0][first] = logits.start[0][first + 1] = logits.end[0][first + 1] = 5;
+  for (std::size_t f = 0; f < logits.start.size(); ++f)
+    logits.views.push_back({logits.start[f], logits.end[f]});
+  const auto answers = predict_answers(data, logits.views, {.n_best_size = 1});
+  const TextSpan second = data.bytes(feature, feature.first_context + 1);
+  const auto context = static_cast<std::size_t>(data.file().questions[0].context);
+  EXPECT_EQ(answers[0].text, data.file().contexts[context].substr(
+                                 static_cast<std::size_t>(second.begin),
+                                 static_cast<std::size_t>(second.end - second.begin)));
+}
+
 TEST_F(SquadTest, FilesHaveTheirFormOfUtilsQa) {
   const SquadFile file{.path = "x",
                        .contexts = {"c"},
