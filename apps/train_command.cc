@@ -390,6 +390,7 @@ void set_up(Prepared& prepared, const World& world) {
   find_files(prepared.arguments, prepared.notices);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
+  // note_several_gpus() of submit_check.cc says so before a job is paid for.
   if (!prepared.device.device.is_cpu() && world.size > 1)
     throw Error(ErrorCode::unavailable,
                 "training on several GPUs is not connected to their collectives yet",

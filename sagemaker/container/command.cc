@@ -186,9 +186,14 @@ Options files_of_channels(const Contract& c, const Said& said, std::vector<Piped
 
 std::vector<std::string> option_words(const Json& hyperparameters) {
   std::vector<std::string> words;
-  for (const auto& [name, value] : hyperparameters.items())
-    if (!value.is_null() && option_name(name) != "output_dir")
-      words.insert(words.end(), {"--" + name, word_of(value)});
+  for (const auto& [name, value] : hyperparameters.items()) {
+    if (value.is_null() || option_name(name) == "output_dir") continue;
+    const std::string word = word_of(value);
+    if (word.starts_with("--"))  // it would be taken for the next option
+      words.push_back(fmt::format("--{}={}", name, word));
+    else
+      words.insert(words.end(), {"--" + name, word});
+  }
   return words;
 }
 

@@ -51,6 +51,11 @@ TEST(TrainCommand, HasTheHyperparametersAsOptions) {
                   "--output_dir", ml.path("checkpoints"), "--resume_from_checkpoint", "true"));
 }
 
+TEST(TrainCommand, TakesValuesThatLookLikeOptions) {
+  EXPECT_THAT(option_words({{"run_name", "--odd"}, {"seed", -1}, {"x", ""}}),
+              ElementsAre("--run_name=--odd", "--seed", "-1", "--x", ""));
+}
+
 TEST(TrainCommand, TrainsBesideTheModelsDirectory) {
   OptMl ml;
   ml.hyperparameters({{"output_dir", "\"" + ml.path("model") + "/\""}});

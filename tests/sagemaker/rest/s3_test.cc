@@ -153,6 +153,33 @@ TEST_F(Upload, AnEndWhoseAnswerIsLost) {
   EXPECT_TRUE(aws_.object("bucket/big") == body_);
 }
 
+// An upload that is gone, and an object of so many parts from another time.
+TEST(UploadOfParts, TakesNoOtherObjectForItsOwn) {
+  std::int64_t size_there = 5;
+  const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
+    if (request.method == "HEAD")
+      return HttpResponse{
+          .status = 200,
+          .headers = {{"content-length", std::to_string(size_there)}, {"etag", "\"x-3\""}}};
+    if (request.method == "PUT") return HttpResponse{.status = 200, .headers = {{"etag", "\"p\""}}};
+    if (request.url.query == "uploads")
+      return HttpResponse{.status = 200,
+                          .body =
+                              "<InitiateMultipartUploadResult><UploadId>u</UploadId>"
+                              "</InitiateMultipartUploadResult>"};
+    return HttpResponse{.status = 404, .body = "<Error><Code>NoSuchUpload</Code></Error>"};
+  });
+  const S3 s3({.transport = transport, .credentials = example_keys(), .retry = no_waiting()},
+              {.region = "us-east-1"});
+  const std::string body((10 << 20) + 1, 'x');
+  const auto upload = [&] {
+    return s3.upload({"bucket", "big"}, *make_memory_source(body, "body"), {.part_bytes = 5 << 20});
+  };
+  EXPECT_THAT(error_text([&] { upload(); }), HasSubstr("NoSuchUpload"));
+  size_there = std::ssize(body);
+  EXPECT_EQ(upload(), "\"x-3\"") << "the answer of its end was lost";
+}
+
 TEST_F(Upload, FailureLeavesNothing) {
   aws_.fail_next({.operation = "S3 UploadPart", .reply = xml_error(403, "AccessDenied", "no")});
   EXPECT_THAT(error_text([&] { upload(); }), HasSubstr("AccessDenied"));
