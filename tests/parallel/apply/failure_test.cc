@@ -102,9 +102,9 @@ std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
     collectives::CommunicatorOptions how;
     how.deadline_seconds = 4;
     const auto group = collectives::make_communicator(world, store, how);
-    ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
     Ended& end = all[static_cast<std::size_t>(world.rank)];
-    try {
+    try {  // who fails first may do so while others still make their groups
+      ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
       run_rank(layout, mesh, world.rank == failing, where);
     } catch (const Error& error) {
       end = {error.code(), error.what(), now()};

@@ -244,7 +244,8 @@ class ClusterJob : public ::testing::Test {
 };
 
 TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
-  const Json run = hyperparameters(12);
+  // A second of training, so that the signal finds it: a step takes 4 ms where nothing is beside.
+  const Json run = hyperparameters(250);
   Job unbroken(run, *text_), broken(run, *text_);
   const auto whole = unbroken.run();
   expect_ended_well(whole);
