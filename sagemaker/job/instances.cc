@@ -66,8 +66,9 @@ constexpr std::array kFamilies = {
            "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge*"},
     Family{"c7i", none, "", 0, kSeventhGeneration},
     Family{"c7i-flex", none, "", 0, kFlexWithoutLarge},
-    Family{"c8i", none, "", 0,
-           "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge 48xlarge* 96xlarge*"},
+    Family{
+        "c8i", none, "", 0,
+        "xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge 48xlarge* 96xlarge*"},
     Family{"c8i-flex", none, "", 0, kFlexWithoutLarge},
     Family{"r5", none, "", 0, "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge"},
     Family{"r5d", none, "", 0, "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge"},

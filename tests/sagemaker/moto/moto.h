@@ -12,6 +12,5 @@ inline constexpr const char* kMotoBucket = "shoal-test";
 
 }  // namespace shoal::test
 
-#define SHOAL_SKIP_WITHOUT_MOTO()                                      \
-  if (std::getenv("MOTO_URL") == nullptr) GTEST_SKIP() << "run it by " \
-                                                          "tests/sagemaker/moto/with_moto"
+#define SHOAL_SKIP_WITHOUT_MOTO() \
+  if (std::getenv("MOTO_URL") == nullptr) GTEST_SKIP() << "tests/sagemaker/moto/with_moto runs it"
