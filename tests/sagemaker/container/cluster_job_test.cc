@@ -30,7 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Json = OptMl::Json;
 
 constexpr const char* kSshd = "/usr/sbin/sshd";
