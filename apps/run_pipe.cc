@@ -84,7 +84,7 @@ PipeShards::Opening text_opening(TokenShardOptions options) {
   };
 }
 
-PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, Opening opening,
+PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, const Opening& opening,
                                 const std::string& directory) {
   return [data = std::move(data), opening, directory](const std::string& text,
                                                       const std::string& name) {
