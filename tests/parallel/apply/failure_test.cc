@@ -103,8 +103,9 @@ std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
     how.deadline_seconds = 4;
     const auto group = collectives::make_communicator(world, store, how);
     Ended& end = all[static_cast<std::size_t>(world.rank)];
-    try {  // who fails first may do so while others still make their groups
+    try {
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
+      group->barrier()->wait();  // nobody fails while others still make their groups
       run_rank(layout, mesh, world.rank == failing, where);
     } catch (const Error& error) {
       end = {error.code(), error.what(), now()};
