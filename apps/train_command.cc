@@ -27,6 +27,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
@@ -54,6 +55,8 @@ extern "C" void on_stop_signal(int number) {
 // what SLURM can be told to send ahead of its time limit.
 class StopSignals {
  public:
+  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
+
   StopSignals() {
     for (std::size_t i = 0; i < kNumbers.size(); ++i) {
       before_[i] = std::signal(kNumbers[i], on_stop_signal);
@@ -68,7 +71,6 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
  private:
-  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGUSR1};
   std::array<void (*)(int), kNumbers.size()> before_{};
 };
 
@@ -452,6 +454,7 @@ int train(const std::vector<std::string>& words) {
       print_help();
       return 0;
     }
+  const SignalThread takes_signals(StopSignals::kNumbers);
   World world = discover_world();
   log::set_rank(world.rank, world.size);
   const auto deadline = Deadline::in_seconds(env::get_real(env::kDeadline));

@@ -1,5 +1,6 @@
 // The real binary: what its subcommands do, and what it says when something is wrong.
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -112,6 +113,37 @@ TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   EXPECT_EQ(bytes(whole + "/model.safetensors"), bytes(model_file()));
+}
+
+// A handler's frame may not be written where oneDNN's code has the stack pointer for something
+// else.
+TEST_F(Shoal, TakesSignalsOnAThreadThatComputesNothing) {
+  std::vector<std::string> words = {
+      "sh",
+      "-c",
+      "log=$1; shift; \"$@\" > $log 2>&1 & run=$!\n"
+      "until grep -q \"'loss'\" $log; do kill -0 $run || exit 1; sleep 0.02; done\n"
+      "for task in /proc/$run/task/*; do\n"
+      "  echo $((${task##*/} == run)) $(grep SigBlk $task/status); done\n"
+      "kill -TERM $run; wait $run",
+      "sh",
+      mine_ / "log",
+      SHOAL_PROGRAM};
+  for (const std::string& word : train_words({"--max_steps", "100000", "--save_steps", "1000000"}))
+    words.push_back(word);
+  const ProgramResult result = test::run_program(words, {.environment = {"SHOAL_THREADS=2"}});
+  EXPECT_EQ(result.status, 128 + 15) << result.out << result.err;
+  int taking = 0;
+  bool main_takes = true;
+  std::istringstream lines(result.out);
+  int is_main = 0;
+  for (std::string label, mask; lines >> is_main >> label >> mask;) {
+    const bool takes = (std::stoull(mask, nullptr, 16) >> (SIGTERM - 1) & 1) == 0;
+    taking += takes ? 1 : 0;
+    if (is_main == 1) main_takes = takes;
+  }
+  EXPECT_EQ(taking, 1) << result.out;
+  EXPECT_FALSE(main_takes) << result.out;
 }
 
 // Into parts and back: the run goes on from it to the same bytes.

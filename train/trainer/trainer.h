@@ -73,7 +73,8 @@ struct TrainerParts {
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;
   Tracer* tracer = nullptr;  // optional
-  // Non-zero on any rank: all of them save and stop before their next step.
+  // Non-zero on any rank: all of them save and stop before their next step. A handler that sets it
+  // must not run on a thread that computes (runtime/base/signal_thread.h).
   const std::atomic<int>* stop_signal = nullptr;
 
   MemoryResource& host() const { return host_memory != nullptr ? *host_memory : *memory; }
