@@ -1,20 +1,13 @@
 #include "support/http_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <chrono>
-#include <cstring>
-#include <mutex>
-#include <set>
-#include <stdexcept>
 #include <thread>
+#include <utility>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include "support/loopback_listener.h"
 #include <sys/socket.h>
-#include <unistd.h>
 
 namespace shoal::test {
 namespace {
@@ -97,14 +90,8 @@ std::string wire_bytes(const ServedRequest& request, const ServedReply& reply) {
 }
 
 struct HttpServer::State {
-  Handler handler;
-  int listener = -1, port = 0;
-  std::atomic<int> accepted{0};
-  std::mutex mutex;
-  bool stopping = false;
-  std::set<int> open;
-  std::vector<std::thread> threads;
-  std::thread acceptor;
+  explicit State(Handler given)
+      : handler(std::move(given)), listener([this](int socket) { serve(socket); }) {}
 
   void serve(int socket) {
     std::string buffer;
@@ -119,59 +106,17 @@ struct HttpServer::State {
                               : std::min(text.size(), static_cast<std::size_t>(reply.cut_after));
       if (!send_all(socket, text.data(), bytes) || reply.cut_after >= 0) break;
     }
-    const std::lock_guard lock(mutex);
-    open.erase(socket);
-    ::shutdown(socket, SHUT_RDWR);
-    ::close(socket);
   }
 
-  void accept_all() {
-    for (;;) {
-      const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      const std::lock_guard lock(mutex);
-      if (socket < 0 || stopping) {
-        if (socket >= 0) ::close(socket);
-        return;
-      }
-      const int on = 1;
-      ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      ++accepted;
-      open.insert(socket);
-      threads.emplace_back([this, socket] { serve(socket); });
-    }
-  }
+  Handler handler;
+  LoopbackListener listener;  // the last: its threads use what stands above
 };
 
-HttpServer::HttpServer(Handler handler) : state_(std::make_shared<State>()) {
-  state_->handler = std::move(handler);
-  state_->listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (state_->listener < 0 || ::bind(state_->listener, generic, length) != 0 ||
-      ::listen(state_->listener, 128) != 0 ||
-      ::getsockname(state_->listener, generic, &length) != 0)
-    throw std::runtime_error(std::string("a server on loopback: ") + std::strerror(errno));
-  state_->port = ntohs(address.sin_port);
-  state_->acceptor = std::thread([state = state_.get()] { state->accept_all(); });
-}
+HttpServer::HttpServer(Handler handler) : state_(std::make_unique<State>(std::move(handler))) {}
+HttpServer::~HttpServer() = default;
 
-HttpServer::~HttpServer() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-    for (const int socket : state_->open) ::shutdown(socket, SHUT_RDWR);
-  }
-  ::shutdown(state_->listener, SHUT_RDWR);
-  state_->acceptor.join();
-  for (std::thread& thread : state_->threads) thread.join();
-  ::close(state_->listener);
-}
-
-int HttpServer::port() const { return state_->port; }
+int HttpServer::port() const { return state_->listener.port(); }
 std::string HttpServer::url() const { return "http://127.0.0.1:" + std::to_string(port()); }
-int HttpServer::connections() const { return state_->accepted; }
+int HttpServer::connections() const { return state_->listener.accepted(); }
 
 }  // namespace shoal::test

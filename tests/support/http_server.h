@@ -45,7 +45,7 @@ class HttpServer {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 // The bytes of a reply, as the server sends them.

@@ -3,13 +3,9 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <cstring>
-#include <mutex>
-#include <set>
 #include <stdexcept>
-#include <thread>
-#include <vector>
 
+#include "support/loopback_listener.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/evp.h>
@@ -113,92 +109,49 @@ Certificate make_certificate(const CertificateOptions& options) {
 }
 
 struct TlsServer::State {
-  Owned<SSL_CTX, SSL_CTX_free> context{SSL_CTX_new(TLS_server_method())};
-  int listener = -1, port = 0, behind = 0;
-  std::atomic<int> handshakes{0};
-  std::mutex mutex;
-  bool stopping = false;
-  std::set<int> open;
-  std::vector<std::thread> threads;
-  std::thread acceptor;
+  State(const Certificate& certificate, int given)
+      : behind(given), listener([this](int client) { serve(client); }) {
+    const Memory chain(BIO_new_mem_buf(certificate.pem.data(), -1));
+    const Memory secret(BIO_new_mem_buf(certificate.key.data(), -1));
+    const X509Ptr own(PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr));
+    const Key key(PEM_read_bio_PrivateKey(secret.get(), nullptr, nullptr, nullptr));
+    check(own && key && SSL_CTX_use_certificate(context.get(), own.get()) == 1 &&
+              SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1,
+          "the server does not take it");
+    SSL_CTX_clear_mode(context.get(),
+                       SSL_MODE_AUTO_RETRY);  // the other direction may have something
+  }
 
   void serve(int client) {
+    // A client that is gone is no reason to end, and OpenSSL writes without MSG_NOSIGNAL.
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
     const int server = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_in address = loopback(behind);
     const Owned<SSL, SSL_free> tls(SSL_new(context.get()));
-    {
-      const std::lock_guard lock(mutex);
-      open.insert(server);
-    }
     if (tls && SSL_set_fd(tls.get(), client) == 1 && SSL_accept(tls.get()) == 1 &&
         ::connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
       ++handshakes;
       relay(tls.get(), client, server);
     }
-    const std::lock_guard lock(mutex);
-    for (const int socket : {client, server}) {
-      open.erase(socket);
-      ::shutdown(socket, SHUT_RDWR);
-      ::close(socket);
-    }
+    ::close(server);
   }
 
-  void accept_all() {
-    // A client that is gone is no reason to end, and OpenSSL writes without MSG_NOSIGNAL. Threads
-    // that are started here take this over.
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-    for (;;) {
-      const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      const std::lock_guard lock(mutex);
-      if (socket < 0 || stopping) {
-        if (socket >= 0) ::close(socket);
-        return;
-      }
-      open.insert(socket);
-      threads.emplace_back([this, socket] { serve(socket); });
-    }
-  }
+  Owned<SSL_CTX, SSL_CTX_free> context{SSL_CTX_new(TLS_server_method())};
+  int behind;
+  std::atomic<int> handshakes{0};
+  LoopbackListener listener;  // the last: its threads use what stands above
 };
 
 TlsServer::TlsServer(const Certificate& certificate, int behind)
-    : state_(std::make_unique<State>()) {
-  const Memory chain(BIO_new_mem_buf(certificate.pem.data(), -1));
-  const Memory secret(BIO_new_mem_buf(certificate.key.data(), -1));
-  const X509Ptr own(PEM_read_bio_X509(chain.get(), nullptr, nullptr, nullptr));
-  const Key key(PEM_read_bio_PrivateKey(secret.get(), nullptr, nullptr, nullptr));
-  SSL_CTX* const context = state_->context.get();
-  check(own && key && SSL_CTX_use_certificate(context, own.get()) == 1 &&
-            SSL_CTX_use_PrivateKey(context, key.get()) == 1,
-        "the server does not take it");
-  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);  // the other direction may have something
-  state_->behind = behind;
-  state_->listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (state_->listener < 0 || ::bind(state_->listener, generic, length) != 0 ||
-      ::listen(state_->listener, 16) != 0 || ::getsockname(state_->listener, generic, &length) != 0)
-    throw std::runtime_error(std::string("TLS on loopback: ") + std::strerror(errno));
-  state_->port = ntohs(address.sin_port);
-  state_->acceptor = std::thread([state = state_.get()] { state->accept_all(); });
-}
+    : state_(std::make_unique<State>(certificate, behind)) {}
+TlsServer::~TlsServer() = default;
 
-TlsServer::~TlsServer() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-    for (const int socket : state_->open) ::shutdown(socket, SHUT_RDWR);
-  }
-  ::shutdown(state_->listener, SHUT_RDWR);
-  state_->acceptor.join();
-  for (std::thread& thread : state_->threads) thread.join();
-  ::close(state_->listener);
+std::string TlsServer::url() const {
+  return "https://localhost:" + std::to_string(state_->listener.port());
 }
-
-std::string TlsServer::url() const { return "https://localhost:" + std::to_string(state_->port); }
 int TlsServer::handshakes() const { return state_->handshakes; }
 
 }  // namespace shoal::test
