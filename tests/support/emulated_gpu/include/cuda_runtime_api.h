@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "vector_types.h"
+#include "vector_types.h"  // dim3
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -20,6 +20,7 @@ enum cudaError_t {
   cudaErrorDeviceUninitialized = 201,
   cudaErrorMapBufferObjectFailed = 205,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,

@@ -1,0 +1,83 @@
+// Copies and fills: what they may touch, and when the host's side of them is read and written.
+#include <cstring>
+#include <vector>
+
+#include "arena.h"
+#include "memory.h"
+
+using namespace shoal::emulated_gpu;
+
+namespace {
+
+bool is_host(Kind kind) { return kind != Kind::device; }
+
+// CUDA takes pinned memory for either side.
+bool agrees(cudaMemcpyKind kind, Kind to, Kind from) {
+  switch (kind) {
+    case cudaMemcpyDefault:
+      return true;
+    case cudaMemcpyHostToHost:
+      return is_host(to) && is_host(from);
+    case cudaMemcpyHostToDevice:
+      return to != Kind::pageable && is_host(from);
+    case cudaMemcpyDeviceToHost:
+      return is_host(to) && from != Kind::pageable;
+    case cudaMemcpyDeviceToDevice:
+      return to != Kind::pageable && from != Kind::pageable;
+  }
+  return false;
+}
+
+void use(Operation& operation, const Place& place) {
+  if (place.pinned) operation.uses.push_back(place.pinned);
+}
+
+}  // namespace
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t handle) {
+  return call("cudaMemcpyAsync", [&](Lock& lock) {
+    const auto stream = stream_of(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    if (bytes == 0) return cudaSuccess;
+    const Place target = place_of(to, bytes), source = place_of(from, bytes);
+    if (!target.inside || !source.inside) return cudaErrorInvalidValue;
+    if (!agrees(kind, target.kind, source.kind)) return cudaErrorInvalidMemcpyDirection;
+    const bool waits = target.kind == Kind::pageable;
+    // Where pageable memory is read or written late or at once is the driver's choice.
+    if (waits || source.kind == Kind::pageable)
+      if (const cudaError_t refused = refuse_wait(lock, stream)) return refused;
+    Operation copy;
+    use(copy, target);
+    use(copy, source);
+    if (target.kind == Kind::pinned && source.kind == Kind::device)
+      copy.fills.push_back({target.pinned, static_cast<std::byte*>(to), bytes});
+    if (source.kind == Kind::pageable && !waits) {  // its owner may change it after the call
+      const auto* begin = static_cast<const std::byte*>(from);
+      copy.work = [to, taken = std::vector<std::byte>(begin, begin + bytes)] {
+        std::memcpy(to, taken.data(), taken.size());
+      };
+    } else {
+      copy.work = [to, from, bytes] { std::memmove(to, from, bytes); };
+    }
+    const cudaError_t status = submit(lock, stream, std::move(copy));
+    if (status == cudaSuccess && waits) run(lock, stream);
+    return status;
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t handle) {
+  return call("cudaMemsetAsync", [&](Lock& lock) {
+    const auto stream = stream_of(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    if (bytes == 0) return cudaSuccess;
+    const Place target = place_of(to, bytes);
+    if (!target.inside || target.kind == Kind::pageable) return cudaErrorInvalidValue;
+    Operation fill;
+    use(fill, target);
+    if (target.kind == Kind::pinned)
+      fill.fills.push_back({target.pinned, static_cast<std::byte*>(to), bytes});
+    fill.work = [to, value, bytes] { std::memset(to, value, bytes); };
+    return submit(lock, stream, std::move(fill));
+  });
+}

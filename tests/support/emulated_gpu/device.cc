@@ -1,0 +1,225 @@
+// The machine that is emulated, as the environment describes it, and CUDA's words for errors.
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "memory.h"
+#include "settings.h"
+#include "stream.h"
+
+namespace shoal::emulated_gpu {
+namespace {
+
+thread_local int current = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+[[noreturn]] void refuse(const char* name, std::string_view value, const char* allowed) {
+  fail(fmt::format("{} is '{}'; it may be {}", name, value, allowed));
+}
+
+std::size_t number(const char* name, std::size_t otherwise, std::size_t lowest, std::size_t highest) {
+  const char* set = std::getenv(name);
+  if (!set) return otherwise;
+  const std::string_view text = set;
+  std::size_t value = 0;
+  const auto [end, problem] = std::from_chars(text.begin(), text.end(), value);
+  if (problem != std::errc{} || end != text.end() || value < lowest || value > highest)
+    refuse(name, text, fmt::format("{} to {}", lowest, highest).c_str());
+  return value;
+}
+
+Settings read() {
+  Settings made;
+  made.devices = static_cast<int>(number("SHOAL_EMULATED_GPUS", 1, 0, 16));
+  made.memory =
+      number("SHOAL_EMULATED_GPU_MEMORY", made.memory, std::size_t{1} << 16, std::size_t{1} << 38);
+  if (const char* set = std::getenv("SHOAL_EMULATED_GPU_CAPABILITY")) {
+    const std::string_view text = set;
+    const auto digit = [&](std::size_t i) { return text[i] >= '0' && text[i] <= '9'; };
+    if (text.size() != 3 || !digit(0) || text[1] != '.' || !digit(2))
+      refuse("SHOAL_EMULATED_GPU_CAPABILITY", text, "such as 7.0 or 9.0");
+    made.major = text[0] - '0';
+    made.minor = text[2] - '0';
+  }
+  if (const char* set = std::getenv("SHOAL_EMULATED_GPU_STREAMS")) {
+    const std::string_view text = set;
+    if (text != "late" && text != "eager") refuse("SHOAL_EMULATED_GPU_STREAMS", text, "late or eager");
+    made.eager = text == "eager";
+  }
+  return made;
+}
+
+struct Words {
+  const char *name, *text;
+};
+Words words(cudaError_t error) {
+  switch (error) {
+#define SHOAL_CUDA_WORDS(value, text) \
+  case value:                         \
+    return {#value, text};
+    SHOAL_CUDA_WORDS(cudaSuccess, "no error")
+    SHOAL_CUDA_WORDS(cudaErrorInvalidValue, "invalid argument")
+    SHOAL_CUDA_WORDS(cudaErrorMemoryAllocation, "out of memory")
+    SHOAL_CUDA_WORDS(cudaErrorInitializationError, "initialization error")
+    SHOAL_CUDA_WORDS(cudaErrorInvalidConfiguration, "invalid configuration argument")
+    SHOAL_CUDA_WORDS(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy")
+    SHOAL_CUDA_WORDS(cudaErrorInsufficientDriver,
+                     "CUDA driver version is insufficient for CUDA runtime version")
+    SHOAL_CUDA_WORDS(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable")
+    SHOAL_CUDA_WORDS(cudaErrorNoDevice, "no CUDA-capable device is detected")
+    SHOAL_CUDA_WORDS(cudaErrorInvalidDevice, "invalid device ordinal")
+    SHOAL_CUDA_WORDS(cudaErrorDeviceUninitialized, "invalid device context")
+    SHOAL_CUDA_WORDS(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")
+    SHOAL_CUDA_WORDS(cudaErrorInvalidResourceHandle, "invalid resource handle")
+    SHOAL_CUDA_WORDS(cudaErrorIllegalState, "the operation cannot be performed in the present state")
+    SHOAL_CUDA_WORDS(cudaErrorNotReady, "device not ready")
+    SHOAL_CUDA_WORDS(cudaErrorIllegalAddress, "an illegal memory access was encountered")
+    SHOAL_CUDA_WORDS(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")
+    SHOAL_CUDA_WORDS(cudaErrorNotPermitted, "operation not permitted")
+    SHOAL_CUDA_WORDS(cudaErrorNotSupported, "operation not supported")
+    SHOAL_CUDA_WORDS(cudaErrorSystemDriverMismatch,
+                     "system has unsupported display driver / cuda driver combination")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnsupported,
+                     "operation not permitted when stream is capturing")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureInvalidated,
+                     "operation failed due to a previous error during capture")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureMerge,
+                     "operation would result in a merge of separate capture sequences")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnjoined,
+                     "capturing stream has unjoined work")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureIsolation,
+                     "dependency created on uncaptured work in another stream")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureImplicit,
+                     "operation would make the legacy stream depend on a capturing blocking stream")
+    SHOAL_CUDA_WORDS(cudaErrorCapturedEvent,
+                     "operation not permitted on an event last recorded in a capturing stream")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureWrongThread,
+                     "attempt to terminate a thread-local capture sequence from another thread")
+#undef SHOAL_CUDA_WORDS
+  }
+  return {"unrecognized error code", "unrecognized error code"};
+}
+
+// By device and kernel.
+std::map<std::pair<int, const void*>, int>& dynamic_limits() {
+  static auto& all = *new std::map<std::pair<int, const void*>, int>;
+  return all;
+}
+
+}  // namespace
+
+const Settings& settings() {
+  static const Settings made = read();
+  return made;
+}
+
+cudaError_t failed(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+int dynamic_shared_limit(const void* kernel) {
+  const Lock lock(Streams::get().mutex);
+  const auto found = dynamic_limits().find({current, kernel});
+  return found == dynamic_limits().end() ? kSharedMemory : found->second;
+}
+
+}  // namespace shoal::emulated_gpu
+
+using namespace shoal::emulated_gpu;
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+const char* cudaGetErrorName(cudaError_t error) { return words(error).name; }
+const char* cudaGetErrorString(cudaError_t error) { return words(error).text; }
+
+cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  if (!version) return failed(cudaErrorInvalidValue);
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (count) *count = 0;
+  return call("cudaGetDeviceCount", [&](Lock&) {
+    if (!count) return cudaErrorInvalidValue;
+    *count = settings().devices;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  if (!device) return failed(cudaErrorInvalidValue);
+  *device = current;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return call("cudaSetDevice", [&](Lock&) {
+    if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return call("cudaGetDeviceProperties", [&](Lock&) {
+    if (!properties) return cudaErrorInvalidValue;
+    if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
+    *properties = {};
+    std::strcpy(properties->name, "Emulated GPU");
+    properties->totalGlobalMem = settings().memory;
+    properties->major = settings().major;
+    properties->minor = settings().minor;
+    properties->multiProcessorCount = kMultiprocessors;
+    properties->sharedMemPerBlock = kSharedMemory;
+    properties->sharedMemPerBlockOptin = kSharedMemoryOptin;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return call("cudaDeviceGetAttribute", [&](Lock&) {
+    if (!value) return cudaErrorInvalidValue;
+    if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
+    switch (attribute) {
+      case cudaDevAttrMultiProcessorCount:
+        *value = kMultiprocessors;
+        return cudaSuccess;
+      case cudaDevAttrComputeCapabilityMajor:
+        *value = settings().major;
+        return cudaSuccess;
+      case cudaDevAttrComputeCapabilityMinor:
+        *value = settings().minor;
+        return cudaSuccess;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = kSharedMemoryOptin;
+        return cudaSuccess;
+    }
+    return cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return call("cudaDeviceGetStreamPriorityRange", [&](Lock&) {
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  return call("cudaFuncSetAttribute", [&](Lock&) {
+    if (!kernel || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > kSharedMemoryOptin)
+      return cudaErrorInvalidValue;
+    dynamic_limits()[{current, kernel}] = value;
+    return cudaSuccess;
+  });
+}
