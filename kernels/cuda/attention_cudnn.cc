@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <cudnn.h>
 #include <cudnn_graph.h>
 
 #include "shoal/runtime/base/error.h"
@@ -522,6 +523,11 @@ void CudnnAttention::run(const Plan& plan, const CudnnAttentionPointers& p, floa
   } catch (const Refusal& refusal) {
     throw_error(ErrorCode::internal, "attention by cuDNN: {}", refusal.why);
   }
+}
+
+std::string cudnn_version() {
+  const std::size_t version = cudnnGetVersion();
+  return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace shoal::kernels

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include <cudnn.h>
+#include <cuda_runtime_api.h>
 
 #include "shoal/kernels/attention.h"
 
@@ -38,7 +38,8 @@ struct CudnnAttentionPointers {
   void *dq = nullptr, *dk = nullptr, *dv = nullptr, *delta = nullptr;
 };
 
-// Owns a handle and the plans made so far. One thread at a time.
+// Owns a handle and the plans made so far. One thread at a time. Its constructor throws unavailable
+// in a build without cuDNN (no_cudnn.cc).
 class CudnnAttention {
  public:
   // For the current device; or, to find out elsewhere what cuDNN accepts, for a device described
@@ -64,5 +65,7 @@ class CudnnAttention {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+std::string cudnn_version();  // "cuDNN 9.19.0", or "no cuDNN"
 
 }  // namespace shoal::kernels

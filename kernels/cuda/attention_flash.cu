@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
   Place p = place(a, tiles, 1);
   p.tile = tiles - 1 - p.tile;  // the longest rows of a causal mask first
-  Room<S, T, 1> room(flash_memory);
+  const Room<S, T, 1> room;
   const T* k = head_of<T>(a.k, p, a.head_dim);
   const T* v = head_of<T>(a.v, p, a.head_dim);
   const int block_row = p.tile * S::kRows, warp_row = static_cast<int>(threadIdx.x) / 32 * 16,
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(256)
 template <typename T, int kDim>
 cudaError_t forward(const FlashArgs& a, cudaStream_t stream) {
   using S = ForwardTiles<T, kDim>;
-  return launch(forward_kernel<T, kDim>, blocks_of(a, a.queries, S::kRows), S::kThreads,
-                S::bytes(1), a, stream);
+  return launch<forward_kernel<T, kDim>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
+                                         S::bytes(1), a, stream);
 }
 
 }  // namespace
@@ -159,11 +159,8 @@ cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, 
   const std::int64_t blocks = (words + 255) / 256;
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidConfiguration;
-  FlashArgs a = args;
-  FlashDropout d = dropout;
-  void* parameters[] = {&a, &d, &kept};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kept_bits_kernel),
-                          dim3(static_cast<unsigned>(blocks)), dim3(256), parameters, 0, stream);
+  return launch_kernel(kept_bits_kernel, static_cast<unsigned>(blocks), 256, 0, stream, args,
+                       dropout, kept);
 }
 
 cudaError_t flash_forward(FlashType type, const FlashArgs& args, cudaStream_t stream) {

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads)
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
   Place p = place(a, tiles, 1);
   p.tile = tiles - 1 - p.tile;
-  Room<S, T, 2> room(flash_memory);
+  const Room<S, T, 2> room;
   const T* k = head_of<T>(a.k, p, a.head_dim);
   const T* v = head_of<T>(a.v, p, a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   using S = KeyTiles<T, kDim>;
   constexpr int kPart = kKeyPart<kDim>;
   const Place p = place(a, (a.keys + S::kRows - 1) / S::kRows, kDim / kPart);
-  Room<S, T, 2> room(flash_memory);
+  const Room<S, T, 2> room;
   const T* q = head_of<T>(a.q, p, a.head_dim);
   const T* dout = head_of<T>(a.dout, p, a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
@@ -177,14 +177,14 @@ cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
   using Q = ForwardTiles<T, kDim>;
   using K = KeyTiles<T, kDim>;
   cudaError_t status =
-      launch(delta_kernel<T>, (blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);
+      launch<delta_kernel<T>>((blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);
   if (status != cudaSuccess) return status;
   status =
-      launch(key_gradient_kernel<T, kDim>, blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>),
-             K::kThreads, K::bytes(2), a, stream);
+      launch<key_gradient_kernel<T, kDim>>(blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>),
+                                           K::kThreads, K::bytes(2), a, stream);
   if (status != cudaSuccess) return status;
-  return launch(query_gradient_kernel<T, kDim>, blocks_of(a, a.queries, Q::kRows), Q::kThreads,
-                Q::bytes(2), a, stream);
+  return launch<query_gradient_kernel<T, kDim>>(blocks_of(a, a.queries, Q::kRows), Q::kThreads,
+                                                Q::bytes(2), a, stream);
 }
 
 }  // namespace

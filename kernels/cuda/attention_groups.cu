@@ -1,4 +1,5 @@
 #include "shoal/kernels/cuda/attention_groups.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
 namespace shoal::kernels {
@@ -39,10 +40,9 @@ cudaError_t launch(Launch at, DType dtype, const GroupedHeads& s, const void* fr
   if (count == 0) return cudaSuccess;
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
-    group_kernel<T, expands>
-        <<<grid_for(count, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-            s, count, static_cast<const T*>(from), static_cast<T*>(to));
-    return cudaGetLastError();
+    return launch_kernel(group_kernel<T, expands>, grid_for(count, kThreads, at.multiprocessors),
+                         kThreads, 0, at.stream, s, count, static_cast<const T*>(from),
+                         static_cast<T*>(to));
   });
 }
 

@@ -3,11 +3,12 @@
 // A block is a tile of rows (queries; in the gradient of keys and values, keys), 16 a warp, that
 // stays in shared memory while tiles of columns (the other) stream past, the next one being copied
 // while one is worked on. Scores of a warp are [16, columns] in registers, in the layout of
-// mma.cuh.
+// instructions.cuh.
 #pragma once
 
 #include "shoal/kernels/cuda/attention_flash.cuh"
-#include "shoal/kernels/cuda/mma.cuh"
+#include "shoal/kernels/cuda/instructions.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 
 namespace shoal::kernels {
 
@@ -81,6 +82,20 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
 template <>
 __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
+}
+
+// Two elements in one register, the first in the low half.
+template <typename T>
+__device__ std::uint32_t pack(float low, float high);
+template <>
+__device__ inline std::uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+template <>
+__device__ inline std::uint32_t pack<__half>(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
 // Starts copying rows [first, first + kCount) of a head to `tile`; zeros beyond the last row and
@@ -236,7 +251,7 @@ __device__ inline bool kept(const FlashArgs& a, const Place& p, int query, int k
 template <typename S, typename T, int kRowTiles>
 struct Room {
   T* memory;
-  __device__ explicit Room(unsigned char* bytes) : memory(reinterpret_cast<T*>(bytes)) {}
+  __device__ Room() : memory(dynamic_shared<T>()) {}
   __device__ T* rows(int which) const { return memory + which * S::kRows * S::kStride; }
   __device__ T* columns(int step, int which) const {
     return rows(kRowTiles) + (step % 2 * 2 + which) * S::kColumns * S::kStride;
@@ -247,8 +262,6 @@ struct Room {
   }
 };
 
-extern __shared__ __align__(16) unsigned char flash_memory[];
-
 template <typename T, int kDim>
 using ForwardTiles = Tiles<T, kDim, columns_for<T>(kDim, false)>;
 template <typename T, int kDim>
@@ -258,21 +271,18 @@ template <int kDim>
 constexpr int kKeyPart = kDim > 128 ? 128 : kDim;
 
 // Launches with dynamic shared memory above the default limit.
-inline cudaError_t launch(void (*kernel)(FlashArgs), std::int64_t blocks, int threads, int bytes,
-                          const FlashArgs& args, cudaStream_t stream) {
+template <void (*kKernel)(FlashArgs)>
+cudaError_t launch(std::int64_t blocks, int threads, int bytes, const FlashArgs& args,
+                   cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidConfiguration;
-  const void* entry = reinterpret_cast<const void*>(kernel);
   if (bytes > 48 * 1024) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t status = cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kKernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
   }
-  FlashArgs copy = args;
-  void* parameters[] = {&copy};
-  return cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)),
-                          dim3(static_cast<unsigned>(threads)), parameters,
-                          static_cast<std::size_t>(bytes), stream);
+  return launch_kernel(kKernel, static_cast<unsigned>(blocks), threads,
+                       static_cast<std::size_t>(bytes), stream, args);
 }
 
 inline std::int64_t blocks_of(const FlashArgs& a, int length, int rows) {

@@ -3,6 +3,7 @@
 
 #include "shoal/kernels/cuda/elementwise.cuh"
 #include "shoal/kernels/cuda/gelu.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/row_packs.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
@@ -111,10 +112,9 @@ cudaError_t map(Launch at, std::int64_t count, const Op& op, const void* a, cons
   // 16 bytes of the wider type.
   constexpr int N = 16 / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));
   const unsigned grid = grid_for((count + N - 1) / N, kThreads, at.multiprocessors);
-  map_kernel<inputs, N>
-      <<<grid, kThreads, 0, at.stream>>>(count, aligned16(a, b, out), op, static_cast<const In*>(a),
-                                         static_cast<const In*>(b), static_cast<Out*>(out));
-  return cudaGetLastError();
+  return launch_kernel(map_kernel<inputs, N, In, Out, Op>, grid, kThreads, 0, at.stream, count,
+                       aligned16(a, b, out), op, static_cast<const In*>(a),
+                       static_cast<const In*>(b), static_cast<Out*>(out));
 }
 
 struct SwigluOp {
@@ -208,9 +208,9 @@ cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t rows,
                       std::int64_t columns) {
   const std::int64_t down = (rows + kTile - 1) / kTile, across = (columns + kTile - 1) / kTile;
   const unsigned grid = grid_for(down * across * kThreads, kThreads, at.multiprocessors);
-  transpose_kernel<kTile><<<grid, kThreads, 0, at.stream>>>(
-      static_cast<const Word*>(x), static_cast<Word*>(out), rows, columns, across, down * across);
-  return cudaGetLastError();
+  return launch_kernel(transpose_kernel<kTile, Word>, grid, kThreads, 0, at.stream,
+                       static_cast<const Word*>(x), static_cast<Word*>(out), rows, columns, across,
+                       down * across);
 }
 
 // elementwise.h: u = (bits + 1/2) / 2^32 rounded once, the halves apart since 32 bits have no f32.
@@ -260,10 +260,8 @@ template <bool normal>
 cudaError_t random_fill(Launch at, const RandomSite& site, std::uint64_t first, float base,
                         float width, float* out, std::int64_t count) {
   if (count == 0) return cudaSuccess;
-  random_kernel<normal>
-      <<<grid_for(count / 4 + 2, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-          site, first, base, width, out, count);
-  return cudaGetLastError();
+  return launch_kernel(random_kernel<normal>, grid_for(count / 4 + 2, kThreads, at.multiprocessors),
+                       kThreads, 0, at.stream, site, first, base, width, out, count);
 }
 
 // An element of any dtype: integers exactly as i64, floats exactly as f64.
@@ -379,9 +377,8 @@ cudaError_t launch_scale(Launch at, DType from, DType to, float factor, const vo
 cudaError_t launch_convert(Launch at, DType from, DType to, const void* x, void* out,
                            std::int64_t count) {
   if (count == 0) return cudaSuccess;
-  convert_kernel<<<grid_for(count, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-      from, to, x, out, count);
-  return cudaGetLastError();
+  return launch_kernel(convert_kernel, grid_for(count, kThreads, at.multiprocessors), kThreads, 0,
+                       at.stream, from, to, x, out, count);
 }
 
 cudaError_t launch_fill(Launch at, DType dtype, float value, void* out, std::int64_t count) {
@@ -428,11 +425,10 @@ cudaError_t launch_swiglu_backward(Launch at, DType dtype, const void* gate, con
     using T = decltype(type);
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     const unsigned grid = grid_for((count + N - 1) / N, kThreads, at.multiprocessors);
-    swiglu_backward_kernel<N><<<grid, kThreads, 0, at.stream>>>(
-        count, aligned16(gate, up, dout, dgate, dup), static_cast<const T*>(gate),
-        static_cast<const T*>(up), static_cast<const T*>(dout), static_cast<T*>(dgate),
-        static_cast<T*>(dup));
-    return cudaGetLastError();
+    return launch_kernel(swiglu_backward_kernel<N, T>, grid, kThreads, 0, at.stream, count,
+                         aligned16(gate, up, dout, dgate, dup), static_cast<const T*>(gate),
+                         static_cast<const T*>(up), static_cast<const T*>(dout),
+                         static_cast<T*>(dgate), static_cast<T*>(dup));
   });
 }
 
@@ -445,10 +441,9 @@ cudaError_t launch_add_bias(Launch at, DType dtype, DType bias_dtype, const void
     if (packs.total == 0) return cudaSuccess;
     const unsigned grid = grid_for(packs.total, kThreads, at.multiprocessors);
     const bool aligned = aligned16(x, bias, out) && packs.whole();
-    const auto launch = [&](const auto* typed_bias) {
-      add_bias_kernel<N><<<grid, kThreads, 0, at.stream>>>(packs, aligned, static_cast<const T*>(x),
-                                                           typed_bias, static_cast<T*>(out));
-      return cudaGetLastError();
+    const auto launch = [&]<class B>(const B* typed_bias) {
+      return launch_kernel(add_bias_kernel<N, T, B>, grid, kThreads, 0, at.stream, packs, aligned,
+                           static_cast<const T*>(x), typed_bias, static_cast<T*>(out));
     };
     if (bias_dtype == DType::f32) return launch(static_cast<const float*>(bias));
     return launch(static_cast<const T*>(bias));
@@ -463,11 +458,10 @@ cudaError_t launch_dropout(Launch at, DType dtype, const RowDropout& dropout, co
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     const RowPacks packs(rows, columns, N);
     if (packs.total == 0) return cudaSuccess;
-    dropout_kernel<N>
-        <<<grid_for(packs.total, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-            packs, aligned16(x, residual, out) && packs.whole(), dropout, static_cast<const T*>(x),
-            static_cast<const T*>(residual), static_cast<T*>(out));
-    return cudaGetLastError();
+    return launch_kernel(
+        dropout_kernel<N, T>, grid_for(packs.total, kThreads, at.multiprocessors), kThreads, 0,
+        at.stream, packs, aligned16(x, residual, out) && packs.whole(), dropout,
+        static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(out));
   });
 }
 

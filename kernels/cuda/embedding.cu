@@ -1,4 +1,5 @@
 #include "shoal/kernels/cuda/embedding.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/row_packs.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
@@ -316,18 +317,22 @@ cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const st
     return reinterpret_cast<std::uint32_t*>(scratch + offset);
   };
   const auto tiles = static_cast<unsigned>(sort.tiles);
-  key_kernel<<<grid_for(shape.count, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-      ids, shape.count, shape.vocabulary, words(sort.keys[0]), words(sort.positions[0]), fault);
-  for (int pass = 0; pass < sort.passes; ++pass) {
+  cudaError_t status = launch_kernel(
+      key_kernel, grid_for(shape.count, kThreads, at.multiprocessors), kThreads, 0, at.stream, ids,
+      shape.count, shape.vocabulary, words(sort.keys[0]), words(sort.positions[0]), fault);
+  for (int pass = 0; status == cudaSuccess && pass < sort.passes; ++pass) {
     const int from = pass % 2, to = 1 - from, shift = pass * Sort::kDigitBits;
-    count_kernel<<<tiles, kThreads, 0, at.stream>>>(words(sort.keys[from]), shape.count, shift,
-                                                    words(sort.counts));
-    scan_kernel<<<1, kScanThreads, 0, at.stream>>>(words(sort.counts), Sort::kDigits * sort.tiles);
-    scatter_kernel<<<tiles, kThreads, 0, at.stream>>>(
-        words(sort.keys[from]), words(sort.positions[from]), shape.count, shift, words(sort.counts),
-        words(sort.keys[to]), words(sort.positions[to]));
+    status = launch_kernel(count_kernel, tiles, kThreads, 0, at.stream, words(sort.keys[from]),
+                           shape.count, shift, words(sort.counts));
+    if (status != cudaSuccess) break;
+    status = launch_kernel(scan_kernel, 1, kScanThreads, 0, at.stream, words(sort.counts),
+                           Sort::kDigits * sort.tiles);
+    if (status != cudaSuccess) break;
+    status = launch_kernel(scatter_kernel, tiles, kThreads, 0, at.stream, words(sort.keys[from]),
+                           words(sort.positions[from]), shape.count, shift, words(sort.counts),
+                           words(sort.keys[to]), words(sort.positions[to]));
   }
-  return cudaGetLastError();
+  return status;
 }
 
 // A point a thread.
@@ -355,11 +360,10 @@ cudaError_t launch_embedding(Launch at, DType dtype, EmbeddingShape shape, const
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     const RowPacks packs(shape.count, shape.columns, N);
     if (packs.total == 0) return cudaSuccess;
-    gather_kernel<N>
-        <<<grid_for(packs.total, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-            packs, aligned16(table, out) && packs.whole(), ids, shape.vocabulary,
-            static_cast<const T*>(table), static_cast<T*>(out), accumulate, fault);
-    return cudaGetLastError();
+    return launch_kernel(gather_kernel<N, T>, grid_for(packs.total, kThreads, at.multiprocessors),
+                         kThreads, 0, at.stream, packs, aligned16(table, out) && packs.whole(), ids,
+                         shape.vocabulary, static_cast<const T*>(table), static_cast<T*>(out),
+                         accumulate, fault);
   });
 }
 
@@ -384,9 +388,10 @@ cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape sha
                     aligned16(dout, dtable) && shape.columns % N == 0};
     const std::int64_t tasks = sort.chunks * strips;
     const unsigned grid = grid_for(tasks * 32, kThreads, at.multiprocessors);
-    chunk_kernel<N><<<grid, kThreads, 0, at.stream>>>(runs, static_cast<const T*>(dout), tasks);
-    if (sort.chunks > 1) join_kernel<N><<<grid, kThreads, 0, at.stream>>>(runs, tasks);
-    return cudaGetLastError();
+    const cudaError_t status = launch_kernel(chunk_kernel<N, T>, grid, kThreads, 0, at.stream, runs,
+                                             static_cast<const T*>(dout), tasks);
+    if (status != cudaSuccess || sort.chunks == 1) return status;
+    return launch_kernel(join_kernel<N>, grid, kThreads, 0, at.stream, runs, tasks);
   });
 }
 
@@ -396,20 +401,19 @@ cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch,
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = 16 / static_cast<int>(sizeof(T));
-    position_kernel<N>
-        <<<grid_for((plane + N - 1) / N, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-            batch, plane, aligned16(dout, dtable) && plane % N == 0, static_cast<const T*>(dout),
-            dtable);
-    return cudaGetLastError();
+    return launch_kernel(position_kernel<N, T>,
+                         grid_for((plane + N - 1) / N, kThreads, at.multiprocessors), kThreads, 0,
+                         at.stream, batch, plane, aligned16(dout, dtable) && plane % N == 0,
+                         static_cast<const T*>(dout), dtable);
   });
 }
 
 cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args) {
   if (args.pairs == 0) return cudaSuccess;
   return with_training_type(dtype, [&](auto type) {
-    rotary_kernel<decltype(type)>
-        <<<grid_for(args.pairs, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(args);
-    return cudaGetLastError();
+    return launch_kernel(rotary_kernel<decltype(type)>,
+                         grid_for(args.pairs, kThreads, at.multiprocessors), kThreads, 0, at.stream,
+                         args);
   });
 }
 

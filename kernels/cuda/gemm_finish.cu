@@ -1,4 +1,5 @@
 #include "shoal/kernels/cuda/gemm_finish.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 
 namespace shoal::kernels::cuda {
 namespace {
@@ -97,8 +98,7 @@ cudaError_t launch_finish(const GemmFinish& p, cudaStream_t stream) {
                      down = (p.rows + 15) / 16;  // four rows a thread
   const dim3 grid(static_cast<unsigned>(across),
                   static_cast<unsigned>(down < 65535 ? down : 65535));
-  finish<T, Product, N><<<grid, block, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(finish<T, Product, N>, grid, block, 0, stream, p);
 }
 
 constexpr int kTile = 16;
@@ -141,8 +141,7 @@ cudaError_t launch_product(const PlainProduct& p, cudaStream_t stream) {
   };
   const dim3 grid(static_cast<unsigned>((p.n + kTile - 1) / kTile),
                   limited((p.m + kTile - 1) / kTile), limited(p.groups));
-  plain_product<In, Out><<<grid, dim3(kTile, kTile), 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel(plain_product<In, Out>, grid, dim3(kTile, kTile), 0, stream, p);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "shoal/kernels/kernels.h"
 
 #include <cublasLt.h>
-#include <cudnn.h>
 
+#include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/runtime/base/error.h"
 
@@ -50,11 +50,10 @@ class CudaKernels final : public Kernels {
   Device device() const override { return room_.device(); }
   Stream stream() const override { return room_.stream(); }
   std::string describe() const override {
-    const std::size_t cublas = cublasLtGetVersion(), cudnn = cudnnGetVersion();
-    return fmt::format("{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}",
+    const std::size_t cublas = cublasLtGetVersion();
+    return fmt::format("{}, cuBLASLt {}.{}.{}, {}",
                        device_backend(DeviceType::cuda).describe(room_.device()), cublas / 10000,
-                       cublas / 100 % 100, cublas % 100, cudnn / 10000, cudnn / 100 % 100,
-                       cudnn % 100);
+                       cublas / 100 % 100, cublas % 100, cudnn_version());
   }
 
  private:

@@ -2,6 +2,8 @@
 // memory as it came, and gathers its largest logit and the sum of exponentials at once ("online
 // softmax", Milakov and Gimelshein, 2018); the second makes gradients of what was kept. Each thread
 // meets the same elements in both passes, so that a row may be overwritten in place.
+#include "shoal/kernels/cuda/instructions.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/loss.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
@@ -44,11 +46,7 @@ struct Largest {
 
 // To two units of the last place, and 0 where an f32 would be denormal: what __expf makes, without
 // its care for those. Differences from the largest logit go in, so that large ones lose nothing.
-__device__ __forceinline__ float exp_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-}
+__device__ __forceinline__ float exp_of(float x) { return exp2_quick(x * 1.4426950408889634f); }
 
 // exp(x - largest) where everything may still be -inf.
 __device__ __forceinline__ float finite_or_zero(float largest) {
@@ -134,7 +132,6 @@ __device__ __forceinline__ std::int32_t target_of(const std::int32_t* targets, s
 template <class T, class G, int N>
 __global__ void __launch_bounds__(kMostThreads, 2)
     cross_entropy_kernel(const __grid_constant__ CrossEntropyLaunch args, bool keep) {
-  extern __shared__ __align__(16) unsigned char kept_bytes[];  // [leading] of T, where `keep`
   __shared__ float room[3][32];
   const std::int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(args.logits) + row * args.leading;
@@ -151,7 +148,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   // Before anybody overwrites it: the barriers of over_block lie between.
   const float at_target = widened(logits[target]);
   const bool smooth = args.label_smoothing > 0;
-  T* kept = reinterpret_cast<T*>(kept_bytes);
+  T* kept = dynamic_shared<T>();  // [leading], where `keep`
   Online mine;
   each_pack<N>(logits, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
     if (keep) *reinterpret_cast<Pack<T, N>*>(kept + column) = pack;
@@ -354,14 +351,12 @@ cudaError_t launch(const CrossEntropyLaunch& args, int shared_limit, cudaStream_
   const auto dynamic = static_cast<std::size_t>(keep ? bytes : 0);
   if (dynamic > 40 * 1024) {  // more than every block may have unasked, beside its static memory
     const cudaError_t status =
-        cudaFuncSetAttribute(cross_entropy_kernel<T, G, N>,
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(cross_entropy_kernel<T, G, N>),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (status != cudaSuccess) return status;
   }
-  cross_entropy_kernel<T, G, N>
-      <<<static_cast<unsigned>(args.rows), threads_for(args.leading / N), dynamic, stream>>>(args,
-                                                                                             keep);
-  return cudaGetLastError();
+  return launch_kernel(cross_entropy_kernel<T, G, N>, static_cast<unsigned>(args.rows),
+                       threads_for(args.leading / N), dynamic, stream, args, keep);
 }
 
 }  // namespace
@@ -382,8 +377,8 @@ cudaError_t launch_cross_entropy(const CrossEntropyLaunch& args, int shared_limi
 cudaError_t launch_loss_total(const float* token_loss, const std::int32_t* correct,
                               std::int64_t rows, float* loss_sum, std::int32_t* correct_sum,
                               cudaStream_t stream) {
-  loss_total_kernel<<<1, 1024, 0, stream>>>(token_loss, correct, rows, loss_sum, correct_sum);
-  return cudaGetLastError();
+  return launch_kernel(loss_total_kernel, 1, 1024, 0, stream, token_loss, correct, rows, loss_sum,
+                       correct_sum);
 }
 
 std::int64_t column_parts(std::int64_t rows) {
@@ -399,29 +394,27 @@ cudaError_t launch_column_sums(DType type, const void* x, std::int64_t rows, std
   const dim3 blocks(static_cast<unsigned>((columns + 31) / 32), static_cast<unsigned>(parts));
   const cudaError_t status = with_training_type(type, [&](auto element) {
     using T = decltype(element);
-    column_parts_kernel<T><<<blocks, kSumThreads, 0, stream>>>(static_cast<const T*>(x), rows,
-                                                               columns, leading, partial);
-    return cudaGetLastError();
+    return launch_kernel(column_parts_kernel<T>, blocks, kSumThreads, 0, stream,
+                         static_cast<const T*>(x), rows, columns, leading, partial);
   });
   if (status != cudaSuccess) return status;
-  column_total_kernel<<<static_cast<unsigned>((columns + kSumThreads - 1) / kSumThreads),
-                        kSumThreads, 0, stream>>>(partial, parts, columns, out, accumulate);
-  return cudaGetLastError();
+  return launch_kernel(column_total_kernel,
+                       static_cast<unsigned>((columns + kSumThreads - 1) / kSumThreads),
+                       kSumThreads, 0, stream, partial, parts, columns, out, accumulate);
 }
 
 cudaError_t launch_shard_statistics(float* logits, std::int64_t rows, std::int64_t columns,
                                     const std::int32_t* targets, std::int64_t first_class,
                                     float* statistics, cudaStream_t stream) {
-  shard_statistics_kernel<<<static_cast<unsigned>(rows), threads_for(columns), 0, stream>>>(
-      logits, columns, targets, first_class, statistics);
-  return cudaGetLastError();
+  return launch_kernel(shard_statistics_kernel, static_cast<unsigned>(rows), threads_for(columns),
+                       0, stream, logits, columns, targets, first_class, statistics);
 }
 
 cudaError_t launch_shard_cross_entropy(const ShardLossLaunch& args, cudaStream_t stream) {
   return with_training_type(args.gradient_type, [&](auto type) {
-    shard_cross_entropy_kernel<decltype(type)>
-        <<<static_cast<unsigned>(args.rows), threads_for(args.columns), 0, stream>>>(args);
-    return cudaGetLastError();
+    return launch_kernel(shard_cross_entropy_kernel<decltype(type)>,
+                         static_cast<unsigned>(args.rows), threads_for(args.columns), 0, stream,
+                         args);
   });
 }
 

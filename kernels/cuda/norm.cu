@@ -4,6 +4,8 @@
 // kernels it stands for.
 #include <type_traits>
 
+#include "shoal/kernels/cuda/instructions.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/norm.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
@@ -39,7 +41,7 @@ __device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
     for (int k = 0; k < count; ++k) {
       auto* words = reinterpret_cast<std::uint32_t*>(&held[k]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(words[i]));
+      for (int i = 0; i < 4; ++i) forget(words[i]);
     }
   }
 }
@@ -466,20 +468,15 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
     using W = decltype(w);
     const auto launch = [&](auto centred) {
       if (!args.residual)
-        layer_norm_kernel<T, W, n(), Input::x, centred()>
-            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
-      else if (args.dropout.threshold == 0)
-        layer_norm_kernel<T, W, n(), Input::sum, centred()>
-            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
-      else
-        layer_norm_kernel<T, W, n(), Input::dropped_sum, centred()>
-            <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
+        return launch_kernel(layer_norm_kernel<T, W, n(), Input::x, centred()>, rows.blocks(),
+                             kThreads, 0, stream, args, rows);
+      if (args.dropout.threshold == 0)
+        return launch_kernel(layer_norm_kernel<T, W, n(), Input::sum, centred()>, rows.blocks(),
+                             kThreads, 0, stream, args, rows);
+      return launch_kernel(layer_norm_kernel<T, W, n(), Input::dropped_sum, centred()>,
+                           rows.blocks(), kThreads, 0, stream, args, rows);
     };
-    if (args.beta)
-      launch(std::true_type{});
-    else
-      launch(std::false_type{});
-    return cudaGetLastError();
+    return args.beta ? launch(std::true_type{}) : launch(std::false_type{});
   });
 }
 
@@ -488,9 +485,8 @@ cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cuda
       args.columns % kVector == 0 && aligned16(args.dy, args.x, args.residual, args.dx, args.gamma);
   const Rows rows = share_rows(args.rows, args.columns, vectors);
   return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
-    layer_norm_backward_kernel<decltype(t), decltype(w), n()>
-        <<<rows.blocks(), kThreads, 0, stream>>>(args, rows);
-    return cudaGetLastError();
+    return launch_kernel(layer_norm_backward_kernel<decltype(t), decltype(w), n()>, rows.blocks(),
+                         kThreads, 0, stream, args, rows);
   });
 }
 
@@ -511,14 +507,13 @@ cudaError_t launch_layer_norm_weight(const LayerNormWeightLaunch& args, cudaStre
         with_types(args.type, DType::f32, vectors, [&](auto t, auto, auto n) {
           const dim3 blocks(static_cast<unsigned>((args.columns + 32 * n() - 1) / (32 * n())),
                             static_cast<unsigned>(args.parts));
-          layer_norm_weight_kernel<decltype(t), n()><<<blocks, kThreads, 0, stream>>>(args);
-          return cudaGetLastError();
+          return launch_kernel(layer_norm_weight_kernel<decltype(t), n()>, blocks, kThreads, 0,
+                               stream, args);
         });
     if (status != cudaSuccess) return status;
   }
   const auto blocks = static_cast<unsigned>((2 * args.columns + 31) / 32);
-  layer_norm_weight_total_kernel<<<blocks, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch_kernel(layer_norm_weight_total_kernel, blocks, kThreads, 0, stream, args);
 }
 
 cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, const void* x,
@@ -526,8 +521,8 @@ cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, 
   const bool vectors = columns % kVector == 0 && aligned16(x, y);
   const Rows shared = share_rows(rows, columns, vectors);
   return with_types(type, DType::f32, vectors, [&](auto t, auto, auto n) {
-    softmax_kernel<decltype(t), n()><<<shared.blocks(), kThreads, 0, stream>>>(x, y, shared);
-    return cudaGetLastError();
+    return launch_kernel(softmax_kernel<decltype(t), n()>, shared.blocks(), kThreads, 0, stream, x,
+                         y, shared);
   });
 }
 
@@ -536,9 +531,8 @@ cudaError_t launch_softmax_backward(DType type, std::int64_t rows, std::int64_t 
   const bool vectors = columns % kVector == 0 && aligned16(y, dy, dx);
   const Rows shared = share_rows(rows, columns, vectors);
   return with_types(type, DType::f32, vectors, [&](auto t, auto, auto n) {
-    softmax_backward_kernel<decltype(t), n()>
-        <<<shared.blocks(), kThreads, 0, stream>>>(y, dy, dx, shared);
-    return cudaGetLastError();
+    return launch_kernel(softmax_backward_kernel<decltype(t), n()>, shared.blocks(), kThreads, 0,
+                         stream, y, dy, dx, shared);
   });
 }
 

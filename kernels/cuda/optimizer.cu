@@ -1,6 +1,7 @@
 // Update rules and norms. The arithmetic is the CPU's, operation by operation and rounding by
 // rounding (kernels/cpu/optimizer_simd.cc), so that the two agree to the bit but for what pow and
 // sqrt do in f64. An update moves every byte once and is bound by memory.
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/optimizer.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
@@ -375,67 +376,59 @@ int grid_of_elements(std::int64_t count, int multiprocessors) {
 template <int capacity>
 cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
                          cudaStream_t stream) {
-  // Not <<<>>>: what nvcc makes of it on the host copies the table once more.
-  void* arguments[] = {const_cast<AdamWTable<capacity>*>(&table)};
-  return cudaLaunchKernel(adamw_kernel<capacity>, dim3(grid(table.chunks, multiprocessors)),
-                          dim3(kThreads), arguments, 0, stream);
+  return launch_kernel(adamw_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads, 0,
+                       stream, table);
 }
 template cudaError_t launch_adamw(const AdamWTable<kFewTensors>&, int, cudaStream_t);
 template cudaError_t launch_adamw(const AdamWTable<kManyTensors>&, int, cudaStream_t);
 
 cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream) {
-  sgd_kernel<<<grid_of_elements(args.count, multiprocessors), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch_kernel(sgd_kernel, grid_of_elements(args.count, multiprocessors), kThreads, 0,
+                       stream, args);
 }
 
 cudaError_t launch_lamb_direction(const AdamWTensor& tensor, const AdamWSettings& settings,
                                   float* update, int multiprocessors, cudaStream_t stream) {
-  lamb_direction_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
-      tensor, settings, update);
-  return cudaGetLastError();
+  return launch_kernel(lamb_direction_kernel, grid_of_elements(tensor.count, multiprocessors),
+                       kThreads, 0, stream, tensor, settings, update);
 }
 
 cudaError_t launch_lamb_apply(const AdamWTensor& tensor, const StepState* state,
                               const float* update, const double* squares, double max_trust_ratio,
                               int multiprocessors, cudaStream_t stream) {
-  lamb_apply_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
-      tensor, state, update, squares, max_trust_ratio);
-  return cudaGetLastError();
+  return launch_kernel(lamb_apply_kernel, grid_of_elements(tensor.count, multiprocessors), kThreads,
+                       0, stream, tensor, state, update, squares, max_trust_ratio);
 }
 
 template <int capacity>
 cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,
                            cudaStream_t stream) {
-  void* arguments[] = {const_cast<SquaresTable<capacity>*>(&table), &partial};
-  return cudaLaunchKernel(squares_kernel<capacity>, dim3(squares_blocks(table.chunks)),
-                          dim3(kThreads), arguments, 0, stream);
+  return launch_kernel(squares_kernel<capacity>, squares_blocks(table.chunks), kThreads, 0, stream,
+                       table, partial);
 }
 template cudaError_t launch_squares(const SquaresTable<kFewSquares>&, double*, cudaStream_t);
 template cudaError_t launch_squares(const SquaresTable<kManySquares>&, double*, cudaStream_t);
 
 cudaError_t launch_squares_total(const double* partial, int count, double* out, bool accumulate,
                                  cudaStream_t stream) {
-  squares_total_kernel<<<1, kThreads, 0, stream>>>(partial, count, out, accumulate);
-  return cudaGetLastError();
+  return launch_kernel(squares_total_kernel, 1, kThreads, 0, stream, partial, count, out,
+                       accumulate);
 }
 
 cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
                               int multiprocessors, cudaStream_t stream) {
-  non_finite_kernel<<<grid_of_elements(tensor.count, multiprocessors), kThreads, 0, stream>>>(
-      tensor, found);
-  return cudaGetLastError();
+  return launch_kernel(non_finite_kernel, grid_of_elements(tensor.count, multiprocessors), kThreads,
+                       0, stream, tensor, found);
 }
 
 cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
                             cudaStream_t stream) {
-  set_step_kernel<<<1, 1, 0, stream>>>(state, learning_rate, unscale);
-  return cudaGetLastError();
+  return launch_kernel(set_step_kernel, 1, 1, 0, stream, state, learning_rate, unscale);
 }
 
 cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
                                 StepState* state, cudaStream_t stream) {
-  begin_update_kernel<<<1, 1, 0, stream>>>(sum_of_squares, max_norm, norm, state);
-  return cudaGetLastError();
+  return launch_kernel(begin_update_kernel, 1, 1, 0, stream, sum_of_squares, max_norm, norm, state);
 }
 
 }  // namespace shoal::kernels

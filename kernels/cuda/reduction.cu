@@ -1,3 +1,4 @@
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/packed_range.cuh"
 #include "shoal/kernels/cuda/reduction.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
@@ -187,17 +188,16 @@ cudaError_t reduce(Launch at, Fold fold, const ReducePointers& pointers, std::in
   for (int d = 0; d < pointers.destination_count; ++d)
     differing |= reinterpret_cast<std::uintptr_t>(pointers.destinations[d]) ^ first;
   const PackedRange range(count, sizeof(typename T::Raw), first, differing);
-  reduce_kernel<T><<<grid_for(range.packs, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-      fold, pointers, range, count);
-  return cudaGetLastError();
+  return launch_kernel(reduce_kernel<T>, grid_for(range.packs, kThreads, at.multiprocessors),
+                       kThreads, 0, at.stream, fold, pointers, range, count);
 }
 
 template <class T>
 cudaError_t scale(Launch at, void* x, double factor, std::int64_t count) {
   const PackedRange range(count, sizeof(typename T::Raw), reinterpret_cast<std::uintptr_t>(x), 0);
-  scale_kernel<T><<<grid_for(range.packs, kThreads, at.multiprocessors), kThreads, 0, at.stream>>>(
-      static_cast<typename T::Wide>(factor), x, range, count);
-  return cudaGetLastError();
+  return launch_kernel(scale_kernel<T>, grid_for(range.packs, kThreads, at.multiprocessors),
+                       kThreads, 0, at.stream, static_cast<typename T::Wide>(factor), x, range,
+                       count);
 }
 
 }  // namespace

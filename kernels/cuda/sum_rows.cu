@@ -1,3 +1,4 @@
+#include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/sum_rows.cuh"
 
 namespace shoal::kernels::cuda {
@@ -43,12 +44,13 @@ __global__ void __launch_bounds__(kLanes* kRows)
 }
 
 template <class T, int N>
-void launch_chunks(const void* x, std::int64_t rows, std::int64_t columns, std::int64_t chunks,
-                   float* out, bool accumulate, cudaStream_t stream) {
+cudaError_t launch_chunks(const void* x, std::int64_t rows, std::int64_t columns,
+                          std::int64_t chunks, float* out, bool accumulate, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N)),
                   static_cast<unsigned>(chunks));
-  sum_chunks<T, N><<<grid, dim3(kLanes, kRows), 0, stream>>>(
-      static_cast<const T*>(x), rows, columns, (rows + chunks - 1) / chunks, out, accumulate);
+  return launch_kernel(sum_chunks<T, N>, grid, dim3(kLanes, kRows), 0, stream,
+                       static_cast<const T*>(x), rows, columns, (rows + chunks - 1) / chunks, out,
+                       accumulate);
 }
 
 cudaError_t sum(const void* x, DType type, std::int64_t rows, std::int64_t columns,
@@ -57,10 +59,8 @@ cudaError_t sum(const void* x, DType type, std::int64_t rows, std::int64_t colum
     using T = decltype(value);
     constexpr int N = 16 / sizeof(T);
     if (columns % N == 0 && aligned16(x))
-      launch_chunks<T, N>(x, rows, columns, chunks, out, accumulate, stream);
-    else
-      launch_chunks<T, 1>(x, rows, columns, chunks, out, accumulate, stream);
-    return cudaGetLastError();
+      return launch_chunks<T, N>(x, rows, columns, chunks, out, accumulate, stream);
+    return launch_chunks<T, 1>(x, rows, columns, chunks, out, accumulate, stream);
   });
 }
 
@@ -80,8 +80,7 @@ cudaError_t launch_sum_rows(const void* x, DType type, std::int64_t rows, std::i
       status != cudaSuccess)
     return status;
   // One column a thread here, whatever the alignment: the partial sums are few.
-  launch_chunks<float, 1>(partial, chunks, columns, 1, out, accumulate, stream);
-  return cudaGetLastError();
+  return launch_chunks<float, 1>(partial, chunks, columns, 1, out, accumulate, stream);
 }
 
 }  // namespace shoal::kernels::cuda

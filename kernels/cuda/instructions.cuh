@@ -1,9 +1,10 @@
-// The instructions of a warp that matrix kernels are made of (sm_80 and later): loading 8 x 8
-// matrices from shared memory, products of 16 x 16 by 16 x 8 on tensor cores, and copies from
-// device to shared memory that do not pass through registers.
+// What C++ has no word for (sm_80 and later): PTX, and a block's dynamic shared memory. Tests put
+// the emulated GPU's in its stead (tests/support/emulated_gpu).
 //
-// Lane l holds, of a result c [16, 8], elements (l/4, 2(l%4)), (l/4, 2(l%4) + 1) and the two of row
-// l/4 + 8.
+// Matrix kernels are made of a warp's loads of 8 x 8 matrices from shared memory, products of
+// 16 x 16 by 16 x 8 on tensor cores, and copies from device to shared memory that do not pass
+// through registers. Lane l holds, of a result c [16, 8], elements (l/4, 2(l%4)),
+// (l/4, 2(l%4) + 1) and the two of row l/4 + 8.
 #pragma once
 
 #include <cstdint>
@@ -67,18 +68,21 @@ __device__ inline void multiply<__half>(float (&c)[4], const std::uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two elements in one register, the first in the low half.
-template <typename T>
-__device__ std::uint32_t pack(float low, float high);
-template <>
-__device__ inline std::uint32_t pack<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
+// 2^x to two units of the last place; 0 where an f32 would be denormal, and of denormal x 1.
+__device__ inline float exp2_quick(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
-template <>
-__device__ inline std::uint32_t pack<__half>(float low, float high) {
-  const __half2 both = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
+
+// The compiler no longer knows what is in the register.
+__device__ inline void forget(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+template <typename T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dynamic_shared_memory);
 }
 
 }  // namespace shoal::kernels

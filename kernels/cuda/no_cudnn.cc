@@ -1,0 +1,28 @@
+// Stands in for attention_cudnn.cc in a build without cuDNN: nobody gets past the constructor, and
+// attention is by the own kernels.
+#include "shoal/kernels/cuda/attention_cudnn.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::kernels {
+namespace {
+[[noreturn]] void missing() {
+  throw Error(ErrorCode::unavailable, "this build of Shoal has no cuDNN",
+              "configure it where cuDNN 9 is found");
+}
+}  // namespace
+
+struct CudnnAttention::Impl {};
+
+CudnnAttention::CudnnAttention(const std::string&) { missing(); }
+CudnnAttention::~CudnnAttention() = default;
+const CudnnAttention::Plan& CudnnAttention::plan(const CudnnAttentionKey&) { missing(); }
+const std::string& CudnnAttention::refusal(const Plan&) { missing(); }
+std::size_t CudnnAttention::workspace_bytes(const Plan&) { missing(); }
+std::string CudnnAttention::engine(const Plan&) { missing(); }
+void CudnnAttention::run(const Plan&, const CudnnAttentionPointers&, float, void*, cudaStream_t) {
+  missing();
+}
+
+std::string cudnn_version() { return "no cuDNN"; }
+
+}  // namespace shoal::kernels
