@@ -1,0 +1,484 @@
+#include "support/emulated_gpu/block.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "support/emulated_gpu/stream.h"
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim{}, gridDim{};
+
+namespace shoal::emulated_gpu {
+namespace {
+
+using boost::context::fiber;
+
+// A kernel's parameters, up to 32 KiB, are copied there by each thread.
+constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+constexpr std::size_t kMostSharedBytes = std::size_t{227} * 1024;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMostThreads = 1024;
+
+bool same(const Where& a, const Where& b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         std::string_view(a.file_name()) == b.file_name();
+}
+std::string text(const Where& where) {
+  std::string_view file = where.file_name();
+  if (file.starts_with("./")) file.remove_prefix(2);
+  return fmt::format("{}:{}", file, where.line());
+}
+std::string text(const uint3& at) { return fmt::format("({}, {}, {})", at.x, at.y, at.z); }
+
+uint3 place_in(const dim3& size, std::size_t number) {
+  return {static_cast<unsigned>(number % size.x), static_cast<unsigned>(number / size.x % size.y),
+          static_cast<unsigned>(number / size.x / size.y)};
+}
+std::size_t count_of(const dim3& size) { return std::size_t{size.x} * size.y * size.z; }
+
+// Dynamic shared memory, ending where nothing can be touched.
+class SharedMemory {
+ public:
+  SharedMemory()
+      : base_(static_cast<unsigned char*>(mmap(nullptr, kRoom + kPage, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    if (base_ == MAP_FAILED || mprotect(base_ + kRoom, kPage, PROT_NONE) != 0)
+      fail("there is no memory for a block's shared memory");
+  }
+  ~SharedMemory() { (void)munmap(base_, kRoom + kPage); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // Nobody may rely on what a block before left: NaN, in every floating dtype.
+  void begin(std::size_t bytes) {
+    begin_ = base_ + kRoom - (bytes + 15) / 16 * 16;
+    std::memset(begin_, 0xff, bytes);
+  }
+  unsigned char* data() const { return begin_; }
+
+ private:
+  static constexpr std::size_t kRoom = (kMostSharedBytes + kPage - 1) / kPage * kPage;
+  unsigned char *base_, *begin_ = nullptr;
+};
+
+// Turns in the order that SHOAL_EMULATED_GPU_ORDER asks for.
+class Order {
+ public:
+  Order() {
+    const char* set = std::getenv("SHOAL_EMULATED_GPU_ORDER");
+    const std::string_view order = set ? set : "forward";
+    std::uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(order.data(), order.data() + order.size(), seed);
+    if (error == std::errc{} && end == order.data() + order.size())
+      engine_.emplace(seed);
+    else if (order == "reverse")
+      reverse_ = true;
+    else if (order != "forward")
+      fail(fmt::format("SHOAL_EMULATED_GPU_ORDER='{}' is not forward, reverse or a number", order));
+  }
+  bool shuffled() const { return engine_.has_value(); }
+  void arrange(std::vector<std::uint32_t>& turns) {
+    std::iota(turns.begin(), turns.end(), 0);
+    if (reverse_) std::reverse(turns.begin(), turns.end());
+    if (engine_) std::shuffle(turns.begin(), turns.end(), *engine_);
+  }
+
+ private:
+  bool reverse_ = false;
+  std::optional<std::mt19937_64> engine_;
+};
+
+struct Worker {
+  fiber own, back;  // suspended: of the worker while it waits, of the scheduler while it runs
+};
+
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  unsigned group;
+};
+
+struct Thread {
+  enum class State { fresh, ready, waiting, ended };
+  State state = State::fresh;
+  bool at_barrier = false;  // waiting: for the block, else for its warp
+  uint3 index{};
+  unsigned number = 0;
+  Worker* worker = nullptr;
+  Where where;
+  unsigned mask = 0;
+  void* part = nullptr;
+  void (*finish)(Lanes) = nullptr;
+  Vote vote = Vote::none;
+  int result = 0;
+  bool whole = false, mine = false;
+  std::vector<Copy> copies;
+  unsigned group = 0;  // of the copies being started
+};
+
+struct Warp {
+  unsigned waiting = 0, alive = 0;
+};
+
+class Runner {
+ public:
+  Runner() { workers_.reserve(kMostThreads); }
+
+  void run(dim3 grid, dim3 block, std::size_t dynamic_shared, const std::function<void()>& body,
+           const Where& launch);
+  std::string position() const {
+    return fmt::format("{}, thread {}", block_text(), text(now_->index));
+  }
+
+  unsigned lane() const { return now_->number % 32; }
+  int barrier(Vote vote, bool mine, const Where& where);
+  void in_warp(unsigned mask, bool whole, void (*finish)(Lanes), void* part, const Where& where);
+  void copy(const Copy& copy) { now_->copies.push_back({copy.to, copy.from, now_->group}); }
+  void end_group() { ++now_->group; }
+  void wait_for_groups(unsigned but_the_last) {
+    make_copies(*now_, now_->group < but_the_last ? 0 : now_->group - but_the_last);
+  }
+  unsigned char* shared() const { return shared_.data(); }
+
+ private:
+  std::string block_text() const {
+    return fmt::format("{}, block {}", name_of(launch_), text(blockIdx));
+  }
+  void run_block();
+  void enter(Thread& thread) {
+    now_ = &thread;
+    threadIdx = thread.index;
+  }
+  void work(Worker& worker);
+  void resume(Worker& worker) { worker.own = std::move(worker.own).resume(); }
+  Worker& idle_worker();
+  void wait() {
+    Worker& worker = *now_->worker;
+    now_->state = Thread::State::waiting;
+    worker.back = std::move(worker.back).resume();
+  }
+  void end(Thread& thread);
+  void meet(Warp& warp, unsigned lanes, const Thread& last);
+  void settle(unsigned warp);  // lanes that waited for one that has ended
+  static void make_copies(Thread& thread, unsigned before_group);
+  [[noreturn]] void stuck() const;
+
+  Order order_;
+  Where launch_;
+  SharedMemory shared_;
+  const std::function<void()>* body_ = nullptr;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Worker*> idle_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<std::uint32_t> turns_;
+  std::size_t turn_ = 0;
+  unsigned arrived_ = 0, ended_ = 0;
+  Thread* now_ = nullptr;
+};
+
+constinit thread_local Runner* running = nullptr;
+
+Runner& current(const char* what) {
+  if (!running) fail(fmt::format("{} outside a kernel", what));
+  return *running;
+}
+
+Worker& Runner::idle_worker() {
+  if (idle_.empty()) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& made = *workers_.back();
+    made.own = fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
+                     [this, &made](fiber&& back) {
+                       made.back = std::move(back);
+                       for (;;) work(made);
+                       return std::move(made.back);
+                     });
+    idle_.push_back(&made);
+  }
+  Worker& worker = *idle_.back();
+  idle_.pop_back();
+  return worker;
+}
+
+// Threads from now_ on, until one waits or the next is not fresh.
+void Runner::work(Worker& worker) {
+  for (;;) {
+    now_->worker = &worker;
+    (*body_)();
+    end(*now_);
+    if (turn_ + 1 == turns_.size()) break;
+    Thread& next = threads_[turns_[turn_ + 1]];
+    if (next.state != Thread::State::fresh) break;
+    ++turn_;
+    enter(next);
+  }
+  idle_.push_back(&worker);
+  worker.back = std::move(worker.back).resume();
+}
+
+void Runner::end(Thread& thread) {
+  make_copies(thread, thread.group + 1);
+  thread.state = Thread::State::ended;
+  ++ended_;
+  Warp& warp = warps_[thread.number / 32];
+  warp.alive &= ~(1u << thread.number % 32);
+  if (warp.waiting != 0) settle(thread.number / 32);
+}
+
+void Runner::run(dim3 grid, dim3 block, std::size_t dynamic_shared,
+                 const std::function<void()>& body, const Where& launch) {
+  order_ = Order();
+  launch_ = launch;
+  body_ = &body;
+  gridDim = grid;
+  blockDim = block;
+  threads_.resize(count_of(block));
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i].index = place_in(block, i);
+    threads_[i].number = static_cast<unsigned>(i);
+  }
+  warps_.resize((threads_.size() + 31) / 32);
+  turns_.resize(threads_.size());
+  std::vector<std::uint32_t> blocks(count_of(grid));
+  order_.arrange(blocks);
+  order_.arrange(turns_);
+  for (const std::uint32_t number : blocks) {
+    blockIdx = place_in(grid, number);
+    if (order_.shuffled()) order_.arrange(turns_);
+    shared_.begin(dynamic_shared);
+    run_block();
+  }
+}
+
+void Runner::run_block() {
+  for (Thread& thread : threads_) {
+    thread.state = Thread::State::fresh;
+    thread.copies.clear();
+    thread.group = 0;
+  }
+  for (Warp& warp : warps_) warp = {0, 0xffffffffu};
+  if (const std::size_t rest = threads_.size() % 32) warps_.back().alive = (1u << rest) - 1;
+  arrived_ = ended_ = 0;
+  while (ended_ < threads_.size()) {
+    bool moved = false;
+    for (turn_ = 0; turn_ < turns_.size(); ++turn_) {
+      Thread& thread = threads_[turns_[turn_]];
+      if (thread.state != Thread::State::fresh && thread.state != Thread::State::ready) continue;
+      moved = true;
+      Worker& worker = thread.state == Thread::State::fresh ? idle_worker() : *thread.worker;
+      enter(thread);
+      resume(worker);
+    }
+    if (!moved) stuck();
+  }
+}
+
+int Runner::barrier(Vote vote, bool mine, const Where& where) {
+  Thread& me = *now_;
+  me.where = where;
+  me.at_barrier = true;
+  me.vote = vote;
+  me.mine = mine;
+  if (++arrived_ < threads_.size()) {
+    wait();
+    return me.result;
+  }
+  int count = 0;
+  for (const Thread& thread : threads_) {
+    if (!same(thread.where, where))
+      fail(fmt::format("{}: thread {} is at the barrier of {}, thread {} at that of {}",
+                       block_text(), text(thread.index), text(thread.where), text(me.index),
+                       text(where)));
+    count += thread.mine ? 1 : 0;
+  }
+  const int all = static_cast<int>(threads_.size());
+  const int result = vote == Vote::any ? count > 0 : vote == Vote::all ? count == all : count;
+  for (Thread& thread : threads_) {
+    thread.result = result;
+    if (&thread != &me) thread.state = Thread::State::ready;
+  }
+  arrived_ = 0;
+  return result;
+}
+
+void Runner::in_warp(unsigned mask, bool whole, void (*finish)(Lanes), void* part,
+                     const Where& where) {
+  Thread& me = *now_;
+  Warp& warp = warps_[me.number / 32];
+  const unsigned own = 1u << me.number % 32;
+  if ((mask & own) == 0)
+    fail(fmt::format("{}: mask {:#x} of {} lacks the lane that calls it", position(), mask,
+                     text(where)));
+  me.at_barrier = false;
+  me.where = where;
+  me.mask = mask;
+  me.part = part;
+  me.finish = finish;
+  me.whole = whole;
+  warp.waiting |= own;
+  const unsigned wanted = mask & warp.alive;
+  if ((warp.waiting & wanted) == wanted)
+    meet(warp, wanted, me);
+  else
+    wait();
+}
+
+// `lanes` are all there.
+void Runner::meet(Warp& warp, unsigned lanes, const Thread& last) {
+  if (last.whole && lanes != 0xffffffffu)
+    fail(fmt::format("{}: lanes {:#x} of the warp have ended before {}", position(), ~lanes,
+                     text(last.where)));
+  void* parts[32] = {};
+  Thread* const first = &threads_[last.number / 32 * 32];
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if ((lanes >> lane & 1u) == 0) continue;
+    const Thread& other = first[lane];
+    if (!same(other.where, last.where) || other.mask != last.mask)
+      fail(
+          fmt::format("{}: thread {} is at {} with mask {:#x}, thread {} of its warp at {} with "
+                      "mask {:#x}",
+                      block_text(), text(other.index), text(other.where), other.mask,
+                      text(last.index), text(last.where), last.mask));
+    parts[lane] = other.part;
+  }
+  last.finish(parts);
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if ((lanes >> lane & 1u) != 0 && first[lane].state == Thread::State::waiting)
+      first[lane].state = Thread::State::ready;
+  warp.waiting &= ~lanes;
+}
+
+void Runner::settle(unsigned number) {
+  Warp& warp = warps_[number];
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if ((warp.waiting >> lane & 1u) == 0) continue;
+    const Thread& thread = threads_[number * 32 + lane];
+    const unsigned wanted = thread.mask & warp.alive;
+    if ((warp.waiting & wanted) == wanted) meet(warp, wanted, thread);
+  }
+}
+
+void Runner::make_copies(Thread& thread, unsigned before_group) {
+  std::size_t made = 0;
+  for (const Copy& copy : thread.copies) {
+    if (copy.group >= before_group) break;
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, 16);
+    else
+      std::memset(copy.to, 0, 16);
+    ++made;
+  }
+  thread.copies.erase(thread.copies.begin(),
+                      thread.copies.begin() + static_cast<std::ptrdiff_t>(made));
+}
+
+void Runner::stuck() const {
+  const Thread* first = nullptr;
+  const Thread* other = nullptr;
+  std::size_t there = 0;
+  for (const Thread& thread : threads_) {
+    if (thread.state != Thread::State::waiting) continue;
+    if (!first) first = &thread;
+    if (same(thread.where, first->where)) ++there;
+  }
+  // Whom it waits for: of its warp the lanes of its mask.
+  for (const Thread& thread : threads_) {
+    if (!first->at_barrier &&
+        (thread.number / 32 != first->number / 32 || (first->mask >> thread.number % 32 & 1u) == 0))
+      continue;
+    if (!other && (thread.state == Thread::State::ended || !same(thread.where, first->where)))
+      other = &thread;
+  }
+  std::string line = fmt::format("{}: {} of {} threads wait for ever at {}{}, thread {} first",
+                                 block_text(), there, threads_.size(), text(first->where),
+                                 first->at_barrier ? "" : fmt::format(" (mask {:#x})", first->mask),
+                                 text(first->index));
+  if (other)
+    line += fmt::format(
+        "; thread {} {}", text(other->index),
+        other->state == Thread::State::ended ? "has ended" : "waits at " + text(other->where));
+  fail(line);
+}
+
+}  // namespace
+
+std::string name_of(Where launch) {
+  return fmt::format("kernel launched at {} ({})", text(launch), launch.function_name());
+}
+
+void run_grid(dim3 grid, dim3 block, std::size_t dynamic_shared,
+              const std::function<void()>& thread_body, Where launch) {
+  thread_local std::unique_ptr<Runner> runner;
+  if (running) fail(fmt::format("{} within {}", name_of(launch), running->position()));
+  if (!runner) runner = std::make_unique<Runner>();
+  running = runner.get();
+  runner->run(grid, block, dynamic_shared, thread_body, launch);
+  running = nullptr;
+}
+
+cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, std::size_t dynamic_shared) {
+  const bool fits = count_of(grid) > 0 && count_of(block) > 0 && count_of(block) <= kMostThreads &&
+                    block.x <= 1024 && block.y <= 1024 && block.z <= 64 && grid.x <= 0x7fffffff &&
+                    grid.y <= 65535 && grid.z <= 65535;
+  if (!fits) return cudaErrorInvalidConfiguration;
+  if (dynamic_shared > kMostSharedBytes ||
+      dynamic_shared > static_cast<std::size_t>(dynamic_shared_limit(kernel)))
+    return cudaErrorInvalidValue;
+  return cudaSuccess;
+}
+
+cudaError_t queue_launch(const void* kernel, const Grid& grid, dim3 block,
+                         std::size_t dynamic_shared, cudaStream_t stream,
+                         std::function<void()> thread_body, std::span<const std::uintptr_t> words) {
+  const cudaError_t status = check_launch(kernel, grid.blocks, block, dynamic_shared);
+  if (status != cudaSuccess) return failed(status);
+  return enqueue(
+      stream,
+      [grid, block, dynamic_shared, body = std::move(thread_body)] {
+        run_grid(grid.blocks, block, dynamic_shared, body, grid.from);
+      },
+      name_of(grid.from), words);
+}
+
+std::string position() { return running ? running->position() : std::string(); }
+
+unsigned lane() { return current("a warp's operation").lane(); }
+
+int block_barrier(Vote vote, bool mine, Where where) {
+  return current("a barrier").barrier(vote, mine, where);
+}
+
+void in_warp(unsigned mask, bool whole, void (*finish)(Lanes lanes), void* part, Where where) {
+  current("a warp's operation").in_warp(mask, whole, finish, part, where);
+}
+
+void copy_later(void* to, const void* from, bool inside) {
+  Runner& runner = current("cp.async");
+  if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
+      reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
+    fail(fmt::format("{}: cp.async of 16 bytes from {} to {}, which are not both aligned to 16",
+                     runner.position(), from, to));
+  runner.copy({to, inside ? from : nullptr, 0});
+}
+void end_group_of_copies() { current("cp.async").end_group(); }
+void wait_for_groups_of_copies(int but_the_last) {
+  current("cp.async").wait_for_groups(static_cast<unsigned>(but_the_last));
+}
+
+unsigned char* dynamic_shared_memory() { return current("dynamic shared memory").shared(); }
+
+}  // namespace shoal::emulated_gpu

@@ -1,0 +1,38 @@
+# Device code: kernels/cuda compiled by g++. The headers in include/ come before the rooms' own, of
+# which they replace those with what C++ has no word for.
+find_package(Boost 1.74 REQUIRED COMPONENTS context)
+get_property(kernel_sources GLOBAL PROPERTY SHOAL_CUDA_KERNEL_SOURCES)
+set(device_sources ${kernel_sources})
+list(FILTER device_sources INCLUDE REGEX "\\.cu$")
+# nvcc unrolls by pragmas that g++ does not know, and does not mind memory that is read as another type.
+set_source_files_properties(${device_sources} PROPERTIES LANGUAGE CXX
+  COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;-O2;-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing")
+add_library(shoal_emulated_gpu_kernels OBJECT block.cc matrices.cc ${kernel_sources})
+target_include_directories(shoal_emulated_gpu_kernels BEFORE
+  PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
+target_link_libraries(shoal_emulated_gpu_kernels
+  PRIVATE shoal_settings shoal_kernels_cuda shoal_runtime_device shoal_runtime_memory shoal_runtime_io
+    nlohmann_json::nlohmann_json fmt::fmt Boost::context)
+
+target_sources(shoal_emulated_gpu INTERFACE $<TARGET_OBJECTS:shoal_emulated_gpu_kernels>)
+target_link_libraries(shoal_emulated_gpu
+  INTERFACE shoal_kernels_cuda shoal_runtime_memory shoal_runtime_io nlohmann_json::nlohmann_json Boost::context)
+
+# shoal_emulated_gpu_test(TEST [FILTER gtest-filter]): the tests of the program TEST once more, on the
+# emulated GPU: a program TEST_on_emulated_gpu of the same objects.
+set_property(GLOBAL PROPERTY SHOAL_ON_CUDA ${CMAKE_CURRENT_SOURCE_DIR}/on_cuda.cc)
+function(shoal_emulated_gpu_test test)
+  cmake_parse_arguments(ARG "" "FILTER" "" ${ARGN})
+  set(name ${test}_on_emulated_gpu)
+  get_property(on_cuda GLOBAL PROPERTY SHOAL_ON_CUDA)
+  get_target_property(libraries ${test} LINK_LIBRARIES)
+  add_executable(${name} $<TARGET_OBJECTS:${test}> ${on_cuda})
+  target_link_libraries(${name} PRIVATE shoal_emulated_gpu ${libraries})
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST TEST_FILTER "${ARG_FILTER}"
+    PROPERTIES TIMEOUT 120 ENVIRONMENT GOMP_SPINCOUNT=10000)
+endfunction()
+
+# What runs kernels, tested by small ones.
+shoal_test(emulated_device_code_test SOURCES device_code_test.cc DEPS shoal_emulated_gpu)
+target_include_directories(emulated_device_code_test BEFORE
+  PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
