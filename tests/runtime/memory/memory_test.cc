@@ -250,9 +250,10 @@ TEST(DeviceMemory, UnderAPoolAsksTheDriverOnlyOnce) {
     const OwnedStream stream(Device::cuda(0));
     for (const Stream where : {stream.view(), Stream{}}) {
       use(where);
-      const DeviceStatistics before = cuda.statistics();
+      DeviceStatistics expected = cuda.statistics();
       for (int turn = 0; turn < 10; ++turn) use(where);
-      EXPECT_EQ(cuda.statistics(), before);
+      if (!where.handle) expected.synchronizations += 2 * 10;  // fills in no order are done at once
+      EXPECT_EQ(cuda.statistics(), expected);
     }
   }  // the stream ends before the pool gives its blocks back
   pool.trim();

@@ -5,13 +5,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
 #include "settings.h"
 #include "stream.h"
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace shoal::emulated_gpu {
 namespace {
@@ -45,7 +44,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
                                  : "the host touched device memory",
                      info->si_addr, describe_address(info->si_addr)));
   }
-  if (previous_action.sa_flags & SA_SIGINFO) return previous_action.sa_sigaction(signal, info, context);
+  if (previous_action.sa_flags & SA_SIGINFO)
+    return previous_action.sa_sigaction(signal, info, context);
   // The instruction runs again and meets whatever was there before us.
   sigaction(SIGSEGV, &previous_action, nullptr);
 }
@@ -111,7 +111,8 @@ Arena::Arena() {
     const int file = memfd_create("emulated-gpu", MFD_CLOEXEC);
     std::byte* const begin = base_ + device * span_;
     if (file < 0 || ftruncate(file, static_cast<off_t>(span_)) != 0 ||
-        mmap(begin, span_, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
+        mmap(begin, span_, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0) ==
+            MAP_FAILED)
       fail(fmt::format("no memory for device {}: {}", device, std::strerror(errno)));
     files_.push_back(file);
     used_.push_back(begin);
@@ -166,6 +167,18 @@ void Arena::use(int device, std::byte* end) {
   used = end;
 }
 
+void Arena::release(std::byte* begin, std::size_t bytes) const {
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
+  if (bytes < kLarge) return;
+  const int device = device_of(begin);
+  const auto offset = static_cast<std::size_t>(begin - this->begin(device));
+  const std::size_t first = (offset + kPage - 1) / kPage * kPage,
+                    last = (offset + bytes) / kPage * kPage;
+  if (fallocate(file(device), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                static_cast<off_t>(last - first)) != 0)
+    fail(fmt::format("fallocate of {} bytes: {}", bytes, std::strerror(errno)));
+}
+
 void* Arena::open_window(int file, std::size_t offset, std::size_t bytes) {
   const std::scoped_lock lock(mutex_);
   std::byte *at = base_ + files_.size() * span_, *const end = at + windows_;
@@ -175,7 +188,8 @@ void* Arena::open_window(int file, std::size_t offset, std::size_t bytes) {
   }
   if (static_cast<std::size_t>(end - at) < bytes) return nullptr;
   const int allowed = opened_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
-  if (mmap(at, bytes, allowed, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) == MAP_FAILED)
+  if (mmap(at, bytes, allowed, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) ==
+      MAP_FAILED)
     return nullptr;
   madvise(at, bytes, MADV_DONTFORK);
   open_windows_.emplace(at, bytes);
@@ -190,8 +204,9 @@ void Arena::close_window(void* begin) {
   mmap(begin, found->second, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
        0);
   open_windows_.erase(found);
-  used_.back() = open_windows_.empty() ? base_ + files_.size() * span_
-                                       : open_windows_.rbegin()->first + open_windows_.rbegin()->second;
+  used_.back() = open_windows_.empty()
+                     ? base_ + files_.size() * span_
+                     : open_windows_.rbegin()->first + open_windows_.rbegin()->second;
 }
 
 DeviceWork::DeviceWork() { ++device_work; }

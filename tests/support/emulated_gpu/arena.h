@@ -1,5 +1,5 @@
-// Where device memory lies: one range of addresses for each device, and one for what other processes
-// have opened to us. Nobody may touch them but while an Opened lives.
+// Where device memory lies: one range of addresses for each device, and one for what other
+// processes have opened to us. Nobody may touch them but while an Opened lives.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,7 @@ class Arena {
  public:
   static Arena& get();
 
-  std::byte* begin(int device) const {
-    return base_ + static_cast<std::size_t>(device) * span_;
-  }
+  std::byte* begin(int device) const { return base_ + static_cast<std::size_t>(device) * span_; }
   // Bytes of addresses for each device: more than its memory, so that holes do not use it up.
   std::size_t span() const { return span_; }
   int file(int device) const { return files_.at(static_cast<std::size_t>(device)); }
@@ -38,6 +36,9 @@ class Arena {
   int device_of(const void* address) const;
   bool holds(const void* address) const;
 
+  // The system takes back what lies behind freed memory, where that is large: opening and closing
+  // cost by the page.
+  void release(std::byte* begin, std::size_t bytes) const;
   // Memory of `device` up to `end` is in use from now on.
   void use(int device, std::byte* end);
   // Pages of another process's file, readable and writable by device work; null: refused.

@@ -1,15 +1,13 @@
 // cuBLASLt's descriptors, proposals and products. What the library refuses is refused with its
 // status; what it would answer with a fault of the device ends the process.
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "product.h"
 #include "stream.h"
+#include <cublasLt.h>
+#include <fmt/format.h>
 
 using namespace shoal::emulated_gpu;
 using shoal::DType;
@@ -83,10 +81,9 @@ struct Problem {
 cublasStatus_t Problem::check() const {
   if (!description || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
   const bool ta = transposes_a(), tb = transposes_b();
-  const bool shapes = (ta ? a->columns : a->rows) == d->rows &&
-                      (tb ? b->rows : b->columns) == d->columns &&
-                      (tb ? b->columns : b->rows) == k() && c->rows == d->rows &&
-                      c->columns == d->columns;
+  const bool shapes =
+      (ta ? a->columns : a->rows) == d->rows && (tb ? b->rows : b->columns) == d->columns &&
+      (tb ? b->columns : b->rows) == k() && c->rows == d->rows && c->columns == d->columns;
   bool fits = shapes;
   for (const cublasLtMatrixLayout_t each : {a, b, c, d})
     fits = fits && each->rows > 0 && each->columns > 0 && each->leading >= each->rows &&
@@ -115,9 +112,10 @@ cublasStatus_t check(const Problem& problem, const cublasLtMatmulAlgo_t* given, 
 
 void check_alignment(const char* what, const void* pointer, std::uint64_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(pointer) % bytes != 0)
-    fail(fmt::format("cublasLtMatmul: {} at {} is not aligned to {} bytes, as its algorithm was "
-                     "asked to expect",
-                     what, pointer, bytes));
+    fail(
+        fmt::format("cublasLtMatmul: {} at {} is not aligned to {} bytes, as its algorithm was "
+                    "asked to expect",
+                    what, pointer, bytes));
 }
 
 Gelu gelu_of(std::uint32_t epilogue) {

@@ -6,11 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "memory.h"
 #include "settings.h"
 #include "stream.h"
+#include <fmt/format.h>
 
 namespace shoal::emulated_gpu {
 namespace {
@@ -22,7 +21,8 @@ thread_local cudaError_t last_error = cudaSuccess;
   fail(fmt::format("{} is '{}'; it may be {}", name, value, allowed));
 }
 
-std::size_t number(const char* name, std::size_t otherwise, std::size_t lowest, std::size_t highest) {
+std::size_t number(const char* name, std::size_t otherwise, std::size_t lowest,
+                   std::size_t highest) {
   const char* set = std::getenv(name);
   if (!set) return otherwise;
   const std::string_view text = set;
@@ -48,7 +48,8 @@ Settings read() {
   }
   if (const char* set = std::getenv("SHOAL_EMULATED_GPU_STREAMS")) {
     const std::string_view text = set;
-    if (text != "late" && text != "eager") refuse("SHOAL_EMULATED_GPU_STREAMS", text, "late or eager");
+    if (text != "late" && text != "eager")
+      refuse("SHOAL_EMULATED_GPU_STREAMS", text, "late or eager");
     made.eager = text == "eager";
   }
   return made;
@@ -70,13 +71,15 @@ Words words(cudaError_t error) {
     SHOAL_CUDA_WORDS(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy")
     SHOAL_CUDA_WORDS(cudaErrorInsufficientDriver,
                      "CUDA driver version is insufficient for CUDA runtime version")
-    SHOAL_CUDA_WORDS(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable")
+    SHOAL_CUDA_WORDS(cudaErrorDevicesUnavailable,
+                     "CUDA-capable device(s) is/are busy or unavailable")
     SHOAL_CUDA_WORDS(cudaErrorNoDevice, "no CUDA-capable device is detected")
     SHOAL_CUDA_WORDS(cudaErrorInvalidDevice, "invalid device ordinal")
     SHOAL_CUDA_WORDS(cudaErrorDeviceUninitialized, "invalid device context")
     SHOAL_CUDA_WORDS(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")
     SHOAL_CUDA_WORDS(cudaErrorInvalidResourceHandle, "invalid resource handle")
-    SHOAL_CUDA_WORDS(cudaErrorIllegalState, "the operation cannot be performed in the present state")
+    SHOAL_CUDA_WORDS(cudaErrorIllegalState,
+                     "the operation cannot be performed in the present state")
     SHOAL_CUDA_WORDS(cudaErrorNotReady, "device not ready")
     SHOAL_CUDA_WORDS(cudaErrorIllegalAddress, "an illegal memory access was encountered")
     SHOAL_CUDA_WORDS(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")
@@ -90,9 +93,9 @@ Words words(cudaError_t error) {
                      "operation failed due to a previous error during capture")
     SHOAL_CUDA_WORDS(cudaErrorStreamCaptureMerge,
                      "operation would result in a merge of separate capture sequences")
-    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")
-    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnjoined,
-                     "capturing stream has unjoined work")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnmatched,
+                     "capture was not ended in the same stream as it began")
+    SHOAL_CUDA_WORDS(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")
     SHOAL_CUDA_WORDS(cudaErrorStreamCaptureIsolation,
                      "dependency created on uncaptured work in another stream")
     SHOAL_CUDA_WORDS(cudaErrorStreamCaptureImplicit,

@@ -1,17 +1,15 @@
-// Device memory between processes: a handle names the owner's file of device memory, which the other
-// process opens through /proc and maps at an address of its own.
+// Device memory between processes: a handle names the owner's file of device memory, which the
+// other process opens through /proc and maps at an address of its own.
 #include <cstring>
 #include <string>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
 
 #include "arena.h"
 #include "memory.h"
 #include "settings.h"
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 using namespace shoal::emulated_gpu;
 

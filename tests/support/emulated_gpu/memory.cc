@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <set>
 
-#include <sys/mman.h>
-
-#include <fmt/format.h>
-
 #include "arena.h"
 #include "settings.h"
 #include "stream.h"
+#include <fmt/format.h>
+#include <sys/mman.h>
 
 using namespace shoal::emulated_gpu;
 
@@ -25,8 +23,8 @@ constexpr std::size_t rounded(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// A hole among a device's allocations. Freed in stream order it is for that stream alone until it is
-// done; a pool's are the pool's until that gives them back.
+// A hole among a device's allocations. Freed in stream order it is for that stream alone until it
+// is done; a pool's are the pool's until that gives them back.
 struct Hole {
   std::size_t size = 0;
   cudaMemPool_t pool = nullptr;
@@ -93,6 +91,7 @@ void trim(Heap& heap, cudaMemPool_t pool, std::size_t keep) {
     held -= hole.size;
     heap.used -= hole.size;
     hole.pool = nullptr;
+    Arena::get().release(begin, hole.size);
   }
   settle(heap);
 }
@@ -239,9 +238,10 @@ std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
       fail(fmt::format("{}: word {} of its arguments, {}, points to host memory that is not pinned",
                        what, i, address));
     if (place.kind == Kind::device && place.inside && !peers(device, place.device))
-      fail(fmt::format("{} on device {}: word {} of its arguments, {}, lies on device {}, to which "
-                       "cudaDeviceEnablePeerAccess gave no access",
-                       what, device, i, address, place.device));
+      fail(
+          fmt::format("{} on device {}: word {} of its arguments, {}, lies on device {}, to which "
+                      "cudaDeviceEnablePeerAccess gave no access",
+                      what, device, i, address, place.device));
   }
   return found;
 }
@@ -259,8 +259,7 @@ std::string describe_address(const void* address) {
   if (!lock) return fmt::format("on device {}", device);
   const Heap& heap = heap_of(device);
   const auto after = heap.live.upper_bound(const_cast<std::byte*>(at));
-  if (after == heap.live.begin())
-    return fmt::format("on device {}, in no allocation", device);
+  if (after == heap.live.begin()) return fmt::format("on device {}, in no allocation", device);
   const Allocation& of = *std::prev(after)->second;
   const auto offset = at - of.data;
   if (static_cast<std::size_t>(offset) < of.bytes)
@@ -289,6 +288,7 @@ void trim_pools(int device) {
 void add_hole(const Allocation& of, std::shared_ptr<Record> freed) {
   Heap& heap = heap_of(of.device);
   if (!of.pool) heap.used -= of.size;
+  if (!of.pool && !freed) Arena::get().release(of.block, of.size);
   heap.holes[of.block] = {of.size, of.pool, std::move(freed)};
 }
 
@@ -302,6 +302,7 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
     *pointer = nullptr;
     if (const cudaError_t refused = refuse_unordered(lock)) return refused;
     if (bytes == 0) return cudaSuccess;
+    trim_pools(current_device());
     made = allocate(current_device(), bytes, kPage, nullptr, nullptr);
     if (!made) return cudaErrorMemoryAllocation;
     *pointer = made->data;
@@ -444,6 +445,7 @@ cudaError_t cudaFreeHost(void* pointer) {
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call("cudaMemGetInfo", [&](Lock&) {
     if (!free || !total) return cudaErrorInvalidValue;
+    trim_pools(current_device());
     *total = settings().memory;
     *free = settings().memory - heap_of(current_device()).used;
     return cudaSuccess;

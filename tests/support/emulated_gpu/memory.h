@@ -15,7 +15,7 @@ struct Allocation {
   std::byte* data = nullptr;
   std::size_t bytes = 0;  // as asked for
   std::byte* block = nullptr;
-  std::size_t size = 0;  // with guards and padding
+  std::size_t size = 0;          // with guards and padding
   cudaMemPool_t pool = nullptr;  // null: of cudaMalloc
   std::uint64_t number = 0;
 };
@@ -40,7 +40,8 @@ void remove_opened(void* begin);
 // Which pinned memory the words of a launch point to. Ends the process, naming `what`, where one
 // points to pageable host memory or to a device that `device` has no access to.
 std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
-                                                  std::span<const std::uintptr_t> words, int device);
+                                                  std::span<const std::uintptr_t> words,
+                                                  int device);
 
 // Ends the process where something was written beside an allocation. With the lock, and Opened.
 void check_guards();

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kRows = 32, kColumns = 4;  // of a tile
 // 16 floats, in as many registers as the processor needs for them.
 using Floats = float __attribute__((vector_size(64)));
-using Tile = std::array<float, static_cast<std::size_t>(kRows * kColumns)>;  // [column][row]
+using Tile = std::array<float, static_cast<std::size_t>(kRows* kColumns)>;  // [column][row]
 
 float load(const void* from, std::int64_t i, DType type) {
   if (type == DType::f32) return static_cast<const float*>(from)[i];
@@ -28,7 +28,8 @@ void store(void* to, std::int64_t i, DType type, float value) {
     static_cast<float16*>(to)[i] = float16(value);
 }
 
-// An operand as f32 in strips of `width` of its outer index: [strip][k][width], zeros behind the end.
+// An operand as f32 in strips of `width` of its outer index: [strip][k][width], zeros behind the
+// end.
 std::vector<float> packed(const void* from, DType type, std::int64_t outer, std::int64_t k,
                           std::int64_t outer_step, std::int64_t k_step, std::int64_t width) {
   const std::int64_t strips = (outer + width - 1) / width;
@@ -68,8 +69,7 @@ float gelu(float x) {
 }
 float gelu_slope(float x) {
   const float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1 + t) +
-         0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
 // What becomes of the sum at (i, j).

@@ -14,7 +14,8 @@ namespace shoal::emulated_gpu {
 // or, while the stream is captured, whenever its graph does, so it keeps its arguments by value and
 // may be called more than once. Device memory can be touched while it runs and no CUDA call can be
 // made; it need not be reentrant. A failure is also what cudaGetLastError() then says:
-// cudaErrorInvalidResourceHandle where the stream is unknown or of another device than the thread's.
+// cudaErrorInvalidResourceHandle where the stream is unknown or of another device than the
+// thread's.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 // The same with the launch's arguments as 8-byte words, of which any may be an address. A word that

@@ -1,15 +1,14 @@
 #include "streams.h"
 
 #include <algorithm>
-#include <pthread.h>
-
-#include <fmt/format.h>
 
 #include "arena.h"
 #include "capture.h"
 #include "memory.h"
 #include "settings.h"
 #include "stream.h"
+#include <fmt/format.h>
+#include <pthread.h>
 
 namespace shoal::emulated_gpu {
 namespace {
@@ -47,7 +46,8 @@ void run_next(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
   ++stream->done;
 }
 
-// What a pinned destination holds until its copy has run, unless something queued may still read it.
+// What a pinned destination holds until its copy has run, unless something queued may still read
+// it.
 void poison_destinations(const Streams& all, const Operation& operation) {
   if (all.unknown_uses > 0) return;
   for (const PinnedRange& range : operation.fills)
@@ -257,8 +257,7 @@ cudaError_t cudaDeviceSynchronize() {
   return call("cudaDeviceSynchronize", [&](Lock& lock) {
     int device = 0;
     (void)cudaGetDevice(&device);
-    if (const cudaError_t refused = refuse_device_wait(lock, device))
-      return refused;
+    if (const cudaError_t refused = refuse_device_wait(lock, device)) return refused;
     run_device(lock, device);
     return cudaSuccess;
   });
@@ -270,8 +269,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     const auto event = event_of(event_handle);
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
     if (flags != 0) return cudaErrorInvalidValue;
-    if (event->capture || stream->capture)
-      return note_wait(stream, *event);
+    if (event->capture || stream->capture) return note_wait(stream, *event);
     if (!event->record || event->record->done) return cudaSuccess;
     Operation wait;
     wait.after = event->record;
@@ -305,8 +303,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t handle) {
   return call("cudaEventRecord", [&](Lock& lock) {
     const auto stream = stream_of(handle);
     const auto event = event_of(event_handle);
-    if (!stream || !event || stream->device != event->device)
-      return cudaErrorInvalidResourceHandle;
+    if (!stream || !event || stream->device != event->device) return cudaErrorInvalidResourceHandle;
     if (stream->capture) return note_record(*stream, *event);
     const auto record = std::make_shared<Record>();
     Operation mark;

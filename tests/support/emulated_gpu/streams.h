@@ -1,8 +1,8 @@
 // Streams as queues that run as late as possible, and the events that order them.
 //
-// An operation runs when the host waits for it, or when another one that must come after it does: in
-// the thread that waits. Whatever waits was queued later than what it waits for, so threads that run
-// each other's streams cannot wait in a circle.
+// An operation runs when the host waits for it, or when another one that must come after it does:
+// in the thread that waits. Whatever waits was queued later than what it waits for, so threads that
+// run each other's streams cannot wait in a circle.
 #pragma once
 
 #include <chrono>
@@ -46,13 +46,13 @@ struct Record {
 };
 
 struct Operation {
-  std::function<void()> work;            // empty: orders only
-  std::shared_ptr<Record> after;         // runs first
-  std::shared_ptr<Record> record;        // done with this operation
+  std::function<void()> work;      // empty: orders only
+  std::shared_ptr<Record> after;   // runs first
+  std::shared_ptr<Record> record;  // done with this operation
   std::vector<std::shared_ptr<Pinned>> uses;
-  bool uses_unknown = false;             // may touch any pinned memory
-  std::vector<PinnedRange> fills;        // pinned memory that it writes over
-  std::uint64_t number = 0;              // of all operations, in the order of their calls
+  bool uses_unknown = false;       // may touch any pinned memory
+  std::vector<PinnedRange> fills;  // pinned memory that it writes over
+  std::uint64_t number = 0;        // of all operations, in the order of their calls
 };
 
 struct Streams {
@@ -66,7 +66,8 @@ struct Streams {
   static Streams& get();
 };
 
-// The stream behind a handle: the current device's legacy stream for null; null where it is unknown.
+// The stream behind a handle: the current device's legacy stream for null; null where it is
+// unknown.
 std::shared_ptr<CUstream_st> stream_of(cudaStream_t handle);
 std::shared_ptr<CUevent_st> event_of(cudaEvent_t handle);
 

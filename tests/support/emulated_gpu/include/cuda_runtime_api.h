@@ -1,5 +1,5 @@
-// The part of CUDA's runtime interface that Shoal uses, answered by the CPU (../README.md). Names and
-// numbers are CUDA 13's; what is not here, Shoal does not call.
+// The part of CUDA's runtime interface that Shoal uses, answered by the CPU (../README.md). Names
+// and numbers are CUDA 13's; what is not here, Shoal does not call.
 #pragma once
 
 #include <cstddef>
