@@ -1,5 +1,6 @@
 #include "arena.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -48,6 +49,12 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     return previous_action.sa_sigaction(signal, info, context);
   // The instruction runs again and meets whatever was there before us.
   sigaction(SIGSEGV, &previous_action, nullptr);
+}
+
+void madvise_whole_pages(std::byte* begin, std::size_t bytes, int advice) {
+  const auto first = (reinterpret_cast<std::uintptr_t>(begin) + kPage - 1) / kPage * kPage,
+             last = reinterpret_cast<std::uintptr_t>(begin + bytes) / kPage * kPage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
 }
 
 // The byte of a pattern at an address: the low one at even addresses.
@@ -165,6 +172,25 @@ void Arena::use(int device, std::byte* end) {
   if (end <= used) return;
   if (opened_ > 0) protect(used, end, true);
   used = end;
+}
+
+void Arena::fill(std::byte* begin, std::size_t bytes, Poison pattern) const {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;
+  alignas(8) thread_local std::byte piece[kPiece];
+  const int device = device_of(begin);
+  if (bytes >= kPiece) madvise_whole_pages(begin, bytes, MADV_DONTNEED);
+  // Patterns begin anew at even addresses, as those of allocations and of `piece` are.
+  poison(piece, std::min(bytes + 1, kPiece), pattern);
+  const std::size_t odd = reinterpret_cast<std::uintptr_t>(begin) % 2;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t next = std::min(bytes - done, kPiece - 2);
+    const auto offset = static_cast<off_t>(begin - this->begin(device)) + static_cast<off_t>(done);
+    const ssize_t wrote = pwrite(file(device), piece + (odd + done) % 2, next, offset);
+    if (wrote <= 0)
+      fail(fmt::format("no memory for {} bytes of device {}: {}", bytes, device,
+                       std::strerror(errno)));
+    done += static_cast<std::size_t>(wrote);
+  }
 }
 
 void Arena::release(std::byte* begin, std::size_t bytes) const {

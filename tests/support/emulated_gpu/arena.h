@@ -36,8 +36,10 @@ class Arena {
   int device_of(const void* address) const;
   bool holds(const void* address) const;
 
-  // The system takes back what lies behind freed memory, where that is large: opening and closing
-  // cost by the page.
+  // Fills device memory through its file: opening and closing cost by the page, and pages are there
+  // from their first touch on.
+  void fill(std::byte* begin, std::size_t bytes, Poison pattern) const;
+  // The system takes back what lies behind freed memory, where that is large.
   void release(std::byte* begin, std::size_t bytes) const;
   // Memory of `device` up to `end` is in use from now on.
   void use(int device, std::byte* end);

@@ -96,17 +96,22 @@ void trim(Heap& heap, cudaMemPool_t pool, std::size_t keep) {
   settle(heap);
 }
 
-// First fit among the holes of one pool (or of none) that `stream` may use now.
-std::byte* take(Heap& heap, std::size_t size, cudaMemPool_t pool, const CUstream_st* stream) {
-  for (const auto& [begin, hole] : heap.holes) {
-    if (hole.pool != pool || hole.size < size) continue;
-    if (hole.freed && hole.freed->stream.get() != stream) continue;
-    std::byte* const taken = begin;
-    Hole rest = hole;
-    heap.holes.erase(taken);
-    rest.size -= size;
-    if (rest.size > 0) heap.holes.emplace(taken + size, rest);
-    return taken;
+// First fit among the holes of one pool (or of none) that `stream` may use now, aligned to `step`.
+std::byte* take(Heap& heap, std::size_t size, std::size_t step, cudaMemPool_t pool,
+                const CUstream_st* stream) {
+  for (const auto& [begin, found] : heap.holes) {
+    const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(begin) % step;
+    if (found.pool != pool || found.size < skipped + size) continue;
+    if (found.freed && found.freed->stream.get() != stream) continue;
+    std::byte* const first = begin;
+    const Hole hole = found;
+    heap.holes.erase(first);
+    const auto keep = [&](std::size_t from, std::size_t to) {
+      if (from < to) heap.holes.emplace(first + from, Hole{to - from, hole.pool, hole.freed});
+    };
+    keep(0, skipped);
+    keep(skipped + size, hole.size);
+    return first + skipped;
   }
   return nullptr;
 }
@@ -117,12 +122,12 @@ std::shared_ptr<Allocation> allocate(int device, std::size_t bytes, std::size_t 
   if (bytes > settings().memory) return nullptr;
   const std::size_t size = rounded(kGuard + bytes + kGuard, step);
   settle(heap);
-  std::byte* block = pool ? take(heap, size, pool, stream) : nullptr;
+  std::byte* block = pool ? take(heap, size, step, pool, stream) : nullptr;
   if (!block) {
     // A pool's pieces can be mapped side by side, so they do not stand in its own way.
     if (pool && heap.used + size > settings().memory) trim(heap, pool, 0);
     if (heap.used + size > settings().memory) return nullptr;
-    block = take(heap, size, nullptr, stream);
+    block = take(heap, size, step, nullptr, stream);
     if (!block) return nullptr;
     heap.used += size;
   }
@@ -153,22 +158,22 @@ void check_guard(const Allocation& of) {
 
 // What the memory holds from its turn in the stream on.
 void begin_life(const std::shared_ptr<Allocation>& of) {
-  const Opened opened;
-  poison(of->block, kGuard, Poison::guard);
-  poison(of->data, of->bytes, Poison::fresh);
+  const Arena& arena = Arena::get();
+  arena.fill(of->block, kGuard, Poison::guard);
+  arena.fill(of->data, of->bytes, Poison::fresh);
   std::byte* const end = of->data + of->bytes;
-  poison(end, static_cast<std::size_t>(of->block + of->size - end), Poison::guard);
+  arena.fill(end, static_cast<std::size_t>(of->block + of->size - end), Poison::guard);
   const Lock lock(Streams::get().mutex);
   heap_of(of->device).guarded.emplace(of->data, of);
 }
 void end_life(const std::shared_ptr<Allocation>& of) {
-  const Opened opened;
   {
+    const Opened opened;
     const Lock lock(Streams::get().mutex);
     check_guard(*of);
     heap_of(of->device).guarded.erase(of->data);
   }
-  poison(of->block, of->size, Poison::freed);
+  Arena::get().fill(of->block, of->size, Poison::freed);
 }
 
 // The live allocation that holds an address; null: none.

@@ -50,7 +50,16 @@ TEST(Ipc, AnotherProcessOpensWhatWasExported) {
     _exit(write(to_parent[1], &answer, 1) == 1 ? 0 : 1);
   }
   {
+    const OwnStream stream;  // what it allocates lies before, not in whole pages
+    void* before = nullptr;
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, 0};
+    cudaMemPool_t pool = nullptr;
+    CUDA(cudaMemPoolCreate(&pool, &properties));
+    CUDA(cudaMallocFromPoolAsync(&before, 10, pool, stream));
     const Ints shared(1000);
+    CUDA(cudaFreeAsync(before, stream));
     CUDA(set(shared.data, 41, nullptr));
     CUDA(cudaStreamSynchronize(nullptr));
     cudaIpcMemHandle_t handle;
