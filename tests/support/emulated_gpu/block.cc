@@ -34,7 +34,7 @@ constexpr std::size_t kMostThreads = 1024;
 
 bool same(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() &&
-         std::string_view(a.file_name()) == b.file_name();
+         (a.file_name() == b.file_name() || std::string_view(a.file_name()) == b.file_name());
 }
 std::string text(const Where& where) {
   std::string_view file = where.file_name();
@@ -74,20 +74,21 @@ class SharedMemory {
   unsigned char *base_, *begin_ = nullptr;
 };
 
-// Turns in the order that SHOAL_EMULATED_GPU_ORDER asks for.
+// Turns of one launch in the order that SHOAL_EMULATED_GPU_ORDER asks for.
 class Order {
  public:
-  Order() {
+  explicit Order(bool coin) {
     const char* set = std::getenv("SHOAL_EMULATED_GPU_ORDER");
-    const std::string_view order = set ? set : "forward";
+    const std::string_view order = set ? set : "mixed";
     std::uint64_t seed = 0;
     const auto [end, error] = std::from_chars(order.data(), order.data() + order.size(), seed);
     if (error == std::errc{} && end == order.data() + order.size())
       engine_.emplace(seed);
-    else if (order == "reverse")
-      reverse_ = true;
+    else if (order == "reverse" || order == "mixed")
+      reverse_ = order == "reverse" || coin;
     else if (order != "forward")
-      fail(fmt::format("SHOAL_EMULATED_GPU_ORDER='{}' is not forward, reverse or a number", order));
+      fail(fmt::format("SHOAL_EMULATED_GPU_ORDER='{}' is not mixed, forward, reverse or a number",
+                       order));
   }
   bool shuffled() const { return engine_.has_value(); }
   void arrange(std::vector<std::uint32_t>& turns) {
@@ -101,9 +102,17 @@ class Order {
   std::optional<std::mt19937_64> engine_;
 };
 
+// A fiber that runs threads: one after another, as long as none of them waits.
 struct Worker {
-  fiber own, back;  // suspended: of the worker while it waits, of the scheduler while it runs
+  fiber suspended;
 };
+// Leaves one fiber and goes on with another.
+void change(Worker& from, Worker& to) {
+  std::move(to.suspended).resume_with([&from](fiber&& left) {
+    from.suspended = std::move(left);
+    return fiber();
+  });
+}
 
 struct Copy {
   void* to;
@@ -162,13 +171,20 @@ class Runner {
     now_ = &thread;
     threadIdx = thread.index;
   }
+  Thread* next_turn();
   void work(Worker& worker);
-  void resume(Worker& worker) { worker.own = std::move(worker.own).resume(); }
   Worker& idle_worker();
+  // Whose fiber runs the thread that has its turn.
+  Worker& worker_of(Thread& thread) {
+    enter(thread);
+    return thread.state == Thread::State::fresh ? idle_worker() : *thread.worker;
+  }
   void wait() {
     Worker& worker = *now_->worker;
     now_->state = Thread::State::waiting;
-    worker.back = std::move(worker.back).resume();
+    Thread* const next = next_turn();
+    if (!next) stuck();
+    change(worker, worker_of(*next));
   }
   void end(Thread& thread);
   void meet(Warp& warp, unsigned lanes, const Thread& last);
@@ -176,10 +192,12 @@ class Runner {
   static void make_copies(Thread& thread, unsigned before_group);
   [[noreturn]] void stuck() const;
 
-  Order order_;
+  std::minstd_rand coin_;  // falls alike in every process
+  Order order_{false};
   Where launch_;
   SharedMemory shared_;
   const std::function<void()>* body_ = nullptr;
+  Worker home_;  // who called run()
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> idle_;
   std::vector<Thread> threads_;
@@ -201,12 +219,12 @@ Worker& Runner::idle_worker() {
   if (idle_.empty()) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& made = *workers_.back();
-    made.own = fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
-                     [this, &made](fiber&& back) {
-                       made.back = std::move(back);
-                       for (;;) work(made);
-                       return std::move(made.back);
-                     });
+    made.suspended =
+        fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
+              [this, &made](fiber&& from) {
+                for (;;) work(made);
+                return std::move(from);
+              });
     idle_.push_back(&made);
   }
   Worker& worker = *idle_.back();
@@ -214,20 +232,33 @@ Worker& Runner::idle_worker() {
   return worker;
 }
 
-// Threads from now_ on, until one waits or the next is not fresh.
+// The thread that can go on and has its turn; null: none can.
+Thread* Runner::next_turn() {
+  for (std::size_t tried = 0; tried < turns_.size(); ++tried) {
+    turn_ = turn_ + 1 < turns_.size() ? turn_ + 1 : 0;
+    Thread& thread = threads_[turns_[turn_]];
+    if (thread.state == Thread::State::fresh || thread.state == Thread::State::ready)
+      return &thread;
+  }
+  return nullptr;
+}
+
+// Threads from now_ on, until the next one to go on has a fiber already.
 void Runner::work(Worker& worker) {
   for (;;) {
     now_->worker = &worker;
     (*body_)();
     end(*now_);
-    if (turn_ + 1 == turns_.size()) break;
-    Thread& next = threads_[turns_[turn_ + 1]];
-    if (next.state != Thread::State::fresh) break;
-    ++turn_;
-    enter(next);
+    Thread* const next = ended_ < threads_.size() ? next_turn() : nullptr;
+    if (!next && ended_ < threads_.size()) stuck();
+    if (next && next->state == Thread::State::fresh) {
+      enter(*next);
+      continue;
+    }
+    idle_.push_back(&worker);
+    change(worker, next ? worker_of(*next) : home_);
+    return;
   }
-  idle_.push_back(&worker);
-  worker.back = std::move(worker.back).resume();
 }
 
 void Runner::end(Thread& thread) {
@@ -241,7 +272,7 @@ void Runner::end(Thread& thread) {
 
 void Runner::run(dim3 grid, dim3 block, std::size_t dynamic_shared,
                  const std::function<void()>& body, const Where& launch) {
-  order_ = Order();
+  order_ = Order((coin_() >> 16 & 1u) != 0);
   launch_ = launch;
   body_ = &body;
   gridDim = grid;
@@ -273,18 +304,8 @@ void Runner::run_block() {
   for (Warp& warp : warps_) warp = {0, 0xffffffffu};
   if (const std::size_t rest = threads_.size() % 32) warps_.back().alive = (1u << rest) - 1;
   arrived_ = ended_ = 0;
-  while (ended_ < threads_.size()) {
-    bool moved = false;
-    for (turn_ = 0; turn_ < turns_.size(); ++turn_) {
-      Thread& thread = threads_[turns_[turn_]];
-      if (thread.state != Thread::State::fresh && thread.state != Thread::State::ready) continue;
-      moved = true;
-      Worker& worker = thread.state == Thread::State::fresh ? idle_worker() : *thread.worker;
-      enter(thread);
-      resume(worker);
-    }
-    if (!moved) stuck();
-  }
+  turn_ = 0;
+  change(home_, worker_of(threads_[turns_[0]]));
 }
 
 int Runner::barrier(Vote vote, bool mine, const Where& where) {

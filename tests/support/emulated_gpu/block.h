@@ -2,9 +2,10 @@
 // fibers; where they meet (a barrier, a warp's operation) they wait for each other, and a meeting
 // that cannot happen ends the process with one line that says who waits where.
 //
-// SHOAL_EMULATED_GPU_ORDER says in which order blocks, and the threads of a block, have their
-// turns: forward (default), reverse, or a number, the seed of a shuffle. A kernel's results must
-// not depend on it: one that lacks a barrier often does.
+// SHOAL_EMULATED_GPU_ORDER says in which order blocks, and the threads of a block, have their turns:
+// forward, reverse, mixed (default: each launch one of the two, by a coin that falls alike in every
+// process), or a number, the seed of a shuffle. A kernel's results must not depend on it: one that
+// lacks a barrier often does.
 #pragma once
 
 #include <cstddef>
