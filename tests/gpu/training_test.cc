@@ -42,7 +42,7 @@ struct Options {
   Device device = Device::cuda(0);
   DType dtype = DType::f32;
   double dropout = 0.1;
-  int steps = 20;
+  int steps = testing::has_little_time() ? 9 : 20;
   bool capture = false;
 };
 
