@@ -213,6 +213,39 @@ void rotary(const RotaryArgs& args) {
       args.first_position + args.x.shape[1], args.table.shape[0]);
 }
 
+std::int64_t row_limit(const RowSelection& rows, const ConstView& x) {
+  return rows.stride > 0 ? rows.stride : x.shape.rows();
+}
+
+void select_rows(const char* operation, const RowSelection& rows, const ConstView& some,
+                 const ConstView& x) {
+  SHOAL_CHECK(some.shape.rank() == 2 && x.shape.rank() >= 2 &&
+                  some.shape.columns() == x.shape.columns() && some.dtype == x.dtype &&
+                  (x.dtype == DType::i32 || x.dtype == DType::f32 || x.dtype == DType::bf16 ||
+                   x.dtype == DType::f16),
+              "{}: rows {} {} of {} {}; expected [n, C] of [.., C] in i32, f32, bf16 or f16",
+              operation, to_string(some.dtype), to_string(some.shape), to_string(x.dtype),
+              to_string(x.shape));
+  const std::int64_t count = some.shape[0];
+  SHOAL_CHECK(!rows.numbers.defined() ||
+                  (rows.numbers.dtype == DType::i32 && rows.numbers.shape.count() == count),
+              "{}: numbers {} {} of {} rows", operation, to_string(rows.numbers.dtype),
+              to_string(rows.numbers.shape), count);
+  const std::int64_t last =
+      (count - 1) * rows.stride +
+      (rows.numbers.defined() ? rows.stride > 0 ? rows.stride - 1 : 0 : rows.offset);
+  SHOAL_CHECK(rows.stride >= 0 && (count == 0 || (rows.offset >= 0 && last < x.shape.rows())),
+              "{}: {} rows with stride {} and offset {} of {}", operation, count, rows.stride,
+              rows.offset, x.shape.rows());
+}
+
+void count_positions(const ConstView& ids, const ConstView& out) {
+  dtype("count_positions", "ids", ids, DType::i32);
+  dtype("count_positions", "out", out, DType::i32);
+  SHOAL_CHECK(ids.shape.rank() == 2, "count_positions: ids {}, not [B, T]", to_string(ids.shape));
+  shape("count_positions", "out", out, ids.shape);
+}
+
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {
   const std::int64_t count = ids.shape.count();
   const auto* values = static_cast<const std::int32_t*>(ids.data);

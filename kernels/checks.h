@@ -31,6 +31,12 @@ void embedding(const ConstView& ids, const ConstView& table, const ConstView& ou
 void embedding_backward(const ConstView& ids, const ConstView& dout, const ConstView& dtable);
 void position_backward(const ConstView& dout, const ConstView& dtable);
 void rotary(const RotaryArgs& args);
+// `n`: rows of the selection, `x`: the matrix.
+void select_rows(const char* operation, const RowSelection& rows, const ConstView& some,
+                 const ConstView& x);
+// Numbers must be below this.
+std::int64_t row_limit(const RowSelection& rows, const ConstView& x);
+void count_positions(const ConstView& ids, const ConstView& out);
 // Throws with the place and the value of the first id outside [0, vocabulary).
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 

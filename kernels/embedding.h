@@ -1,5 +1,7 @@
-// Rows of a table, and rotary positions.
+// Rows of tables and of activations, and rotary positions.
 #pragma once
+
+#include <cstdint>
 
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
@@ -14,6 +16,14 @@ struct RotaryArgs {
   std::int64_t first_position = 0;  // of row 0 of every sample
   bool backward = false;            // turns the other way: dx of dy
   View out;                         // as x, and may be it
+};
+
+// Row i of a selection of n rows is row i * stride + numbers[i] of a matrix (of `offset`, where
+// there are no numbers). A negative number: none. With strides of T these are places within samples
+// of T rows each.
+struct RowSelection {
+  ConstView numbers;  // optional [n] i32
+  std::int64_t stride = 0, offset = 0;
 };
 
 class EmbeddingKernels {
@@ -31,6 +41,19 @@ class EmbeddingKernels {
   virtual void position_backward(ConstView dout, View dtable, Stream stream) = 0;
 
   virtual void rotary(const RotaryArgs& args, Stream stream) = 0;
+
+  // out [n, C] = those rows of x [.., C], f32, bf16, f16 or i32; every byte of a row that is none
+  // becomes `missing` (0xff: -1 in i32). A number beyond the stride (without one, beyond the rows
+  // of x) throws invalid_argument with its place and value.
+  virtual void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,
+                           Stream stream) = 0;
+  // dx [.., C]: those rows become dout's, all others 0. Nobody may be named twice.
+  virtual void select_rows_backward(const RowSelection& rows, ConstView dout, View dx,
+                                    Stream stream) = 0;
+
+  // RoBERTa's positions, [B, T] i32 both: padding where an id is `padding`, the others of a sample
+  // are padding + 1, padding + 2, ...
+  virtual void count_positions(ConstView ids, std::int32_t padding, View out, Stream stream) = 0;
 };
 
 }  // namespace shoal::kernels

@@ -54,6 +54,12 @@ class LossKernels {
   virtual void cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
                              float loss_scale, View loss_sum, View dlogits, Stream stream) = 0;
 
+  // loss_sum = sum of (x - target)² over the targets, f32 of as many elements as x (f32, bf16 or
+  // f16), that are not NaN. dx, optional and of x's dtype: 2·loss_scale·(x - target), 0 where there
+  // is no target.
+  virtual void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
+                             View dx, Stream stream) = 0;
+
   // One rank's numbers; its logits become exp(logit - largest) in place.
   virtual void shard_statistics(View logits, ConstView targets, std::int64_t first_class,
                                 View statistics, Stream stream) = 0;

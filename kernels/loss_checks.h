@@ -67,6 +67,17 @@ inline void check_cross_entropy(ConstView logits, ConstView targets, float label
   check_targets(targets, logits.shape.rows(), logits.shape.columns());
 }
 
+inline void check_squared_error(ConstView x, ConstView targets, View loss_sum, View dx) {
+  SHOAL_CHECK((x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16) &&
+                  targets.dtype == DType::f32 && targets.shape.count() == x.shape.count(),
+              "squared_error: targets {} {} of {} {}", to_string(targets.dtype),
+              to_string(targets.shape), to_string(x.dtype), to_string(x.shape));
+  SHOAL_CHECK(loss_sum.defined() && loss_sum.dtype == DType::f32 && loss_sum.shape.count() == 1 &&
+                  (!dx.defined() || (dx.dtype == x.dtype && dx.shape.count() == x.shape.count())),
+              "squared_error: loss_sum must be one f32, and dx {} {} as x is", to_string(dx.dtype),
+              to_string(dx.shape));
+}
+
 inline void check_shard_statistics(const View& logits, ConstView targets, std::int64_t first_class,
                                    const View& statistics) {
   const std::int64_t rows = targets.shape.count();

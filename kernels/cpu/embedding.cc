@@ -4,6 +4,7 @@
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/cpu/ranges.h"
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::kernels {
@@ -80,7 +81,66 @@ class CpuEmbedding final : public EmbeddingKernels {
                  });
   }
 
+  void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,
+                   Stream) override {
+    check::select_rows("select_rows", rows, out, x);
+    check_numbers("select_rows", rows, x);
+    over_selection(rows, out, [&](std::int64_t row, std::int64_t i, std::size_t bytes) {
+      std::byte* to = const_cast<std::byte*>(element(out, i * out.shape.columns()));
+      if (row < 0)
+        std::memset(to, missing, bytes);
+      else
+        std::memcpy(to, element(x, row * x.shape.columns()), bytes);
+    });
+  }
+
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, Stream) override {
+    check::select_rows("select_rows_backward", rows, dout, dx);
+    check_numbers("select_rows_backward", rows, dx);
+    if (dx.shape.count() > 0)
+      std::memset(dx.data, 0, static_cast<std::size_t>(dx.shape.count()) * size_of(dx.dtype));
+    over_selection(rows, dout, [&](std::int64_t row, std::int64_t i, std::size_t bytes) {
+      if (row >= 0)
+        std::memcpy(const_cast<std::byte*>(element(dx, row * dx.shape.columns())),
+                    element(dout, i * dx.shape.columns()), bytes);
+    });
+  }
+
+  void count_positions(ConstView ids, std::int32_t padding, View out, Stream) override {
+    check::count_positions(ids, out);
+    const std::int64_t length = ids.shape[1];
+    const auto* id = static_cast<const std::int32_t*>(ids.data);
+    auto* to = static_cast<std::int32_t*>(out.data);
+    for (std::int64_t i = 0, next = 0; i < ids.shape.count(); ++i) {
+      if (i % length == 0) next = padding;
+      to[i] = id[i] == padding ? padding : static_cast<std::int32_t>(++next);
+    }
+  }
+
  private:
+  static void check_numbers(const char* operation, const RowSelection& rows, const ConstView& x) {
+    if (!rows.numbers.defined()) return;
+    const std::int64_t limit = check::row_limit(rows, x);
+    const auto* number = static_cast<const std::int32_t*>(rows.numbers.data);
+    for (std::int64_t i = 0; i < rows.numbers.shape.count(); ++i)
+      SHOAL_CHECK(number[i] < limit, "{}: number {} at position {} of {} is outside [0, {})",
+                  operation, number[i], i, rows.numbers.shape.count(), limit);
+  }
+  // move(row or -1, i, bytes of a row) for each row i of the selection.
+  template <class Move>
+  void over_selection(const RowSelection& rows, const ConstView& some, const Move& move) const {
+    const std::int64_t columns = some.shape.columns();
+    const std::size_t bytes = static_cast<std::size_t>(columns) * size_of(some.dtype);
+    if (bytes == 0) return;
+    const auto* number = static_cast<const std::int32_t*>(rows.numbers.data);
+    parallel_for(threads_, some.shape[0], std::max<std::int64_t>(1, kGrain / columns),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t within = number ? number[i] : rows.offset;
+                     move(within < 0 ? -1 : i * rows.stride + within, i, bytes);
+                   }
+                 });
+  }
   static const std::byte* element(const ConstView& view, std::int64_t index) {
     return static_cast<const std::byte*>(view.data) +
            index * static_cast<std::int64_t>(size_of(view.dtype));

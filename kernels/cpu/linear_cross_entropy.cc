@@ -68,6 +68,8 @@ class CpuLoss final : public LossKernels {
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
                      View loss_sum, View dlogits, Stream stream) override;
+  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
+                     Stream stream) override;
   void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
                         Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
@@ -355,6 +357,23 @@ void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smo
   double total = 0;
   for (const CrossEntropyRow& row : results_) total += static_cast<double>(row.loss);
   *loss_sum.as<float>() = static_cast<float>(total);
+}
+
+void CpuLoss::squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
+                            View dx, Stream) {
+  check_squared_error(x, targets, loss_sum, dx);
+  const std::int64_t count = x.shape.count();
+  float* values = logits_.of<float>(std::max<std::int64_t>(count, 1));
+  widen_row(static_cast<const char*>(x.data), x.dtype, count, values);
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float target = targets.as<float>()[i],
+                apart = std::isnan(target) ? 0.0f : values[i] - target;
+    sum += static_cast<double>(apart) * static_cast<double>(apart);
+    values[i] = 2 * loss_scale * apart;
+  }
+  *loss_sum.as<float>() = static_cast<float>(sum);
+  if (dx.defined()) elementwise_.cast(ConstView(values, dx.shape, DType::f32), dx, {});
 }
 
 // A class as a column of a rank's logits; negative where it has it not.

@@ -142,9 +142,16 @@ class CudaAttention final : public AttentionKernels {
     SHOAL_CHECK(workspace_ >= 0, "{} is negative", env::kCudaAttentionWorkspace.name);
   }
 
+  std::int64_t kept_bytes(const AttentionShape& s) const override {
+    if (!(s.dropout > 0)) return 0;
+    return s.batch * s.heads * s.query_length * kept_words(s) *
+           static_cast<std::int64_t>(sizeof(std::uint32_t));
+  }
+
   void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                  MutableHeadsView out, View log_sum_exp, Stream stream) override {
     check_for_cuda(shape, log_sum_exp);
+    check_kept(shape);
     if (heads_per_key_head(shape) > 1) {
       const Expanded keys(*this, shape, stream, 2);
       AttentionShape whole = shape;
@@ -164,6 +171,7 @@ class CudaAttention final : public AttentionKernels {
                           HeadsView out, ConstView log_sum_exp, HeadsView dout, MutableHeadsView dq,
                           MutableHeadsView dk, MutableHeadsView dv, Stream stream) override {
     check_for_cuda(shape, log_sum_exp);
+    check_kept(shape);
     if (heads_per_key_head(shape) > 1) {
       const Expanded keys(*this, shape, stream, 4);
       AttentionShape whole = shape;
@@ -232,6 +240,13 @@ class CudaAttention final : public AttentionKernels {
     std::size_t bytes_;
     Buffer memory_;
   };
+
+  void check_kept(const AttentionShape& s) const {
+    SHOAL_CHECK(!s.kept.defined() || (s.kept.dtype == DType::u8 && kept_bytes(s) > 0 &&
+                                      s.kept.shape.count() == kept_bytes(s)),
+                "attention: kept is {} {}, not {} of u8", to_string(s.kept.dtype),
+                to_string(s.kept.shape), kept_bytes(s));
+  }
 
   // False: it is for the own kernels.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
@@ -313,28 +328,38 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
+  // Of the bits of a query.
+  static int kept_words(const AttentionShape& s) {
+    return static_cast<int>((s.key_length + 31) / 32);
+  }
+
   static std::size_t sums_bytes(const AttentionShape& s, std::int64_t batch) {
     const auto rows = static_cast<std::size_t>(batch * s.heads * s.query_length);
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
+  // Dropout's bits are drawn once: into AttentionShape::kept, where backward finds them, else into
+  // scratch memory.
   void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
     const std::size_t delta = t.backward ? sums_bytes(s, s.batch) : 0;
-    const bool drop = s.dropout > 0 && s.query_length > 0 && s.key_length > 0;
-    if (drop) a.kept_words = static_cast<int>((s.key_length + 31) / 32);
-    const std::size_t bits = static_cast<std::size_t>(s.batch * s.heads * s.query_length) *
-                             static_cast<std::size_t>(a.kept_words) * sizeof(std::uint32_t);
-    const Buffer scratch = delta + bits ? room_.scratch(delta + bits, stream) : Buffer{};
+    const auto bits = static_cast<std::size_t>(kept_bytes(s));
+    const bool keeps = bits > 0 && s.kept.defined();
+    const std::size_t bytes = delta + (keeps ? 0 : bits);
+    const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
     a.delta = static_cast<float*>(scratch.data());
-    if (drop) {
-      auto* kept = reinterpret_cast<std::uint32_t*>(static_cast<char*>(scratch.data()) + delta);
-      FlashDropout d;
-      d.site = s.site;
-      d.threshold = dropout_threshold(s.dropout);
-      d.max_positions = s.max_positions;
-      d.head_offset = s.head_offset;
-      check_cuda(flash_kept_bits(a, d, kept, native), "attention's dropout");
+    if (bits > 0) {
+      auto* kept = static_cast<std::uint32_t*>(
+          keeps ? s.kept.data : static_cast<void*>(static_cast<char*>(scratch.data()) + delta));
+      a.kept_words = kept_words(s);
+      if (!keeps || !t.backward) {
+        FlashDropout d;
+        d.site = s.site;
+        d.threshold = dropout_threshold(s.dropout);
+        d.max_positions = s.max_positions;
+        d.head_offset = s.head_offset;
+        check_cuda(flash_kept_bits(a, d, kept, native), "attention's dropout");
+      }
       a.kept = kept;
       a.keep_scale = 1 / (1 - s.dropout);
     }

@@ -2,6 +2,7 @@
 
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/cuda/families.h"
+#include "shoal/kernels/cuda/rows.cuh"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels {
@@ -58,7 +59,45 @@ class CudaEmbedding final : public EmbeddingKernels {
         "rotary");
   }
 
+  void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,
+                   Stream stream) override {
+    check::select_rows("select_rows", rows, out, x);
+    check_cuda(
+        launch_select_rows(begin(stream), selection(rows, out, x), x.data, out.data, missing),
+        "select_rows");
+  }
+
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx,
+                            Stream stream) override {
+    check::select_rows("select_rows_backward", rows, dout, dx);
+    const Launch at = begin(stream);
+    if (dx.shape.count() == 0) return;
+    check_cuda(
+        cudaMemsetAsync(dx.data, 0, static_cast<std::size_t>(dx.shape.count()) * size_of(dx.dtype),
+                        at.stream),
+        "select_rows_backward");
+    check_cuda(launch_place_rows(at, selection(rows, dout, dx), dout.data, dx.data),
+               "select_rows_backward");
+  }
+
+  void count_positions(ConstView ids, std::int32_t padding, View out, Stream stream) override {
+    check::count_positions(ids, out);
+    check_cuda(launch_count_positions(begin(stream), ids.shape[0], ids.shape[1],
+                                      static_cast<const std::int32_t*>(ids.data), padding,
+                                      static_cast<std::int32_t*>(out.data)),
+               "count_positions");
+  }
+
  private:
+  SelectedRows selection(const RowSelection& rows, const ConstView& some, const ConstView& x) {
+    return {some.shape[0],
+            x.shape.columns() * static_cast<std::int64_t>(size_of(x.dtype)),
+            static_cast<const std::int32_t*>(rows.numbers.data),
+            rows.stride,
+            rows.offset,
+            check::row_limit(rows, x),
+            room_.fault()};
+  }
   Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
 
   // An id outside the table is taken for 0, so there has to be a row 0.

@@ -10,6 +10,7 @@
 
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/kernels/cuda/loss.cuh"
+#include "shoal/kernels/cuda/rows.cuh"
 #include "shoal/kernels/loss_checks.h"
 #include "shoal/runtime/base/error.h"
 
@@ -49,6 +50,8 @@ class CudaLoss final : public LossKernels {
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
                      View loss_sum, View dlogits, Stream stream) override;
+  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
+                     Stream stream) override;
   void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
                         Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
@@ -266,6 +269,15 @@ void CudaLoss::cross_entropy(ConstView logits, ConstView targets, float label_sm
   check_cuda(launch_loss_total(launch.token_loss, nullptr, launch.rows,
                                static_cast<float*>(loss_sum.data), nullptr, native),
              "cross_entropy");
+}
+
+void CudaLoss::squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
+                             View dx, Stream stream) {
+  check_squared_error(x, targets, loss_sum, dx);
+  check_cuda(launch_squared_error(x.dtype, x.shape.count(), x.data,
+                                  static_cast<const float*>(targets.data), loss_scale,
+                                  static_cast<float*>(loss_sum.data), dx.data, room_.begin(stream)),
+             "squared_error");
 }
 
 void CudaLoss::shard_statistics(View logits, ConstView targets, std::int64_t first_class,

@@ -1,8 +1,10 @@
+#include <cstring>
 #include <vector>
 
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/reference/access.h"
 #include "shoal/kernels/reference/families.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels {
 namespace {
@@ -58,7 +60,52 @@ class ReferenceEmbedding final : public EmbeddingKernels {
     }
   }
 
+  void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,
+                   Stream) override {
+    check::select_rows("select_rows", rows, out, x);
+    const std::size_t bytes = static_cast<std::size_t>(x.shape.columns()) * size_of(x.dtype);
+    for (std::int64_t i = 0; i < out.shape[0]; ++i) {
+      std::byte* to = static_cast<std::byte*>(out.data) + static_cast<std::size_t>(i) * bytes;
+      const std::int64_t row = row_of(rows, x, i);
+      if (row < 0)
+        std::memset(to, missing, bytes);
+      else
+        std::memcpy(to,
+                    static_cast<const std::byte*>(x.data) + static_cast<std::size_t>(row) * bytes,
+                    bytes);
+    }
+  }
+
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, Stream) override {
+    check::select_rows("select_rows_backward", rows, dout, dx);
+    const std::int64_t columns = dx.shape.columns();
+    for (std::int64_t i = 0; i < dx.shape.count(); ++i) store(dx, i, 0);
+    for (std::int64_t i = 0; i < dout.shape[0]; ++i) {
+      const std::int64_t row = row_of(rows, dx, i);
+      for (std::int64_t c = 0; row >= 0 && c < columns; ++c)
+        store(dx, row * columns + c, load(dout, i * columns + c));
+    }
+  }
+
+  void count_positions(ConstView ids, std::int32_t padding, View out, Stream) override {
+    check::count_positions(ids, out);
+    for (std::int64_t i = 0; i < ids.shape.count(); ++i) {
+      std::int64_t before = 0;  // in its sample, and itself
+      for (std::int64_t j = i - i % ids.shape[1]; j <= i; ++j)
+        before += load(ids, j) == padding ? 0 : 1;
+      store(out, i, static_cast<double>(padding + (load(ids, i) == padding ? 0 : before)));
+    }
+  }
+
  private:
+  static std::int64_t row_of(const RowSelection& rows, const ConstView& x, std::int64_t i) {
+    if (!rows.numbers.defined()) return i * rows.stride + rows.offset;
+    const auto number = static_cast<std::int64_t>(load(rows.numbers, i));
+    SHOAL_CHECK(number < check::row_limit(rows, x),
+                "select_rows: number {} of {} is outside [0, {})", number, i,
+                check::row_limit(rows, x));
+    return number < 0 ? -1 : i * rows.stride + number;
+  }
   static void add(const std::vector<double>& sums, const View& out) {
     for (std::int64_t i = 0; i < out.shape.count(); ++i)
       store(out, i, load(out, i) + sums[static_cast<std::size_t>(i)]);

@@ -132,6 +132,18 @@ class ReferenceLoss final : public LossKernels {
     }
   }
 
+  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
+                     Stream) override {
+    check_squared_error(x, targets, loss_sum, dx);
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.shape.count(); ++i) {
+      const double target = load(targets, i), apart = std::isnan(target) ? 0 : load(x, i) - target;
+      sum += apart * apart;
+      if (dx.defined()) store(dx, i, 2 * static_cast<double>(loss_scale) * apart);
+    }
+    store(loss_sum, 0, sum);
+  }
+
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) override {
     check_shard_cross_entropy(args);
     const std::int64_t ranks = args.statistics.shape[0], rows = args.targets.shape.count(),

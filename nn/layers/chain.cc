@@ -21,6 +21,26 @@ Value ResidualStream::norm(Context& context, NormLike& norm) {
   return std::move(out.normed);
 }
 
+std::int64_t target_rows_granularity(const Tensor& targets) {
+  return std::max<std::int64_t>((targets.count() / 16 + 63) / 64 * 64, 64);
+}
+
+Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory) {
+  SHOAL_CHECK(targets.dtype() == DType::i32 && targets.device().is_cpu() && granularity > 0,
+              "rows of targets {} {} on {}, in multiples of {}", to_string(targets.dtype()),
+              to_string(targets.shape()), to_string(targets.device()), granularity);
+  std::vector<std::int32_t> rows;
+  for (std::int64_t i = 0; i < targets.count(); ++i)
+    if (targets.const_data<std::int32_t>()[i] >= 0) rows.push_back(static_cast<std::int32_t>(i));
+  // At least one: heads have rows.
+  const std::int64_t count =
+      std::max<std::int64_t>((std::ssize(rows) + granularity - 1) / granularity, 1) * granularity;
+  rows.resize(static_cast<std::size_t>(count), -1);
+  Tensor made = Tensor::empty({count}, DType::i32, memory, MemoryTag::data);
+  std::copy(rows.begin(), rows.end(), made.data<std::int32_t>());
+  return made;
+}
+
 std::vector<Parameter*> Chain::unit_parameters(int unit) const {
   std::vector<Parameter*> all;
   for (const Module* module : unit_modules(unit))

@@ -37,9 +37,18 @@ struct ChainInput {
   // Optional i32 [B]: the position whose state stands for the sample, where the head asks for one
   // (decoders that classify); without: the last one.
   Tensor ends{};
-  // All of them, each [B, ..], for who cuts or copies whole inputs.
+  // Optional i32 [n], for a chain that reads_target_rows(): all positions that have a target, as
+  // rows of [B·T], each once; a negative one is none. The head then computes these rows alone.
+  Tensor target_rows{};
+  // Those that are [B, ..], for who cuts or copies whole inputs.
   std::array<Tensor*, 5> tensors() { return {&ids, &targets, &key_mask, &token_types, &ends}; }
 };
+
+// ChainInput::target_rows of targets i32 [B, T], both in host memory. Negative ones make up a
+// multiple of `granularity`, so that batches have few different numbers of rows.
+Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory);
+// A sixteenth of the positions: the rounding costs an encoder's head (15 % of them) a few percent.
+std::int64_t target_rows_granularity(const Tensor& targets);
 
 class Chain : public Module {
  public:
@@ -49,6 +58,8 @@ class Chain : public Module {
   // Whose parameters the unit reads. A tied parameter is read by two units.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
+  // Whether its head computes each position by itself and may be told which ones have targets.
+  virtual bool reads_target_rows() const { return false; }
 
   // Any unit but the last. `stream` is passed over by unit 0.
   virtual ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,

@@ -23,7 +23,10 @@ ResidualNorm RmsNorm::forward(Context& context, const Value& residual, const Val
 }
 
 const Tensor& RotaryTable::of(const Context& context, std::int64_t positions) {
-  if (table_.defined() && table_.shape()[0] >= positions) return table_;
+  const Device device = context.kernels().device();
+  if (!tables_.empty() && tables_.back().device() == device &&
+      tables_.back().shape()[0] >= positions)
+    return tables_.back();
   // Twice as many, so that sequences that grow make it seldom.
   const std::int64_t rows = std::max<std::int64_t>(2 * positions, 64),
                      half = static_cast<std::int64_t>(frequencies_.size());
@@ -36,14 +39,15 @@ const Tensor& RotaryTable::of(const Context& context, std::int64_t positions) {
         values.push_back(sine ? std::sin(angle) : std::cos(angle));
       }
   const Shape shape = {rows, 2 * half};
-  if (!context.kernels().device().is_cpu()) {
-    table_ = context.upload(values.data(), shape, DType::f32, MemoryTag::parameters);
-    return table_;
+  if (!memory_ || memory_->device() != device) {
+    tables_.clear();
+    memory_ = make_device_memory(device);
   }
-  if (!memory_) memory_ = make_host_memory();
-  table_ = Tensor::empty(shape, DType::f32, *memory_, MemoryTag::parameters);
-  std::copy(values.begin(), values.end(), table_.data<float>());
-  return table_;
+  Tensor table = Tensor::empty(shape, DType::f32, *memory_, MemoryTag::parameters, context.stream);
+  device_backend(context.stream.device.type)
+      .copy(table.view().data, values.data(), table.bytes(), context.stream);
+  tables_.push_back(std::move(table));
+  return tables_.back();
 }
 
 GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& config)

@@ -31,10 +31,11 @@ class RotaryTable {
 
  private:
   std::vector<float> frequencies_;
-  // On a host the table has memory of its own: a context may be one that is borrowed for a while
-  // (units whose cost is measured), and its memory ends with it.
+  // Memory of its own: a context may be one that is borrowed for a while (units whose cost is
+  // measured), and its memory ends with it.
   std::shared_ptr<MemoryResource> memory_;
-  Tensor table_;
+  // The last is the largest; captured steps read the earlier ones.
+  std::vector<Tensor> tables_;
 };
 
 struct GroupedSelfAttentionConfig {

@@ -74,11 +74,16 @@ Value add_positions(Context& context, Value x, Parameter& table, std::int64_t fi
 Value add_embedding(Context& context, Value x, Parameter& table, const Tensor& ids,
                     std::int64_t padding = -1);
 
-// [B, T, C] -> [B, C] of position 0.
-Value first_position(Context& context, const Value& x);
+// [B, T, C] -> [B, C] of one position of every sample.
+Value position_of_all(Context& context, const Value& x, std::int64_t position);
 // [B, T, C] -> [B, C] of position positions[b] of sample b; i32 [B]. In host memory they are
 // checked before anything is queued.
 Value positions_at(Context& context, const Value& x, const Tensor& positions);
+// Rows of x [.., C] by their numbers, i32 [n], each at most once -> [n, C]. A negative one gives
+// zeros. Checked as above.
+Value rows_at(Context& context, const Value& x, const Tensor& numbers);
+// The same of targets i32 [..] -> [n]; a negative number gives -1, which is no target.
+Tensor targets_at(Context& context, const Tensor& targets, const Tensor& numbers);
 // [B, T, C] -> [B, C, T]
 Value transpose_samples(Context& context, const Value& x);
 
@@ -125,7 +130,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
 // The same of logits [.., V] and targets i32 [..], for heads of few classes.
 LossResult cross_entropy(Context& context, const Value& logits, const Tensor& targets,
                          const LossOptions& options);
-// Sum of (x - target)², x and targets f32 of as many elements, in host memory; NaN: no target.
+// Sum of (x - target)², targets f32 of as many elements as x, wherever they lie; NaN: no target.
 // Backward accepts 1 only, too; label_smoothing says nothing here.
 LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
                          const LossOptions& options);

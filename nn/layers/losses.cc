@@ -1,5 +1,4 @@
 #include <cmath>
-#include <vector>
 
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
@@ -65,52 +64,24 @@ LossResult cross_entropy(Context& context, const Value& logits, const Tensor& gi
   return result;
 }
 
-LossResult squared_error(Context& context, const Value& x, const Tensor& targets,
+LossResult squared_error(Context& context, const Value& x, const Tensor& given,
                          const LossOptions& options) {
-  SHOAL_CHECK(targets.defined() && targets.dtype() == DType::f32 && targets.device().is_cpu() &&
-                  targets.count() == x.tensor.count(),
-              "squared_error: targets must be f32 in host memory, one for each of {}",
+  SHOAL_CHECK(given.defined() && given.dtype() == DType::f32 && given.count() == x.tensor.count(),
+              "squared_error: targets must be f32, one for each of {}",
               to_string(x.tensor.shape()));
-  const std::int64_t count = targets.count();
-  std::vector<std::int32_t> places;
-  std::vector<float> wanted;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float target = targets.const_data<float>()[i];
-    if (std::isnan(target)) continue;
-    places.push_back(static_cast<std::int32_t>(i));
-    wanted.push_back(-target);
-  }
   LossResult result;
-  result.targets = static_cast<std::int64_t>(places.size());
+  result.targets = given.device().is_cpu() ? 0 : -1;
+  if (given.device().is_cpu())
+    for (std::int64_t i = 0; i < given.count(); ++i)
+      result.targets += std::isnan(given.const_data<float>()[i]) ? 0 : 1;
+  const Tensor targets = context.to_device(given);
   result.loss_sum = context.empty({1}, DType::f32);
   Tensor dx;
   if (context.records({&x, 1}, {})) dx = context.empty(x.tensor.shape(), x.tensor.dtype());
-  const std::int64_t valid = result.targets;
-  const Tensor rows = context.upload(places.data(), {valid}, DType::i32),
-               difference = context.upload(wanted.data(), {valid, 1}, DType::f32),
-               wide = context.empty({count, 1}, DType::f32);
-  context.run("squared_error", {x.tensor, rows, difference}, {wide, result.loss_sum, dx}, [&] {
-    auto& elementwise = context.kernels().elementwise();
-    auto& embedding = context.kernels().embedding();
-    if (valid == 0) {
-      elementwise.fill(result.loss_sum.view(), 0, context.stream);
-      if (dx.defined() && dx.count() > 0) elementwise.fill(dx.view(), 0, context.stream);
-      return;
-    }
-    elementwise.cast(x.tensor.reshaped({count, 1}), wide.view(), context.stream);
-    // Rows with a target, less it.
-    embedding.embedding(rows, wide, difference.view(), true, context.stream);
-    kernels::MatmulArgs square;
-    square.a = difference;
-    square.b = difference;
-    square.transpose_a = true;
-    square.c = result.loss_sum.reshaped({1, 1}).view();
-    context.kernels().matmul().matmul(square, context.stream);
-    if (!dx.defined()) return;
-    elementwise.scale(difference, 2 * options.loss_scale, difference.view(), context.stream);
-    elementwise.fill(wide.view(), 0, context.stream);
-    embedding.embedding_backward(rows, difference, wide.view(), context.stream);
-    elementwise.cast(wide, dx.reshaped({count, 1}).view(), context.stream);
+  context.run("squared_error", {x.tensor, targets}, {result.loss_sum, dx}, [&] {
+    context.kernels().loss().squared_error(x.tensor, targets, options.loss_scale,
+                                           result.loss_sum.view(),
+                                           dx.defined() ? dx.view() : View(), context.stream);
   });
   result.loss = scaled_loss(context, x, "squared_error", result.loss_sum, dx, options);
   return result;

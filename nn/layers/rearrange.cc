@@ -27,103 +27,102 @@ class TransposeFunction final : public Function {
   }
 };
 
-class FirstPositionFunction final : public Function {
+kernels::RowSelection selection(const Tensor& numbers, std::int64_t stride, std::int64_t offset) {
+  kernels::RowSelection rows{.numbers = {}, .stride = stride, .offset = offset};
+  if (numbers.defined()) rows.numbers = numbers;
+  return rows;
+}
+
+class RowsFunction final : public Function {
  public:
-  explicit FirstPositionFunction(const Shape& shape) : shape_(shape) {}
-  std::string_view name() const override { return "first_position"; }
+  RowsFunction(Tape& tape, std::string_view name, const Shape& shape, const Tensor& numbers,
+               std::int64_t stride, std::int64_t offset)
+      : name_(name), shape_(shape), numbers_(tape, numbers), stride_(stride), offset_(offset) {}
+  std::string_view name() const override { return name_; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
     const Tensor& dy = output_gradients[0];
+    Tensor numbers;
+    if (numbers_.defined()) numbers = numbers_.get(name());
     const Tensor dx = context.empty(shape_, dy.dtype());
-    context.run("first_position.backward", {dy}, {dx}, [&] {
-      auto& elementwise = context.kernels().elementwise();
-      elementwise.fill(dx.view(), 0, context.stream);
-      for (std::int64_t b = 0; b < shape_[0]; ++b)
-        elementwise.cast(dy.narrowed(0, b, 1).reshaped({shape_[2]}),
-                         dx.narrowed(0, b, 1).narrowed(1, 0, 1).reshaped({shape_[2]}).view(),
-                         context.stream);
+    context.run("rows.backward", {numbers, dy}, {dx}, [&] {
+      context.kernels().embedding().select_rows_backward(selection(numbers, stride_, offset_), dy,
+                                                         dx.view(), context.stream);
     });
     return {dx};
   }
 
  private:
+  std::string_view name_;  // of static storage
   Shape shape_;
+  SavedTensor numbers_;
+  std::int64_t stride_, offset_;
 };
 
-// Scatters through a table's gradient, which is f32.
-class PositionsAtFunction final : public Function {
- public:
-  PositionsAtFunction(Tape& tape, const Shape& shape, const Tensor& positions)
-      : shape_(shape), positions_(tape, positions) {}
-  std::string_view name() const override { return "positions_at"; }
-  std::vector<Tensor> backward(BackwardContext& backward_context,
-                               std::span<Tensor> output_gradients) override {
-    Context& context = backward_context.context();
-    const Tensor& dy = output_gradients[0];
-    const Tensor positions = positions_.get(name());
-    const Tensor dx = context.empty(shape_, dy.dtype());
-    const Shape sample = {shape_[1], shape_[2]};
-    Tensor sums;
-    if (dy.dtype() != DType::f32) sums = context.empty(sample, DType::f32, MemoryTag::workspace);
-    context.run("positions_at.backward", {positions, dy}, {dx, sums}, [&] {
-      auto& elementwise = context.kernels().elementwise();
-      elementwise.fill(dx.view(), 0, context.stream);
-      for (std::int64_t b = 0; b < shape_[0]; ++b) {
-        const Tensor to = dx.narrowed(0, b, 1).reshaped(sample);
-        const Tensor& table = sums.defined() ? sums : to;
-        if (sums.defined()) elementwise.fill(sums.view(), 0, context.stream);
-        context.kernels().embedding().embedding_backward(
-            positions.narrowed(0, b, 1), dy.narrowed(0, b, 1), table.view(), context.stream);
-        if (sums.defined()) elementwise.cast(sums, to.view(), context.stream);
-      }
-    });
-    return {dx};
-  }
+// `count` rows of x [.., C].
+Value rows_of(Context& context, std::string_view name, const Value& x, std::int64_t count,
+              const Tensor& numbers, std::int64_t stride, std::int64_t offset) {
+  const bool records = context.records({&x, 1}, {});
+  const Tensor y = context.empty({count, x.tensor.shape().columns()}, x.tensor.dtype());
+  context.run(name, {numbers, x.tensor}, {y}, [&] {
+    context.kernels().embedding().select_rows(selection(numbers, stride, offset), x.tensor,
+                                              y.view(), 0, context.stream);
+  });
+  if (!records) return Value{y};
+  Tape& tape = *context.tape;
+  return tape.record(
+      std::make_unique<RowsFunction>(tape, name, x.tensor.shape(), numbers, stride, offset),
+      {&x, 1}, {}, {y})[0];
+}
 
- private:
-  Shape shape_;
-  SavedTensor positions_;
-};
+// Numbers of rows, where the kernels are. Those of a device could only complain later.
+Tensor numbers_of(Context& context, const Tensor& given, std::int64_t limit) {
+  SHOAL_CHECK(given.dtype() == DType::i32 && given.shape().rank() == 1,
+              "numbers of rows are {} {}, not i32 [n]", to_string(given.dtype()),
+              to_string(given.shape()));
+  if (given.device().is_cpu())
+    for (std::int64_t i = 0; i < given.count(); ++i)
+      SHOAL_CHECK(given.const_data<std::int32_t>()[i] < limit, "row {} of {}, number {}",
+                  given.const_data<std::int32_t>()[i], limit, i);
+  return context.to_device(given);
+}
 
 }  // namespace
 
 Value positions_at(Context& context, const Value& x, const Tensor& given) {
-  const Shape shape = x.tensor.shape();
+  const Shape& shape = x.tensor.shape();
   SHOAL_CHECK(shape.rank() == 3 && given.dtype() == DType::i32 && given.shape() == Shape{shape[0]},
               "positions {} {} of {}, not i32 [B] of [B, T, C]", to_string(given.dtype()),
               to_string(given.shape()), to_string(shape));
   // Kernels of a device could only complain later.
   if (given.device().is_cpu()) kernels::check::ids("positions_at", given, shape[1]);
-  const Tensor positions = context.to_device(given);
-  const bool records = context.records({&x, 1}, {});
-  const Tensor y = context.empty({shape[0], shape[2]}, x.tensor.dtype());
-  context.run("positions_at", {positions, x.tensor}, {y}, [&] {
-    for (std::int64_t b = 0; b < shape[0]; ++b)
-      context.kernels().embedding().embedding(
-          positions.narrowed(0, b, 1), x.tensor.narrowed(0, b, 1).reshaped({shape[1], shape[2]}),
-          y.narrowed(0, b, 1).view(), false, context.stream);
-  });
-  if (!records) return Value{y};
-  Tape& tape = *context.tape;
-  return tape.record(std::make_unique<PositionsAtFunction>(tape, shape, positions), {&x, 1}, {},
-                     {y})[0];
+  return rows_of(context, "positions_at", x, shape[0], context.to_device(given), shape[1], 0);
 }
 
-Value first_position(Context& context, const Value& x) {
-  const Shape shape = x.tensor.shape();
-  SHOAL_CHECK(shape.rank() == 3 && shape[1] > 0, "first_position of {}, not [B, T > 0, C]",
-              to_string(shape));
-  const bool records = context.records({&x, 1}, {});
-  const Tensor y = context.empty({shape[0], shape[2]}, x.tensor.dtype());
-  context.run("first_position", {x.tensor}, {y}, [&] {
-    for (std::int64_t b = 0; b < shape[0]; ++b)
-      context.kernels().elementwise().cast(
-          x.tensor.narrowed(0, b, 1).narrowed(1, 0, 1).reshaped({shape[2]}),
-          y.narrowed(0, b, 1).reshaped({shape[2]}).view(), context.stream);
+Value position_of_all(Context& context, const Value& x, std::int64_t position) {
+  const Shape& shape = x.tensor.shape();
+  SHOAL_CHECK(shape.rank() == 3 && position >= 0 && position < shape[1],
+              "position {} of {}, which is not [B, T > {}, C]", position, to_string(shape),
+              position);
+  return rows_of(context, "position_of_all", x, shape[0], {}, shape[1], position);
+}
+
+Value rows_at(Context& context, const Value& x, const Tensor& given) {
+  const Tensor numbers = numbers_of(context, given, x.tensor.shape().rows());
+  return rows_of(context, "rows_at", x, numbers.count(), numbers, 0, 0);
+}
+
+Tensor targets_at(Context& context, const Tensor& given, const Tensor& given_numbers) {
+  const Tensor numbers = numbers_of(context, given_numbers, given.count()),
+               targets = context.to_device(given),
+               some = context.empty({numbers.count()}, DType::i32);
+  context.run("targets_at", {numbers, targets}, {some}, [&] {
+    context.kernels().embedding().select_rows(
+        selection(numbers, 0, 0), targets.reshaped({targets.count(), 1}),
+        some.reshaped({some.count(), 1}).view(), 0xff, context.stream);
   });
-  if (!records) return Value{y};
-  return context.tape->record(std::make_unique<FirstPositionFunction>(shape), {&x, 1}, {}, {y})[0];
+  return some;
 }
 
 Value transpose_samples(Context& context, const Value& x) {

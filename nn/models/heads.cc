@@ -1,7 +1,6 @@
 #include "shoal/nn/models/heads.h"
 
 #include <utility>
-#include <vector>
 
 namespace shoal::nn {
 namespace {
@@ -64,20 +63,16 @@ class EndHead final : public SampleHead {
     return sample_loss(context, scores(context, hidden, input), input, numbers_);
   }
   Value scores(Context& context, const Value& hidden, const ChainInput& input) override {
-    return score->forward(context, positions_at(context, hidden, ends_of(context, input)));
+    // Without any said, the last position.
+    return score->forward(context,
+                          input.ends.defined()
+                              ? positions_at(context, hidden, input.ends)
+                              : position_of_all(context, hidden, hidden.tensor.shape()[1] - 1));
   }
 
   Slot<LinearLike> score;
 
  private:
-  // Without any said, the last position.
-  static Tensor ends_of(Context& context, const ChainInput& input) {
-    if (input.ends.defined()) return input.ends;
-    const std::int64_t samples = input.ids.shape()[0], length = input.ids.shape()[1];
-    const std::vector<std::int32_t> last(static_cast<std::size_t>(samples),
-                                         static_cast<std::int32_t>(length - 1));
-    return context.upload(last.data(), {samples}, DType::i32);
-  }
   bool numbers_;
 };
 

@@ -111,6 +111,59 @@ TEST_P(Embedding, Rotary) {
             "rotary: positions [2, 6) of a table of 5");
 }
 
+// Rows by number, one a sample at a place of its own, and the same place of every sample.
+TEST_P(Embedding, SelectsRows) {
+  constexpr std::int64_t kRows = 12;
+  Host numbers(Shape{5}, DType::i32), places(Shape{3}, DType::i32);
+  for (const auto& [i, number] : {std::pair{0, 7}, {1, -1}, {2, 0}, {3, 11}, {4, 3}})
+    numbers.set(i, number);
+  for (const auto& [i, place] : {std::pair{0, 3}, {1, 0}, {2, -100}}) places.set(i, place);
+  const std::pair<RowSelection, std::int64_t> none{{.numbers = {}, .stride = 4, .offset = 2}, 3};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32})
+    for (const std::int64_t columns : {1, 7, 264}) {
+      const Host x = Host::random(Shape{kRows, columns}, dtype, 1);
+      for (const int which : {0, 1, 2}) {
+        const std::int64_t count = which == 0 ? 5 : 3;
+        const Host dout = Host::random(Shape{count, columns}, dtype, 2);
+        const auto rows = [&] {
+          RowSelection selection = which == 2 ? none.first : RowSelection{};
+          if (which == 0) selection.numbers = numbers;
+          if (which == 1) selection.numbers = places, selection.stride = 4;
+          return selection;
+        };
+        verify(
+            "select_rows", [&] { return Hosts{Host(Shape{count, columns}, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              k.embedding().select_rows(rows(), x, out[0], dtype == DType::i32 ? 0xff : 0, {});
+            },
+            kExact);
+        verify(
+            "select_rows_backward", [&] { return Hosts{Host(Shape{kRows, columns}, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              k.embedding().select_rows_backward(rows(), dout, out[0], {});
+            },
+            kExact);
+      }
+    }
+  Host out(Shape{3, 7}, DType::f32);
+  const Host x(Shape{kRows, 7}, DType::f32);
+  EXPECT_EQ(error_of([&] {
+              RowSelection rows{.numbers = {}, .stride = 5, .offset = 2};
+              make_test_kernels()->embedding().select_rows(rows, x, out, 0, {});
+            }),
+            "select_rows: 3 rows with stride 5 and offset 2 of 12");
+}
+
+TEST_P(Embedding, CountsPositions) {
+  for (const Shape& shape : {Shape{0, 4}, Shape{3, 0}, Shape{1, 1}, Shape{9, 31}, Shape{2, 131}}) {
+    Host ids(shape, DType::i32);
+    for (std::int64_t i = 0; i < shape.count(); ++i) ids.set(i, static_cast<double>(i * i % 5));
+    verify(
+        "count_positions", [&] { return Hosts{Host(shape, DType::i32)}; },
+        [&](Kernels& k, Hosts& out) { k.embedding().count_positions(ids, 1, out[0], {}); }, kExact);
+  }
+}
+
 TEST(EmbeddingErrors, NameThePlaceAndTheValue) {
   SHOAL_CPU_ONLY("a GPU reports them at a later call (tests/gpu)");
   const auto kernels = make_test_kernels();
@@ -122,6 +175,13 @@ TEST(EmbeddingErrors, NameThePlaceAndTheValue) {
   ids.set(3, -100);
   EXPECT_EQ(error_of([&] { kernels->embedding().embedding_backward(ids, out, table, {}); }),
             "embedding_backward: id -100 at position 3 of 10 is outside [0, 4)");
+  Host some(Shape{10, 2}, DType::f32);
+  EXPECT_EQ(error_of([&] {
+              RowSelection rows;
+              rows.numbers = ids;
+              kernels->embedding().select_rows(rows, table, some, 0, {});
+            }),
+            "select_rows: number 4 at position 7 of 10 is outside [0, 4)");
 }
 
 }  // namespace

@@ -272,6 +272,30 @@ Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
   return out;
 }
 
+TEST_F(LossTest, SquaredError) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const std::int64_t count : {0, 1, 7, 3000})
+      for (const bool missing : {false, true}) {
+        const auto run = [&](LossKernels& kernels, Device device, bool backward) {
+          const At at(device);
+          const Array x = Array::random({count}, dtype, 1);
+          Array targets = Array::random({count}, DType::f32, 2);
+          for (std::int64_t i = 0; missing && i < count; i += 3) targets.set(i, NAN);
+          std::pair<Array, Array> out{Array({1}, DType::f32),
+                                      backward ? Array({count}, dtype) : Array()};
+          kernels.squared_error(x, targets, 0.25f, out.first, out.second, {});
+          return out;
+        };
+        const auto ours = make_test_kernels();
+        const auto reference = make_reference_kernels();
+        const auto [sum, dx] = run(ours->loss(), ours->device(), true);
+        const auto [expected, gradient] = run(reference->loss(), Device::cpu(), true);
+        EXPECT_TRUE(close(sum, expected, 1e-5)) << count;
+        EXPECT_TRUE(close(dx, gradient, epsilon(dtype))) << count;
+        EXPECT_TRUE(run(ours->loss(), ours->device(), false).first.same_bytes(sum));
+      }
+}
+
 TEST_F(LossTest, VocabularyShardsGiveTheWhole) {
   for (const auto& cuts : {std::vector<std::int64_t>{0, 1},
                            {0, 0, 2, 2},

@@ -182,6 +182,37 @@ OperationCase embedding_case() {
           }};
 }
 
+// Of x [2, 3, 5].
+OperationCase with_ids(
+    const char* name, const std::vector<std::int32_t>& values, const Shape& shape,
+    const std::function<Values(Context&, const Values&, const Tensor&)>& operation) {
+  return {name, [=](Rig& rig, DType dtype) {
+            return Prepared{{rig.tensor({2, 3, 5}, 3, dtype)},
+                            {},
+                            [operation, ids = rig.ids(values, shape)](Context& context,
+                                                                      const Values& in) -> Values {
+                              return operation(context, in, ids);
+                            },
+                            {}};
+          }};
+}
+
+// The second and the fourth have no target.
+OperationCase squared_error_case() {
+  return {"SquaredError", [](Rig& rig, DType dtype) {
+            const Tensor targets = rig.tensor({5}, 4);
+            targets.data<float>()[1] = targets.data<float>()[3] =
+                std::numeric_limits<float>::quiet_NaN();
+            return Prepared{
+                {rig.tensor({5, 1}, 3, dtype)},
+                {},
+                [=](Context& context, const Values& in) -> Values {
+                  return {squared_error(context, in[0], targets, {.loss_scale = 0.5f}).loss};
+                },
+                {}};
+          }};
+}
+
 OperationCase positions_case() {
   return {"PositionsOfAnInput", [](Rig& rig, DType dtype) {
             const auto places = rig.parameter("places", {7, 5}, 2, dtype);
@@ -376,6 +407,19 @@ std::vector<OperationCase> cases() {
   all.push_back(elementwise_case("AddOneTwice", [](Context& context, const Values& in) {
     return add(context, add(context, in[0], in[0]), in[1]);
   }));
+  all.push_back(with_ids("RowsByNumber", {4, 0, -1, 2}, {4},
+                         [](Context& context, const Values& in, const Tensor& numbers) -> Values {
+                           return {rows_at(context, in[0], numbers)};
+                         }));
+  all.push_back(with_ids("PositionsOfSamples", {2, 0}, {2},
+                         [](Context& context, const Values& in, const Tensor& places) -> Values {
+                           return {positions_at(context, in[0], places)};
+                         }));
+  all.push_back(with_ids("OnePositionOfSamples", {0}, {1},
+                         [](Context& context, const Values& in, const Tensor&) -> Values {
+                           return {position_of_all(context, in[0], 1)};
+                         }));
+  all.push_back(squared_error_case());
   all.push_back(embedding_case());
   all.push_back(positions_case());
   all.push_back(attention_case("AttentionCausal", true, false, 0, 0));

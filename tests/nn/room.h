@@ -4,47 +4,52 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "support/device.h"
+#include "support/golden.h"
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/context.h"
 
 namespace shoal::nn {
 
+// shared: what both the test and the kernels reach; device: where tensors are in earnest, which a
+// test reads by way of testing::on_host().
+enum class RoomMemory { shared, device };
+
 struct Room {
   // threads: of the CPU's kernels.
-  explicit Room(bool reference = false, int threads = 2)
+  explicit Room(bool reference = false, int threads = 2, RoomMemory where = RoomMemory::shared)
       : kernels(reference ? kernels::make_reference_kernels()
                           : testing::make_test_kernels(threads)),
-        host(testing::make_test_memory()),
+        host(where == RoomMemory::device ? testing::make_test_device_memory()
+                                         : testing::make_test_memory()),
         memory(*host),
         context(*kernels, memory, dispatcher) {}
 
   Tensor tensor(const Shape& shape, const std::vector<float>& values, DType dtype = DType::f32) {
-    const Tensor f32 = context.empty(shape, DType::f32);
-    std::copy(values.begin(), values.end(), f32.data<float>());
-    return cast(f32, dtype);
+    return cast(context.upload(values.data(), shape, DType::f32, MemoryTag::activations), dtype);
   }
   Tensor ids(const Shape& shape, const std::vector<std::int32_t>& values) {
-    const Tensor out = context.empty(shape, DType::i32);
-    std::copy(values.begin(), values.end(), out.data<std::int32_t>());
-    return out;
+    const Tensor made = context.upload(values.data(), shape, DType::i32, MemoryTag::activations);
+    testing::synchronise();  // the test may read it
+    return made;
   }
   Tensor cast(const Tensor& tensor, DType dtype) {
-    if (tensor.dtype() == dtype) return tensor;
+    if (tensor.dtype() == dtype && !testing::on_cuda()) return tensor;
     const Tensor in = testing::on_cuda() ? reachable(tensor) : tensor;
     const Tensor out = context.empty(tensor.shape(), dtype);
     kernels->elementwise().cast(in, out.view(), {});
-    testing::synchronise();  // the test reads it
+    testing::synchronise();  // the test may read it
     return out;
   }
   // A copy that the device reads: a file's tensors are mapped, not pinned.
   Tensor reachable(const Tensor& tensor) {
-    const Tensor copy = context.empty(tensor.shape(), tensor.dtype());
-    if (tensor.bytes() > 0) std::memcpy(copy.view().data, tensor.const_view().data, tensor.bytes());
-    return copy;
+    if (tensor.device() == kernels->device()) return tensor;
+    return context.upload(tensor.const_view().data, tensor.shape(), tensor.dtype(),
+                          MemoryTag::activations);
   }
   // Deterministic values in [-scale, scale].
   Tensor random(const Shape& shape, std::uint32_t seed, float scale = 1, DType dtype = DType::f32) {
@@ -63,5 +68,13 @@ struct Room {
   DirectDispatcher dispatcher;
   Context context;
 };
+
+// As testing::close_in_norm, wherever the tensors are.
+inline ::testing::AssertionResult close_in_norm(std::string_view name, const Tensor& actual,
+                                                const Tensor& expected, double tolerance,
+                                                double floor = 0) {
+  const Tensor a = testing::on_host(actual), b = testing::on_host(expected);
+  return testing::close_in_norm(name, a, b, tolerance, floor);
+}
 
 }  // namespace shoal::nn

@@ -67,6 +67,23 @@ class PooledPinnedMemory final : public MemoryResource {
   PoolMemory pool_{*pinned_};
 };
 
+class PooledDeviceMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
+    return pool_.allocate(bytes, tag, stream);
+  }
+  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                  Stream stream) noexcept override {
+    pool_.deallocate(pointer, bytes, tag, stream);
+  }
+  Device device() const override { return upstream_->device(); }
+  std::string name() const override { return pool_.name(); }
+
+ private:
+  std::unique_ptr<MemoryResource> upstream_ = make_device_memory(Device::cuda(0));
+  PoolMemory pool_{*upstream_};
+};
+
 Device& place() {
   thread_local Device device = on_cuda() ? Device::cuda(0) : Device::cpu();
   return device;
@@ -101,6 +118,25 @@ std::unique_ptr<kernels::Kernels> make_test_kernels(int threads) {
 std::unique_ptr<MemoryResource> make_test_memory() {
   if (on_cuda()) return std::make_unique<PooledPinnedMemory>();
   return make_host_memory();
+}
+
+std::unique_ptr<MemoryResource> make_test_device_memory() {
+  if (on_cuda()) return std::make_unique<PooledDeviceMemory>();
+  return make_host_memory();
+}
+
+Tensor on_host(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().is_cpu()) {
+    synchronise();
+    return tensor;
+  }
+  static MemoryResource& memory = *make_host_memory().release();  // outlives every tensor
+  Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype(), memory, MemoryTag::data);
+  if (copy.bytes() > 0)
+    device_backend(DeviceType::cuda)
+        .copy(copy.view().data, tensor.const_view().data, copy.bytes(), room().kernels->stream());
+  synchronise();
+  return copy;
 }
 
 void synchronise() {

@@ -30,8 +30,15 @@ std::unique_ptr<kernels::Kernels> make_test_kernels(int threads = 2);
 // tensors a test may read once synchronise() has returned.
 std::unique_ptr<MemoryResource> make_test_memory();
 
+// Where the kernels' tensors are in earnest: plain host memory, or device memory, which a test
+// reads by way of on_host().
+std::unique_ptr<MemoryResource> make_test_device_memory();
+
 // Waits for what this thread's test kernels have queued, and throws what they report.
 void synchronise();
+
+// The tensor itself; of one in device memory a copy, when all that is queued has been done.
+Tensor on_host(const Tensor& tensor);
 
 // A value that both the test and the kernels read where it lies: in memory of make_test_memory().
 template <class T>

@@ -145,6 +145,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   std::vector<nn::ChainInput> all;
   std::vector<Tensor> host;
   std::string shapes;
+  const bool on_device = !context_.kernels().device().is_cpu();
   for (const Batch& batch : work.batches) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
@@ -153,8 +154,14 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
     }
+    // Kernels of the host pass over rows without targets by themselves.
+    if (!on_device || !task_.chain() || !task_.chain()->reads_target_rows()) continue;
+    input.target_rows = nn::rows_with_targets(
+        input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
+    host.push_back(input.target_rows);
+    shapes += fmt::format("of {} ", input.target_rows.count());
   }
-  if (context_.kernels().device().is_cpu()) return all;
+  if (!on_device) return all;
   // Some shapes come again (the last batch of an epoch), others do not (texts of any length).
   constexpr std::size_t kMostShapes = 8;
   if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
@@ -165,8 +172,10 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
   const std::vector<Tensor>& device = staged.fill(host);
   std::size_t next = 0;
-  for (nn::ChainInput& input : all)
+  for (nn::ChainInput& input : all) {
     for (Tensor* tensor : input.tensors()) *tensor = device[next++];
+    if (input.target_rows.defined()) input.target_rows = device[next++];
+  }
   return all;
 }
 
@@ -255,9 +264,11 @@ void DataParallelEngine::captured_step(const StepWork& work,
   std::string key = fmt::format("{} {}", work.loss.loss_scale, work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
-    key += fmt::format(" {}{}{} {}+{}", to_string(inputs[i].ids.shape()),
+    key += fmt::format(" {}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
                        inputs[i].key_mask.defined() ? " masked" : "",
                        inputs[i].token_types.defined() ? " of types" : "",
+                       inputs[i].ends.defined() ? " with ends" : "",
+                       inputs[i].target_rows.defined() ? inputs[i].target_rows.count() : -1,
                        ordinals.first - work.first_ordinal, ordinals.stride);
   }
   const nn::StepOptions options = step_options(work);

@@ -35,7 +35,12 @@ class MaskedLmHead final : public TaskHead {
                                  .weight = encoder_family(config.model_type).lm_decoder})) {}
   std::string_view kind() const override { return "MaskedLmHead"; }
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) override {
-    return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
+    // Where sequences are split, the rows would be those of other ranks.
+    if (!input.target_rows.defined() || hidden.tensor.shape()[1] != input.ids.shape()[1])
+      return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
+    return decoder->forward(context,
+                            transform(context, rows_at(context, hidden, input.target_rows)),
+                            targets_at(context, input.targets, input.target_rows), input.loss);
   }
   Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
     return Value{decoder->logits(context, transform(context, hidden).tensor)};
@@ -75,7 +80,7 @@ class SequenceHead final : public SampleHead {
     return sample_loss(context, scores(context, hidden, input), input, regression_);
   }
   Value scores(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
-    const Value first = first_dropout->forward(context, first_position(context, hidden));
+    const Value first = first_dropout->forward(context, position_of_all(context, hidden, 0));
     return classifier->forward(context, dropout->forward(context, dense->forward(context, first)));
   }
 

@@ -1,9 +1,7 @@
 #include "shoal/nn/models/encoder/layers.h"
 
 #include <utility>
-#include <vector>
 
-#include "shoal/nn/autograd/device_values.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -55,19 +53,22 @@ EncoderEmbeddings::EncoderEmbeddings(const EncoderConfig& config)
 
 // The padding's id stands for its position too; the others are counted from the next one on.
 Tensor EncoderEmbeddings::positions_of(Context& context, const Tensor& ids) const {
-  const std::int64_t length = ids.shape()[1];
-  std::vector<std::int32_t> given(static_cast<std::size_t>(ids.count())), positions(given.size());
-  copy_to_host(given.data(), ids, context.stream);
-  const auto padding = static_cast<std::int32_t>(*config_.pad_token_id);
-  std::int32_t next = 0;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (static_cast<std::int64_t>(i) % length == 0) next = padding;
-    positions[i] = given[i] == padding ? padding : ++next;
-    SHOAL_CHECK(positions[i] < config_.max_position_embeddings,
-                "{}: position {} of a model of {}; shorten the sequence", path(), positions[i],
-                config_.max_position_embeddings);
-  }
-  return context.upload(positions.data(), ids.shape(), DType::i32);
+  const std::int64_t length = ids.shape()[1], padding = *config_.pad_token_id;
+  // Ids on a device are not looked at: the table's kernels report a position beyond it.
+  if (ids.device().is_cpu() && padding + length >= config_.max_position_embeddings)
+    for (std::int64_t i = 0, last = padding; i < ids.count(); ++i) {
+      if (i % length == 0) last = padding;
+      last += ids.const_data<std::int32_t>()[i] == padding ? 0 : 1;
+      SHOAL_CHECK(last < config_.max_position_embeddings,
+                  "{}: position {} of a model of {}; shorten the sequence", path(), last,
+                  config_.max_position_embeddings);
+    }
+  const Tensor here = context.to_device(ids), positions = context.empty(ids.shape(), DType::i32);
+  context.run("count_positions", {here}, {positions}, [&] {
+    context.kernels().embedding().count_positions(here, static_cast<std::int32_t>(padding),
+                                                  positions.view(), context.stream);
+  });
+  return positions;
 }
 
 Value EncoderEmbeddings::forward(Context& context, const Tensor& ids, const Tensor& token_types) {

@@ -15,7 +15,8 @@ class EncoderEmbeddings final : public Module {
   explicit EncoderEmbeddings(const EncoderConfig& config);
   std::string_view kind() const override { return "EncoderEmbeddings"; }
   // ids i32 [B, T], token_types the same or undefined -> [B, T, hidden_size]. Positions that depend
-  // on the ids (RoBERTa) are counted on the host.
+  // on the ids (RoBERTa) are counted where the kernels are; one beyond the model's throws, at once
+  // where the ids are in host memory.
   Value forward(Context& context, const Tensor& ids, const Tensor& token_types);
 
   Slot<EmbeddingLike> word_embeddings;

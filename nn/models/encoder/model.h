@@ -30,6 +30,7 @@ class Encoder final : public Chain {
   std::string unit_name(int unit) const override;
   std::vector<Module*> unit_modules(int unit) const override;
   std::int64_t channels() const override { return config_.hidden_size; }
+  bool reads_target_rows() const override { return task_ == EncoderTask::masked_lm; }
   ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
                               const ChainInput& input) override;
   LossOutput forward_head(Context& context, ResidualStream stream,

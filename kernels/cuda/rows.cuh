@@ -1,0 +1,36 @@
+// Launchers of rows.cu: what heads of few rows need.
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/kernels/cuda/launch.cuh"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels {
+
+// `count` rows of `bytes` each: RowSelection of embedding.h. A number from `limit` on is reported
+// and counts as none.
+struct SelectedRows {
+  std::int64_t count, bytes;
+  const std::int32_t* numbers;  // null: `offset` for all
+  std::int64_t stride, offset, limit;
+  FaultRecord* fault;
+};
+// out [count] = those rows of x; none: every byte `missing`.
+cudaError_t launch_select_rows(Launch at, const SelectedRows& rows, const void* x, void* out,
+                               std::uint8_t missing);
+// Those rows of dx = dout [count].
+cudaError_t launch_place_rows(Launch at, const SelectedRows& rows, const void* dout, void* dx);
+
+// EmbeddingKernels::count_positions, [batch, length].
+cudaError_t launch_count_positions(Launch at, std::int64_t batch, std::int64_t length,
+                                   const std::int32_t* ids, std::int32_t padding,
+                                   std::int32_t* out);
+
+// LossKernels::squared_error, by one block: few numbers, added in an order of their own.
+cudaError_t launch_squared_error(DType dtype, std::int64_t count, const void* x,
+                                 const float* targets, float loss_scale, float* loss_sum, void* dx,
+                                 cudaStream_t stream);
+
+}  // namespace shoal::kernels
