@@ -1,5 +1,5 @@
-// One program, one training run of GPT-2 on random tokens: tokens a second, memory by tag, and with
-// --profile what each operation takes on the device (README.md).
+// One program, one training run of a model on random tokens: tokens a second, memory by tag, and
+// with --profile what each operation takes on the device (README.md).
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -8,28 +8,28 @@
 #include <string>
 #include <vector>
 
+#include "step_model.h"
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/safetensors.h"
 
 namespace shoal::bench {
 namespace {
 
 using nlohmann::ordered_json;
 
-struct Arguments {
-  std::string model = "gpt2", dtype = "bf16", device = "cuda", json, algorithm_cache;
-  std::int64_t layers = 0, heads = 0, channels = 0, vocabulary = 0;  // 0: the model's
-  std::int64_t batch = 8, length = 1024, accumulation = 1;
+struct Arguments : StepModelOptions {
+  std::string dtype = "bf16", device = "cuda", json, algorithm_cache, save;
+  std::int64_t accumulation = 1;
   int steps = 20, warmup = 5, threads = 0;
-  double dropout = 0, memory_cap = 0;  // GB
+  double memory_cap = 0;  // GB
   std::string capture = "off";
   bool checkpoint_layers = false, check = false, profile = false;
 };
@@ -103,56 +103,61 @@ class EventDispatcher final : public nn::Dispatcher {
   std::vector<Entry> entries_;
 };
 
-nn::Gpt2Config config_of(const Arguments& a) {
-  nn::Gpt2Config config = nn::Gpt2Config::preset(a.model);
-  if (a.layers > 0) config.n_layer = a.layers;
-  if (a.heads > 0) config.n_head = a.heads;
-  if (a.channels > 0) config.n_embd = a.channels;
-  if (a.vocabulary > 0) config.vocab_size = a.vocabulary;
-  config.n_positions = std::max(config.n_positions, a.length);
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = a.dropout;
-  config.check();
-  return config;
-}
-
-// Forward and backward: 6 a parameter and token, and attention's 12 L C T (half of it is masked
-// away, and counted all the same, as everybody does).
-double flops_per_token(const nn::Gpt2Config& config, std::int64_t length) {
-  return 6.0 * static_cast<double>(config.parameter_count()) +
-         12.0 * static_cast<double>(config.n_layer * config.n_embd * length);
-}
-
 class Training {
  public:
-  Training(const nn::Gpt2Config& config, const Arguments& arguments, kernels::Kernels& kernels,
+  Training(StepModel model, const Arguments& arguments, kernels::Kernels& kernels,
            MemoryResource& memory, nn::StepCapture* capture)
       : capture_(capture),
         dispatcher_(kernels.stream()),
         context_(kernels, memory, dispatcher_),
         state_(kernels, memory),
-        model_(config),
+        model_(std::move(model)),
         accumulation_(arguments.accumulation) {
     context_.random.state = state_.pointer();
-    model_.set_gradient_checkpointing(arguments.checkpoint_layers);
-    const auto parameters = model_.parameters();
+    if (arguments.checkpoint_layers) model_.checkpoint_layers();
+    const auto parameters = model_.chain->parameters();
     masters_.emplace(
         parameters, parse_dtype(arguments.dtype), kernels, memory,
         [this](nn::Parameter& parameter) { nn::materialize(context_, {&parameter}, DType::f32); });
     nn::allocate_gradients(context_, parameters);
     optimizer_ = nn::make_adamw(kernels, memory, masters_->segments(), {.weight_decay = 0.1});
-    const Shape shape{arguments.batch, arguments.length};
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(shape.count() + 1));
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      ids[i] = static_cast<std::int32_t>(kernels::random_bits({.seed = 1, .site = 7}, 0, i) %
-                                         static_cast<std::uint64_t>(config.vocab_size));
-    ids_ = context_.upload(ids.data(), shape, DType::i32);
-    targets_ = context_.upload(ids.data() + 1, shape, DType::i32);
+    input_ = model_.input;
+    const auto upload = [&](Tensor& tensor) {
+      if (tensor.defined())
+        tensor = context_.upload(tensor.const_view().data, tensor.shape(), tensor.dtype());
+    };
+    for (Tensor* tensor : input_.tensors()) upload(*tensor);
+    upload(input_.target_rows);
+    input_.loss.loss_scale = 1 / static_cast<float>(targets());
     losses_ = context_.empty({accumulation_}, DType::f32, MemoryTag::data);
+  }
+
+  // The weights that training starts from and its batch, for another program to start from.
+  void save(const std::string& directory) const {
+    std::vector<std::byte> bytes;
+    const auto masters = masters_->masters();
+    model_.save(directory, [&](const nn::Parameter& parameter) {
+      for (const nn::NamedTensor& master : masters) {
+        if (master.name != parameter.name()) continue;
+        bytes.resize(master.tensor.bytes());
+        nn::copy_to_host(bytes.data(), master.tensor, context_.stream);
+        return ConstView{bytes.data(), master.tensor.shape(), DType::f32};
+      }
+      throw_error(ErrorCode::internal, "{} has no master", parameter.name());
+    });
+    std::vector<NamedView> batch{{"input_ids", model_.input.ids.const_view()},
+                                 {"labels", model_.input.targets.const_view()}};
+    if (model_.input.token_types.defined())
+      batch.push_back({"token_type_ids", model_.input.token_types.const_view()});
+    write_safetensors(directory + "/batch.safetensors", batch);
   }
 
   Stream stream() const { return context_.stream; }
   EventDispatcher& dispatcher() { return dispatcher_; }
-  std::int64_t tokens() const { return ids_.count() * accumulation_; }
+  const StepModel& model() const { return model_; }
+  // Of a step.
+  std::int64_t tokens() const { return input_.ids.count() * accumulation_; }
+  std::int64_t targets() const { return model_.targets * accumulation_; }
 
   // Queues a step; waits for nothing.
   void step() {
@@ -162,13 +167,13 @@ class Training {
     else
       work();
   }
-  // Of the last step, a token; waits for it.
+  // Of the last step, a target; waits for it.
   double loss() const {
     std::vector<float> sums(static_cast<std::size_t>(accumulation_));
     nn::copy_to_host(sums.data(), losses_, context_.stream);
     double total = 0;
     for (const float sum : sums) total += static_cast<double>(sum);
-    return total / static_cast<double>(tokens());
+    return total / static_cast<double>(targets());
   }
   nn::StepOutcome outcome() const { return optimizer_->outcome(); }
 
@@ -177,12 +182,11 @@ class Training {
 
   // What may be captured.
   void work() {
-    for (nn::Parameter* parameter : model_.parameters()) parameter->clear_gradient();
-    const float scale = 1 / static_cast<float>(tokens());
+    for (nn::Parameter* parameter : model_.chain->parameters()) parameter->clear_gradient();
     for (std::int64_t i = 0; i < accumulation_; ++i) {
       nn::Tape tape;
       context_.tape = &tape;
-      const nn::LossOutput out = model_.forward(context_, ids_, targets_, {.loss_scale = scale});
+      const nn::LossOutput out = model_.loss(context_, input_);
       context_.tape = nullptr;
       context_.kernels().elementwise().cast(out.loss_sum, losses_.narrowed(0, i, 1).view(),
                                             context_.stream);
@@ -195,11 +199,12 @@ class Training {
   EventDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory state_;
-  nn::Gpt2 model_;
+  StepModel model_;
   std::int64_t accumulation_;
   std::optional<nn::MasterWeights> masters_;
   std::unique_ptr<nn::Optimizer> optimizer_;
-  Tensor ids_, targets_, losses_;
+  nn::ChainInput input_;  // where the kernels are
+  Tensor losses_;
 };
 
 ordered_json memory_of(const CountingMemory& memory, const LimitedMemory& limited) {
@@ -251,12 +256,12 @@ void print(const ordered_json& report) {
   std::printf("%s on %s\n", report["model"].get<std::string>().c_str(),
               report["kernels"].get<std::string>().c_str());
   std::printf(
-      "batch %ld x %ld, %s: %.0f tokens/s, %.3f ms a step (median of %d), %.1f TFLOP/s, "
-      "host %.3f ms a step\n",
+      "batch %ld x %ld, %s: %.0f tokens/s, %.1f sequences/s, %.3f ms a step (median of %d), "
+      "%.1f TFLOP/s, host %.3f ms a step\n",
       report["batch"].get<long>(), report["length"].get<long>(),
       report["dtype"].get<std::string>().c_str(), report["tokens_per_second"].get<double>(),
-      report["step_ms"].get<double>(), report["steps"].get<int>(), report["tflops"].get<double>(),
-      report["host_ms"].get<double>());
+      report["sequences_per_second"].get<double>(), report["step_ms"].get<double>(),
+      report["steps"].get<int>(), report["tflops"].get<double>(), report["host_ms"].get<double>());
   std::printf("loss %.4f -> %.4f, gradient norm %.3f\n", report["first_loss"].get<double>(),
               report["loss"].get<double>(), report["gradient_norm"].get<double>());
   for (const auto& [name, usage] : report["memory"].items())
@@ -272,7 +277,6 @@ void print(const ordered_json& report) {
 }
 
 int run(const Arguments& a) {
-  const nn::Gpt2Config config = config_of(a);
   const Device device = a.device == "cpu" ? Device::cpu() : Device::cuda(0);
   const auto raw = make_device_memory(device);
   LimitedMemory limited(*raw, static_cast<std::size_t>(a.memory_cap * 1e9));
@@ -290,18 +294,24 @@ int run(const Arguments& a) {
                     nn::StepCaptureOptions{
                         .warmup = std::clamp(a.warmup - 1, 2, 3),
                         .say = [](const std::string& line) { std::printf("%s\n", line.c_str()); }});
-  Training training(config, a, *kernels, memory, capture ? &*capture : nullptr);
+  const auto host = make_host_memory();
+  Training training(make_step_model(a, *host), a, *kernels, memory, capture ? &*capture : nullptr);
+  if (!a.save.empty()) training.save(a.save);
   training.step();
   const double first_loss = training.loss();
   for (int i = 1; i < a.warmup; ++i) training.step();
   const Timing timing = measure(training, a.steps);
   const double ms = median(timing.ms), loss = training.loss();
   const double tokens_per_second = static_cast<double>(training.tokens()) / ms * 1e3;
+  const StepModel& model = training.model();
+  std::int64_t parameters = 0;
+  for (const nn::Parameter* parameter : model.chain->parameters())
+    parameters += parameter->shape().count();
 
   ordered_json report{{"model", a.model},
-                      {"layers", config.n_layer},
-                      {"channels", config.n_embd},
-                      {"parameters", config.parameter_count()},
+                      {"layers", model.layers},
+                      {"channels", model.channels},
+                      {"parameters", parameters},
                       {"kernels", kernels->describe()},
                       {"dtype", a.dtype},
                       {"batch", a.batch},
@@ -314,7 +324,9 @@ int run(const Arguments& a) {
                       {"wall_ms", timing.wall_seconds * 1e3 / a.steps},
                       {"host_ms", timing.host_seconds * 1e3 / a.steps},
                       {"tokens_per_second", tokens_per_second},
-                      {"tflops", tokens_per_second * flops_per_token(config, a.length) * 1e-12},
+                      {"sequences_per_second", tokens_per_second / static_cast<double>(a.length)},
+                      {"targets", training.targets()},
+                      {"tflops", model.flops * static_cast<double>(a.accumulation) / ms * 1e-9},
                       {"first_loss", first_loss},
                       {"loss", loss},
                       {"gradient_norm", training.outcome().gradient_norm},
@@ -350,9 +362,12 @@ int run(const Arguments& a) {
 int main(int argc, char** argv) {
   shoal::restart_with_short_spins(argv);  // as `shoal train` does
   shoal::bench::Arguments a;
-  CLI::App app("Training steps of GPT-2 on random tokens: tokens a second and memory");
-  app.add_option("--model", a.model, "gpt2, gpt2-medium, gpt2-large, gpt2-xl")
-      ->capture_default_str();
+  CLI::App app(
+      "Training steps of GPT-2, BERT (masked tokens) or a Llama on random tokens: tokens a second "
+      "and memory");
+  app.add_option("--model", a.model)
+      ->capture_default_str()
+      ->check(CLI::IsMember(shoal::bench::step_models()));
   app.add_option("--layers", a.layers, "instead of the model's");
   app.add_option("--heads", a.heads, "instead of the model's");
   app.add_option("--channels", a.channels, "instead of the model's");
@@ -381,6 +396,8 @@ int main(int argc, char** argv) {
   app.add_option("--algorithm-cache", a.algorithm_cache,
                  "directory in which the GPU's choices of algorithms are kept");
   app.add_option("--json", a.json, "a file for the report");
+  app.add_option("--save", a.save,
+                 "a directory that exists: the weights that training starts from, and its batch");
   app.add_flag("--check", a.check, "fail unless the loss fell");
   app.add_flag("--profile", a.profile, "afterwards, time each operation on the device");
   CLI11_PARSE(app, argc, argv);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 in PyTorch on one GPU, as fast as it goes there: the peer of gpt2_gpu_step.
+"""Training steps of GPT-2, BERT (masked tokens) or a Llama in PyTorch on one GPU, as fast as it goes
+there: the peer of gpt2_gpu_step. The models are in pytorch_models.py.
 
 The same work as ours: bf16 forward and backward, updates of f32 masters, the norm of all gradients
-clipped to 1, AdamW; tied head; no dropout. --precision pure (the default) keeps bf16 weights, which
+clipped to 1, AdamW; tied head; --dropout (BERT's). --precision pure (the default) keeps bf16 weights, which
 each update refreshes from the masters, and a bf16 residual stream, as ours does; autocast keeps f32
 weights, f32 gradients and an f32 residual stream.
 
@@ -14,13 +15,15 @@ multiple of 128, and no synchronisation within the steps.
 Without a mode it runs --steps steps after --warmup and prints one JSON line. --serve answers each
 line `round` on stdin with one such line, after {"event": "ready"}, and gives what it does not need
 between rounds back to the GPU. --find-batch prints the largest batch that runs within --memory-cap.
+--check DIRECTORY prints, on the CPU and in f32, the loss of the weights and the batch that
+`gpt2_gpu_step --save DIRECTORY` left there: both sides must agree.
 """
 
 import argparse
 import contextlib
 import json
-import math
 import os
+import struct
 import sys
 import time
 
@@ -29,73 +32,24 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-MODELS = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280),
-          "gpt2-xl": (48, 25, 1600)}
-VOCABULARY, PADDED = 50257, 50304
+from pytorch_models import LLAMA_KEY_HEADS, MODELS, VOCABULARIES, family, load, make_model
+
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp_in, self.mlp_out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):  # [B, T, C]
-        batch, length, width = x.shape
-        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2)
-                   for t in self.qkv(self.ln_1(x)).split(width, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp_out(F.gelu(self.mlp_in(self.ln_2(x)), approximate="tanh"))
-
-
-class Head(nn.Module):
-    """The last norm, the tied head and the loss."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.ln_f = nn.LayerNorm(width)
-
-    def forward(self, x, weight, targets):
-        logits = F.linear(self.ln_f(x), weight)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)).float(), targets.reshape(-1))
-
-
-class Gpt2(nn.Module):
-    def __init__(self, model, positions):
-        super().__init__()
-        layers, heads, width = MODELS[model]
-        self.wte, self.wpe = nn.Embedding(PADDED, width), nn.Embedding(positions, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.head = Head(width)
-        for name, parameter in self.named_parameters():
-            if "ln_" in name:
-                continue
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                residual = name.endswith(("out.weight", "mlp_out.weight"))
-                nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * layers) if residual else 1))
-
-    def forward(self, ids, targets):  # both [B, T]
-        x = self.wte(ids) + self.wpe(torch.arange(ids.size(1), device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x, self.wte.weight, targets)
-
-
-def time_attention(name, batch, length, heads, dim):
+def time_attention(name, args):
     """Milliseconds of forward and backward with one backend; None where it cannot."""
-    q, k, v = (torch.randn(batch, length, heads, dim, device="cuda", dtype=torch.bfloat16)
-               .transpose(1, 2).requires_grad_() for _ in range(3))
+    _, heads, width = MODELS[args.model]
+    key_heads = LLAMA_KEY_HEADS if family(args.model) == "llama" else heads
+    q, k, v = (torch.randn(args.batch, args.length, count, width // heads, device="cuda", dtype=torch.bfloat16)
+               .transpose(1, 2).requires_grad_() for count in (heads, key_heads, key_heads))
     grad = torch.randn_like(q)
 
     def once():
         with sdpa_kernel([BACKENDS[name]]):
-            torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), grad)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=family(args.model) != "bert",
+                                               dropout_p=args.dropout, enable_gqa=key_heads != heads)
+            torch.autograd.grad(y, (q, k, v), grad)
 
     try:
         for _ in range(3):
@@ -116,7 +70,8 @@ class Training:
     def __init__(self, args, attention):
         self.args, self.attention = args, attention
         with torch.device("cuda"):
-            self.model = Gpt2(args.model, max(1024, args.length))
+            self.model = make_model(args.model, MODELS[args.model], VOCABULARIES[family(args.model)],
+                                    max(1024, args.length), args.dropout)
         self.masters = None
         if args.precision == "pure":
             self.masters = [nn.Parameter(p.detach().clone()) for p in self.model.parameters()]
@@ -131,14 +86,21 @@ class Training:
         elif args.compile == "blocks":
             for module in [*self.model.blocks, self.model.head]:
                 module.compile(mode=args.compile_mode or None)
-        tokens = torch.randint(VOCABULARY, (args.batch, args.length + 1), device="cuda")
-        self.ids, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        tokens = torch.randint(self.model.vocabulary, (args.batch, args.length + 1), device="cuda")
+        ids, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self.inputs = ids, targets
+        if family(args.model) == "bert":  # 15 % of the positions
+            rows = torch.randperm(ids.numel(), device="cuda")[:ids.numel() * 15 // 100].sort().values
+            types = (torch.arange(args.length, device="cuda") >= args.length // 2).long().expand_as(ids).contiguous()
+            targets = ids.flatten()[rows].clone()
+            ids.view(-1)[rows] = 103
+            self.inputs = ids, types, rows, targets
 
     def step(self):
         autocast = torch.autocast("cuda", torch.bfloat16) if self.masters is None else contextlib.nullcontext()
         with sdpa_kernel([BACKENDS[self.attention]]):
             with autocast:
-                loss = self.loss_of(self.ids, self.targets)
+                loss = self.loss_of(*self.inputs)
             loss.backward()
         parameters = list(self.model.parameters())
         if self.masters:
@@ -169,9 +131,10 @@ def measure(training, args, facts):
     torch.cuda.synchronize()
     times = sorted(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
     ms = times[len(times) // 2]
-    return dict(operation="gpt2_step", peer=f"pytorch {torch.__version__}", model=args.model, batch=args.batch,
+    return dict(operation="step", peer=f"pytorch {torch.__version__}", model=args.model, batch=args.batch,
                 length=args.length, precision=args.precision, compile=args.compile, steps=args.steps,
-                step_ms=ms, tokens_per_second=args.batch * args.length / ms * 1e3, loss=loss.item(),
+                dropout=args.dropout, step_ms=ms, tokens_per_second=args.batch * args.length / ms * 1e3,
+                sequences_per_second=args.batch / ms * 1e3, loss=loss.item(),
                 peak_bytes=torch.cuda.max_memory_allocated(),
                 peak_reserved_bytes=torch.cuda.max_memory_reserved(), **facts)
 
@@ -205,11 +168,51 @@ def find_batch(args, attention):
     return low
 
 
+def tensors_of(path):
+    """Of a safetensors file, without its package."""
+    dtypes = {"F32": torch.float32, "I32": torch.int32}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = bytearray(file.read())
+    return {name: torch.frombuffer(data, dtype=dtypes[entry["dtype"]], offset=entry["data_offsets"][0],
+                                   count=(entry["data_offsets"][1] - entry["data_offsets"][0]) // 4)
+            .reshape(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def check(directory):
+    """The loss of what gpt2_gpu_step --save wrote."""
+    with open(os.path.join(directory, "config.json")) as file:
+        config = json.load(file)
+
+    def size(*names):
+        return next(config[name] for name in names if name in config)
+
+    sizes = (size("n_layer", "num_hidden_layers"), size("n_head", "num_attention_heads"), size("n_embd", "hidden_size"))
+    model = make_model(config["model_type"], sizes, config["vocab_size"],
+                       size("n_positions", "max_position_embeddings"), 0)
+    load(model, tensors_of(os.path.join(directory, "model.safetensors")))
+    model.eval()
+    batch = {name: tensor.long() for name, tensor in tensors_of(os.path.join(directory, "batch.safetensors")).items()}
+    inputs = (batch["input_ids"], batch["labels"])
+    if "token_type_ids" in batch:
+        labels = batch["labels"].flatten()
+        rows = (labels >= 0).nonzero().flatten()
+        inputs = (batch["input_ids"], batch["token_type_ids"], rows, labels[rows])
+    # Rows of padding, which random logits of training do not mind, would count in the softmax.
+    table = model.wte if hasattr(model, "wte") else model.words
+    table.weight = nn.Parameter(table.weight[:model.vocabulary])
+    if hasattr(model.head, "bias"):
+        model.head.bias = nn.Parameter(model.head.bias[:model.vocabulary])
+    with torch.no_grad():
+        return model(*inputs).item()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--dropout", type=float, default=0)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--precision", choices=["pure", "autocast"], default="pure")
@@ -219,6 +222,7 @@ def main():
     parser.add_argument("--memory-cap", type=float, default=0, help="GB (1e9 bytes) for PyTorch; 0: no cap")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--find-batch", action="store_true")
+    parser.add_argument("--check", metavar="DIRECTORY")
     args = parser.parse_args()
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
@@ -226,16 +230,17 @@ def main():
     def answer(row):
         print(json.dumps(row), file=output, flush=True)
 
+    if args.check:
+        answer(dict(operation="check", peer=f"pytorch {torch.__version__}", loss=check(args.check)))
+        return
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     if args.memory_cap:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, args.memory_cap * 1e9 / total))
-    layers, heads, width = MODELS[args.model]
     timed = {}
     if args.attention == "best":
-        timed = {name: ms for name in BACKENDS
-                 if (ms := time_attention(name, args.batch, args.length, heads, width // heads)) is not None}
+        timed = {name: ms for name in BACKENDS if (ms := time_attention(name, args)) is not None}
         attention = min(timed, key=timed.get)
     else:
         attention = args.attention

@@ -1,6 +1,6 @@
 """The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, in turns (ours, theirs,
-ours, theirs) on the same GPU in the same call; medians. Rows are named kernels, step-MODEL, capture,
-memory; --only picks some of them."""
+ours, theirs) on the same GPU in the same call; medians. Rows are named kernels, step-MODEL,
+step-bert-LENGTH, step-llama, capture, memory; --only picks some of them."""
 
 import json
 import os
@@ -14,9 +14,15 @@ import time
 # beside what PyTorch keeps between its rounds. The second: on a GPU of more than 100 GB.
 BATCHES = {"gpt2": (32, 64), "gpt2-medium": (16, 32), "gpt2-large": (8, 16), "gpt2-xl": (8, 16)}
 COMPILE = {"gpt2": "whole", "gpt2-medium": "whole", "gpt2-large": "blocks", "gpt2-xl": "blocks"}
+# Models that are no GPT-2, with the options of both sides; batches as above. BERT as it is pretrained.
+OTHER_MODELS = {
+    "step-bert-128": (dict(model="bert-large", length=128, dropout=0.1), (128, 256)),
+    "step-bert-512": (dict(model="bert-large", length=512, dropout=0.1), (32, 64)),
+    "step-llama": (dict(model="llama-1b", length=2048), (4, 8)),
+}
 # Seconds each needs, about; a row that no longer fits is left out, and that is said.
 NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-large": 70, "step-gpt2-xl": 80,
-         "capture": 30, "memory": 90}
+         "step-bert-128": 60, "step-bert-512": 60, "step-llama": 70, "capture": 30, "memory": 90}
 
 
 class Bench:
@@ -145,17 +151,10 @@ def median(values):
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
-def steps(bench, model):
-    """ours, theirs, ours, theirs."""
+def gpt2_steps(bench, model):
     row, batch = f"step-{model}", BATCHES[model][bench.large]
     options = dict(model=model, batch=batch, length=1024, steps=10)
-    # The first run also times and keeps the products' algorithms.
-    ours = [bench.ours(row, warmup=5, capture="on", **options)]
-    peer = Peer(bench, row, compile=COMPILE[model], warmup=3, **options)
-    theirs = [peer.round()]
-    ours.append(bench.ours(row, warmup=5, capture="on", **options))
-    theirs.append(peer.round())
-    peer.close()
+    steps(bench, row, COMPILE[model], options)
     if model == "gpt2":
         bench.ours(row + "-profile", warmup=3, profile=True, **options)
         other = Peer(bench, row, compile="whole", warmup=3, precision="autocast", **options)
@@ -163,14 +162,32 @@ def steps(bench, model):
         other.close()
         if theirs_autocast:
             bench.add(row=row + "-autocast", tokens_per_second=theirs_autocast["tokens_per_second"])
+
+
+def other_steps(bench, row):
+    options, batches = OTHER_MODELS[row]
+    options = dict(**options, batch=batches[bench.large], steps=10)
+    steps(bench, row, "blocks", options)
+    bench.ours(row + "-profile", warmup=3, profile=True, **options)
+
+
+def steps(bench, row, compile, options):
+    """ours, theirs, ours, theirs."""
+    # The first run also times and keeps the products' algorithms.
+    ours = [bench.ours(row, warmup=5, capture="on", **options)]
+    peer = Peer(bench, row, compile=compile, warmup=3, **options)
+    theirs = [peer.round()]
+    ours.append(bench.ours(row, warmup=5, capture="on", **options))
+    theirs.append(peer.round())
+    peer.close()
     a = [r["tokens_per_second"] for r in ours if r]
     b = [r["tokens_per_second"] for r in theirs if r]
-    summary = dict(row=row, summary=True, model=model, batch=batch, shoal=median(a) if a else None,
-                   pytorch=median(b) if b else None, ratio=median(a) / median(b) if a and b else None,
-                   compile_seconds=peer.facts.get("start_seconds") if peer.facts else None,
-                   attention=peer.facts.get("attention") if peer.facts else None,
-                   tflops=ours[-1].get("tflops") if ours[-1] else None)
-    return bench.add(**summary)
+    return bench.add(row=row, summary=True, model=options["model"], batch=options["batch"], length=options["length"],
+                     shoal=median(a) if a else None, pytorch=median(b) if b else None,
+                     ratio=median(a) / median(b) if a and b else None,
+                     compile_seconds=peer.facts.get("start_seconds") if peer.facts else None,
+                     attention=peer.facts.get("attention") if peer.facts else None,
+                     tflops=ours[-1].get("tflops") if ours[-1] else None)
 
 
 def kernels(bench):
@@ -247,7 +264,8 @@ def memory(bench, cap=40, length=512):
 def run(context):
     bench = Bench(context)
     work = {"kernels": lambda: kernels(bench),
-            **{f"step-{m}": (lambda m=m: steps(bench, m)) for m in BATCHES},
+            **{f"step-{m}": (lambda m=m: gpt2_steps(bench, m)) for m in BATCHES},
+            **{row: (lambda row=row: other_steps(bench, row)) for row in OTHER_MODELS},
             "capture": lambda: capture(bench), "memory": lambda: memory(bench)}
     left_out = []
     for name, what in work.items():
@@ -263,14 +281,16 @@ def run(context):
             bench.add(row=name, error=repr(problem)[:300])
             print(f"{name}: {problem!r}"[:300])
         print(f"{name}: {time.time() - began:.0f} s")
-    print(f"\n{'step, tokens/s':18} {'batch':>5} {'Shoal':>9} {'PyTorch':>9} {'ratio':>6} {'TFLOP/s':>8} "
-          f"{'attention':>9} {'compile s':>9}")
+    print(f"\n{'step, tokens/s':18} {'batch':>10} {'Shoal':>9} {'PyTorch':>9} {'ratio':>6} {'TFLOP/s':>8} "
+          f"{'sequences/s':>12} {'attention':>9} {'compile s':>9}")
     for row in bench.rows:
         if row.get("summary") and "model" in row:
             def cell(key, form):
                 return format(row[key], form) if row.get(key) is not None else "-"
-            print(f"{row['row']:18} {row['batch']:5} {cell('shoal', '.0f'):>9} {cell('pytorch', '.0f'):>9} "
-                  f"{cell('ratio', '.2f'):>6} {cell('tflops', '.0f'):>8} {row['attention'] or '-':>9} "
+            batch = f"{row['batch']} x {row['length']}"
+            sequences = f"{row['shoal'] / row['length']:.0f}" if row["shoal"] else "-"
+            print(f"{row['row']:18} {batch:>10} {cell('shoal', '.0f'):>9} {cell('pytorch', '.0f'):>9} "
+                  f"{cell('ratio', '.2f'):>6} {cell('tflops', '.0f'):>8} {sequences:>12} {row['attention'] or '-':>9} "
                   f"{cell('compile_seconds', '.0f'):>9}")
     if left_out:
         print(f"left out for want of time: {', '.join(left_out)}")
