@@ -27,7 +27,7 @@ using Numbers = std::vector<std::int64_t>;
 
 // Ranks that stand on `hosts` hosts in turn: those of two hosts share no memory.
 std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts = 1,
-                                     double deadline = 30, std::int64_t slice_bytes = 4096,
+                                     double deadline = 30, std::int64_t copy_bytes = 1 << 20,
                                      bool fixed_order = false) {
   CommunicatorOptions options = shoal::test::with_deadline(deadline);
   options.fixed_order = fixed_order;
@@ -37,21 +37,24 @@ std::unique_ptr<Communicator> device(const World& world, Store& store, int hosts
                                   .host = "host " + std::to_string(world.rank % hosts),
                                   .fixed_order = fixed_order,
                                   .deadline_seconds = deadline,
-                                  .slice_bytes = slice_bytes});
+                                  .slice_bytes = 4096,
+                                  .copy_bytes = copy_bytes});
 }
 
 struct Group {
   int ranks, hosts;
+  std::int64_t copy_bytes = 1 << 20;  // 0: what is not symmetric passes through host memory
 };
 void PrintTo(const Group& group, std::ostream* out) {
-  *out << group.ranks << " ranks on " << group.hosts << " hosts";
+  *out << group.ranks << " ranks on " << group.hosts << " hosts, " << group.copy_bytes
+       << " bytes copied";
 }
 class Everything : public ::testing::TestWithParam<Group> {};
 
 // Slices of 4 KiB: 1031 elements make one or several, and the last one is short.
 TEST_P(Everything, IsExact) {
   shoal::test::run_thread_ranks(GetParam().ranks, [](const World& world, Store& store) {
-    const auto communicator = device(world, store, GetParam().hosts);
+    const auto communicator = device(world, store, GetParam().hosts, 30, GetParam().copy_bytes);
     EXPECT_THAT(test::check_everything(*communicator, {0, 1, 7, 1031}), IsEmpty());
     const auto statistics = communicator->statistics();
     EXPECT_GT(statistics.bounced, 0);
@@ -62,7 +65,7 @@ TEST_P(Everything, IsExact) {
 }
 INSTANTIATE_TEST_SUITE_P(Groups, Everything,
                          ::testing::Values(Group{2, 1}, Group{3, 1}, Group{4, 1}, Group{2, 2},
-                                           Group{3, 2}));
+                                           Group{3, 2}, Group{2, 1, 0}, Group{3, 1, 2000}));
 
 TEST(DeviceCommunicator, OneRankCopiesOnItsStream) {
   shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
@@ -74,9 +77,9 @@ TEST(DeviceCommunicator, OneRankCopiesOnItsStream) {
   });
 }
 
-TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsStaged) {
+TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsCopiedOrStaged) {
   shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
-    const auto c = device(world, store);
+    const auto c = device(world, store, 1, 30, 8192);
     constexpr std::int64_t kCount = 10007;
     Buffer symmetric(c->memory_resource(), kCount * 4, MemoryTag::gradients);
     auto* values = static_cast<float*>(symmetric.data());
@@ -85,21 +88,68 @@ TEST(DeviceCommunicator, SymmetricMemoryIsReadInPlaceAndPlainMemoryIsStaged) {
     EXPECT_EQ(values[kCount - 1], 6.0f);
     EXPECT_EQ(c->statistics().zero_copy, 1);
     EXPECT_EQ(c->statistics().bounced, 0);
-    // One rank's buffer decides for all.
+    // A rank copies its own buffer, and the others notice nothing.
+    std::vector<float> small(1000, 1.0f);
+    std::fill_n(values, 1000, 1.0f);
+    shoal::test::sum(*c, world.rank == 1 ? small.data() : values, 1000);
+    EXPECT_EQ(world.rank == 1 ? small.back() : values[999], 3.0f);
+    EXPECT_EQ(c->statistics().zero_copy, world.rank == 1 ? 1 : 2);
+    EXPECT_EQ(c->statistics().bounced, world.rank == 1 ? 1 : 0);
+    EXPECT_EQ(c->statistics().bounced_bytes, world.rank == 1 ? 4000 : 0);
+    // One that is too large decides for all.
     std::vector<float> plain(kCount, 1.0f);
     std::fill_n(values, kCount, 1.0f);
     shoal::test::sum(*c, world.rank == 1 ? plain.data() : values, kCount);
     EXPECT_EQ(world.rank == 1 ? plain.back() : values[kCount - 1], 3.0f);
-    EXPECT_EQ(c->statistics().zero_copy, 1);
-    EXPECT_EQ(c->statistics().bounced, 1);
-    EXPECT_EQ(c->statistics().bounced_bytes, kCount * 4);
+    EXPECT_EQ(c->statistics().zero_copy, world.rank == 1 ? 1 : 2);
+    EXPECT_EQ(c->statistics().bounced, world.rank == 1 ? 2 : 1);
+    EXPECT_EQ(c->statistics().bounced_bytes, kCount * 4 + (world.rank == 1 ? 4000 : 0));
   });
+}
+
+// As the layers of a sequence that is split call them: one operation on the wire.
+TEST(DeviceCommunicator, CollectivesOfAGroupGoTogether) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    constexpr std::int64_t kCount = 50, kCalls = 7;
+    const Buffer memory(c->memory_resource(), 3 * kCalls * kCount * 4, MemoryTag::activations);
+    auto* whole = static_cast<float*>(memory.data());
+    std::vector<float> own(kCalls * kCount), sums(kCalls * kCount);
+    std::iota(own.begin(), own.end(), 1000.0f * static_cast<float>(world.rank));
+    for (int turn = 0; turn < 2; ++turn) {
+      c->begin_group();
+      for (std::int64_t i = 0; i < kCalls; ++i)
+        c->all_gather(own.data() + i * kCount, whole + 3 * i * kCount, kCount, DType::f32);
+      c->end_group()->wait();
+      c->begin_group();
+      for (std::int64_t i = 0; i < kCalls; ++i)
+        c->reduce_scatter(whole + 3 * i * kCount, sums.data() + i * kCount, kCount, DType::f32,
+                          ReduceOp::sum);
+      c->end_group()->wait();
+      for (std::size_t i = 0; i < own.size(); ++i) ASSERT_EQ(sums[i], 3 * own[i]) << i;
+    }
+    EXPECT_EQ(c->statistics().operations, 4 * kCalls);
+    EXPECT_EQ(c->statistics().bounced, 2 * kCalls);
+    EXPECT_EQ(c->statistics().zero_copy, 2 * kCalls);
+  });
+}
+
+TEST(DeviceCommunicator, GroupsThatDifferAreNamed) {
+  const auto errors = shoal::test::thread_rank_errors(2, [](const World& world, Store& store) {
+    const auto c = device(world, store);
+    std::vector<float> a(8), b(32);
+    c->begin_group();
+    c->all_gather(a.data(), b.data(), 4, DType::f32);
+    c->all_gather(a.data() + 4, b.data() + 8, world.rank == 0 ? 4 : 3, DType::f32);
+    c->end_group()->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("all_gather of 4 f32")));
 }
 
 TEST(DeviceCommunicator, FixedOrderIsTheHostsToTheBit) {
   constexpr std::int64_t kCount = 3001;
   shoal::test::run_thread_ranks(5, [](const World& world, Store& store) {
-    const auto c = device(world, store, 1, 30, 4096, true);
+    const auto c = device(world, store, 1, 30, 1 << 20, true);
     const Buffer symmetric(c->memory_resource(), kCount * 4, MemoryTag::gradients);
     auto* values = static_cast<float*>(symmetric.data());
     std::vector<float> host(kCount);
@@ -229,7 +279,7 @@ TEST(DeviceCommunicator, HostValuesHaveAGroupOfTheirOwn) {
 }
 
 TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
-  ShareableMemory memory(make_host_peer_access(), Device::cpu(), nullptr);
+  ShareableMemory memory(make_host_peer_access(), Stream{}, nullptr);
   const std::size_t mib = std::size_t{1} << 20;
   void* a = memory.allocate(mib, MemoryTag::gradients, {});
   void* b = memory.allocate(mib, MemoryTag::gradients, {});
@@ -243,6 +293,44 @@ TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
   memory.deallocate(b, mib, MemoryTag::gradients, {});
   EXPECT_EQ(memory.allocate(ShareableMemory::kSegmentBytes, MemoryTag::gradients, {}), a);
   EXPECT_THROW(memory.allocate(0, MemoryTag::gradients, {}), Error);
+}
+
+// Gives so many segments, then none.
+class FewSegments final : public PeerAccess {
+ public:
+  explicit FewSegments(int segments) : left_(segments) {}
+  std::string name() const override { return "few"; }
+  void* allocate(std::size_t bytes) override {
+    if (left_-- <= 0) throw_error(ErrorCode::out_of_memory, "no more");
+    return access_->allocate(bytes);
+  }
+  void deallocate(void* base) noexcept override { access_->deallocate(base); }
+  Handle export_memory(void* base) override { return access_->export_memory(base); }
+  void* open(const Handle& handle) override { return access_->open(handle); }
+  void close(void* opened) noexcept override { access_->close(opened); }
+  void reach(Device peer) override { access_->reach(peer); }
+
+ private:
+  std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
+  int left_;
+};
+
+TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
+  int here = 0, there = 0;
+  const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
+  ShareableMemory memory(std::make_shared<FewSegments>(2), first, nullptr);
+  constexpr std::size_t kHalf = ShareableMemory::kSegmentBytes / 2 + 256;
+  const auto give = [&](Stream stream) {
+    return memory.allocate(kHalf, MemoryTag::activations, stream);
+  };
+  void* const a = give(first);
+  memory.deallocate(a, kHalf, MemoryTag::activations, first);
+  EXPECT_EQ(give({}), a) << "who names no stream is on the first";
+  memory.deallocate(a, kHalf, MemoryTag::activations, {});
+  void* const b = give(second);
+  EXPECT_NE(b, a) << "its work may still use the other's";
+  EXPECT_EQ(give(second), a) << "the device has no third segment";
+  EXPECT_THROW(give(second), Error);
 }
 
 TEST(Slices, CoverEveryElementOnce) {

@@ -50,12 +50,13 @@ class QueuedWork final : public Work {
 };
 
 DeviceEngine::Setup setup_of(const DeviceCommunicator::Options& options) {
-  return {.device = options.stream.device,
+  return {.stream = options.stream,
           .host = options.host,
           .fixed_order = options.fixed_order,
           .deadline_seconds = options.deadline_seconds,
           .counted_by = options.counted_by,
-          .slice_bytes = options.slice_bytes};
+          .slice_bytes = options.slice_bytes,
+          .copy_bytes = options.copy_bytes};
 }
 
 }  // namespace
@@ -81,6 +82,13 @@ void DeviceCommunicator::abort(std::string_view reason) {
 WorkPtr DeviceCommunicator::submit(Call&& call) {
   if (size() == 1) return alone(call);
   auto operation = engine_->submit(std::move(call));
+  return std::make_unique<DeviceWork>(engine_, std::move(operation));
+}
+
+WorkPtr DeviceCommunicator::submit_group(std::vector<Call> calls) {
+  if (size() == 1 || calls.size() == 1 || !engine_->may_join(calls))
+    return CallCommunicator::submit_group(std::move(calls));
+  auto operation = engine_->submit(std::move(calls));
   return std::make_unique<DeviceWork>(engine_, std::move(operation));
 }
 

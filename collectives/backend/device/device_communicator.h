@@ -1,10 +1,11 @@
 // Ranks whose buffers are in device memory, over a host Communicator of the same ranks.
 //
 // Calls return at once; a thread carries them out, after what was queued on their streams before.
-// Buffers from memory_resource() are read and written in place where all ranks are on one host
-// (statistics: zero_copy), others pass through pinned host memory (bounced, logged once). A buffer
-// may also be host memory. block_stream() blocks the caller until the operation is done, for hosts
-// take part in it: no call may be made while its stream is being captured, unless the rank is
+// Where all ranks are on one host, buffers from memory_resource() are read and written in place
+// (statistics: zero_copy), others are copied there on their stream (bounced). Between hosts, and
+// where a buffer is very large, data passes through pinned host memory (bounced, logged once). A
+// buffer may also be host memory. block_stream() blocks the caller until the operation is done, for
+// hosts take part in it: no call may be made while its stream is being captured, unless the rank is
 // alone.
 #pragma once
 
@@ -20,7 +21,8 @@ class DeviceCommunicator final : public CallCommunicator {
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
-    std::int64_t slice_bytes = std::int64_t{4} << 20;
+    std::int64_t slice_bytes = std::int64_t{4} << 20;  // DeviceEngine::Setup's
+    std::int64_t copy_bytes = std::int64_t{128} << 20;
   };
   // Collective.
   DeviceCommunicator(std::unique_ptr<Communicator> host, Options options);
@@ -36,6 +38,7 @@ class DeviceCommunicator final : public CallCommunicator {
 
  private:
   WorkPtr submit(Call&& call) override;
+  WorkPtr submit_group(std::vector<Call> calls) override;
   WorkPtr alone(const Call& call);
   double deadline_seconds() const override { return options_.deadline_seconds; }
   DeviceType device_type() const override { return options_.stream.device.type; }

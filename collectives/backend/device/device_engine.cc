@@ -1,9 +1,29 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 
+#include <algorithm>
+
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
 
 namespace shoal::collectives {
+namespace {
+
+// What ranks compare: of a group its first call, and a hash of all.
+Signature signature_of_all(const std::vector<Call>& calls) {
+  Signature first = signature_of(calls.front());
+  if (calls.size() == 1) return first;
+  std::vector<std::int64_t> numbers;
+  for (const Call& call : calls) {
+    const Signature s = signature_of(call);
+    numbers.insert(numbers.end(),
+                   {static_cast<std::int64_t>(s.operation), static_cast<std::int64_t>(s.dtype),
+                    s.reduce, s.root, s.count, static_cast<std::int64_t>(s.counts)});
+  }
+  first.counts = hash_counts(numbers);
+  return first;
+}
+
+}  // namespace
 
 kernels::ReductionKernels& DeviceReductions::get() {
   if (device_.is_cpu()) {
@@ -22,16 +42,16 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup)
     : setup_(std::move(setup)),
       rank_(inner->rank()),
       size_(inner->size()),
-      backend_(device_backend(setup_.device.type)),
+      backend_(device_backend(device().type)),
       inner_(std::move(inner)),
       steps_(dynamic_cast<CallCommunicator*>(inner_.get())),
-      access_(make_peer_access(setup_.device)),
-      memory_(access_, setup_.device, setup_.counted_by),
-      pinned_(setup_.device.is_cpu() ? make_host_memory() : make_pinned_memory()),
+      access_(make_peer_access(device())),
+      memory_(access_, setup_.stream, setup_.counted_by),
+      pinned_(device().is_cpu() ? make_host_memory() : make_pinned_memory()),
       staging_(*pinned_),
-      reductions_(setup_.device, setup_.fixed_order),
-      in_(setup_.device, StreamPriority::high),
-      out_(setup_.device, StreamPriority::high) {
+      reductions_(device(), setup_.fixed_order),
+      in_(device(), StreamPriority::high),
+      out_(device(), StreamPriority::high) {
   meet();
   thread_ = std::thread([this] { run(); });
 }
@@ -64,11 +84,30 @@ CommunicatorStatistics DeviceEngine::statistics() const {
 }
 
 std::shared_ptr<DeviceOperation> DeviceEngine::submit(Call&& call) {
+  std::vector<Call> one;
+  one.push_back(std::move(call));
+  return submit(std::move(one));
+}
+
+bool DeviceEngine::may_join(const std::vector<Call>& calls) const {
+  return direct_ && std::ranges::all_of(calls, [&](const Call& call) {
+           return !is_message(call.operation) && call.operation != Operation::barrier &&
+                  call.stream.handle == calls.front().stream.handle && may_be_direct(call);
+         });
+}
+
+// By the thread of the calls.
+std::shared_ptr<DeviceOperation> DeviceEngine::submit(std::vector<Call> calls) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw Error(*failure_).in_operation(describe(calls.front()));
+  }
+  auto operation = std::make_shared<DeviceOperation>(std::move(calls), ++submitted_, device());
+  make_reachable(*operation);
+  operation->ready.record(operation->call().stream);
   const std::lock_guard lock(mutex_);
-  if (failure_) throw Error(*failure_).in_operation(describe(call));
-  auto operation = std::make_shared<DeviceOperation>(std::move(call), ++submitted_, setup_.device);
-  operation->ready.record(operation->call.stream);
-  (is_message(operation->call.operation) ? arriving_ : collectives_).push_back(operation);
+  if (failure_) throw Error(*failure_).in_operation(describe(operation->call()));
+  (is_message(operation->call().operation) ? arriving_ : collectives_).push_back(operation);
   wake_.notify_one();
   return operation;
 }
@@ -95,7 +134,7 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
       throw Error(ErrorCode::timeout, "the device did not come to an end",
                   "see what else runs on it, or raise SHOAL_DEADLINE_S")
           .at_rank(rank_)
-          .in_operation(describe(operation.call));
+          .in_operation(describe(operation.call()));
   }
   lock.unlock();
   (void)test(operation);
@@ -151,7 +190,7 @@ void DeviceEngine::until(const Call& call, const std::function<bool()>& conditio
     if (deadline.passed() || is_late())
       throw Error(ErrorCode::timeout,
                   fmt::format("the work of {} that {} waits for did not finish in time",
-                              to_string(setup_.device), describe(call)),
+                              to_string(device()), describe(call)),
                   "see what else runs on the device, or raise SHOAL_DEADLINE_S")
           .at_rank(rank_)
           .in_operation(describe(call));
@@ -163,7 +202,7 @@ void DeviceEngine::give_up_messages() {
   for (const Message& message : messages_)
     if (message.work)
       message.work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
-  until(messages_.front().operation->call, [] { return false; });
+  until(messages_.front().operation->call(), [] { return false; });
 }
 
 void DeviceEngine::until_done(Work& work) {
@@ -175,31 +214,43 @@ void DeviceEngine::until_done(Work& work) {
 }
 
 void DeviceEngine::carry_out(DeviceOperation& operation) {
-  const Call& call = operation.call;
-  step_of(OuterCall{signature_of(call), operation.number});
-  std::vector<std::byte*> send, recv;
+  const Call& first = operation.call();
+  step_of(OuterCall{signature_of_all(operation.calls), operation.number});
   bool direct = false;
-  if (call.operation == Operation::barrier) {
-    until(call, [&] { return operation.ready.query(); });
+  if (first.operation == Operation::barrier) {
+    until(first, [&] { return operation.ready.query(); });
     until_done(*inner_->barrier());
     direct = true;
-  } else if (direct_ && may_be_direct(call)) {
-    // Peers read this rank's buffer once they know where it is.
-    until(call, [&] { return operation.ready.query(); });
-    direct = exchange_places(call, send, recv);
+  } else if (direct_ && may_be_direct(first)) {
+    // Peers read this rank's buffers once they know where they are.
+    until(first, [&] { return operation.ready.query(); });
+    const std::vector<Reached> reached = exchange_places(operation.calls);
+    direct = !reached.empty();
     if (direct) {
-      carry_out_directly(call, send, recv);
+      carry_out_directly(operation.calls, reached);
       until_done(*inner_->barrier());  // nobody reads or writes in others' memory any more
     }
   }
-  if (!direct) stage(operation);
+  if (!direct)
+    for (const Call& call : operation.calls) stage(operation, call);
+  copy_back(operation);
   const std::lock_guard lock(mutex_);
-  ++statistics_.operations;
-  if (direct && call.operation != Operation::barrier) ++statistics_.zero_copy;
+  statistics_.operations += std::ssize(operation.calls);
+  for (std::size_t i = 0; direct && i < operation.calls.size(); ++i) {
+    const Call& call = operation.calls[i];
+    if (call.operation == Operation::barrier) continue;
+    if (operation.copies.empty() || (!operation.copies[i].send && !operation.copies[i].recv)) {
+      ++statistics_.zero_copy;
+    } else {
+      ++statistics_.bounced;
+      statistics_.bounced_bytes += static_cast<std::int64_t>(operation.copies[i].send.size());
+    }
+  }
 }
 
 void DeviceEngine::finish(DeviceOperation& operation) {
   step_of({});
+  operation.copies.clear();
   const std::lock_guard lock(mutex_);
   if (!collectives_.empty() && collectives_.front().get() == &operation) collectives_.pop_front();
   operation.over.store(true, std::memory_order_release);

@@ -18,13 +18,22 @@
 
 namespace shoal::collectives {
 
-// One call in flight; the engine and the caller's Work share it.
+// A call's buffers in memory that peers cannot reach pass through blocks of memory that they can.
+struct ReachableCopy {
+  Buffer send{}, recv{};
+  void* wanted = nullptr;  // where what comes into `recv` belongs
+};
+
+// A call in flight, or the collectives of a group, which share their rounds between hosts. The
+// engine and the caller's Work share it.
 struct DeviceOperation {
-  DeviceOperation(Call&& what, std::uint32_t which, Device device)
-      : call(std::move(what)), number(which), ready(device) {}
-  Call call;
+  DeviceOperation(std::vector<Call>&& what, std::uint32_t which, Device device)
+      : calls(std::move(what)), number(which), ready(device) {}
+  std::vector<Call> calls;  // at least one
+  const Call& call() const { return calls.front(); }
   const std::uint32_t number;
-  Event ready;  // what was queued on the call's stream before it is done
+  std::vector<ReachableCopy> copies;  // by call; empty: there are none
+  Event ready;                        // what was queued on the call's stream before it is done
   std::atomic<bool> over{false};
   std::optional<Error> failure;  // valid once `over`
 };
@@ -45,12 +54,14 @@ class DeviceReductions {
 class DeviceEngine {
  public:
   struct Setup {
-    Device device;
+    Stream stream;     // its device is the ranks'; of memory that is asked for without one
     std::string host;  // the name of this rank's
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
+    // The largest buffer from elsewhere that is copied into memory that peers reach.
+    std::int64_t copy_bytes = std::int64_t{128} << 20;
   };
   // Collective. `inner` moves host memory and is the engine's alone.
   DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup);
@@ -61,11 +72,14 @@ class DeviceEngine {
   int rank() const { return rank_; }
   int size() const { return size_; }
   double deadline_seconds() const { return setup_.deadline_seconds; }
-  Device device() const { return setup_.device; }
+  Device device() const { return setup_.stream.device; }
   ShareableMemory& memory() { return memory_; }
   CommunicatorStatistics statistics() const;
 
   std::shared_ptr<DeviceOperation> submit(Call&& call);
+  // Collectives of this device's memory in one operation. False where each must go by itself.
+  bool may_join(const std::vector<Call>& calls) const;
+  std::shared_ptr<DeviceOperation> submit(std::vector<Call> calls);
   // True when it is done; throws its Error.
   static bool test(const DeviceOperation& operation);
   void wait(DeviceOperation& operation, Deadline deadline);
@@ -91,15 +105,19 @@ class DeviceEngine {
   void carry_out(DeviceOperation& operation);
   bool may_be_direct(const Call& call) const;
   SharedPlace place_of(const void* pointer, std::int64_t bytes);
-  // Blocking: every rank's buffers as pointers of this one; false where a rank's cannot be reached.
-  bool exchange_places(const Call& call, std::vector<std::byte*>& send,
-                       std::vector<std::byte*>& recv);
-  void carry_out_directly(const Call& call, const std::vector<std::byte*>& send,
-                          const std::vector<std::byte*>& recv);
+  void make_reachable(DeviceOperation& operation);
+  void copy_back(DeviceOperation& operation);
+  // A call's buffers, those of every rank, as pointers of this one.
+  struct Reached {
+    std::vector<std::byte*> send, recv;
+  };
+  // Blocking: of each call; empty where a rank's cannot be reached.
+  std::vector<Reached> exchange_places(const std::vector<Call>& calls);
+  void carry_out_directly(const std::vector<Call>& calls, const std::vector<Reached>& reached);
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
-  void stage(DeviceOperation& operation);
+  void stage(DeviceOperation& operation, const Call& call);
   void copy_in(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
                Slot& slot);
   void copy_out(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,

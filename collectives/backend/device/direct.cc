@@ -46,10 +46,15 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+// Peers write there too: whoever sums a share of the elements gives it to all, or to the root.
+bool peers_write(const Call& call) {
+  return call.operation == Operation::all_reduce || call.operation == Operation::reduce;
+}
+
 }  // namespace
 
 void DeviceEngine::meet() {
-  const Introduction own = introduce(setup_.host, setup_.device);
+  const Introduction own = introduce(setup_.host, device());
   const auto all = gather_all(*inner_, own, setup_.deadline_seconds);
   std::vector<bool> same(at(size_));
   bool one_host = true;
@@ -68,7 +73,7 @@ void DeviceEngine::meet() {
     try {
       for (int peer = 0; peer < size_; ++peer)
         if (same[at(peer)])
-          access_->reach({setup_.device.type, static_cast<std::int16_t>(all[at(peer)].device)});
+          access_->reach({device().type, static_cast<std::int16_t>(all[at(peer)].device)});
     } catch (const Error& error) {
       why = error.message();
     }
@@ -82,7 +87,7 @@ void DeviceEngine::meet() {
   if (!direct_)
     log::once(log::Level::info, "device-staging",
               fmt::format("{} ranks with {} pass data through pinned host memory: {}", size_,
-                          to_string(setup_.device), why));
+                          to_string(device()), why));
 }
 
 // Whether this rank can open a segment of every other one; otherwise why not. Collective.
@@ -133,47 +138,109 @@ bool DeviceEngine::may_be_direct(const Call& call) const {
   return size_ <= kSources && (!setup_.fixed_order || !is_floating(call.dtype) || size_ <= 3);
 }
 
-bool DeviceEngine::exchange_places(const Call& call, std::vector<std::byte*>& send,
-                                   std::vector<std::byte*>& recv) {
+// By the thread of the calls, on their streams. What is too large, or finds no room, stays where it
+// is, and then the operation passes through host memory.
+void DeviceEngine::make_reachable(DeviceOperation& operation) {
+  if (!direct_ || is_message(operation.call().operation)) return;
+  for (std::size_t i = 0; i < operation.calls.size(); ++i) {
+    Call& call = operation.calls[i];
+    if (call.operation == Operation::barrier || !may_be_direct(call)) continue;
+    const std::int64_t sent = call.send_bytes(rank_, size_),
+                       received = call.recv_bytes(rank_, size_);
+    const auto is_elsewhere = [&](const void* pointer, std::int64_t bytes) {
+      return bytes > 0 && bytes <= setup_.copy_bytes &&
+             memory_.segment_of(pointer, static_cast<std::size_t>(bytes)) == nullptr;
+    };
+    const auto block = [&](std::int64_t bytes) {
+      return Buffer(memory_, static_cast<std::size_t>(bytes), MemoryTag::communication,
+                    call.stream);
+    };
+    const bool copies_send = is_elsewhere(call.send, sent),
+               copies_recv = peers_write(call) && is_elsewhere(call.recv, received);
+    if (!copies_send && !copies_recv) continue;
+    ReachableCopy copy;
+    try {
+      const bool in_place = call.send == call.recv;
+      if (copies_send) copy.send = block(sent);
+      if (copies_recv && !(in_place && copies_send)) copy.recv = block(received);
+      if (copies_recv) copy.wanted = call.recv;
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::out_of_memory) throw;
+      continue;
+    }
+    if (copies_send)
+      backend_.copy(copy.send.data(), call.send, static_cast<std::size_t>(sent), call.stream);
+    if (copies_recv) call.recv = copy.recv ? copy.recv.data() : copy.send.data();
+    if (copies_send) call.send = copy.send.data();
+    operation.copies.resize(operation.calls.size());
+    operation.copies[i] = std::move(copy);
+  }
+}
+
+void DeviceEngine::copy_back(DeviceOperation& operation) {
+  bool any = false;
+  for (std::size_t i = 0; i < operation.copies.size(); ++i) {
+    const ReachableCopy& copy = operation.copies[i];
+    if (!copy.wanted) continue;
+    const Call& call = operation.calls[i];
+    backend_.copy(copy.wanted, call.recv, static_cast<std::size_t>(call.recv_bytes(rank_, size_)),
+                  out_.view());
+    any = true;
+  }
+  if (!any) return;
+  Event done(device());
+  done.record(out_.view());
+  until(operation.call(), [&] { return done.query(); });
+}
+
+std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vector<Call>& calls) {
   struct Places {
     SharedPlace send, recv;
     std::uint64_t usable = 0;
   };
-  Places own;
-  const auto send_bytes = call.send_bytes(rank_, size_), recv_bytes = call.recv_bytes(rank_, size_);
-  if (send_bytes > 0) own.send = place_of(call.send, send_bytes);
-  if (recv_bytes > 0) own.recv = place_of(call.recv, recv_bytes);
-  own.usable = (send_bytes == 0 || own.send.base != 0) && (recv_bytes == 0 || own.recv.base != 0);
-  std::vector<Places> all(at(size_));
-  until_done(*inner_->all_gather(&own, all.data(), sizeof(Places), DType::u8));
-  for (int peer = 0; peer < size_; ++peer) {
-    const Places& places = all[at(peer)];
-    if (places.usable == 0) {
-      log::once(log::Level::info, "device-call-staged",
-                fmt::format("{} passes through pinned host memory: a buffer of rank {} is not from "
-                            "memory_resource()",
-                            describe(call), peer));
-      return false;
-    }
-    const auto pointer = [&](const SharedPlace& place, const void* mine) -> std::byte* {
-      if (peer == rank_) return static_cast<std::byte*>(const_cast<void*>(mine));
-      return place.base == 0 ? nullptr : opened_->pointer(peer, place);
-    };
-    send.push_back(pointer(places.send, call.send));
-    recv.push_back(pointer(places.recv, call.recv));
+  std::vector<Places> own(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    const auto sent = call.send_bytes(rank_, size_), received = call.recv_bytes(rank_, size_);
+    if (sent > 0) own[i].send = place_of(call.send, sent);
+    if (received > 0 && peers_write(call)) own[i].recv = place_of(call.recv, received);
+    own[i].usable = (sent == 0 || own[i].send.base != 0) &&
+                    (received == 0 || !peers_write(call) || own[i].recv.base != 0);
   }
-  return true;
+  std::vector<Places> all(at(size_) * calls.size());
+  until_done(
+      *inner_->all_gather(own.data(), all.data(), std::ssize(own) * sizeof(Places), DType::u8));
+  std::vector<Reached> reached(calls.size());
+  for (int peer = 0; peer < size_; ++peer)
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Places& places = all[at(peer) * calls.size() + i];
+      if (places.usable == 0) {
+        log::once(log::Level::info, "device-call-staged",
+                  fmt::format("{} passes through pinned host memory: a buffer of rank {} is not "
+                              "from memory_resource() and too large to be copied there",
+                              describe(calls[i]), peer));
+        return {};
+      }
+      const auto pointer = [&](const SharedPlace& place, const void* mine) -> std::byte* {
+        if (peer == rank_) return static_cast<std::byte*>(const_cast<void*>(mine));
+        return place.base == 0 ? nullptr : opened_->pointer(peer, place);
+      };
+      reached[i].send.push_back(pointer(places.send, calls[i].send));
+      reached[i].recv.push_back(pointer(places.recv, calls[i].recv));
+    }
+  return reached;
 }
 
-void DeviceEngine::carry_out_directly(const Call& call, const std::vector<std::byte*>& send,
-                                      const std::vector<std::byte*>& recv) {
-  if (call.reduces())
-    reduce_shard(call, send, recv);
-  else
-    fetch(call, send, recv[at(rank_)]);
-  Event done(setup_.device);
+void DeviceEngine::carry_out_directly(const std::vector<Call>& calls,
+                                      const std::vector<Reached>& reached) {
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    if (calls[i].reduces())
+      reduce_shard(calls[i], reached[i].send, reached[i].recv);
+    else
+      fetch(calls[i], reached[i].send, reached[i].recv[at(rank_)]);
+  Event done(device());
   done.record(out_.view());
-  until(call, [&] { return done.query(); });
+  until(calls.front(), [&] { return done.query(); });
 }
 
 // all_reduce and reduce: this rank's share of the elements, for all or for the root. The others:
@@ -202,7 +269,7 @@ void DeviceEngine::reduce_shard(const Call& call, const std::vector<std::byte*>&
   sources.reserve(send.size());
   for (const std::byte* peer : send) sources.push_back(peer + begin * element);
 
-  const Stream stream = setup_.device.is_cpu() ? Stream{} : out_.view();
+  const Stream stream = device().is_cpu() ? Stream{} : out_.view();
   kernels::ReductionKernels& reductions = reductions_.get();
   const kernels::Reduce operation = kernel_operation(call.op);
   if (call.op != ReduceOp::avg) {

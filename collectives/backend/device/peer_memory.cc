@@ -41,63 +41,81 @@ ShareableMemory::~ShareableMemory() {
   for (const auto& [base, segment] : segments_) access_->deallocate(base);
 }
 
-void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream) {
+void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   SHOAL_CHECK(bytes > 0 && bytes <= (std::size_t{1} << 46), "symmetric memory: {} bytes of {}",
               bytes, to_string(tag));
   const std::size_t length = rounded(bytes);
   const std::lock_guard lock(mutex_);
-  auto found = std::ranges::find_if(free_, [&](const auto& f) { return f.second >= length; });
-  if (found == free_.end()) {
+  void* const user = user_of(stream);
+  std::byte* pointer = take(free_[user], length);
+  if (!pointer) {
     // What the driver maps: a segment has its pages for itself, as its handle stands for them.
     constexpr std::size_t kPage = std::size_t{2} << 20;
     const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
-    std::byte* base = nullptr;
     try {
-      base = static_cast<std::byte*>(access_->allocate(segment));
+      std::byte* const base = static_cast<std::byte*>(access_->allocate(segment));
+      segments_[base].bytes = segment;
+      give(free_[user], base, segment);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::out_of_memory) throw;
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("{}: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
-                              counted_by_ ? "; held are " + counted_by_->describe() : ""),
-                  "use a smaller batch or model, or more ranks");
+      take_back_from_others(user);
     }
-    segments_[base].bytes = segment;
-    found = free_.emplace(base, segment).first;
+    pointer = take(free_[user], length);
   }
-  std::byte* const pointer = found->first;
-  const std::size_t rest = found->second - length;
-  free_.erase(found);
-  if (rest > 0) free_.emplace(pointer + length, rest);
+  if (!pointer)
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("{}: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
+                            counted_by_ ? "; held are " + counted_by_->describe() : ""),
+                "use a smaller batch or model, or more ranks");
   if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
   return pointer;
 }
 
-void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
-                                 Stream stream) noexcept {
-  try {
-    if (!device_.is_cpu()) device_backend(device_.type).synchronize(Stream{device_, stream.handle});
-  } catch (const Error&) {  // the device is lost, and its memory with it
-  }
-  const std::lock_guard lock(mutex_);
-  auto range = free_.emplace(static_cast<std::byte*>(pointer), rounded(bytes)).first;
+std::byte* ShareableMemory::take(Ranges& ranges, std::size_t length) {
+  const auto found =
+      std::ranges::find_if(ranges, [&](const auto& r) { return r.second >= length; });
+  if (found == ranges.end()) return nullptr;
+  std::byte* const pointer = found->first;
+  const std::size_t rest = found->second - length;
+  ranges.erase(found);
+  if (rest > 0) ranges.emplace(pointer + length, rest);
+  return pointer;
+}
+
+void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t length) {
+  auto range = ranges.emplace(pointer, length).first;
   const auto next = std::next(range);
-  if (next != free_.end() && range->first + range->second == next->first &&
+  if (next != ranges.end() && range->first + range->second == next->first &&
       !segments_.contains(next->first)) {
     range->second += next->second;
-    free_.erase(next);
+    ranges.erase(next);
   }
-  if (range != free_.begin() && !segments_.contains(range->first)) {
-    const auto previous = std::prev(range);
-    if (previous->first + previous->second == range->first) {
-      previous->second += range->second;
-      free_.erase(range);
-    }
+  if (range == ranges.begin() || segments_.contains(range->first)) return;
+  const auto previous = std::prev(range);
+  if (previous->first + previous->second != range->first) return;
+  previous->second += range->second;
+  ranges.erase(range);
+}
+
+// What other streams have freed becomes this one's, once they have come so far.
+void ShareableMemory::take_back_from_others(void* user) {
+  for (auto& [other, ranges] : free_) {
+    if (other == user || ranges.empty()) continue;
+    device_backend(device().type).synchronize(Stream{device(), other});
+    for (const auto& [pointer, length] : ranges) give(free_[user], pointer, length);
+    ranges.clear();
   }
+}
+
+void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
+                                 Stream stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  give(free_[user_of(stream)], static_cast<std::byte*>(pointer), rounded(bytes));
   if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
 }
 
 std::string ShareableMemory::name() const {
-  return fmt::format("symmetric memory on {}", to_string(device_));
+  return fmt::format("symmetric memory on {}", to_string(device()));
 }
 
 void* ShareableMemory::segment_of(const void* pointer, std::size_t bytes) const {

@@ -33,19 +33,21 @@ std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
 std::unique_ptr<PeerAccess> make_peer_access(Device device);
 
 // First fit in segments of at least kSegmentBytes, kept until the end because peers have them open.
-// Blocks are aligned to 256 bytes. deallocate() waits for its stream.
+// Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at once there for
+// what is allocated on it, and nobody waits; other streams' free memory is waited for and taken
+// only where the device has none left.
 class ShareableMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
 
-  // `counted_by` may be null.
-  ShareableMemory(std::shared_ptr<PeerAccess> access, Device device, CountingMemory* counted_by)
-      : access_(std::move(access)), device_(device), counted_by_(counted_by) {}
+  // `stream`: of calls that name none. `counted_by` may be null.
+  ShareableMemory(std::shared_ptr<PeerAccess> access, Stream stream, CountingMemory* counted_by)
+      : access_(std::move(access)), stream_(stream), counted_by_(counted_by) {}
   ~ShareableMemory() override;
 
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
-  Device device() const override { return device_; }
+  Device device() const override { return stream_.device; }
   std::string name() const override;
 
   // The segment that holds all of [pointer, pointer + bytes), or null.
@@ -58,11 +60,17 @@ class ShareableMemory final : public MemoryResource {
     std::size_t bytes = 0;
     std::optional<PeerAccess::Handle> handle;
   };
+  using Ranges = std::map<std::byte*, std::size_t>;  // by address
+  void* user_of(Stream stream) const { return stream.handle ? stream.handle : stream_.handle; }
+  static std::byte* take(Ranges& ranges, std::size_t length);
+  void give(Ranges& ranges, std::byte* pointer, std::size_t length);
+  void take_back_from_others(void* user);
+
   std::shared_ptr<PeerAccess> access_;
-  Device device_;
+  const Stream stream_;
   CountingMemory* counted_by_;
   mutable std::mutex mutex_;
-  std::map<std::byte*, std::size_t> free_;  // by address; ranges of two segments are never merged
+  std::map<void*, Ranges> free_;  // by stream; ranges of two segments are never merged
   std::map<std::byte*, Segment> segments_;
 };
 

@@ -78,8 +78,7 @@ void DeviceEngine::copy_out(const Call& call, const Parts& parts, const Slicing&
   slot.copied_out.record(out_.view());
 }
 
-void DeviceEngine::stage(DeviceOperation& operation) {
-  const Call& call = operation.call;
+void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   const Parts parts = parts_of(call, rank_, size_);
   const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
@@ -93,8 +92,7 @@ void DeviceEngine::stage(DeviceOperation& operation) {
   };
   std::vector<Slot> slots;
   for (std::int64_t i = 0; i < std::min<std::int64_t>(slicing.number, 2); ++i)
-    slots.push_back(
-        {buffer(parts.send), buffer(parts.recv), Event(setup_.device), Event(setup_.device)});
+    slots.push_back({buffer(parts.send), buffer(parts.recv), Event(device()), Event(device())});
   const auto slot_of = [&](std::int64_t s) -> Slot& {
     return slots[static_cast<std::size_t>(s % 2)];
   };
@@ -128,7 +126,7 @@ bool DeviceEngine::progress_messages() {
   {
     const std::lock_guard lock(mutex_);
     for (; !arriving_.empty(); arriving_.pop_front())
-      messages_.push_back({.operation = arriving_.front(), .copied = Event(setup_.device)});
+      messages_.push_back({.operation = arriving_.front(), .copied = Event(device())});
   }
   if (messages_.empty()) return false;
   bool moved = false, may_post = true;
@@ -146,7 +144,7 @@ bool DeviceEngine::progress_messages() {
 
 bool DeviceEngine::progress(Message& message) {
   DeviceOperation& operation = *message.operation;
-  const Call& call = operation.call;
+  const Call& call = operation.call();
   const bool sends = call.operation == Operation::send;
   const auto bytes =
       static_cast<std::size_t>(call.count) * static_cast<std::size_t>(size_of(call.dtype));
