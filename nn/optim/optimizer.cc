@@ -259,7 +259,9 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
   for (const Segment& segment : segments_)
     if (segment.in_norm) gradients.push_back(segment.gradient.const_view());
   kernels_.optimizer().sum_of_squares_many(gradients, sum_.view(), stream);
-  if (options.sum_over_shards)
+  if (options.sum_in_place && !kernels_.device().is_cpu())
+    options.sum_in_place(sum_, stream);
+  else if (options.sum_over_shards)
     write_scalar(options.sum_over_shards(read_scalar(sum_, stream)), sum_, stream);
   kernels_.optimizer().begin_update({.sum_of_squares = sum_,
                                      .max_norm = options.max_gradient_norm,

@@ -46,6 +46,9 @@ struct StepOptions {
   // Turns this rank's sum of squares into that of all ranks whose segments differ; default: itself.
   // On a device the step then waits for the sum.
   std::function<double(double)> sum_over_shards = {};
+  // The same of an f64 [1] in a device's memory, queued on its stream: instead of sum_over_shards
+  // where the kernels are a device's. Nobody waits.
+  std::function<void(const Tensor& sum, Stream stream)> sum_in_place = {};
   // Where segments are parts of parameters, for rules that weigh whole ones (LAMB): is given the
   // sums of each of segments(), in their order, and turns them into those of its whole parameter.
   // Called once a step, also where there is no segment; on a device the step waits for it. Default:

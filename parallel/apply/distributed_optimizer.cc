@@ -32,7 +32,12 @@ nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
     nn::StepOptions update{.learning_rate = options.learning_rate,
                            .gradient_scale = 1 / scaler_.scale(),
                            .max_gradient_norm = options.max_gradient_norm};
-    update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
+    if (model_.mesh().world().size() > 1) {
+      update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
+      update.sum_in_place = [this](const Tensor& sum, Stream stream) {
+        model_.sum_squares_in_place(sum, stream);
+      };
+    }
     if (model_.has_parts())
       update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
     const nn::StepOutcome outcome = rule_->step(state, update);

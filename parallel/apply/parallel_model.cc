@@ -191,9 +191,17 @@ std::vector<OwnedRun> ParallelModel::frozen() const {
 double ParallelModel::sum_squares(double mine) {
   if (mesh_.world().size() == 1) return mine;
   double sums[] = {state_->is_first_copy() ? mine : 0, std::isfinite(mine) ? 0.0 : 1.0};
-  mesh_.world().all_reduce(sums, sums, 2, DType::f64, ReduceOp::sum)->wait();
+  mesh_.world().host().all_reduce(sums, sums, 2, DType::f64, ReduceOp::sum)->wait();
   const bool refused = sums[1] > 0 && std::isfinite(sums[0]);
   return refused ? std::numeric_limits<double>::quiet_NaN() : sums[0];
+}
+
+// 0 times what is not finite is NaN: such a copy's veto, and all others of them add nothing.
+void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream) {
+  if (mesh_.world().size() == 1) return;
+  void* const sum = mine.view().data;
+  if (!state_->is_first_copy()) context_.kernels().reduction().scale(DType::f64, sum, 0, 1, stream);
+  mesh_.world().all_reduce(sum, sum, 1, DType::f64, ReduceOp::sum, stream)->block_stream(stream);
 }
 
 // Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
@@ -210,6 +218,7 @@ void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
   }
   if (mesh_.world().size() > 1)
     mesh_.world()
+        .host()
         .all_reduce(whole.data(), whole.data(), static_cast<std::int64_t>(whole.size()), DType::f64,
                     ReduceOp::sum)
         ->wait();
@@ -218,7 +227,8 @@ void ParallelModel::sum_over_parts(std::span<nn::SquareSums> sums) {
 
 std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
   collectives::Communicator& group = split_ == ActivationSplit::batch ? mesh_.dp() : mesh_.rdp();
-  if (group.size() > 1) group.all_reduce(&value, &value, 1, DType::i64, ReduceOp::sum)->wait();
+  if (group.size() > 1)
+    group.host().all_reduce(&value, &value, 1, DType::i64, ReduceOp::sum)->wait();
   return value;
 }
 
@@ -232,8 +242,9 @@ StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microba
   double loss[2] = {};
   const auto last = stages_.find(schedule_.stages() - 1);
   if (last != stages_.end()) {
-    loss[0] = last->second->loss().sum;
-    loss[1] = static_cast<double>(last->second->loss().targets);
+    const StageLoss own_loss = last->second->loss();
+    loss[0] = own_loss.sum;
+    loss[1] = static_cast<double>(own_loss.targets);
   }
   // A tensor-parallel head has the loss of its whole group, the same on every rank of it; so has
   // any head where they see the same samples.
@@ -241,7 +252,8 @@ StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microba
   const bool own = split_ == ActivationSplit::batch &&
                    std::ranges::none_of(chain_.unit_parameters(chain_.units() - 1), is_part);
   for (collectives::Communicator* group : {&mesh_.pp(), own ? &mesh_.dp() : &mesh_.rdp()})
-    if (group->size() > 1) group->all_reduce(loss, loss, 2, DType::f64, ReduceOp::sum)->wait();
+    if (group->size() > 1)
+      group->host().all_reduce(loss, loss, 2, DType::f64, ReduceOp::sum)->wait();
   return {loss[0], static_cast<std::int64_t>(loss[1])};
 }
 

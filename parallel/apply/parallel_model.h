@@ -85,6 +85,9 @@ class ParallelModel {
   // Segment::in_norm says counts there. Of several copies the first counts. The same bits on every
   // rank; where one rank's is not finite, whichever copy it is of, not finite on all. Blocks.
   double sum_squares(double mine);
+  // The same of an f64 [1] of a device, queued on `stream` (StepOptions::sum_in_place). Waits for
+  // nothing that the device does.
+  void sum_squares_in_place(const Tensor& mine, Stream stream);
   // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
   // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
   // Blocks.

@@ -135,9 +135,10 @@ class ShardedState final : public ModelState {
       if (set < 0) continue;
       const Tensor part = gradients_->part(b);
       if (!is_first_copy()) context_.kernels().elementwise().fill(part.view(), 0, {});
-      auto* const data = part.data<float>();
-      works.push_back(owners_with(peers_[static_cast<std::size_t>(set)])
-                          .all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum));
+      void* const data = part.view().data;
+      works.push_back(
+          owners_with(peers_[static_cast<std::size_t>(set)])
+              .all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum, context_.stream));
     }
     for (const collectives::WorkPtr& work : works) work->wait();
   }

@@ -73,7 +73,7 @@ Reducer::Reducer(std::span<nn::Parameter* const> parameters,
               "a plan of {} parameters for {} trainable ones", plan_.offsets.size(),
               parameters_.size());
   flat_ = Tensor::zeros({std::max<std::int64_t>(plan_.count, 1)}, DType::f32, reduction_->memory(),
-                        MemoryTag::gradients);
+                        MemoryTag::gradients, reduction_->stream());
   const std::size_t buckets = plan_.buckets.size();
   buckets_of_.resize(parameters_.size());
   ready_.resize(parameters_.size());

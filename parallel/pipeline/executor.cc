@@ -162,7 +162,8 @@ Tensor PipelineExecutor::take(std::map<Key, Arriving>& from, const Key& key) {
   if (found->second.work) {
     const TraceSpan span(tracer_, "pipeline", "wait", key.first);
     const Clock::time_point began = Clock::now();
-    found->second.work->wait();
+    // What computes with it is queued there; on the host it is a wait.
+    found->second.work->block_stream(pp_.stream());
     statistics_.wait_seconds += seconds_since(began);
   }
   Tensor tensor = std::move(found->second.tensor);

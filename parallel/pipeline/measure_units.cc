@@ -143,8 +143,9 @@ void agree(std::vector<Measured>& all, collectives::Communicator& group) {
                  {one.activation_bytes, one.peak_bytes, one.weight_bytes, one.split_peak_bytes});
   }
   const auto count = static_cast<std::int64_t>(all.size());
-  group.all_reduce(seconds.data(), seconds.data(), count, DType::f64, ReduceOp::sum)->wait();
-  group.all_reduce(bytes.data(), bytes.data(), 4 * count, DType::i64, ReduceOp::max)->wait();
+  collectives::Communicator& host = group.host();
+  host.all_reduce(seconds.data(), seconds.data(), count, DType::f64, ReduceOp::sum)->wait();
+  host.all_reduce(bytes.data(), bytes.data(), 4 * count, DType::i64, ReduceOp::max)->wait();
   for (std::size_t i = 0; i < all.size(); ++i)
     all[i] = {seconds[i] / group.size(), bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2],
               bytes[4 * i + 3]};
@@ -173,7 +174,8 @@ void agree_on_parameters(std::span<UnitCost> units, collectives::Communicator& g
   std::vector<std::int64_t> counts;
   for (const UnitCost& unit : units)
     for (const auto& [number, elements] : unit.parameters) counts.push_back(elements);
-  group.all_reduce(counts.data(), counts.data(), std::ssize(counts), DType::i64, ReduceOp::max)
+  group.host()
+      .all_reduce(counts.data(), counts.data(), std::ssize(counts), DType::i64, ReduceOp::max)
       ->wait();
   auto most = counts.begin();
   for (UnitCost& unit : units) {

@@ -74,6 +74,7 @@ class ShardReduction final : public BucketReduction {
   int ranks() const override { return groups_.shards() * groups_.copies(); }
   int parts() const override { return groups_.shards(); }
   MemoryResource& memory() override { return groups_.shard->memory_resource(); }
+  Stream stream() const override { return groups_.shard->stream(); }
   WorkPtr start(float* data, std::int64_t count) override {
     if (groups_.shards() == 1)
       return groups_.replicas->all_reduce(data, data, count, DType::f32, ReduceOp::sum);
@@ -84,9 +85,10 @@ class ShardReduction final : public BucketReduction {
   }
   void agree(std::span<std::int32_t> numbers) override {
     const auto count = static_cast<std::int64_t>(numbers.size());
-    groups_.shard->broadcast(numbers.data(), count, DType::i32, 0)->wait();
+    groups_.shard->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
     // Now all of a group agree; the ranks with the first group's numbers are first among replicas.
-    if (groups_.replicas) groups_.replicas->broadcast(numbers.data(), count, DType::i32, 0)->wait();
+    if (groups_.replicas)
+      groups_.replicas->host().broadcast(numbers.data(), count, DType::i32, 0)->wait();
   }
   void abort(std::string_view reason) override {
     groups_.shard->abort(reason);

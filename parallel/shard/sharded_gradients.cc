@@ -1,7 +1,6 @@
 #include "shoal/parallel/shard/sharded_gradients.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
 #include "shoal/parallel/data/reducer.h"
@@ -104,12 +103,12 @@ PassingGradients::PassingGradients(const ShardLayout& layout, kernels::Kernels& 
   MemoryResource& shard_memory =
       layout.groups.copies() > 1 ? layout.groups.replicas->memory_resource() : memory;
   shard_ = Tensor::zeros({std::max<std::int64_t>(plan.shard_count(), 1)}, DType::f32, shard_memory,
-                         MemoryTag::gradients);
+                         MemoryTag::gradients, kernels.stream());
   for (int b = 0; b < plan.buckets(); ++b) {
     const GradientBucket& bucket = plan.bucket(b);
     auto storage = std::make_shared<Storage>(Buffer(layout.groups.shard->memory_resource(),
                                                     static_cast<std::size_t>(bytes_of(bucket)),
-                                                    MemoryTag::gradients));
+                                                    MemoryTag::gradients, kernels.stream()));
     storage->release();
     buckets_.push_back({.storage = storage});
     for (const GradientBucket::Entry& entry : bucket.entries) {
@@ -175,7 +174,8 @@ void PassingGradients::prepare(int index) {
   while (bucket.state == State::reducing) wait_for_oldest();
   const std::int64_t bytes = bytes_of(layout_.plan.bucket(index));
   bucket.storage->rematerialise(Buffer(layout_.groups.shard->memory_resource(),
-                                       static_cast<std::size_t>(bytes), MemoryTag::gradients));
+                                       static_cast<std::size_t>(bytes), MemoryTag::gradients,
+                                       kernels_.stream()));
   bucket.state = State::written;
   full_bytes_ += bytes;
   statistics_.most_full_bytes = std::max(statistics_.most_full_bytes, full_bytes_);
@@ -195,13 +195,15 @@ void PassingGradients::on_uses_ended(int index) {
 void PassingGradients::zero_gaps(int index) {
   const GradientBucket& bucket = layout_.plan.bucket(index);
   auto* const data = static_cast<float*>(at_bucket(index).storage->data()) - bucket.begin;
+  const Stream stream = kernels_.stream();
+  DeviceBackend& backend = device_backend(stream.device.type);
   for (std::size_t i = 0; i < bucket.entries.size(); ++i) {
     const GradientBucket::Entry& entry = bucket.entries[i];
     nn::Parameter& parameter = *layout_.parameters[at(entry.parameter)];
     const std::int64_t end =
         i + 1 < bucket.entries.size() ? bucket.entries[i + 1].offset : bucket.end;
     const std::int64_t from = entry.offset + (parameter.has_gradient() ? entry.count : 0);
-    std::memset(data + from, 0, static_cast<std::size_t>(end - from) * sizeof(float));
+    backend.fill(data + from, 0, static_cast<std::size_t>(end - from) * sizeof(float), stream);
     parameter.clear_gradient();
   }
 }
@@ -220,7 +222,7 @@ void PassingGradients::hand_over(int index) {
   collectives::WorkPtr work;
   if (groups.shards() > 1) {
     work = groups.shard->reduce_scatter(data, data + groups.rank() * count, count, DType::f32,
-                                        collectives::ReduceOp::sum);
+                                        collectives::ReduceOp::sum, kernels_.stream());
     statistics_.reduced_bytes += bytes_of(layout_.plan.bucket(index));
   }
   reducing_.push_back({index, std::move(work)});
@@ -250,8 +252,9 @@ void PassingGradients::take_over(int index) {
 void PassingGradients::sum_over_replicas(int index) {
   if (layout_.groups.copies() == 1) return;
   auto* const mine = static_cast<float*>(part(index).view().data);
-  replicas_.push_back(layout_.groups.replicas->all_reduce(
-      mine, mine, layout_.plan.part_count(index), DType::f32, collectives::ReduceOp::sum));
+  replicas_.push_back(
+      layout_.groups.replicas->all_reduce(mine, mine, layout_.plan.part_count(index), DType::f32,
+                                          collectives::ReduceOp::sum, kernels_.stream()));
 }
 
 void PassingGradients::progress() {
@@ -268,7 +271,8 @@ void PassingGradients::wait_for_oldest() {
   // Taken out first: after an Error nothing may wait for it again.
   const InFlight oldest = std::move(reducing_.front());
   reducing_.pop_front();
-  if (oldest.work) oldest.work->wait();
+  // In the middle of backward a device's stream may wait, and the host go on.
+  if (oldest.work) finishing_ ? oldest.work->wait() : oldest.work->block_stream(kernels_.stream());
   statistics_.exposed_seconds += seconds_since(start);
   take_over(oldest.bucket);
 }

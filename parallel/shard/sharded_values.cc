@@ -27,7 +27,7 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   const ShardPlan& plan = layout.plan;
   MemoryResource& symmetric = layout.groups.shard->memory_resource();
   const auto zeros = [&](std::int64_t count, DType dtype, MemoryResource& from, MemoryTag tag) {
-    return Tensor::zeros({std::max<std::int64_t>(count, 1)}, dtype, from, tag);
+    return Tensor::zeros({std::max<std::int64_t>(count, 1)}, dtype, from, tag, kernels.stream());
   };
   whole_ = zeros(plan.flat.count - plan.unit_count(), compute, symmetric, MemoryTag::parameters);
   unit_shard_ = zeros(plan.unit_count() / plan.shards, compute, symmetric, MemoryTag::parameters);
@@ -36,8 +36,8 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   for (int b = 0; b < plan.buckets(); ++b) {
     Bucket bucket;
     if (is_unit_bucket(b)) {
-      bucket.storage =
-          std::make_shared<Storage>(Buffer(symmetric, bytes_of(b), MemoryTag::parameters));
+      bucket.storage = std::make_shared<Storage>(
+          Buffer(symmetric, bytes_of(b), MemoryTag::parameters, kernels.stream()));
       bucket.storage->release();
     }
     buckets_.push_back(std::move(bucket));
@@ -49,7 +49,8 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   for (nn::Parameter* parameter : layout.frozen) {
     fill_and_check(*parameter, fill);
     if (compute == DType::f32) continue;
-    const Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters);
+    const Tensor value =
+        Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters, kernels.stream());
     kernels.elementwise().cast(parameter->value, value.view(), {});
     parameter->value = value;
   }
@@ -162,8 +163,8 @@ void ShardedValues::publish() {
     const Tensor mine = part(b);
     void* const all =
         whole_.narrowed(0, layout_.plan.bucket(b).begin - layout_.plan.unit_count(), 0).view().data;
-    at(b).work =
-        layout_.groups.shard->all_gather(mine.const_view().data, all, mine.count(), compute_);
+    at(b).work = layout_.groups.shard->all_gather(mine.const_view().data, all, mine.count(),
+                                                  compute_, kernels_.stream());
   }
 }
 
@@ -189,17 +190,18 @@ void ShardedValues::gather(int index) {
   if (present(index)) return;
   Bucket& bucket = at(index);
   const Tensor mine = part(index);
-  bucket.storage->rematerialise(
-      Buffer(layout_.groups.shard->memory_resource(), bytes_of(index), MemoryTag::parameters));
+  bucket.storage->rematerialise(Buffer(layout_.groups.shard->memory_resource(), bytes_of(index),
+                                       MemoryTag::parameters, kernels_.stream()));
   const GradientBucket& range = layout_.plan.bucket(index);
   live_ += range.end - range.begin;
   bucket.work = layout_.groups.shard->all_gather(mine.const_view().data, bucket.storage->data(),
-                                                 mine.count(), compute_);
+                                                 mine.count(), compute_, kernels_.stream());
 }
 
 void ShardedValues::wait_for_bucket(int index) {
   // Taken out first: after an Error nothing may wait for it again.
-  if (const collectives::WorkPtr work = std::move(at(index).work)) work->wait();
+  if (const collectives::WorkPtr work = std::move(at(index).work))
+    work->block_stream(kernels_.stream());
 }
 
 void ShardedValues::release(int index) {

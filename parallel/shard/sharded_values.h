@@ -41,14 +41,16 @@ class ShardedValues {
   std::vector<nn::Segment> segments(const ShardedGradients* gradients) const;
   // This rank's f32 numbers, in the same order: what a checkpoint holds and loads into.
   std::vector<nn::NamedTensor> masters() const;
-  // After somebody wrote into masters(): rounds them into the values and gathers. Blocks.
+  // After somebody wrote into masters(): rounds them into the values and gathers. Waits.
   void refresh();
 
   // After this rank's parts have been updated: starts to gather whole buckets, in the order in
   // which a forward asks for them; units' buckets are dropped (none may be pinned).
   void publish();
-  void wait_for(const nn::Parameter& parameter);  // until its value may be read; level 3: gathers
-  void wait();                                    // for whatever was started
+  // Until its value may be read by the host's kernels, or by what is queued on a device's from now
+  // on; so wait() and wait_for_bucket(). Level 3: gathers.
+  void wait_for(const nn::Parameter& parameter);
+  void wait();  // for whatever was started
 
   // --- buckets, for ShardedUnits ---------------------------------------------------------------
   bool is_unit_bucket(int bucket) const { return bucket < layout_.plan.unit_buckets; }

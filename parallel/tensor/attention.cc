@@ -41,7 +41,8 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.scale = config_.scale;
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask = gather_samples(context, group_, input.key_mask);
+  options.key_mask =
+      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
@@ -80,7 +81,8 @@ nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::V
   options.causal = false;
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask = gather_samples(context, group_, input.key_mask);
+  options.key_mask =
+      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
   const nn::Value whole = enter(context, group_, x);
   const nn::Value q = query->forward(context, whole), k = key->forward(context, whole),
                   v = value->forward(context, whole);

@@ -51,7 +51,8 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
   options.head_offset = group_.rank() * options.heads;
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask = gather_samples(context, group_, input.key_mask);
+  options.key_mask =
+      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
   const nn::Value whole = enter(context, group_, x);
   nn::Value heads;
   {

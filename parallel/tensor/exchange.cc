@@ -80,7 +80,8 @@ Exchange::~Exchange() {
 Tensor Exchange::wait(Context& context) {
   if (work_) {
     const WorkPtr work = std::move(work_);
-    context.run("tensor_parallel.wait", {source_}, {result_}, [&] { work->wait(); });
+    context.run("tensor_parallel.wait", {source_}, {result_},
+                [&] { work->block_stream(context.stream); });
     source_ = {};
   }
   return std::move(result_);
@@ -170,7 +171,14 @@ Value leave(Context& context, const TensorParallel& group, Value x) {
 
 Tensor gather_samples(Context& context, const TensorParallel& group, const Tensor& own) {
   if (!own.defined() || group.split != ActivationSplit::batch) return own;
-  return begin_gather(context, group, own).wait(context);
+  if (!own.device().is_cpu() || context.kernels().device().is_cpu())
+    return begin_gather(context, group, own).wait(context);
+  Communicator& host = group.tp.host();
+  const Tensor all = Tensor::empty(scaled(own.shape(), 0, group.size()), own.dtype(),
+                                   host.memory_resource(), MemoryTag::data);
+  if (own.count() > 0)
+    host.all_gather(own.const_view().data, all.view().data, own.count(), own.dtype())->wait();
+  return all;
 }
 
 }  // namespace shoal::parallel

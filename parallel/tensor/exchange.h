@@ -32,7 +32,8 @@ class Exchange {
   Exchange& operator=(Exchange&&) = delete;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  // Blocks; throws the communicator's Errors. Once.
+  // What is queued on the context's stream from now on waits for it; on the host's, the caller
+  // does. Throws the communicator's Errors. Once.
   Tensor wait(nn::Context& context);
 
  private:
@@ -45,6 +46,7 @@ Exchange begin_gather(nn::Context& context, const TensorParallel& group, Tensor 
 Exchange begin_reduce(nn::Context& context, const TensorParallel& group, Tensor whole);
 
 // Of each sample, no gradient: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..]; else unchanged.
+// Host tensors stay in host memory.
 Tensor gather_samples(nn::Context& context, const TensorParallel& group, const Tensor& own);
 // An activation in memory that the ranks of a host share, so that exchanging it copies nothing.
 Tensor exchange_memory(nn::Context& context, const TensorParallel& group, const Shape& shape,

@@ -57,7 +57,7 @@ class LossPass {
   void take(const Tensor& x, const Tensor& targets);
   void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias);
 
-  double loss_sum() const { return loss_sum_; }
+  Tensor loss_sum();  // [1] f32
   std::int64_t targets() const { return count_; }
   Tensor dx(Context& context) { return dx_ ? dx_->wait(context) : Tensor(); }
 
@@ -87,13 +87,14 @@ class LossPass {
   Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
   std::vector<std::int32_t> row_;  // of the group's x; empty where every row has a target
   std::int64_t count_ = 0;
-  Tensor dx_rows_;  // [n, C]
+  Tensor losses_;   // [n] f32
+  Tensor dx_rows_;  // [n, C]; and a row of zeros, where not every row has a target
   std::unique_ptr<Exchange> dx_;
-  double loss_sum_ = 0;
 };
 
 // Rows without a target are left out.
-void LossPass::take(const Tensor& x, const Tensor& targets) {
+void LossPass::take(const Tensor& x, const Tensor& given_targets) {
+  const Tensor targets = on_host(context_, given_targets);
   whole_ = x.shape();
   const std::int64_t rows = whole_.rows();
   std::vector<std::int32_t> valid, target;
@@ -109,13 +110,13 @@ void LossPass::take(const Tensor& x, const Tensor& targets) {
   count_ = static_cast<std::int64_t>(valid.size());
   if (count_ == rows) {
     x_ = x.reshaped({rows, channels()});
-    targets_ = context_.to_device(targets.reshaped({rows}));
+    targets_ = group_.uploads->to_device(context_, targets.reshaped({rows}));
     return;
   }
   if (count_ == 0) return;
   row_ = std::move(valid);
-  const Tensor places = context_.upload(row_.data(), {count_}, DType::i32);
-  targets_ = context_.upload(target.data(), {count_}, DType::i32);
+  const Tensor places = group_.uploads->upload(context_, row_.data(), {count_}, DType::i32);
+  targets_ = group_.uploads->upload(context_, target.data(), {count_}, DType::i32);
   x_ = context_.empty({count_, channels()}, x.dtype());
   context_.run("vocabulary_loss.rows", {x, places}, {x_}, [&] {
     context_.kernels().embedding().embedding(places, x.reshaped({rows, channels()}), x_.view(),
@@ -156,7 +157,7 @@ LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Te
 // The losses of a slice; its gradient, in `dlogits`' memory, where that is defined.
 Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   const Tensor all = slice.statistics->wait(context_);
-  const Tensor loss = context_.empty({slice.count}, DType::f32);
+  const Tensor loss = losses_.narrowed(0, slice.first, slice.count);
   Tensor gradient;
   if (dlogits.defined())
     gradient = dlogits.dtype() == DType::f32 ? slice.logits : dlogits.narrowed(0, 0, slice.count);
@@ -173,10 +174,27 @@ Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   if (gradient.defined()) args.dlogits = gradient.view();
   context_.run("vocabulary_loss.losses", {slice.logits, all, targets_}, {loss, gradient},
                [&] { context_.kernels().loss().shard_cross_entropy(args, context_.stream); });
-  std::vector<float> losses(static_cast<std::size_t>(slice.count));
-  nn::copy_to_host(losses.data(), loss, context_.stream);
-  for (const float one : losses) loss_sum_ += static_cast<double>(one);
   return gradient;
+}
+
+// The host sums in f64; a device's sum stays there.
+Tensor LossPass::loss_sum() {
+  if (context_.kernels().device().is_cpu()) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < count_; ++i)
+      sum += static_cast<double>(losses_.const_data<float>()[i]);
+    const auto rounded = static_cast<float>(sum);
+    return context_.upload(&rounded, {1}, DType::f32);
+  }
+  const Tensor sum = context_.empty({1}, DType::f32);
+  context_.run("vocabulary_loss.sum", {losses_}, {sum}, [&] {
+    if (count_ == 0)
+      context_.kernels().elementwise().fill(sum.view(), 0, context_.stream);
+    else
+      context_.kernels().matmul().sum_rows(losses_.reshaped({count_, 1}), sum.view(), false,
+                                           context_.stream);
+  });
+  return sum;
 }
 
 void LossPass::input_gradient(const Slice& slice, const Tensor& dlogits) {
@@ -225,15 +243,25 @@ void LossPass::begin_dx_reduction() {
     dx = std::exchange(dx_rows_, {}).reshaped(whole_);
   } else {
     dx = exchange_memory(context_, group_, whole_, weight_.value.dtype());
-    context_.run("vocabulary_loss.rows", {dx_rows_}, {dx}, [&] {
-      auto& elementwise = context_.kernels().elementwise();
-      if (dx.count() > 0) elementwise.fill(dx.view(), 0, context_.stream);
-      const Tensor rows = dx.reshaped({whole_.rows(), channels()});
-      for (std::size_t i = 0; i < row_.size(); ++i) {
-        const Tensor from = dx_rows_.narrowed(0, static_cast<std::int64_t>(i), 1);
-        elementwise.cast(from, rows.narrowed(0, row_[i], 1).view(), context_.stream);
-      }
-    });
+    if (row_.empty()) {
+      context_.run("vocabulary_loss.rows", {}, {dx}, [&] {
+        if (dx.count() > 0) context_.kernels().elementwise().fill(dx.view(), 0, context_.stream);
+      });
+    } else {
+      std::vector<std::int32_t> from(static_cast<std::size_t>(whole_.rows()),
+                                     static_cast<std::int32_t>(count_));
+      for (std::size_t i = 0; i < row_.size(); ++i)
+        from[static_cast<std::size_t>(row_[i])] = static_cast<std::int32_t>(i);
+      const Tensor sources =
+          group_.uploads->upload(context_, from.data(), {whole_.rows()}, DType::i32);
+      context_.run("vocabulary_loss.rows", {dx_rows_, sources}, {dx}, [&] {
+        auto& kernels = context_.kernels();
+        kernels.elementwise().fill(dx_rows_.narrowed(0, count_, 1).view(), 0, context_.stream);
+        kernels.embedding().embedding(sources, dx_rows_,
+                                      dx.reshaped({whole_.rows(), channels()}).view(), false,
+                                      context_.stream);
+      });
+    }
   }
   dx_ = std::make_unique<Exchange>(begin_reduce(context_, group_, std::move(dx)));
 }
@@ -265,7 +293,10 @@ void LossPass::run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, b
     dlogits = dtype == DType::f32
                   ? buffers[0]
                   : context_.empty({slice_rows, own()}, dtype, MemoryTag::workspace);
-  if (wants_dx) dx_rows_ = exchange_memory(context_, group_, {count_, channels()}, dtype);
+  losses_ = context_.empty({count_}, DType::f32);
+  if (wants_dx)
+    dx_rows_ =
+        exchange_memory(context_, group_, {count_ + (row_.empty() ? 0 : 1), channels()}, dtype);
 
   Slice now = start(0, std::min(slice_rows, count_), buffers[0]);
   for (std::int64_t k = 0; k < slices; ++k) {
@@ -332,9 +363,8 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   SHOAL_CHECK(hidden.tensor.shape().rank() >= 1 && hidden.tensor.shape()[-1] == weight_->shape()[1],
               "{}: hidden states {} for {} channels", weight_->name(),
               to_string(hidden.tensor.shape()), weight_->shape()[1]);
-  SHOAL_CHECK(targets.dtype() == DType::i32 && targets.device().is_cpu(),
-              "{}: targets are {} on {}, not i32 in host memory", weight_->name(),
-              to_string(targets.dtype()), to_string(targets.device()));
+  SHOAL_CHECK(targets.dtype() == DType::i32, "{}: targets are {}, not i32", weight_->name(),
+              to_string(targets.dtype()));
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
   LossPass pass(context, group_, *weight_, bias_.get(), options);
@@ -352,11 +382,13 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   const Tensor dx = pass.dx(context);
 
   nn::LossOutput result;
-  const auto sum = static_cast<float>(pass.loss_sum());
-  result.loss_sum = context.upload(&sum, {1}, DType::f32);
+  result.loss_sum = pass.loss_sum();
   result.targets = pass.targets();
-  const float scaled = sum * options.loss_scale;
-  const Tensor loss = context.upload(&scaled, {1}, DType::f32);
+  const Tensor loss = context.empty({1}, DType::f32);
+  context.run("scale_loss", {result.loss_sum}, {loss}, [&] {
+    context.kernels().elementwise().scale(result.loss_sum, options.loss_scale, loss.view(),
+                                          context.stream);
+  });
   if (!records) {
     result.loss = Value{loss};
     return result;
@@ -392,7 +424,7 @@ Tensor VocabularyParallelHead::logits(Context& context, const Tensor& hidden) {
         counts.push_back(vocabulary_rows(vocabulary, rank, group_.size()).count * rows);
       group_.tp
           .all_gather_v(mine.const_view().data, all.view().data, counts, x.dtype(), context.stream)
-          ->wait();
+          ->block_stream(context.stream);
       context.kernels().elementwise().transpose(all, logits.view(), context.stream);
     });
   const Shape shape = x.shape().with(-1, vocabulary);

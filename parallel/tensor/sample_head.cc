@@ -10,15 +10,16 @@
 namespace shoal::parallel {
 namespace {
 
-// A copy in which only samples [first, last) have targets.
-Tensor targets_of(nn::Context& context, const Tensor& targets, std::int64_t first,
+// A copy in host memory in which only samples [first, last) have targets.
+Tensor targets_of(nn::Context& context, const Tensor& given, std::int64_t first,
                   std::int64_t last) {
-  SHOAL_CHECK(
-      targets.device().is_cpu() && (targets.dtype() == DType::i32 || targets.dtype() == DType::f32),
-      "targets are {} on {}, not i32 or f32 in host memory", to_string(targets.dtype()),
-      to_string(targets.device()));
-  Tensor own = Tensor::empty(targets.shape(), targets.dtype(), context.memory(),
-                             MemoryTag::activations, context.stream);
+  SHOAL_CHECK(given.dtype() == DType::i32 || given.dtype() == DType::f32,
+              "targets are {}, not i32 or f32", to_string(given.dtype()));
+  const Tensor targets = on_host(context, given);
+  Tensor own = context.kernels().device().is_cpu()
+                   ? Tensor::empty(targets.shape(), targets.dtype(), context.memory(),
+                                   MemoryTag::activations, context.stream)
+                   : host_tensor(targets.shape(), targets.dtype());
   const std::int64_t each = targets.count() / std::max<std::int64_t>(targets.shape()[0], 1);
   const auto blank = [&](auto* to, auto none) {
     std::memcpy(to, targets.const_view().data, targets.bytes());
@@ -55,11 +56,13 @@ nn::LossOutput SharedSamples::share(nn::Context& context, const nn::Value& hidde
     group_.tp
         .all_reduce(out.loss_sum.const_view().data, sum.view().data, 1, DType::f32,
                     collectives::ReduceOp::sum, context.stream)
-        ->wait();
+        ->block_stream(context.stream);
   });
   out.loss_sum = sum;
   std::int64_t targets = out.targets;
-  group_.tp.all_reduce(&targets, &targets, 1, DType::i64, collectives::ReduceOp::sum)->wait();
+  group_.tp.host()
+      .all_reduce(&targets, &targets, 1, DType::i64, collectives::ReduceOp::sum)
+      ->wait();
   out.targets = targets;
   return out;
 }

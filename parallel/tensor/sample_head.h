@@ -13,7 +13,7 @@ class SharedSamples final : public nn::WholeSequences {
  public:
   explicit SharedSamples(const TensorParallel& group) : group_(group) {}
   nn::Value whole(nn::Context& context, const nn::Value& hidden) override;
-  // input.targets in host memory: i32 or f32, [B, ..]
+  // input.targets: i32 or f32, [B, ..]. Of a device they are read, which waits for it.
   nn::LossOutput share(nn::Context& context, const nn::Value& hidden, const nn::ChainInput& input,
                        const Head& head) override;
 

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/nn/autograd/context.h"
+#include "shoal/parallel/tensor/uploads.h"
 
 namespace shoal::parallel {
 
@@ -28,6 +30,7 @@ std::string_view to_string(ActivationSplit split);
 struct TensorParallel {
   collectives::Communicator& tp;
   ActivationSplit split = ActivationSplit::none;
+  std::shared_ptr<Uploads> uploads = std::make_shared<Uploads>();  // of all layers of the group
   int rank() const { return tp.rank(); }
   int size() const { return tp.size(); }
 };

@@ -13,7 +13,8 @@ struct VocabularyRows {
 VocabularyRows vocabulary_rows(std::int64_t vocabulary, int rank, int ranks);
 
 // ids [B, T], all positions whatever the split -> local (exchange.h); under `sequence` T must
-// divide. An id outside the vocabulary throws with its place.
+// divide. An id outside the vocabulary throws with its place. The host reads the ids: those that
+// lie on a device it waits for.
 class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
  public:
   // `padding`: as of nn::Embedding.
@@ -33,7 +34,8 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
 // four numbers a row, while the next slice's logits are computed. As nn::linear_cross_entropy,
 // gradients are computed in forward: backward accepts 1 only.
 //
-// Hidden states are local, targets [B, T] those of all positions of this rank's samples. loss_sum
+// Hidden states are local, targets [B, T] those of all positions of this rank's samples, which the
+// host reads (of a device it waits for them). loss_sum
 // and targets of the result are the group's, the same on each of its ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {
  public:

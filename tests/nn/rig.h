@@ -18,38 +18,38 @@ namespace shoal::nn {
 // Multiples of 1/64 in [-1, 1]: exact in bf16 too, and so is a step of 1/32 from them.
 inline Tensor filled(const Shape& shape, DType dtype, MemoryResource& memory, std::uint32_t seed,
                      MemoryTag tag = MemoryTag::data) {
-  Tensor tensor = Tensor::empty(shape, dtype, memory, tag);
+  const Tensor tensor = Tensor::empty(shape, dtype, memory, tag);
+  std::vector<float> values;
   std::uint32_t state = seed * 2654435761u + 12345u;
   for (std::int64_t i = 0; i < tensor.count(); ++i) {
     state = state * 1664525u + 1013904223u;
-    const float value = static_cast<float>(static_cast<int>(state >> 16) % 129 - 64) / 64.0f;
-    if (dtype == DType::f32) tensor.data<float>()[i] = value;
-    if (dtype == DType::bf16) tensor.data<bfloat16>()[i] = bfloat16(value);
-    if (dtype == DType::f16) tensor.data<float16>()[i] = float16(value);
+    values.push_back(static_cast<float>(static_cast<int>(state >> 16) % 129 - 64) / 64.0f);
   }
+  if (dtype == DType::bf16)
+    testing::set_values(tensor, std::vector<bfloat16>(values.begin(), values.end()));
+  else if (dtype == DType::f16)
+    testing::set_values(tensor, std::vector<float16>(values.begin(), values.end()));
+  else
+    testing::set_values(tensor, values);
   return tensor;
 }
 
 inline std::vector<float> floats(const Tensor& tensor) {
-  testing::synchronise();
-  std::vector<float> all;
-  for (std::int64_t i = 0; i < tensor.count(); ++i) {
-    if (tensor.dtype() == DType::bf16)
-      all.push_back(static_cast<float>(tensor.const_data<bfloat16>()[i]));
-    else if (tensor.dtype() == DType::f16)
-      all.push_back(static_cast<float>(tensor.const_data<float16>()[i]));
-    else
-      all.push_back(tensor.const_data<float>()[i]);
-  }
-  return all;
+  const auto widened = [](const auto& values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  if (tensor.dtype() == DType::bf16) return widened(testing::values_of<bfloat16>(tensor));
+  if (tensor.dtype() == DType::f16) return widened(testing::values_of<float16>(tensor));
+  return testing::values_of<float>(tensor);
 }
 
 inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
-  testing::synchronise();
   if (!a.defined() || !b.defined() || a.shape() != b.shape() || a.dtype() != b.dtype())
     return ::testing::AssertionFailure() << "not of one shape and dtype";
-  if (a.bytes() == 0 || std::memcmp(a.const_view().data, b.const_view().data, a.bytes()) == 0)
-    return ::testing::AssertionSuccess();
+  std::vector<std::byte> of_a(a.bytes()), of_b(b.bytes());
+  testing::copy_to_test(of_a.data(), a);
+  testing::copy_to_test(of_b.data(), b);
+  if (of_a == of_b) return ::testing::AssertionSuccess();
   const std::vector<float> x = floats(a), y = floats(b);
   for (std::size_t i = 0; i < x.size(); ++i)
     if (x[i] != y[i])
@@ -61,21 +61,29 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
 // here are data.
 struct Rig {
   std::unique_ptr<MemoryResource> host = testing::make_test_memory();
-  CountingMemory memory{*host};
+  std::unique_ptr<MemoryResource> apart;  // where all but the inputs lie; null: there too
+  CountingMemory memory;
   std::unique_ptr<kernels::Kernels> table;
   DirectDispatcher direct;
   Context context;
 
   explicit Rig(std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(0),
-               Dispatcher* dispatcher = nullptr)
-      : table(std::move(kernels)),
+               Dispatcher* dispatcher = nullptr, std::unique_ptr<MemoryResource> where = nullptr)
+      : apart(std::move(where)),
+        memory(apart ? *apart : *host),
+        table(std::move(kernels)),
         context(*table, memory, dispatcher ? *dispatcher : static_cast<Dispatcher&>(direct)) {}
 
   Tensor tensor(const Shape& shape, std::uint32_t seed, DType dtype = DType::f32) {
     return filled(shape, dtype, memory, seed);
   }
+  // For the test to fill in.
+  Tensor input(const Shape& shape, DType dtype) {
+    return Tensor::empty(shape, dtype, apart ? *host : static_cast<MemoryResource&>(memory),
+                         MemoryTag::data);
+  }
   Tensor ids(const std::vector<std::int32_t>& values, const Shape& shape) {
-    Tensor tensor = Tensor::empty(shape, DType::i32, memory, MemoryTag::data);
+    Tensor tensor = input(shape, DType::i32);
     std::copy(values.begin(), values.end(), tensor.data<std::int32_t>());
     return tensor;
   }
@@ -92,12 +100,18 @@ struct Rig {
     spoil(parameter);
   }
   static void spoil(Parameter& parameter) {
-    std::fill_n(parameter.gradient.data<float>(), parameter.gradient.count(), 77.0f);
+    testing::set_values(
+        parameter.gradient,
+        std::vector<float>(static_cast<std::size_t>(parameter.gradient.count()), 77.0f));
     parameter.clear_gradient();
   }
   Tensor copy(const Tensor& tensor) {
-    Tensor made = Tensor::empty(tensor.shape(), tensor.dtype(), memory, MemoryTag::data);
-    if (tensor.bytes() > 0) std::memcpy(made.view().data, tensor.const_view().data, tensor.bytes());
+    Tensor made = tensor.device() == memory.device()
+                      ? Tensor::empty(tensor.shape(), tensor.dtype(), memory, MemoryTag::data)
+                      : input(tensor.shape(), tensor.dtype());
+    std::vector<std::byte> bytes(tensor.bytes());
+    testing::copy_to_test(bytes.data(), tensor);
+    testing::copy_from_test(made, bytes.data());
     return made;
   }
   std::int64_t activations() const { return memory.usage(MemoryTag::activations).current; }

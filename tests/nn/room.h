@@ -16,23 +16,35 @@
 namespace shoal::nn {
 
 // shared: what both the test and the kernels reach; device: where tensors are in earnest, which a
-// test reads by way of testing::on_host().
-enum class RoomMemory { shared, device };
+// test reads by way of testing::on_host(); job: the same, but ids and input() in host memory, as a
+// loader gives them.
+enum class RoomMemory { shared, device, job };
 
 struct Room {
   // threads: of the CPU's kernels.
   explicit Room(bool reference = false, int threads = 2, RoomMemory where = RoomMemory::shared)
       : kernels(reference ? kernels::make_reference_kernels()
                           : testing::make_test_kernels(threads)),
-        host(where == RoomMemory::device ? testing::make_test_device_memory()
+        host(where != RoomMemory::shared ? testing::make_test_device_memory()
                                          : testing::make_test_memory()),
+        inputs(where == RoomMemory::job ? testing::make_test_memory() : nullptr),
         memory(*host),
         context(*kernels, memory, dispatcher) {}
 
   Tensor tensor(const Shape& shape, const std::vector<float>& values, DType dtype = DType::f32) {
     return cast(context.upload(values.data(), shape, DType::f32, MemoryTag::activations), dtype);
   }
+  // For the test to fill in.
+  Tensor input(const Shape& shape, DType dtype) {
+    return inputs ? Tensor::empty(shape, dtype, *inputs, MemoryTag::data)
+                  : context.empty(shape, dtype);
+  }
   Tensor ids(const Shape& shape, const std::vector<std::int32_t>& values) {
+    if (inputs) {
+      const Tensor made = input(shape, DType::i32);
+      std::copy(values.begin(), values.end(), made.data<std::int32_t>());
+      return made;
+    }
     const Tensor made = context.upload(values.data(), shape, DType::i32, MemoryTag::activations);
     testing::synchronise();  // the test may read it
     return made;
@@ -63,7 +75,7 @@ struct Room {
   }
 
   std::unique_ptr<kernels::Kernels> kernels;
-  std::unique_ptr<MemoryResource> host;
+  std::unique_ptr<MemoryResource> host, inputs;
   CountingMemory memory;
   DirectDispatcher dispatcher;
   Context context;

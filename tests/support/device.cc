@@ -11,12 +11,17 @@ namespace shoal::testing {
 namespace {
 
 // A thread's kernels on the device, and memory for the mirrors of what its tests hand over.
+Device& device_of_thread() {
+  thread_local Device device = Device::cuda(0);
+  return device;
+}
+
 struct DeviceRoom {
-  std::unique_ptr<MemoryResource> memory = make_device_memory(Device::cuda(0));
+  std::unique_ptr<MemoryResource> memory = make_device_memory(device_of_thread());
   PoolMemory pool{*memory};
   MemoryResource& mirrors = sanitizing() ? *memory : pool;
   std::unique_ptr<kernels::Kernels> kernels =
-      kernels::make_cuda_kernels({.device = Device::cuda(0),
+      kernels::make_cuda_kernels({.device = device_of_thread(),
                                   .memory = sanitizing() ? memory.get() : nullptr,
                                   .cache_directory = {}});
 };
@@ -67,25 +72,28 @@ class PooledPinnedMemory final : public MemoryResource {
   PoolMemory pool_{*pinned_};
 };
 
+// A device's own, under a pool. Tensors that name no stream are ordered on the kernels'.
 class PooledDeviceMemory final : public MemoryResource {
  public:
+  PooledDeviceMemory() : stream_(room().kernels->stream()) {}
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
-    return pool_.allocate(bytes, tag, stream);
+    return pool_.allocate(bytes, tag, stream.handle ? stream : stream_);
   }
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                   Stream stream) noexcept override {
-    pool_.deallocate(pointer, bytes, tag, stream);
+    pool_.deallocate(pointer, bytes, tag, stream.handle ? stream : stream_);
   }
   Device device() const override { return upstream_->device(); }
   std::string name() const override { return pool_.name(); }
 
  private:
-  std::unique_ptr<MemoryResource> upstream_ = make_device_memory(Device::cuda(0));
+  const Stream stream_;
+  std::unique_ptr<MemoryResource> upstream_ = make_device_memory(stream_.device);
   PoolMemory pool_{*upstream_};
 };
 
 Device& place() {
-  thread_local Device device = on_cuda() ? Device::cuda(0) : Device::cpu();
+  thread_local Device device = on_cuda() ? device_of_thread() : Device::cpu();
   return device;
 }
 
@@ -139,8 +147,29 @@ Tensor on_host(const Tensor& tensor) {
   return copy;
 }
 
+void use_device_of(int rank) {
+  if (on_cuda())
+    device_of_thread() = Device::cuda(rank % std::max(device_backend(DeviceType::cuda).count(), 1));
+}
+
 void synchronise() {
   if (on_cuda()) device_backend(DeviceType::cuda).synchronize(room().kernels->stream());
+}
+
+Stream test_stream() { return on_cuda() ? room().kernels->stream() : Stream{}; }
+
+void copy_to_test(void* values, const Tensor& tensor) {
+  const Stream stream = test_stream();
+  DeviceBackend& backend = device_backend(stream.device.type);
+  if (tensor.count() > 0) backend.copy(values, tensor.const_view().data, tensor.bytes(), stream);
+  backend.synchronize(stream);
+}
+
+void copy_from_test(const Tensor& tensor, const void* values) {
+  const Stream stream = test_stream();
+  DeviceBackend& backend = device_backend(stream.device.type);
+  if (tensor.count() > 0) backend.copy(tensor.view().data, values, tensor.bytes(), stream);
+  backend.synchronize(stream);
 }
 
 Mirrored::Mirrored(std::size_t bytes, std::byte fill)

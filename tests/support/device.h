@@ -14,6 +14,9 @@
 namespace shoal::testing {
 
 bool on_cuda();
+// The calling thread is rank `rank`: with CUDA, its kernels and memory are from here on those of
+// device rank % devices. Before it asks for any.
+void use_device_of(int rank);
 // SHOAL_TEST_SANITIZE=1, for compute-sanitizer: allocations of exactly the bytes asked for, nothing
 // behind tensors, each kernel once and compared with nothing.
 bool sanitizing();
@@ -36,6 +39,24 @@ std::unique_ptr<MemoryResource> make_test_device_memory();
 
 // Waits for what this thread's test kernels have queued, and throws what they report.
 void synchronise();
+Stream test_stream();  // of this thread's kernels
+
+// A tensor's elements, wherever it lies, after what this thread's kernels have queued.
+void copy_to_test(void* values, const Tensor& tensor);
+void copy_from_test(const Tensor& tensor, const void* values);
+template <class T>
+std::vector<T> values_of(const Tensor& tensor) {
+  detail::check_dtype(tensor.dtype(), dtype_of<T>());
+  std::vector<T> values(static_cast<std::size_t>(tensor.count()));
+  copy_to_test(values.data(), tensor);
+  return values;
+}
+template <class T>
+void set_values(const Tensor& tensor, const std::vector<T>& values) {
+  detail::check_dtype(tensor.dtype(), dtype_of<T>());
+  ASSERT_EQ(static_cast<std::int64_t>(values.size()), tensor.count());
+  copy_from_test(tensor, values.data());
+}
 
 // The tensor itself; of one in device memory a copy, when all that is queued has been done.
 Tensor on_host(const Tensor& tensor);

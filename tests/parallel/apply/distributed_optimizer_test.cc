@@ -84,7 +84,7 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
     Whole state;
     std::mutex mutex;
     test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
-      const auto group = collectives::make_communicator(world, store);
+      const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
       Rank rank;
       nn::Gpt2 gpt2(tiny());
@@ -93,7 +93,9 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
       options.fill = [&](nn::Parameter& parameter) {
         parameter.value = rank.context.empty(parameter.shape(), DType::f32, MemoryTag::parameters);
         const std::vector<std::size_t> places = places_of(parameter);
-        std::ranges::transform(places, parameter.value.data<float>(), number);
+        std::vector<float> values(places.size());
+        std::ranges::transform(places, values.begin(), number);
+        testing::set_values(parameter.value, values);
         ++filled;
       };
       ParallelModel model(rank.context, gpt2, mesh, options);
@@ -123,7 +125,7 @@ TEST(ParallelModel, TensorParallelRanksAreCutAlike) {
   std::mutex mutex;
   std::map<int, std::vector<std::string>> plans;  // by tp rank
   test::run_thread_ranks(4, [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {1, 2, 2}, Placement());
     Rank rank;
     nn::Gpt2 gpt2(config);
@@ -140,7 +142,7 @@ TEST(ParallelModel, APlanKnowsWhatIsSharded) {
     double found = 0;
     layout.rdp = layout.pp = 2;
     test::run_thread_ranks(4, [&](const World& world, Store& store) {
-      const auto group = collectives::make_communicator(world, store);
+      const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {2, 2, 1}, Placement());
       Rank rank;
       nn::Gpt2 gpt2(tiny());
@@ -162,10 +164,11 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
     const Layout layout{.rdp = 2, .pp = 2, .sharding = level};
     SCOPED_TRACE(layout.text());
     test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
+      testing::use_device_of(world.rank);
       Rank rank;
       collectives::CommunicatorOptions how;
       how.counted_by = &rank.memory;
-      const auto group = collectives::make_communicator(world, store, how);
+      const auto group = testing::make_test_communicator(world, store, how);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
       nn::Gpt2 gpt2(tiny());
       ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
@@ -188,7 +191,7 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
 
 TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
   const auto said = test::thread_rank_errors(1, [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {1, 1, 1}, Placement("cluster"));
     Rank rank;
     nn::Gpt2 gpt2(tiny());
@@ -280,7 +283,7 @@ TEST(Lamb, CountsEachPartOnce) {
         Layout{.rdp = 2, .pp = 2, .tp = 2, .prescaled = true, .sharding = 3}}) {
     SCOPED_TRACE(layout.text());
     test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
-      const auto group = collectives::make_communicator(world, store);
+      const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
       Rank rank;
       nn::Gpt2 gpt2(tiny());

@@ -27,7 +27,7 @@ std::vector<double> losses_of(const EncoderCase& test) {
   const test::OneCore one_core;
   std::vector<double> losses;
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
     nn::Encoder encoder(small(test.model_type), test.task);
@@ -92,7 +92,7 @@ TEST(ParallelEncoder, PartsAreNamedAsTheWhole) {
       config.tie_word_embeddings = tied;
       const auto whole = shapes_of(nn::Encoder(config, EncoderTask::masked_lm));
       test::run_thread_ranks(2, [&](const World& world, Store& store) {
-        const auto group = collectives::make_communicator(world, store);
+        const auto group = testing::make_test_communicator(world, store);
         nn::Encoder model(config, EncoderTask::masked_lm);
         apply_tensor_parallelism(model, {*group, ActivationSplit::sequence});
         EXPECT_EQ(shapes_of(model), whole);

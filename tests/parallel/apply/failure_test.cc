@@ -101,7 +101,7 @@ std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
     collectives::CommunicatorOptions how;
     how.deadline_seconds = 4;
-    const auto group = collectives::make_communicator(world, store, how);
+    const auto group = testing::make_test_communicator(world, store, how);
     Ended& end = all[static_cast<std::size_t>(world.rank)];
     try {
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());

@@ -20,7 +20,7 @@ nn::ChainInput encoder_input(Rank& rank, const nn::EncoderConfig& config, nn::En
                              int step, int first, int rows, int length) {
   nn::ChainInput input;
   input.ids = rank.rows(step, first, rows, false, length);
-  input.key_mask = Tensor::empty({rows, length}, DType::u8, rank.memory, MemoryTag::data);
+  input.key_mask = rank.input({rows, length}, DType::u8);
   std::vector<std::int32_t> types, classes, answers;
   for (int row = 0; row < rows; ++row) {
     for (int t = 0; t < length; ++t) {
@@ -66,9 +66,9 @@ void collect(const nn::Parameter& parameter, const std::string& prefix, std::int
   whole.resize(count);
   writers.resize(count);
   const std::vector<std::size_t> places = places_of(parameter);
-  const auto* values = run.const_data<float>();
-  for (std::int64_t i = 0; i < run.count(); ++i) {
-    const std::size_t place = places[static_cast<std::size_t>(first + i)];
+  const std::vector<float> values = testing::values_of<float>(run);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t place = places[static_cast<std::size_t>(first) + i];
     whole[place] = static_cast<double>(values[i]);
     ++writers[place];
   }
@@ -98,16 +98,18 @@ std::string prefix_of(const HeldRun& run) { return run.state.empty() ? "" : run.
 void load(const HeldRun& run, const Whole& from) {
   const std::vector<std::size_t> places = places_of(*run.parameter);
   const std::vector<double>& whole = from.values.at(prefix_of(run) + run.parameter->name());
-  auto* const values = run.tensor.data<float>();
+  std::vector<float> values;
   for (std::int64_t i = 0; i < run.tensor.count(); ++i)
-    values[i] = static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]);
+    values.push_back(static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]));
+  testing::set_values(run.tensor, values);
 }
 
 void disturb(const HeldRun& run) {
   if (!run.state.empty()) return;
-  auto* const values = run.tensor.data<float>();
-  for (std::int64_t i = 0; i < run.tensor.count(); ++i)
+  std::vector<float> values = testing::values_of<float>(run.tensor);
+  for (std::size_t i = 0; i < values.size(); ++i)
     if (i % 3 < 2) values[i] = std::nextafter(values[i], i % 3 == 0 ? 10.0f : -10.0f);
+  testing::set_values(run.tensor, values);
 }
 
 std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments) {
@@ -165,7 +167,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
   Trained result;
   std::mutex mutex;
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
     const std::unique_ptr<nn::Chain> chain = make_model(layout.task);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nn/room.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -129,7 +130,7 @@ struct Trained {
 
 struct Rank : nn::Room {
   // One thread: ranks are many, and what they compute is small.
-  Rank() : Room(false, 1) { context.random.state = &state; }
+  Rank() : Room(false, 1, nn::RoomMemory::job) { context.random.state = &state; }
   // Row `row` of the global batch of `step`: the same whoever asks.
   Tensor rows(int step, int first, int count, bool targets, int length = kLength) {
     std::vector<std::int32_t> all;
@@ -144,7 +145,8 @@ struct Rank : nn::Room {
     }
     return ids({count, length}, all);
   }
-  kernels::StepState state;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  kernels::StepState& state = *reachable_state;
 };
 
 // Rows [first, first + rows) of a step's batch for an encoder's head: with padding and token types.

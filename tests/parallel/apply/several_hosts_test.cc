@@ -34,7 +34,7 @@ class Alike {
     const nn::Parameter& parameter = *run.parameter;
     const std::string part = parameter.is_part() ? fmt::format(" of tp {}", tp) : "";
     note(fmt::format("{} of {}{} from {}", what, parameter.name(), part, run.first),
-         numbers.const_data<float>(), numbers.bytes(), rank);
+         testing::values_of<float>(numbers).data(), numbers.bytes(), rank);
   }
   const std::vector<std::string>& others() const { return others_; }
   int compared() const { return compared_; }
@@ -62,7 +62,7 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
     collectives::CommunicatorOptions how;
     if (!hosts.empty()) how.transport = "tcp";
     how.fixed_order = layout.speed;  // tensor-parallel ranks have sums of their own then
-    const auto group = collectives::make_communicator(on_host(world, hosts), store, how);
+    const auto group = testing::make_test_communicator(on_host(world, hosts), store, how);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
     nn::Encoder encoder(tiny_encoder("albert", 8, kLayers), nn::EncoderTask::masked_lm);
@@ -168,7 +168,7 @@ TEST(SmpRules, HoldInTheGroupsOfTheMesh) {
     test::run_thread_ranks(4, [&](const World& world, Store& store) {
       collectives::CommunicatorOptions how = communicator_options(parameters);
       how.transport = "tcp";
-      const auto group = collectives::make_communicator(on_host(world, "aabb"), store, how);
+      const auto group = testing::make_test_communicator(on_host(world, "aabb"), store, how);
       const ProcessMesh mesh(*group, {4, 1, 1}, parameters.placement);
       const auto shard = mesh.split(mesh.rdp(), 0, mesh.place().rdp);
       const std::vector<float> mine(100'000, static_cast<float>(world.rank));

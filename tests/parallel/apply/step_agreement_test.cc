@@ -14,13 +14,19 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
+void write_first(const Tensor& tensor, float number) {
+  std::vector<float> values = testing::values_of<float>(tensor);
+  values[0] = number;
+  testing::set_values(tensor, values);
+}
+
 // Puts a number into the first weight's gradient that backward then writes.
 class Planter final : public nn::Dispatcher {
  public:
   void run(const nn::Operation& operation, const std::function<void()>& body) override {
     body();
     if (!number_ || operation.name != "linear.backward_weight") return;
-    operation.outputs[0].data<float>()[0] = *number_;
+    write_first(operation.outputs[0], *number_);
     number_.reset();
   }
   void plant(float number) { number_ = number; }
@@ -63,7 +69,7 @@ std::vector<std::vector<Said>> said(const Layout& layout) {
   std::vector<std::vector<Said>> all(steps.size(),
                                      std::vector<Said>(static_cast<std::size_t>(layout.ranks())));
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
     Planter planter;
@@ -99,7 +105,7 @@ std::vector<std::vector<Said>> said(const Layout& layout) {
         const auto run =
             std::ranges::find_if(runs, [](const OwnedRun& one) { return one.segment.in_norm; });
         ASSERT_NE(run, runs.end());
-        run->segment.gradient.data<float>()[0] = steps[i].number;
+        write_first(run->segment.gradient, steps[i].number);
       }
       Said& here = all[i][static_cast<std::size_t>(world.rank)];
       here.outcome = optimizer.step(rank.state, {.learning_rate = 1e-3, .max_gradient_norm = 0.5});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -38,15 +39,16 @@ std::vector<nn::Parameter*> pointers(const Parameters& parameters) {
 void backward_of(nn::Parameter& parameter, float value) {
   parameter.begin_use();
   const bool add = parameter.accumulate();
-  auto* gradient = parameter.gradient.data<float>();
-  for (std::int64_t i = 0; i < parameter.shape().count(); ++i)
-    gradient[i] = (add ? gradient[i] : 0.0f) + value * static_cast<float>(i % 5 + 1);
+  std::vector<float> gradient(static_cast<std::size_t>(parameter.shape().count()));
+  if (add) gradient = testing::values_of<float>(parameter.gradient);
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] += value * static_cast<float>(i % 5 + 1);
+  testing::set_values(parameter.gradient, gradient);
   parameter.end_use();
 }
 
 std::vector<float> values(const nn::Parameter& parameter) {
-  const float* data = parameter.gradient.const_data<float>();
-  return {data, data + parameter.shape().count()};
+  return testing::values_of<float>(parameter.gradient);
 }
 
 std::vector<float> expected(std::int64_t count, float value) {
@@ -58,7 +60,7 @@ std::vector<float> expected(std::int64_t count, float value) {
 std::unique_ptr<Communicator> communicator_of(const World& world, Store& store) {
   CommunicatorOptions options;
   options.deadline_seconds = 30;
-  return make_communicator(world, store, options);
+  return testing::make_test_communicator(world, store, options);
 }
 
 const std::vector<std::int64_t> kCounts{5000, 3, 1, 70000, 17, 2000, 900, 40000};
@@ -309,7 +311,9 @@ TEST(Reducer, SharedParametersCountOnceTheirLastUseEnds) {
     EXPECT_EQ(communicator->statistics().operations, 0);
     backward_of(*parameters[0], 1.0f);
     tied.accumulate();
-    tied.gradient.data<float>()[0] += 5.0f;
+    std::vector<float> gradient = values(tied);
+    gradient[0] += 5.0f;
+    testing::set_values(tied.gradient, gradient);
     tied.end_use();
     reducer.finish();
     EXPECT_EQ(values(tied)[0], 12.0f);
@@ -330,7 +334,8 @@ TEST(Reducer, LeavesFrozenParametersAloneAndKeepsPaddingZero) {
     reducer.finish();
     const Tensor flat = reducer.flat();
     ASSERT_EQ(flat.count(), 48 + 16);
-    const float* all = flat.const_data<float>();
+    const std::vector<float> values = testing::values_of<float>(flat);
+    const auto all = values.begin();
     const std::vector<float> first_padding(all + 33, all + 48), second_padding(all + 53, all + 64);
     EXPECT_THAT(first_padding, Each(0.0f));
     EXPECT_THAT(second_padding, Each(0.0f));

@@ -6,6 +6,7 @@
 
 #include "nn/room.h"
 #include "support/error_text.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
@@ -42,7 +43,8 @@ struct Result {
 constexpr int kMicrobatches = 6, kRows = 2, kLength = 11;
 
 struct Model : nn::Room {
-  explicit Model(DType dtype = DType::f32) : gpt2(small()) {
+  explicit Model(DType dtype = DType::f32)
+      : Room(false, 2, nn::RoomMemory::job), gpt2(small()) {
     context.random.state = &state;
     gpt2.materialize(context, dtype);
     nn::allocate_gradients(context, gpt2.parameters());
@@ -66,8 +68,8 @@ struct Model : nn::Room {
       auto& sum = result.gradients[parameter->name()];
       sum.resize(static_cast<std::size_t>(parameter->shape().count()));
       if (!parameter->has_gradient()) continue;
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += static_cast<double>(parameter->gradient.const_data<float>()[i]);
+      const std::vector<float> values = testing::values_of<float>(parameter->gradient);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(values[i]);
     }
   }
   nn::Gpt2 gpt2;
@@ -126,7 +128,7 @@ Result pipelined(const ScheduleOptions& options, ChainStageOptions stage_options
   Result result;
   std::mutex mutex;
   test::run_thread_ranks(options.ranks, [&](const World& world, Store& store) {
-    const auto pp = collectives::make_communicator(world, store);
+    const auto pp = testing::make_test_communicator(world, store);
     Model model;
     Rank rank(model, schedule, world.rank, stage_options);
     PipelineExecutor executor(schedule, *pp, rank.table);
@@ -210,7 +212,7 @@ TEST(Pipeline, EvaluatesWithForwardsOnly) {
     want += plain.context.read(
         plain.gpt2.forward(plain.context, batch.input.ids, batch.input.targets).loss_sum);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    const auto pp = collectives::make_communicator(world, store);
+    const auto pp = testing::make_test_communicator(world, store);
     Model model;
     model.context.mode = nn::Mode::evaluate;
     Rank rank(model, schedule, world.rank);
@@ -229,7 +231,7 @@ TEST(Pipeline, KeepsNoMoreActivationsThanTheScheduleSays) {
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 3, .microbatches = kMicrobatches});
   const Simulation simulation = simulate(schedule);
   test::run_thread_ranks(3, [&](const World& world, Store& store) {
-    const auto pp = collectives::make_communicator(world, store);
+    const auto pp = testing::make_test_communicator(world, store);
     Model model;
     Rank rank(model, schedule, world.rank);
     class Watched final : public Stage {
@@ -263,7 +265,7 @@ TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::simple, .ranks = 1, .microbatches = 2});
   test::run_thread_ranks(1, [&](const World& world, Store& store) {
-    const auto pp = collectives::make_communicator(world, store);
+    const auto pp = testing::make_test_communicator(world, store);
     Model model;
     const auto text = [&](auto&& body) { return test::error_text(body); };
     EXPECT_THAT(text([&] { PipelineExecutor(schedule, *pp, {}); }),
@@ -307,10 +309,11 @@ class IdleStage : public Stage {
   Tensor filled(const Message& message, float value) {
     const Tensor tensor =
         Tensor::empty(message.shape, message.dtype, *memory_, MemoryTag::activations);
-    std::fill_n(tensor.data<float>(), tensor.count(), value);
+    testing::set_values(tensor,
+                        std::vector<float>(static_cast<std::size_t>(tensor.count()), value));
     return tensor;
   }
-  std::unique_ptr<MemoryResource> memory_ = testing::make_test_memory();
+  std::unique_ptr<MemoryResource> memory_ = testing::make_test_device_memory();
   bool first_, last_;
 
  public:
@@ -339,7 +342,7 @@ TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = kMicrobatches});
   for (const int horizon : {0, 1, 3})
     test::run_thread_ranks(2, [&](const World& world, Store& store) {
-      const auto pp = collectives::make_communicator(world, store);
+      const auto pp = testing::make_test_communicator(world, store);
       Expecting stage(world.rank == 0, world.rank == 1);
       PipelineExecutor(schedule, *pp, {{world.rank, &stage}}, nullptr, horizon).run();
       EXPECT_EQ(stage.expected_at.size(), horizon == 0 ? 0U : stage.backward_at.size());
@@ -356,7 +359,7 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
       make_schedule({.kind = ScheduleKind::simple, .ranks = 3, .microbatches = kMicrobatches});
   const auto deadline = Deadline::in_seconds(100);
   const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
-    const auto pp = collectives::make_communicator(world, store);
+    const auto pp = testing::make_test_communicator(world, store);
     IdleStage stage(world.rank == 0, world.rank == 2);
     stage.before_forward = [&](int microbatch) {
       if (world.rank == 1 && microbatch == 1) throw_error(ErrorCode::out_of_memory, "no memory");
@@ -371,7 +374,7 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
         // In a rank that goes on: rank 0 now sends what this one has begun to receive.
         store.get("sent", deadline);
         EXPECT_EQ(stage.received.size(), 3U) << "one more than was computed on";
-        EXPECT_EQ(stage.received.back().const_data<float>()[0], IdleStage::kUntouched);
+        EXPECT_EQ(testing::values_of<float>(stage.received.back())[0], IdleStage::kUntouched);
       }
       if (world.rank == 0) store.set("sent", "");
       throw;

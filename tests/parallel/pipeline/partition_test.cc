@@ -6,6 +6,7 @@
 
 #include "nn/room.h"
 #include "support/error_text.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
@@ -270,7 +271,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   config.n_head = 3;
   std::vector<std::vector<UnitCost>> all(2), checkpointed(2), offloaded(2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
-    const auto group = collectives::make_communicator(world, store);
+    const auto group = testing::make_test_communicator(world, store);
     nn::Room room;
     nn::Gpt2 model(config);
     const Tensor ids = Tensor::zeros({2, 16}, DType::i32, room.memory, MemoryTag::data);

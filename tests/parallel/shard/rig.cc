@@ -1,5 +1,6 @@
 #include "rig.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace shoal::parallel {
@@ -25,8 +26,8 @@ void train(const World& world, const Groups& groups, const ShardingOptions& shar
       auto& all = into[tensors[i].name];
       all.resize(static_cast<std::size_t>(
           sharded.layout.parameters[static_cast<std::size_t>(mine.parameter)]->shape().count()));
-      const float* from = of(tensors[i]).template const_data<float>();
-      std::copy(from, from + mine.count, all.begin() + mine.first);
+      const std::vector<float> from = testing::values_of<float>(of(tensors[i]));
+      std::ranges::copy(from, all.begin() + mine.first);
     }
   };
   const auto targets = static_cast<double>(world.size * kRows * kLength);
@@ -87,8 +88,8 @@ Outcome train_alone(int ranks, DType compute, int overflow_step) {
         rig.compute(stage, whole, Order::one_by_one, [] {}) / targets;
     if (step == 0)
       for (const nn::Parameter* parameter : parameters) {
-        const float* data = parameter->gradient.const_data<float>();
-        outcome.gradients[parameter->name()].assign(data, data + parameter->gradient.count());
+        const std::vector<float> values = testing::values_of<float>(parameter->gradient);
+        outcome.gradients[parameter->name()].assign(values.begin(), values.end());
       }
     const nn::StepOutcome stepped = optimizer->step(rig.state, step_options());
     outcome.norms[static_cast<std::size_t>(step)] = stepped.gradient_norm;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/device.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ struct Outcome {
 // Counts a rank's memory. Symmetric memory is counted here too, so it outlives the Groups, and
 // these the Rig, whose parameters lie in their memory.
 struct Books {
-  std::unique_ptr<MemoryResource> host = testing::make_test_memory();
+  std::unique_ptr<MemoryResource> host = testing::make_test_device_memory();
   CountingMemory memory{*host};
 };
 
@@ -70,8 +70,10 @@ struct Rig {
   }
   // Rows [first, first + rows) of the step's batch of `all` rows.
   Microbatch batch(int step, int first, int rows, int all) {
-    const Tensor ids = context.empty({rows, kLength}, DType::i32, MemoryTag::data);
-    const Tensor targets = context.empty({rows, kLength}, DType::i32, MemoryTag::data);
+    const auto input = [&] {
+      return Tensor::empty({rows, kLength}, DType::i32, *inputs, MemoryTag::data);
+    };
+    const Tensor ids = input(), targets = input();
     for (int row = 0; row < rows; ++row) {
       auto random = static_cast<std::uint32_t>(step * 1000 + first + row + 1) * 2654435761u;
       for (int t = 0; t < kLength; ++t)
@@ -120,6 +122,7 @@ struct Rig {
     return nn::make_adamw(*kernels, memory, std::move(segments), {.weight_decay = 0.1});
   }
 
+  std::unique_ptr<MemoryResource> inputs = testing::make_test_memory();
   std::unique_ptr<kernels::Kernels> kernels;
   std::shared_ptr<Books> books;
   CountingMemory& memory;
@@ -135,7 +138,7 @@ inline nn::StepOptions step_options() { return {.learning_rate = 3e-3, .max_grad
 // A rank's communicators, for all runs with this degree.
 struct Groups {
   Groups(const World& world, Store& store, int degree, CountingMemory* counted_by = nullptr)
-      : all(collectives::make_communicator(world, store, counted(counted_by))) {
+      : all(testing::make_test_communicator(world, store, counted(counted_by))) {
     const ShardPlace place = shard_place(world.rank, world.size, degree);
     shard = all->split(place.shard_color, place.shard_key);
     replicas = all->split(place.replica_color, place.replica_key);
@@ -165,7 +168,8 @@ struct Sharded {
     values.wait();  // of the step before: gathers read what is updated now
     nn::StepOptions options = step_options();
     options.sum_over_shards = [this](double sum) {
-      layout.groups.shard->all_reduce(&sum, &sum, 1, DType::f64, collectives::ReduceOp::sum)
+      layout.groups.shard->host()
+          .all_reduce(&sum, &sum, 1, DType::f64, collectives::ReduceOp::sum)
           ->wait();
       return sum;
     };

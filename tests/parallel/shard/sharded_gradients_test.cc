@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "support/device.h"
 #include "support/error_text.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 struct Rank {
   Rank(const World& world, Store& store, std::span<const std::int64_t> counts, int level,
        std::int64_t bucket_elements, int buckets_in_flight = 2, int degree = 0)
-      : communicator(collectives::make_communicator(world, store)) {
+      : communicator(testing::make_test_communicator(world, store)) {
     ShardGroups groups{communicator.get(), nullptr};
     if (degree > 0) {
       const ShardPlace place = shard_place(world.rank, world.size, degree);
@@ -37,16 +37,17 @@ struct Rank {
                                {.level = level,
                                 .bucket_elements = bucket_elements,
                                 .buckets_in_flight = buckets_in_flight});
-    gradients = make_sharded_gradients(layout, *kernels, *host);
+    gradients = make_sharded_gradients(layout, *kernels, *memory);
   }
   // What a weight gradient's write does.
   void backward_of(std::size_t index, float value) {
     nn::Parameter& parameter = *parameters[index];
     parameter.begin_use();
     const bool add = parameter.accumulate();
-    auto* gradient = parameter.gradient.data<float>();
-    for (std::int64_t i = 0; i < parameter.shape().count(); ++i)
-      gradient[i] = (add ? gradient[i] : 0.0f) + value;
+    std::vector<float> gradient(static_cast<std::size_t>(parameter.shape().count()));
+    if (add) gradient = testing::values_of<float>(parameter.gradient);
+    for (float& element : gradient) element += value;
+    testing::set_values(parameter.gradient, gradient);
     parameter.end_use();
   }
   // What this rank has of a parameter's sum.
@@ -54,15 +55,16 @@ struct Rank {
     std::vector<float> all;
     for (const ShardSegment& segment : layout.segments) {
       if (segment.parameter != parameter) continue;
-      const float* from = gradients->part(segment.bucket).const_data<float>() + segment.offset -
-                          layout.plan.part_begin(segment.bucket);
-      all.insert(all.end(), from, from + segment.count);
+      const std::vector<float> mine = testing::values_of<float>(
+          gradients->part(segment.bucket)
+              .narrowed(0, segment.offset - layout.plan.part_begin(segment.bucket), segment.count));
+      all.insert(all.end(), mine.begin(), mine.end());
     }
     return all;
   }
   std::unique_ptr<collectives::Communicator> communicator, shard, replicas;
   std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(1);
-  std::unique_ptr<MemoryResource> host = testing::make_test_memory();
+  std::unique_ptr<MemoryResource> memory = testing::make_test_device_memory();
   std::vector<std::unique_ptr<nn::Parameter>> parameters;
   std::vector<nn::Parameter*> pointers;
   ShardLayout layout;
@@ -133,7 +135,7 @@ TEST(ShardedGradients, HaveMemoryOnlyUntilTheyAreReduced) {
       rank.parameters[5]->accumulate();
       EXPECT_THAT(text([&] { rank.gradients->finish(); }),
                   HasSubstr("finish() while 1 uses of p5 have not been walked back"));
-      for (int i = 0; i < 1024; ++i) rank.parameters[5]->gradient.data<float>()[i] = 0;
+      testing::set_values(rank.parameters[5]->gradient, std::vector<float>(1024));
       rank.parameters[5]->end_use();
       rank.gradients->finish();
       for (int p = 0; p < 8; ++p) {

@@ -9,8 +9,6 @@
 namespace shoal::parallel {
 namespace {
 
-using nn::Rig;
-
 constexpr std::int64_t kSamples = 3;
 
 nn::Gpt2Config tiny(bool tied) {
@@ -44,7 +42,7 @@ Data make_data(Rig& rig, const Layout& layout) {
   }
   data.ids = rig.ids(ids, shape);
   data.targets = rig.ids(targets, shape);
-  data.key_mask = Tensor::empty(shape, DType::u8, rig.memory, MemoryTag::data);
+  data.key_mask = rig.input(shape, DType::u8);
   for (std::int64_t i = 0; i < shape.count(); ++i)
     data.key_mask.data<std::uint8_t>()[i] = i % data.positions < 2 + i / data.positions ? 0 : 1;
   return data;
@@ -87,10 +85,12 @@ Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_
     for (nn::Parameter* parameter : parameters) {
       EXPECT_EQ(parameter->uses(), 0) << parameter->name();
       std::vector<float> gradient = complete(*parameter);
-      if (settings.dtype == DType::f32)
+      if (settings.dtype == DType::f32) {
+        std::vector<float> value = testing::values_of<float>(parameter->value);
         for (std::size_t i = 0; i < gradient.size(); ++i)
-          parameter->value.data<float>()[i] -=
-              0.2f / static_cast<float>(loss.targets) * gradient[i];
+          value[i] -= 0.2f / static_cast<float>(loss.targets) * gradient[i];
+        testing::set_values(parameter->value, value);
+      }
       if (step == 0) out.gradients.push_back(std::move(gradient));
     }
   }
@@ -98,7 +98,7 @@ Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_
 }
 
 Training on_one_rank(const Layout& layout, bool tied, const Settings& settings) {
-  Rig rig(one_thread());
+  Rig rig;
   nn::Gpt2 model(tiny(tied));
   const Data data = make_data(rig, layout);
   return train(rig, model, data, 100, settings,
@@ -107,7 +107,7 @@ Training on_one_rank(const Layout& layout, bool tied, const Settings& settings) 
 
 // This rank's training with the replaced model.
 Training on_this_rank(const TensorParallel& group, nn::Gpt2& model, const Settings& settings) {
-  Rig rig(one_thread());
+  Rig rig;
   apply_tensor_parallelism(model, group);
   Data data = make_data(rig, {group.size(), group.split});
   std::uint32_t first_sample = 100;
@@ -206,13 +206,13 @@ TEST(TensorParallelGpt2Once, InBf16) {
 // Logits of every position, on each rank.
 TEST(TensorParallelGpt2Once, LogitsAreTheWholes) {
   for (const Layout& layout : layouts({3})) {
-    Rig rig(one_thread());
+    Rig rig;
     nn::Gpt2 whole(tiny(true));
     whole.materialize(rig.context, DType::f32);
     const Data data = make_data(rig, layout);
     const std::vector<float> expected = nn::floats(whole.logits(rig.context, data.ids));
     on_group(layout, [&](const TensorParallel& group) {
-      Rig own(one_thread());
+      Rig own;
       nn::Gpt2 model(tiny(true));
       apply_tensor_parallelism(model, group);
       model.materialize(own.context, DType::f32);

@@ -13,7 +13,6 @@ namespace {
 
 using nn::Context;
 using nn::Module;
-using nn::Rig;
 using nn::Value;
 
 constexpr std::int64_t kChannels = 24, kInner = 36, kHeads = 12, kPositions = 12, kSamples = 2;
@@ -131,9 +130,8 @@ void compare(Rig& rig, const TensorParallel& group, const Layer& whole, const La
     rig.context.random.sample_first += static_cast<std::uint32_t>(group.rank() * kSamples);
   const double tolerance = dtype == DType::f32 ? 1e-5 : 1e-2;
   const auto part_of = [&](const Part& part, const std::vector<float>& values, std::int64_t width) {
-    Tensor tensor =
-        Tensor::empty({samples, kPositions, width}, DType::f32, rig.memory, MemoryTag::data);
-    std::copy(values.begin(), values.end(), tensor.data<float>());
+    const Tensor tensor = rig.input({samples, kPositions, width}, DType::f32);
+    testing::set_values(tensor, values);
     return nn::floats(part(rig, group, tensor));
   };
   for (const bool deferred : {false, true}) {
@@ -157,15 +155,17 @@ Part channels(int blocks) {
   return [blocks](Rig& rig, const TensorParallel& group, const Tensor& whole) {
     const std::int64_t block = whole.shape()[2] / blocks, own = block / group.size(),
                        rows = whole.shape().rows(), width = whole.shape()[2];
-    Tensor part = Tensor::empty(whole.shape().with(2, blocks * own), whole.dtype(), rig.memory,
-                                MemoryTag::data);
+    const Tensor part = Tensor::empty(whole.shape().with(2, blocks * own), whole.dtype(),
+                                      rig.memory, MemoryTag::data);
+    std::vector<char> from(whole.bytes()), to(part.bytes());
+    testing::copy_to_test(from.data(), whole);
     const auto element = static_cast<std::int64_t>(size_of(whole.dtype()));
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::int64_t b = 0; b < blocks; ++b)
-        std::memcpy(static_cast<char*>(part.view().data) + (row * blocks + b) * own * element,
-                    static_cast<const char*>(whole.const_view().data) +
-                        (row * width + b * block + group.rank() * own) * element,
+        std::memcpy(to.data() + (row * blocks + b) * own * element,
+                    from.data() + (row * width + b * block + group.rank() * own) * element,
                     static_cast<std::size_t>(own * element));
+    testing::copy_from_test(part, to.data());
     return part;
   };
 }
@@ -174,7 +174,7 @@ TEST_P(TensorParallelLayers, ColumnParallelLinear) {
   on_group(GetParam(), [](const TensorParallel& group) {
     for (const int blocks : {1, 3})
       for (const bool transposed : {false, true}) {
-        Rig rig(one_thread());
+        Rig rig;
         const nn::LinearConfig config{
             .in = kChannels, .out = kInner, .activation = kernels::Activation::gelu_tanh};
         std::unique_ptr<nn::LinearLike> whole;
@@ -197,7 +197,7 @@ TEST_P(TensorParallelLayers, ColumnParallelLinear) {
 TEST_P(TensorParallelLayers, RowParallelLinear) {
   on_group(GetParam(), [](const TensorParallel& group) {
     for (const bool transposed : {false, true}) {
-      Rig rig(one_thread());
+      Rig rig;
       const nn::LinearConfig config{.in = kInner, .out = kChannels};
       std::unique_ptr<nn::LinearLike> whole;
       if (transposed)
@@ -218,14 +218,14 @@ TEST_P(TensorParallelLayers, RowParallelLinear) {
 
 void compare_attention(const TensorParallel& group, DType dtype) {
   for (const bool masked : {false, true}) {
-    Rig rig(one_thread());
+    Rig rig;
     Holder whole(0.2f), cut(0.2f);
     apply_tensor_parallelism(cut, group);
     const std::int64_t samples =
         group.split == ActivationSplit::batch ? kSamples * group.size() : kSamples;
     Tensor mask, own_mask;
     if (masked) {
-      mask = Tensor::empty({samples, kPositions}, DType::u8, rig.memory, MemoryTag::data);
+      mask = rig.input({samples, kPositions}, DType::u8);
       for (std::int64_t i = 0; i < mask.count(); ++i)
         mask.data<std::uint8_t>()[i] = i % 5 != 3 ? 1 : 0;
       own_mask = group.split == ActivationSplit::batch ? local_part(rig, group, mask) : mask;
@@ -249,7 +249,7 @@ Layer mlp_of(Holder& holder) {
 
 TEST_P(TensorParallelLayers, Mlp) {
   on_group(GetParam(), [](const TensorParallel& group) {
-    Rig rig(one_thread());
+    Rig rig;
     Holder whole(0), cut(0);
     apply_tensor_parallelism(cut, group);
     compare(rig, group, mlp_of(whole), mlp_of(cut), DType::f32, {});
@@ -258,7 +258,7 @@ TEST_P(TensorParallelLayers, Mlp) {
 
 TEST_P(TensorParallelLayers, GroupedAttentionAndGatedMlp) {
   on_group(GetParam(), [](const TensorParallel& group) {
-    Rig rig(one_thread());
+    Rig rig;
     DecoderHolder whole(0.2f), cut(0.2f);
     apply_tensor_parallelism(cut, group);
     const auto attention = [](DecoderHolder& holder) {
@@ -281,7 +281,7 @@ TEST(TensorParallelLayersBf16, AttentionAndMlp) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
       compare_attention(group, DType::bf16);
-      Rig rig(one_thread());
+      Rig rig;
       Holder whole(0), cut(0);
       apply_tensor_parallelism(cut, group);
       compare(rig, group, mlp_of(whole), mlp_of(cut), DType::bf16, {});
@@ -292,7 +292,7 @@ TEST(TensorParallelLayersBf16, AttentionAndMlp) {
 TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
   for (const Layout& layout : layouts({1, 3}))
     on_group(layout, [](const TensorParallel& group) {
-      Rig rig(one_thread());
+      Rig rig;
       const Tensor whole = rig.tensor({3, 6, 5}, 1);  // 3 samples of the group, or of each rank
       const auto ranks = static_cast<float>(group.size());
       nn::Tape tape;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "nn/rig.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 
@@ -39,13 +40,16 @@ void on_group(const Layout& layout, const Body& body) {
   test::run_thread_ranks(layout.tp, [&](const World& world, Store& store) {
     collectives::CommunicatorOptions options;
     options.deadline_seconds = 60;
-    const auto communicator = collectives::make_communicator(world, store, options);
+    const auto communicator = testing::make_test_communicator(world, store, options);
     const TensorParallel group{*communicator, layout.split};
     body(group);
   });
 }
 
-inline std::unique_ptr<kernels::Kernels> one_thread() { return testing::make_test_kernels(1); }
+// One rank's: on a device, what it computes lies in the device's memory.
+struct Rig : nn::Rig {
+  Rig() : nn::Rig(testing::make_test_kernels(1), nullptr, testing::make_test_device_memory()) {}
+};
 
 // This rank's part of a whole activation, or of ids [B, T].
 inline Tensor local_part(nn::Rig& rig, const TensorParallel& group, const Tensor& whole) {
@@ -54,11 +58,17 @@ inline Tensor local_part(nn::Rig& rig, const TensorParallel& group, const Tensor
   const std::int64_t own = whole.shape()[dim] / group.size();
   const Tensor part = whole.narrowed(dim, group.rank() * own, own);
   if (dim == 0) return rig.copy(part);
-  Tensor made = Tensor::empty(part.shape(), part.dtype(), rig.memory, MemoryTag::data);
+  std::vector<std::byte> bytes;
   for (std::int64_t b = 0; b < part.shape()[0]; ++b) {
-    const Tensor from = part.narrowed(0, b, 1), to = made.narrowed(0, b, 1);
-    std::memcpy(to.view().data, from.const_view().data, from.bytes());
+    const Tensor from = part.narrowed(0, b, 1);
+    const std::size_t before = bytes.size();
+    bytes.resize(before + from.bytes());
+    testing::copy_to_test(bytes.data() + before, from);
   }
+  Tensor made = whole.device() == rig.memory.device()
+                    ? Tensor::empty(part.shape(), part.dtype(), rig.memory, MemoryTag::data)
+                    : rig.input(part.shape(), part.dtype());
+  testing::copy_from_test(made, bytes.data());
   return made;
 }
 
@@ -101,12 +111,16 @@ inline std::vector<float> boxes_of(const nn::Parameter& part, const std::vector<
 }
 
 inline void give_boxes(const nn::Parameter& part, const nn::Parameter& whole) {
-  each_element(part, [&](std::int64_t from, std::int64_t to) {
-    if (part.value.dtype() == DType::f32)
-      part.value.data<float>()[from] = whole.value.const_data<float>()[to];
-    else
-      part.value.data<bfloat16>()[from] = whole.value.const_data<bfloat16>()[to];
-  });
+  const auto give = [&](auto values, const auto& wholes) {
+    each_element(part, [&](std::int64_t from, std::int64_t to) {
+      values[static_cast<std::size_t>(from)] = wholes[static_cast<std::size_t>(to)];
+    });
+    testing::set_values(part.value, values);
+  };
+  if (part.value.dtype() == DType::f32)
+    give(testing::values_of<float>(part.value), testing::values_of<float>(whole.value));
+  else
+    give(testing::values_of<bfloat16>(part.value), testing::values_of<bfloat16>(whole.value));
 }
 
 // A rank's gradient, summed over the group where it is only a contribution.
@@ -114,7 +128,7 @@ inline std::vector<float> complete_gradient(const TensorParallel& group,
                                             const nn::Parameter& parameter) {
   std::vector<float> gradient = nn::floats(parameter.gradient);
   if (gradient_is_partial(parameter, group.split))
-    group.tp
+    group.tp.host()
         .all_reduce(gradient.data(), gradient.data(), static_cast<std::int64_t>(gradient.size()),
                     DType::f32, collectives::ReduceOp::sum)
         ->wait();

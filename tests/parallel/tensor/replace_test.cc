@@ -10,7 +10,6 @@
 namespace shoal::parallel {
 namespace {
 
-using nn::Rig;
 using nn::Value;
 using ::testing::HasSubstr;
 
@@ -177,7 +176,7 @@ class UserModel final : public nn::Module {
 TEST(TensorParallelReplace, AUsersModuleJoins) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
-      Rig rig(one_thread());
+      Rig rig;
       UserModel whole, cut;
       TensorParallelRegistry registry = TensorParallelRegistry::defaults();
       registry.add(

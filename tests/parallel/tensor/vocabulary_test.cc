@@ -7,7 +7,6 @@
 namespace shoal::parallel {
 namespace {
 
-using nn::Rig;
 using nn::Value;
 using ::testing::HasSubstr;
 
@@ -44,7 +43,7 @@ class VocabularyParallel : public ::testing::TestWithParam<Layout> {};
 TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
   on_group(GetParam(), [](const TensorParallel& group) {
     for (const std::int64_t vocabulary : {3, 61}) {  // 3: four ranks have an empty shard
-      Rig rig(one_thread());
+      Rig rig;
       nn::Embedding whole(vocabulary, kChannels, 1);
       VocabularyParallelEmbedding cut(group, vocabulary, kChannels, 1);
       give(rig, whole, cut, DType::f32);
@@ -75,7 +74,7 @@ TEST_P(VocabularyParallel, EmbeddingLeavesThePaddingRowOut) {
   on_group(GetParam(), [](const TensorParallel& group) {
     constexpr std::int64_t kVocabulary = 12;
     for (const std::int64_t padding : {1, 10}) {
-      Rig rig(one_thread());
+      Rig rig;
       VocabularyParallelEmbedding cut(group, kVocabulary, kChannels, 1, padding);
       rig.give(*cut.weight(), 4, DType::f32);
       const std::int64_t samples = group_samples(group);
@@ -110,7 +109,7 @@ struct HeadCase {
 void compare_heads(const TensorParallel& group, const HeadCase& test) {
   SCOPED_TRACE(fmt::format("vocabulary {}, slices of {}, ignored every {}, {}", test.vocabulary,
                            test.slice_rows, test.ignored_every, to_string(test.dtype)));
-  Rig rig(one_thread());
+  Rig rig;
   nn::LmHead whole(test.vocabulary, kChannels, 1);
   VocabularyParallelEmbedding embedding(group, test.vocabulary, kChannels, 1);
   auto cut = test.tied
@@ -204,7 +203,7 @@ TEST(VocabularyParallelHead, RowsAreSharedOutForEveryDegree) {
 
 TEST(VocabularyParallelHead, WhatCannotBeIsNamed) {
   on_group({2, ActivationSplit::sequence}, [](const TensorParallel& group) {
-    Rig rig(one_thread());
+    Rig rig;
     VocabularyParallelEmbedding embedding(group, 9, kChannels, 1);
     VocabularyParallelHead head(group, embedding.weight());
     rig.give(*embedding.weight(), 1);

@@ -1,0 +1,43 @@
+// Host values on their way to a device, for which nobody waits.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "shoal/nn/autograd/context.h"
+
+namespace shoal::parallel {
+
+// Copies values into pinned memory, from which the device takes them when it comes so far. With
+// kernels of the host it is Context::upload().
+class Uploads {
+ public:
+  Uploads() = default;
+  ~Uploads();  // waits for its copies
+  Uploads(const Uploads&) = delete;
+  Uploads& operator=(const Uploads&) = delete;
+
+  // Queued on context.stream; the values may go when it returns.
+  Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
+                MemoryTag tag = MemoryTag::data);
+  // `tensor` itself where kernels can read it.
+  Tensor to_device(const nn::Context& context, const Tensor& tensor);
+
+ private:
+  struct Leaving {
+    Buffer bytes;
+    Event taken;
+  };
+  std::unique_ptr<MemoryResource> pinned_;
+  std::unique_ptr<PoolMemory> pool_;
+  std::deque<Leaving> leaving_;  // in the order of the calls
+  std::vector<Event> events_;    // of those that have left
+};
+
+// In host memory of its own, uninitialised.
+Tensor host_tensor(const Shape& shape, DType dtype);
+// What the host reads of it: itself, or of a device a copy, for which it waits.
+Tensor on_host(const nn::Context& context, const Tensor& tensor);
+
+}  // namespace shoal::parallel
