@@ -68,10 +68,16 @@ void same(const char* operation, const ConstView& a, const ConstView& b) {
   SHOAL_CHECK(a.defined() || a.shape.count() == 0, "{}: an operand is undefined", operation);
 }
 
+std::int64_t matrices(const ConstView& x) {
+  std::int64_t count = 1;
+  for (int dim = 0; dim + 2 < x.shape.rank(); ++dim) count *= x.shape[dim];
+  return count;
+}
+
 void transpose(const ConstView& x, const ConstView& out) {
-  SHOAL_CHECK(x.shape.rank() == 2, "transpose: x is {}, expected [rows, columns]",
+  SHOAL_CHECK(x.shape.rank() >= 2, "transpose: x is {}, expected [.., rows, columns]",
               to_string(x.shape));
-  shape("transpose", "out", out, Shape{x.shape[1], x.shape[0]});
+  shape("transpose", "out", out, x.shape.with(-2, x.shape[-1]).with(-1, x.shape[-2]));
   dtype("transpose", "out", out, x.dtype);
 }
 

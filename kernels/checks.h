@@ -37,6 +37,8 @@ void select_rows(const char* operation, const RowSelection& rows, const ConstVie
 // Numbers must be below this.
 std::int64_t row_limit(const RowSelection& rows, const ConstView& x);
 void count_positions(const ConstView& ids, const ConstView& out);
+// Of which x [.., rows, columns] has so many.
+std::int64_t matrices(const ConstView& x);
 // Throws with the place and the value of the first id outside [0, vocabulary).
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 

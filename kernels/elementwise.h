@@ -28,7 +28,7 @@ class ElementwiseKernels {
   // out = x converted (any pair of dtypes). To bf16/f16: to nearest even, f64 and integers by way
   // of f32 (as PyTorch). Float to integer: toward zero, saturating, NaN gives 0. Integers wrap.
   virtual void cast(ConstView x, View out, Stream stream) = 0;
-  // x [rows, columns] -> out [columns, rows], any dtype.
+  // x [.., rows, columns] -> out [.., columns, rows], any dtype.
   virtual void transpose(ConstView x, View out, Stream stream) = 0;
 
   // out = x + bias, bias [C] f32 or x's dtype, over rows.

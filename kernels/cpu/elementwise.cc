@@ -93,16 +93,22 @@ class CpuElementwise final : public ElementwiseKernels {
 
   void transpose(ConstView x, View out, Stream) override {
     check::transpose(x, out);
-    const std::int64_t rows = x.shape[0], columns = x.shape[1];
-    SHOAL_CHECK(x.data != out.data || rows * columns <= 1, "transpose: not in place");
+    const std::int64_t rows = x.shape[-2], columns = x.shape[-1], matrices = check::matrices(x);
+    SHOAL_CHECK(x.data != out.data || x.shape.count() <= 1, "transpose: not in place");
     const auto run = [&]<class Word>(Word) {
       // Threads take whole tiles, so that no two write one line.
       constexpr std::int64_t kTile = 64 / static_cast<std::int64_t>(sizeof(Word));
       const std::int64_t tiles = (columns + kTile - 1) / kTile;
-      parallel_for(threads_, tiles, rows_grain(kMoveGrain, rows * kTile),
+      parallel_for(threads_, matrices * tiles, rows_grain(kMoveGrain, rows * kTile),
                    [&](std::int64_t begin, std::int64_t end) {
-                     transpose_rows(static_cast<const Word*>(x.data), static_cast<Word*>(out.data),
-                                    rows, columns, begin * kTile, std::min(end * kTile, columns));
+                     for (std::int64_t from = begin, to = begin; from < end; from = to) {
+                       const std::int64_t matrix = from / tiles;
+                       to = std::min(end, (matrix + 1) * tiles);
+                       transpose_rows(static_cast<const Word*>(x.data) + matrix * rows * columns,
+                                      static_cast<Word*>(out.data) + matrix * rows * columns, rows,
+                                      columns, (from - matrix * tiles) * kTile,
+                                      std::min((to - matrix * tiles) * kTile, columns));
+                     }
                    });
     };
     switch (size_of(x.dtype)) {

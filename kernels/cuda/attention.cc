@@ -342,7 +342,7 @@ class CudaAttention final : public AttentionKernels {
   // scratch memory.
   void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
-    const std::size_t delta = t.backward ? sums_bytes(s, s.batch) : 0;
+    const std::size_t delta = t.backward ? 2 * sums_bytes(s, s.batch) : 0;
     const auto bits = static_cast<std::size_t>(kept_bytes(s));
     const bool keeps = bits > 0 && s.kept.defined();
     const std::size_t bytes = delta + (keeps ? 0 : bits);

@@ -15,46 +15,55 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores of one column tile become exp2(score·scale - largest) after dropout; the running largest
-// (in units of scores) and sum are updated, and what the sums so far must be multiplied with is
-// left in shrink.
+// Scores become exp2((score - largest)·scale) after dropout; the running largest score of each row
+// and the lane's part of its sum are updated, and the sums so far multiplied with what they must
+// be. scale > 0. `whole`: all of the tile is seen; `drops`: there is dropout.
 template <typename S>
-__device__ void softmax_tile(float (&s)[S::kColumns / 8][4], const FlashArgs& a, const Place& p,
-                             int query, int key, float (&largest)[2], float (&sum)[2],
-                             float (&shrink)[2]) {
-  const float scale = a.scale * kLog2E;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S::kDim>& out,
+                             float scale, bool whole, const Bits<S> (&seen)[S::kMatrices][2],
+                             bool drops, const Bits<S> (&kept)[S::kMatrices][2],
+                             float (&largest)[S::kMatrices][2], float (&sum)[S::kMatrices][2]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int q = query + lane / 4 + 8 * half;
-    const int seen = q < a.queries ? visible_keys(a, q) : 0;
-    float top = largest[half];
+  for (int m = 0; m < S::kMatrices; ++m) {
+    if (!whole) {
 #pragma unroll
-    for (int n = 0; n < S::kColumns / 8; ++n)
+      for (int n = 0; n < S::kColumns / 8; ++n)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int k = key + n * 8 + lane % 4 * 2 + e;
-        float& x = s[n][2 * half + e];
-        x = k < seen && unmasked(a, p, k) ? x * scale : -kInfinity;
-        top = fmaxf(top, x);
-      }
-    top = row_max(top);
-    // Nothing seen yet: every exponential below is 0 (or NaN, of a score that is).
-    const float shift = top == -kInfinity ? 0.0f : top;
-    shrink[half] = exp2f(largest[half] - shift);
-    largest[half] = top;
-    float total = 0;
+        for (int e = 0; e < 4; ++e) s[m][n][e] = seen[m][e / 2](n, e % 2) ? s[m][n][e] : -kInfinity;
+    }
+    float shrink[2];
 #pragma unroll
-    for (int n = 0; n < S::kColumns / 8; ++n)
+    for (int half = 0; half < 2; ++half) {
+      float top = largest[m][half];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int k = key + n * 8 + lane % 4 * 2 + e;
-        float& x = s[n][2 * half + e];
-        x = exp2f(x - shift);
-        total += x;
-        if (a.kept && k < seen && !kept(a, p, q, k)) x = 0;
-      }
-    sum[half] = sum[half] * shrink[half] + row_sum(total);
+      for (int n = 0; n < S::kColumns / 8; ++n)
+        top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+      top = row_max(top);
+      // Nothing seen yet: every exponential below is 0 (or NaN, of a score that is).
+      const float shift = top == -kInfinity ? 0.0f : top * scale;
+      shrink[half] = exp2_quick(fmaf(largest[m][half], scale, -shift));
+      largest[m][half] = top;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[m][n][2 * half + e];
+          x = exp2_quick(fmaf(x, scale, -shift));
+          total += x;
+        }
+      sum[m][half] = fmaf(sum[m][half], shrink[half], total);
+    }
+    if (drops) {
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][n][e] = kept[m][e / 2](n, e % 2) ? s[m][n][e] : 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < S::kDim / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[m][n][e] *= shrink[e / 2];
   }
 }
 
@@ -67,7 +76,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   const Room<S, T, 1> room;
   const T* k = head_of<T>(a.k, p, a.head_dim);
   const T* v = head_of<T>(a.v, p, a.head_dim);
-  const int block_row = p.tile * S::kRows, warp_row = static_cast<int>(threadIdx.x) / 32 * 16,
+  const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
+            warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
   const int steps = (visible_keys(a, last) + S::kColumns - 1) / S::kColumns;
@@ -82,35 +92,64 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   load_rows<S, S::kRows>(room.rows(0), head_of<const T>(a.q, p, a.head_dim), a.q.row, block_row,
                          a.queries, a);
   fetch(0);
-  float out[kDim / 8][4] = {}, largest[2] = {-kInfinity, -kInfinity}, sum[2] = {0, 0};
+  typename S::template Sums<kDim> out = {};
+  float largest[S::kMatrices][2], sum[S::kMatrices][2];
+#pragma unroll
+  for (int m = 0; m < S::kMatrices; ++m) {
+    largest[m][0] = largest[m][1] = -kInfinity;
+    sum[m][0] = sum[m][1] = 0;
+  }
+  // Below 0 the smallest score is the largest; at 0 all are equal.
+  const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = 0; step < steps; ++step) {
     fetch(step + 1);
+    const int key = step * S::kColumns;
+    const Bits<S> shown = shown_keys<S>(a, p, key);
+    const bool whole = shown.all() && key + S::kColumns <= visible_keys(a, query);
+    Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
+#pragma unroll
+    for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int q = query + 16 * m + 8 * half + lane / 4;
+        if (!whole)
+          seen[m][half] =
+              columns_between(0, q < a.queries ? visible_keys(a, q) - key : 0, shown).of_lane();
+        if (a.kept) kept[m][half] = kept_keys<S>(a, p, q, key).of_lane();
+      }
     wait_for_copies<1>();
     __syncthreads();
-    float s[S::kColumns / 8][4], shrink[2];
+    typename S::Scores s;
     dot_rows<S>(s, room.rows(0) + warp_row * S::kStride, room.columns(step, 0));
-    softmax_tile<S>(s, a, p, query, step * S::kColumns, largest, sum, shrink);
+    if (a.scale < 0) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
+      for (int m = 0; m < S::kMatrices; ++m)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= shrink[e / 2];
+        for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[m][n][e] = -s[m][n][e];
+    }
+    softmax_tile<S>(s, out, scale, whole, seen, a.kept != nullptr, kept, largest, sum);
     add_product<S, kDim>(out, s, room.columns(step, 1), room.patch());
     __syncthreads();
   }
   wait_for_copies<0>();
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float factor[2];
+  float factor[S::kMatrices][2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int q = query + lane / 4 + 8 * half;
-    factor[half] = sum[half] == 0 ? 0.0f : a.keep_scale / sum[half];
-    if (a.log_sum_exp && q < a.queries && lane % 4 == 0)
-      a.log_sum_exp[p.head_row + q] =
-          sum[half] == 0 ? -kInfinity : (largest[half] + log2f(sum[half])) / kLog2E;
-  }
-  store_rows<kDim>(out, factor, head_of<T>(a.out, p, a.head_dim), a.out.row, query, a.queries, 0,
-                   a);
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int q = query + 16 * m + 8 * half + lane / 4;
+      const float whole_sum = row_sum(sum[m][half]);
+      const bool none = whole_sum == 0;
+      factor[m][half] = none ? 0.0f : a.keep_scale / whole_sum;
+      if (a.log_sum_exp && q < a.queries && lane % 4 == 0)
+        a.log_sum_exp[p.head_row + q] =
+            none ? -kInfinity : fmaf(largest[m][half], scale, log2f(whole_sum)) / kLog2E;
+    }
+  store_rows<S, kDim>(out, factor, head_of<T>(a.out, p, a.head_dim), a.out.row, query, a.queries, 0,
+                      a);
 }
 
 // A thread a word of 32 keys of one query.

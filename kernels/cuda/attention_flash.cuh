@@ -23,7 +23,7 @@ struct FlashHeads {
 struct FlashArgs {
   FlashHeads q, k, v, out, dout, dq, dk, dv;
   float* log_sum_exp = nullptr;  // [B, heads, queries]; forward: may be null
-  float* delta = nullptr;        // [B, heads, queries], scratch of backward
+  float* delta = nullptr;        // [B, heads, queries, 2], scratch of backward, 8-byte aligned
   int batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   float scale = 1;
   bool causal = false;

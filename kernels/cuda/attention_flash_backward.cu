@@ -4,7 +4,16 @@
 namespace shoal::kernels {
 namespace {
 
-// delta = sum over head_dim of dout·out, a warp a row.
+// What the gradients of a query's scores need: log_sum_exp · log2 e (inf where it saw nothing), and
+// delta = sum over head_dim of dout·out.
+struct alignas(8) QueryNumbers {
+  float shift, delta;
+};
+__device__ inline QueryNumbers* numbers(const FlashArgs& a) {
+  return reinterpret_cast<QueryNumbers*>(a.delta);
+}
+
+// A warp a row.
 template <typename T>
 __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
@@ -21,30 +30,31 @@ __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
   for (int d = lane; d < a.head_dim; d += 32) sum += to_float(dout[d]) * to_float(out[d]);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (lane == 0) a.delta[(batch * a.heads + head) * a.queries + query] = sum;
+  if (lane != 0) return;
+  const std::int64_t at_query = (batch * a.heads + head) * a.queries + query;
+  const float log_sum_exp = a.log_sum_exp[at_query];
+  numbers(a)[at_query] = {log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E, sum};
 }
 
-// One element's probability after dropout and the gradient of its score, from the score s and the
-// gradient dp of the probability after dropout.
-__device__ inline void gradient_of_score(const FlashArgs& a, const Place& p, int query, int key,
-                                         float log_sum_exp, float delta, bool seen, float& s,
-                                         float& dp) {
-  // log_sum_exp is -inf where a query saw nothing.
-  const bool counts = seen && log_sum_exp != -kInfinity;
-  const float probability = counts ? exp2f((s * a.scale - log_sum_exp) * kLog2E) : 0.0f;
-  s = probability;
-  if (counts && a.kept) {
-    const float keep = kept(a, p, query, key) ? a.keep_scale : 0.0f;
-    s *= keep;
-    dp *= keep;
+// Scores become probabilities after dropout, without its scale (`p`), and their gradients in units
+// of scores (`dp`, in: those of the probabilities after dropout).
+struct ScoreGradient {
+  float scale, keep_scale;
+
+  // Of an element that is seen.
+  __device__ void operator()(const QueryNumbers& query, bool drops, bool kept, float& p,
+                             float& dp) const {
+    const float probability = exp2_quick(fmaf(p, scale * kLog2E, -query.shift));
+    const float after = drops ? kept ? dp * keep_scale : 0.0f : dp;
+    p = drops && !kept ? 0.0f : probability;
+    dp = probability * (after - query.delta) * scale;
   }
-  dp = probability == 0 ? 0.0f : probability * (dp - delta) * a.scale;
-}
+};
 
 template <typename T, int kDim>
-__global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads)
+__global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     query_gradient_kernel(FlashArgs a) {
-  using S = ForwardTiles<T, kDim>;
+  using S = QueryTiles<T, kDim>;
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
   Place p = place(a, tiles, 1);
   p.tile = tiles - 1 - p.tile;
@@ -52,7 +62,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads)
   const T* k = head_of<T>(a.k, p, a.head_dim);
   const T* v = head_of<T>(a.v, p, a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
-            warp_row = static_cast<int>(threadIdx.x) / 32 * 16, query = block_row + warp_row;
+            warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
+            query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
   const int steps = (visible_keys(a, last) + S::kColumns - 1) / S::kColumns;
 
@@ -68,39 +79,86 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads)
   load_rows<S, S::kRows>(room.rows(1), head_of<const T>(a.dout, p, a.head_dim), a.dout.row,
                          block_row, a.queries, a);
   fetch(0);
-  float log_sum_exp[2], delta[2];
-  int seen[2];
+  QueryNumbers of_query[S::kMatrices][2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int q = query + lane / 4 + 8 * half;
-    seen[half] = q < a.queries ? visible_keys(a, q) : 0;
-    log_sum_exp[half] = q < a.queries ? a.log_sum_exp[p.head_row + q] : 0.0f;
-    delta[half] = q < a.queries ? a.delta[p.head_row + q] : 0.0f;
-  }
-  float dq[kDim / 8][4] = {};
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int q = query + 16 * m + 8 * half + lane / 4;
+      of_query[m][half] =
+          q < a.queries ? numbers(a)[p.head_row + q] : QueryNumbers{kInfinity, 0.0f};
+    }
+  const ScoreGradient gradient{a.scale, a.keep_scale};
+  const bool drops = a.kept != nullptr;
+  typename S::template Sums<kDim> dq = {};
   for (int step = 0; step < steps; ++step) {
     fetch(step + 1);
+    const int key = step * S::kColumns;
+    const Bits<S> shown = shown_keys<S>(a, p, key);
+    const bool whole = shown.all() && key + S::kColumns <= visible_keys(a, query);
+    Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
+#pragma unroll
+    for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int q = query + 16 * m + 8 * half + lane / 4;
+        if (!whole)
+          seen[m][half] =
+              columns_between(0, q < a.queries ? visible_keys(a, q) - key : 0, shown).of_lane();
+        if (drops) kept[m][half] = kept_keys<S>(a, p, q, key).of_lane();
+      }
     wait_for_copies<1>();
     __syncthreads();
-    float s[S::kColumns / 8][4], dp[S::kColumns / 8][4];
+    typename S::Scores s, dp;
     dot_rows<S>(s, room.rows(0) + warp_row * S::kStride, room.columns(step, 0));
     dot_rows<S>(dp, room.rows(1) + warp_row * S::kStride, room.columns(step, 1));
 #pragma unroll
-    for (int n = 0; n < S::kColumns / 8; ++n)
+    for (int m = 0; m < S::kMatrices; ++m) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = step * S::kColumns + n * 8 + lane % 4 * 2 + e % 2;
-        gradient_of_score(a, p, query + lane / 4 + 8 * (e / 2), key, log_sum_exp[e / 2],
-                          delta[e / 2], key < seen[e / 2] && unmasked(a, p, key), s[n][e],
-                          dp[n][e]);
-      }
+      for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          gradient(of_query[m][e / 2], drops, kept[m][e / 2](n, e % 2), s[m][n][e], dp[m][n][e]);
+      if (whole) continue;
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) dp[m][n][e] = seen[m][e / 2](n, e % 2) ? dp[m][n][e] : 0.0f;
+    }
     add_product<S, kDim>(dq, dp, room.columns(step, 0), room.patch());
     __syncthreads();
   }
   wait_for_copies<0>();
-  const float factor[2] = {1, 1};
-  store_rows<kDim>(dq, factor, head_of<T>(a.dq, p, a.head_dim), a.dq.row, query, a.queries, 0, a);
+  float factor[S::kMatrices][2];
+#pragma unroll
+  for (int m = 0; m < S::kMatrices; ++m) factor[m][0] = factor[m][1] = 1;
+  store_rows<S, kDim>(dq, factor, head_of<T>(a.dq, p, a.head_dim), a.dq.row, query, a.queries, 0,
+                      a);
 }
+
+// What a lane knows of the two queries of each eight columns that are its own.
+template <typename S>
+struct QueryColumns {
+  QueryNumbers numbers[S::kColumns / 8][2];
+  std::uint32_t kept[S::kColumns / 8][2];  // of the warp's keys, the lane's first in bit 0
+
+  // Of queries [query, query + columns). `from` and `bits` (null: no dropout) are the lane's first
+  // query's in tile 0; `shift`: of its first key in its word.
+  __device__ void load(const QueryNumbers* from, const std::uint32_t* bits, int words, int shift,
+                       int query, int queries) {
+    from += query;
+    const int left = queries - query - static_cast<int>(threadIdx.x) % 4 * 2;
+    if (bits) bits += static_cast<std::int64_t>(query) * words;
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool present = n * 8 + e < left;
+        numbers[n][e] = present ? from[n * 8 + e] : QueryNumbers{kInfinity, 0.0f};
+        if (bits) kept[n][e] = present ? bits[(n * 8 + e) * words] >> shift : 0;
+      }
+  }
+};
 
 // Rows are keys, columns queries: scores are transposed.
 template <typename T, int kDim>
@@ -112,9 +170,11 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   const T* q = head_of<T>(a.q, p, a.head_dim);
   const T* dout = head_of<T>(a.dout, p, a.head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32, block_row = p.tile * S::kRows,
-            warp_row = static_cast<int>(threadIdx.x) / 32 * 16, key = block_row + warp_row;
+            warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
+            key = block_row + warp_row;
+  const int behind = a.keys - a.queries;  // query i sees keys up to i + behind
   // Earlier queries see none of these keys.
-  const int first = a.causal ? max(0, block_row - (a.keys - a.queries)) : 0;
+  const int first = a.causal ? max(0, block_row - behind) : 0;
   const int begin = first / S::kColumns, end = (a.queries + S::kColumns - 1) / S::kColumns;
 
   const auto fetch = [&](int step) {
@@ -131,50 +191,88 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   load_rows<S, S::kRows>(room.rows(1), head_of<const T>(a.v, p, a.head_dim), a.v.row, block_row,
                          a.keys, a);
   fetch(begin);
-  bool usable[2];
+  // Columns of a row, whatever the tile.
+  bool shown[S::kMatrices][2], all_shown = true;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int k = key + lane / 4 + 8 * half;
-    usable[half] = k < a.keys && unmasked(a, p, k);
-  }
-  float dk[kPart / 8][4] = {}, dv[kPart / 8][4] = {};
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = key + 16 * m + 8 * half + lane / 4;
+      bool one = k < a.keys;
+      if (a.key_mask) one = one && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
+      shown[m][half] = one;
+      all_shown = all_shown && one;
+    }
+  all_shown = __ballot_sync(0xffffffffu, all_shown) == 0xffffffffu;
+  const ScoreGradient gradient{a.scale, a.keep_scale};
+  const bool drops = a.kept != nullptr;
+  const std::int64_t first_query = p.head_row + lane % 4 * 2;
+  const QueryNumbers* of_queries = numbers(a) + first_query;
+  // A warp of which no key is there reads those of the last ones.
+  const std::uint32_t* bits =
+      drops ? a.kept + first_query * a.kept_words + min(key / 32, a.kept_words - 1) : nullptr;
+  typename S::template Sums<kPart> dk = {}, dv = {};
   for (int step = begin; step < end; ++step) {
     fetch(step + 1);
+    const int query = step * S::kColumns;
+    QueryColumns<S> of_query;
+    of_query.load(of_queries, bits, a.kept_words, key % 32 + lane / 4, query, a.queries);
+    // The first query of the tile sees all keys of the warp, and the last one is there.
+    const bool whole = all_shown && query + S::kColumns <= a.queries &&
+                       (!a.causal || key + S::kWarpRows - 1 <= query + behind);
     wait_for_copies<1>();
     __syncthreads();
-    float s[S::kColumns / 8][4], dp[S::kColumns / 8][4];
+    typename S::Scores s, dp;
     dot_rows<S>(s, room.rows(0) + warp_row * S::kStride, room.columns(step, 0));
     dot_rows<S>(dp, room.rows(1) + warp_row * S::kStride, room.columns(step, 1));
 #pragma unroll
-    for (int n = 0; n < S::kColumns / 8; ++n)
+    for (int m = 0; m < S::kMatrices; ++m) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int query = step * S::kColumns + n * 8 + lane % 4 * 2 + e;
-        const bool present = query < a.queries;
-        const float log_sum_exp = present ? a.log_sum_exp[p.head_row + query] : 0.0f;
-        const float delta = present ? a.delta[p.head_row + query] : 0.0f;
-        const int limit = present ? visible_keys(a, query) : 0;
+      for (int n = 0; n < S::kColumns / 8; ++n)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int k = key + lane / 4 + 8 * half;
-          gradient_of_score(a, p, query, k, log_sum_exp, delta, usable[half] && k < limit,
-                            s[n][2 * half + e], dp[n][2 * half + e]);
-        }
+        for (int e = 0; e < 4; ++e)
+          gradient(of_query.numbers[n][e % 2], drops,
+                   (of_query.kept[n][e % 2] >> (16 * m + 8 * (e / 2)) & 1u) != 0, s[m][n][e],
+                   dp[m][n][e]);
+      if (whole) continue;
+      Bits<S> everything;
+#pragma unroll
+      for (int i = 0; i < S::kWords; ++i) everything.word[i] = 0xffffffffu;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int k = key + 16 * m + 8 * half + lane / 4;
+        const Bits<S> seen = columns_between(a.causal ? k - behind - query : 0,
+                                             shown[m][half] ? a.queries - query : 0, everything)
+                                 .of_lane();
+#pragma unroll
+        for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const bool counts = seen(n, e);
+            s[m][n][2 * half + e] = counts ? s[m][n][2 * half + e] : 0.0f;
+            dp[m][n][2 * half + e] = counts ? dp[m][n][2 * half + e] : 0.0f;
+          }
       }
+    }
     add_product<S, kPart>(dv, s, room.columns(step, 1) + p.part * kPart, room.patch());
     add_product<S, kPart>(dk, dp, room.columns(step, 0) + p.part * kPart, room.patch());
     __syncthreads();
   }
   wait_for_copies<0>();
-  const float factor[2] = {1, 1};
+  float one[S::kMatrices][2], keep[S::kMatrices][2];
+#pragma unroll
+  for (int m = 0; m < S::kMatrices; ++m) {
+    one[m][0] = one[m][1] = 1;
+    keep[m][0] = keep[m][1] = a.keep_scale;
+  }
   const int from = p.part * kPart;
-  store_rows<kPart>(dk, factor, head_of<T>(a.dk, p, a.head_dim), a.dk.row, key, a.keys, from, a);
-  store_rows<kPart>(dv, factor, head_of<T>(a.dv, p, a.head_dim), a.dv.row, key, a.keys, from, a);
+  store_rows<S, kPart>(dk, one, head_of<T>(a.dk, p, a.head_dim), a.dk.row, key, a.keys, from, a);
+  store_rows<S, kPart>(dv, keep, head_of<T>(a.dv, p, a.head_dim), a.dv.row, key, a.keys, from, a);
 }
 
 template <typename T, int kDim>
 cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
-  using Q = ForwardTiles<T, kDim>;
+  using Q = QueryTiles<T, kDim>;
   using K = KeyTiles<T, kDim>;
   cudaError_t status =
       launch<delta_kernel<T>>((blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);

@@ -18,31 +18,47 @@ __device__ __forceinline__ Place place_of(const GroupedHeads& s, std::int64_t el
           (row * s.key_heads + head) * s.group * s.head_dim + d};
 }
 
-template <class T, bool expands>
+// N elements of a head a thread.
+template <int N, class T, bool expands>
 __global__ void __launch_bounds__(kThreads)
-    group_kernel(GroupedHeads s, std::int64_t count, const T* from, T* to) {
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+    group_kernel(GroupedHeads s, std::int64_t packs, const T* from, T* to) {
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < packs;
        i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    const Place at = place_of(s, i);
+    const Place at = place_of(s, i * N);
+    float x[N];
     if constexpr (expands) {
-      for (std::int64_t k = 0; k < s.group; ++k) to[at.many + k * s.head_dim] = from[at.one];
+      load(from + at.one, x);
+      for (std::int64_t k = 0; k < s.group; ++k) store(x, to + at.many + k * s.head_dim);
     } else {
-      float sum = 0;
-      for (std::int64_t k = 0; k < s.group; ++k) sum += widened(from[at.many + k * s.head_dim]);
-      to[at.one] = narrowed<T>(sum);
+      float sum[N] = {};
+      for (std::int64_t k = 0; k < s.group; ++k) {
+        load(from + at.many + k * s.head_dim, x);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[j] += x[j];
+      }
+      store(sum, to + at.one);
     }
   }
 }
 
+template <int N, class T, bool expands>
+cudaError_t launch(Launch at, const GroupedHeads& s, const void* from, void* to) {
+  const std::int64_t packs = s.batch * s.length * s.key_heads * s.head_dim / N;
+  if (packs == 0) return cudaSuccess;
+  return launch_kernel(group_kernel<N, T, expands>, grid_for(packs, kThreads, at.multiprocessors),
+                       kThreads, 0, at.stream, s, packs, static_cast<const T*>(from),
+                       static_cast<T*>(to));
+}
+
 template <bool expands>
 cudaError_t launch(Launch at, DType dtype, const GroupedHeads& s, const void* from, void* to) {
-  const std::int64_t count = s.batch * s.length * s.key_heads * s.head_dim;
-  if (count == 0) return cudaSuccess;
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
-    return launch_kernel(group_kernel<T, expands>, grid_for(count, kThreads, at.multiprocessors),
-                         kThreads, 0, at.stream, s, count, static_cast<const T*>(from),
-                         static_cast<T*>(to));
+    constexpr int N = 16 / static_cast<int>(sizeof(T));
+    if (aligned16(from, to) && s.head_dim % N == 0 && s.batch_stride % N == 0 &&
+        s.row_stride % N == 0)
+      return launch<N, T, expands>(at, s, from, to);
+    return launch<1, T, expands>(at, s, from, to);
   });
 }
 

@@ -1,10 +1,13 @@
 // What attention's own kernels are made of.
 //
-// A block is a tile of rows (queries; in the gradient of keys and values, keys), 16 a warp, that
-// stays in shared memory while tiles of columns (the other) stream past, the next one being copied
-// while one is worked on. Scores of a warp are [16, columns] in registers, in the layout of
-// instructions.cuh.
+// A block is a tile of rows (queries; in the gradient of keys and values, keys), 16 or 32 a warp,
+// that stays in shared memory while tiles of columns (the other) stream past, the next one being
+// copied while one is worked on. Scores of a warp are one or two times [16, columns] in registers,
+// in the layout of instructions.cuh: with two, what is loaded of the columns serves twice. Which
+// scores count is known by the bit, and asked only in tiles where some do not.
 #pragma once
+
+#include <type_traits>
 
 #include "shoal/kernels/cuda/attention_flash.cuh"
 #include "shoal/kernels/cuda/instructions.cuh"
@@ -17,28 +20,30 @@ constexpr float kInfinity = __builtin_inff();
 
 // Sizes of a kernel's tiles; kDim is head_dim rounded up. A row in shared memory is 16 bytes longer
 // than kDim, so that eight rows of a matrix lie in different banks.
-template <typename T, int kDimension, int kColumnsOfTile>
+template <typename T, int kDimension, int kColumnsOfTile, int kMatricesOfWarp = 1>
 struct Tiles {
   static constexpr bool kTensorCores = sizeof(T) == 2;
   static constexpr int kDim = kDimension, kColumns = kColumnsOfTile;
+  static constexpr int kMatrices = kMatricesOfWarp, kWarpRows = 16 * kMatrices;
   static constexpr int kWarps = !kTensorCores && kDim > 128 ? 2 : 4;
-  static constexpr int kThreads = 32 * kWarps, kRows = 16 * kWarps;
+  static constexpr int kThreads = 32 * kWarps, kRows = kWarpRows * kWarps;
   static constexpr int kVector = 16 / static_cast<int>(sizeof(T));
   static constexpr int kStride = kDim + kVector;
   // f32: where a warp lays its scores down for the second product.
   static constexpr int kPatchStride = kColumns + 4;
   static constexpr int kPatch = kTensorCores ? 0 : 16 * kPatchStride;
+  static constexpr int kWords = (kColumns + 31) / 32;  // of a row's bits
+  static_assert(kTensorCores || kMatrices == 1);
 
   static constexpr int bytes(int row_tiles) {
     return static_cast<int>(sizeof(T)) *
            (row_tiles * kRows * kStride + 4 * kColumns * kStride + kWarps * kPatch);
   }
+  // A warp's scores, and its sums of kOut columns.
+  using Scores = float[kMatrices][kColumns / 8][4];
+  template <int kOut>
+  using Sums = float[kMatrices][kOut / 8][4];
 };
-template <typename T>
-constexpr int columns_for(int dim, bool two_sums) {
-  return sizeof(T) == 4 ? (dim > 128 ? 16 : 32) : (dim > (two_sums ? 64 : 128) ? 32 : 64);
-}
-
 // What a block works on.
 struct Place {
   int tile, part, head, batch;
@@ -104,12 +109,18 @@ template <typename S, int kCount, typename T>
 __device__ void load_rows(T* tile, const T* head, std::int64_t row_stride, int first, int rows,
                           const FlashArgs& a) {
   if (a.vectors) {
-    constexpr int kVectors = S::kDim / S::kVector;
-    for (int i = static_cast<int>(threadIdx.x); i < kCount * kVectors; i += S::kThreads) {
-      const int row = i / kVectors, column = i % kVectors * S::kVector;
-      const bool inside = first + row < rows && column < a.head_dim;
-      copy_async(tile + row * S::kStride + column,
-                 inside ? head + (first + row) * row_stride + column : head, inside);
+    // A thread's vectors are all of one column.
+    constexpr int kVectors = S::kDim / S::kVector, kTogether = S::kThreads / kVectors;
+    static_assert(S::kThreads % kVectors == 0 && kCount % kTogether == 0);
+    const int row = static_cast<int>(threadIdx.x) / kVectors,
+              column = static_cast<int>(threadIdx.x) % kVectors * S::kVector;
+    const int left = column < a.head_dim ? rows - first : 0;
+    const T* from = head + (first + row) * row_stride + column;
+    T* to = tile + row * S::kStride + column;
+#pragma unroll
+    for (int r = 0; r < kCount; r += kTogether) {
+      const bool inside = r + row < left;
+      copy_async(to + r * S::kStride, inside ? from + r * row_stride : head, inside);
     }
     return;
   }
@@ -121,25 +132,32 @@ __device__ void load_rows(T* tile, const T* head, std::int64_t row_stride, int f
   }
 }
 
-// c [16, columns] = a [16, kDim] · (b [columns, kDim])ᵀ, both in shared memory.
+// c = a [rows of the warp, kDim] · (b [columns, kDim])ᵀ, both in shared memory.
 template <typename S, typename T>
-__device__ void dot_rows(float (&c)[S::kColumns / 8][4], const T* a, const T* b) {
+__device__ void dot_rows(typename S::Scores& c, const T* a, const T* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int n = 0; n < S::kColumns / 8; ++n) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 8; ++n) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
   if constexpr (S::kTensorCores) {
     a += lane % 16 * S::kStride + lane / 16 * 8;
     b += (lane / 16 * 8 + lane % 8) * S::kStride + lane / 8 % 2 * 8;
 #pragma unroll 4
     for (int k = 0; k < S::kDim / 16; ++k) {
-      std::uint32_t left[4];
-      load_matrices(left, a + k * 16);
+      std::uint32_t left[S::kMatrices][4];
+#pragma unroll
+      for (int m = 0; m < S::kMatrices; ++m)
+        load_matrices(left[m], a + m * 16 * S::kStride + k * 16);
 #pragma unroll
       for (int n = 0; n < S::kColumns / 16; ++n) {
         std::uint32_t right[4];
         load_matrices(right, b + n * 16 * S::kStride + k * 16);
-        multiply<T>(c[2 * n], left, right[0], right[1]);
-        multiply<T>(c[2 * n + 1], left, right[2], right[3]);
+#pragma unroll
+        for (int m = 0; m < S::kMatrices; ++m) {
+          multiply<T>(c[m][2 * n], left[m], right[0], right[1]);
+          multiply<T>(c[m][2 * n + 1], left[m], right[2], right[3]);
+        }
       }
     }
   } else {
@@ -151,34 +169,42 @@ __device__ void dot_rows(float (&c)[S::kColumns / 8][4], const T* a, const T* b)
 #pragma unroll
       for (int n = 0; n < S::kColumns / 8; ++n) {
         const float left = b[n * 8 * S::kStride + k], right = b[(n * 8 + 1) * S::kStride + k];
-        c[n][0] += upper * left;
-        c[n][1] += upper * right;
-        c[n][2] += lower * left;
-        c[n][3] += lower * right;
+        c[0][n][0] += upper * left;
+        c[0][n][1] += upper * right;
+        c[0][n][2] += lower * left;
+        c[0][n][3] += lower * right;
       }
     }
   }
 }
 
-// sum [16, kOut] += p [16, columns] · b [columns, kOut], p in registers, b in shared memory (from
-// the first of the wanted columns). f32 passes p through `patch`, the warp's own.
+// sum += p · b [columns, kOut], p in registers, b in shared memory (from the first of the wanted
+// columns). f32 passes p through `patch`, the warp's own.
 template <typename S, int kOut, typename T>
-__device__ void add_product(float (&sum)[kOut / 8][4], const float (&p)[S::kColumns / 8][4],
+__device__ void add_product(typename S::template Sums<kOut>& sum, const typename S::Scores& p,
                             const T* b, T* patch) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if constexpr (S::kTensorCores) {
     b += lane % 16 * S::kStride + lane / 16 * 8;
 #pragma unroll
     for (int k = 0; k < S::kColumns / 16; ++k) {
-      const std::uint32_t left[4] = {
-          pack<T>(p[2 * k][0], p[2 * k][1]), pack<T>(p[2 * k][2], p[2 * k][3]),
-          pack<T>(p[2 * k + 1][0], p[2 * k + 1][1]), pack<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+      std::uint32_t left[S::kMatrices][4];
+#pragma unroll
+      for (int m = 0; m < S::kMatrices; ++m) {
+        left[m][0] = pack<T>(p[m][2 * k][0], p[m][2 * k][1]);
+        left[m][1] = pack<T>(p[m][2 * k][2], p[m][2 * k][3]);
+        left[m][2] = pack<T>(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+        left[m][3] = pack<T>(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+      }
 #pragma unroll
       for (int n = 0; n < kOut / 16; ++n) {
         std::uint32_t right[4];
         load_matrices_transposed(right, b + k * 16 * S::kStride + n * 16);
-        multiply<T>(sum[2 * n], left, right[0], right[1]);
-        multiply<T>(sum[2 * n + 1], left, right[2], right[3]);
+#pragma unroll
+        for (int m = 0; m < S::kMatrices; ++m) {
+          multiply<T>(sum[m][2 * n], left[m], right[0], right[1]);
+          multiply<T>(sum[m][2 * n + 1], left[m], right[2], right[3]);
+        }
       }
     }
   } else {
@@ -187,10 +213,10 @@ __device__ void add_product(float (&sum)[kOut / 8][4], const float (&p)[S::kColu
 #pragma unroll
     for (int n = 0; n < S::kColumns / 8; ++n) {
       float* to = patch + row * S::kPatchStride + n * 8 + column;
-      to[0] = p[n][0];
-      to[1] = p[n][1];
-      to[8 * S::kPatchStride] = p[n][2];
-      to[8 * S::kPatchStride + 1] = p[n][3];
+      to[0] = p[0][n][0];
+      to[1] = p[0][n][1];
+      to[8 * S::kPatchStride] = p[0][n][2];
+      to[8 * S::kPatchStride + 1] = p[0][n][3];
     }
     __syncwarp();
 #pragma unroll 2
@@ -200,51 +226,108 @@ __device__ void add_product(float (&sum)[kOut / 8][4], const float (&p)[S::kColu
       const T* from = b + k * S::kStride + column;
 #pragma unroll
       for (int n = 0; n < kOut / 8; ++n) {
-        sum[n][0] += upper * from[n * 8];
-        sum[n][1] += upper * from[n * 8 + 1];
-        sum[n][2] += lower * from[n * 8];
-        sum[n][3] += lower * from[n * 8 + 1];
+        sum[0][n][0] += upper * from[n * 8];
+        sum[0][n][1] += upper * from[n * 8 + 1];
+        sum[0][n][2] += lower * from[n * 8];
+        sum[0][n][3] += lower * from[n * 8 + 1];
       }
     }
   }
 }
 
-// Writes a warp's [16, kOut] sums, times a factor a half, as rows of a head from `row` on and
+// Writes a warp's sums, times a factor a row of the lane, as rows of a head from `row` on and
 // columns from `first` on.
-template <int kOut, typename T>
-__device__ void store_rows(const float (&sum)[kOut / 8][4], const float (&factor)[2], T* head,
-                           std::int64_t row_stride, int row, int rows, int first,
-                           const FlashArgs& a) {
+template <typename S, int kOut, typename T>
+__device__ void store_rows(const typename S::template Sums<kOut>& sum,
+                           const float (&factor)[S::kMatrices][2], T* head, std::int64_t row_stride,
+                           int row, int rows, int first, const FlashArgs& a) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + lane / 4 + 8 * half;
-    if (r >= rows) continue;
-    T* to = head + r * row_stride;
+  for (int m = 0; m < S::kMatrices; ++m)
 #pragma unroll
-    for (int n = 0; n < kOut / 8; ++n) {
-      const int column = first + n * 8 + lane % 4 * 2;
-      const float low = sum[n][2 * half] * factor[half], high = sum[n][2 * half + 1] * factor[half];
-      if constexpr (sizeof(T) == 2) {
-        if (a.vectors) {
-          if (column < a.head_dim)
-            *reinterpret_cast<std::uint32_t*>(to + column) = pack<T>(low, high);
-          continue;
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 16 * m + 8 * half + lane / 4;
+      if (r >= rows) continue;
+      T* to = head + r * row_stride;
+#pragma unroll
+      for (int n = 0; n < kOut / 8; ++n) {
+        const int column = first + n * 8 + lane % 4 * 2;
+        const float low = sum[m][n][2 * half] * factor[m][half],
+                    high = sum[m][n][2 * half + 1] * factor[m][half];
+        if constexpr (sizeof(T) == 2) {
+          if (a.vectors) {
+            if (column < a.head_dim)
+              *reinterpret_cast<std::uint32_t*>(to + column) = pack<T>(low, high);
+            continue;
+          }
         }
+        if (column < a.head_dim) to[column] = from_float<T>(low);
+        if (column + 1 < a.head_dim) to[column + 1] = from_float<T>(high);
       }
-      if (column < a.head_dim) to[column] = from_float<T>(low);
-      if (column + 1 < a.head_dim) to[column + 1] = from_float<T>(high);
     }
-  }
 }
 
-// Whether a query sees a key, the causal limit aside.
-__device__ inline bool unmasked(const FlashArgs& a, const Place& p, int key) {
-  return !a.key_mask || a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + key] != 0;
+// A bit for each column of a tile. For a lane's scores it is shifted to them once (of_lane), so
+// that each of them is one constant bit.
+template <typename S>
+struct Bits {
+  std::uint32_t word[S::kWords];
+  __device__ bool operator()(int n, int e) const {
+    return (word[n / 4] >> (n % 4 * 8 + e) & 1u) != 0;
+  }
+  __device__ Bits of_lane() const {
+    Bits shifted;
+#pragma unroll
+    for (int i = 0; i < S::kWords; ++i)
+      shifted.word[i] = word[i] >> static_cast<int>(threadIdx.x) % 4 * 2;
+    return shifted;
+  }
+  __device__ bool all() const {
+    bool yes = true;
+#pragma unroll
+    for (int i = 0; i < S::kWords; ++i)
+      yes = yes && word[i] == (S::kColumns < 32 ? (1u << S::kColumns % 32) - 1 : 0xffffffffu);
+    return yes;
+  }
+};
+// Columns [low, high) of them, and of `among`.
+template <typename S>
+__device__ Bits<S> columns_between(int low, int high, const Bits<S>& among) {
+  const auto below = [](int limit) {
+    return limit <= 0 ? 0u : limit >= 32 ? 0xffffffffu : (1u << limit) - 1;
+  };
+  Bits<S> bits;
+#pragma unroll
+  for (int i = 0; i < S::kWords; ++i)
+    bits.word[i] = below(high - 32 * i) & ~below(low - 32 * i) & among.word[i];
+  return bits;
 }
-__device__ inline bool kept(const FlashArgs& a, const Place& p, int query, int key) {
-  const std::uint32_t word = a.kept[(p.head_row + query) * a.kept_words + key / 32];
-  return (word >> (key % 32) & 1u) != 0;
+// Those of keys [key, key + columns) that exist and that the mask shows. By whole warps.
+template <typename S>
+__device__ Bits<S> shown_keys(const FlashArgs& a, const Place& p, int key) {
+  Bits<S> bits;
+#pragma unroll
+  for (int i = 0; i < S::kWords; ++i) {
+    const int in_tile = 32 * i + static_cast<int>(threadIdx.x) % 32, k = key + in_tile;
+    bool shown = in_tile < S::kColumns && k < a.keys;
+    if (a.key_mask)
+      shown = shown && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
+    bits.word[i] = __ballot_sync(0xffffffffu, shown);
+  }
+  return bits;
+}
+// Dropout's bits of keys [key, key + columns) of a query; `key` is a multiple of the tile.
+template <typename S>
+__device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int key) {
+  Bits<S> bits;
+#pragma unroll
+  for (int i = 0; i < S::kWords; ++i) {
+    const int word = key / 32 + i;
+    bits.word[i] = query < a.queries && word < a.kept_words
+                       ? a.kept[(p.head_row + query) * a.kept_words + word] >> key % 32
+                       : 0;
+  }
+  return bits;
 }
 
 // Shared memory of a block: tiles of rows, two stages of two tiles of columns, patches.
@@ -262,10 +345,20 @@ struct Room {
   }
 };
 
+// Two matrices a warp where registers hold them: heads of at most 64 in 16 bits.
 template <typename T, int kDim>
-using ForwardTiles = Tiles<T, kDim, columns_for<T>(kDim, false)>;
+using ForwardTiles =
+    std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim > 128 ? 32 : 64), (kDim > 64 ? 1 : 2)>,
+                       Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
+// The gradient of queries has scores twice.
 template <typename T, int kDim>
-using KeyTiles = Tiles<T, kDim, columns_for<T>(kDim, true)>;
+using QueryTiles =
+    std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, (kDim == 128 ? 64 : 32), (kDim > 64 ? 1 : 2)>,
+                       Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
+// That of keys and values two sums besides.
+template <typename T, int kDim>
+using KeyTiles = std::conditional_t<sizeof(T) == 2, Tiles<T, kDim, 32, (kDim > 64 ? 1 : 2)>,
+                                    Tiles<T, kDim, (kDim > 128 ? 16 : 32)>>;
 // Gradients of keys and values need two sums at once: at most this many columns of each.
 template <int kDim>
 constexpr int kKeyPart = kDim > 128 ? 128 : kDim;

@@ -97,9 +97,9 @@ class CudaElementwise final : public ElementwiseKernels {
   void transpose(ConstView x, View out, Stream stream) override {
     check::transpose(x, out);
     SHOAL_CHECK(x.data != out.data || x.shape.count() <= 1, "transpose: not in place");
-    check_cuda(
-        launch_transpose(begin(stream), size_of(x.dtype), x.data, out.data, x.shape[0], x.shape[1]),
-        "transpose");
+    check_cuda(launch_transpose(begin(stream), size_of(x.dtype), x.data, out.data,
+                                check::matrices(x), x.shape[-2], x.shape[-1]),
+               "transpose");
   }
 
   void add_bias(ConstView x, ConstView bias, View out, Stream stream) override {

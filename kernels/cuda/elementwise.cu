@@ -182,35 +182,37 @@ __global__ void __launch_bounds__(kThreads)
 template <int kTile, class Word>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(const Word* x, Word* out, std::int64_t rows, std::int64_t columns,
-                     std::int64_t across, std::int64_t tiles) {
+                     std::int64_t across, std::int64_t tiles, std::int64_t all) {
   constexpr int kPad = sizeof(Word) < 4 ? 4 / static_cast<int>(sizeof(Word)) : 1;
   constexpr int kStep = kThreads / kTile;
   __shared__ Word tile[kTile][kTile + kPad];
   const int fast = static_cast<int>(threadIdx.x) % kTile,
             slow = static_cast<int>(threadIdx.x) / kTile;
-  for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const std::int64_t row = t / across * kTile, column = t % across * kTile;
+  for (std::int64_t at = blockIdx.x; at < all; at += gridDim.x) {
+    const std::int64_t t = at % tiles, matrix = at / tiles * rows * columns,
+                       row = t / across * kTile, column = t % across * kTile;
 #pragma unroll
     for (int i = 0; i < kTile; i += kStep)
       if (row + i + slow < rows && column + fast < columns)
-        tile[i + slow][fast] = x[(row + i + slow) * columns + column + fast];
+        tile[i + slow][fast] = x[matrix + (row + i + slow) * columns + column + fast];
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kTile; j += kStep)
       if (column + j + slow < columns && row + fast < rows)
-        out[(column + j + slow) * rows + row + fast] = tile[fast][j + slow];
+        out[matrix + (column + j + slow) * rows + row + fast] = tile[fast][j + slow];
     __syncthreads();
   }
 }
 
 template <class Word, int kTile>
-cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t rows,
+cudaError_t transpose(Launch at, const void* x, void* out, std::int64_t matrices, std::int64_t rows,
                       std::int64_t columns) {
   const std::int64_t down = (rows + kTile - 1) / kTile, across = (columns + kTile - 1) / kTile;
-  const unsigned grid = grid_for(down * across * kThreads, kThreads, at.multiprocessors);
+  const std::int64_t all = matrices * down * across;
+  const unsigned grid = grid_for(all * kThreads, kThreads, at.multiprocessors);
   return launch_kernel(transpose_kernel<kTile, Word>, grid, kThreads, 0, at.stream,
                        static_cast<const Word*>(x), static_cast<Word*>(out), rows, columns, across,
-                       down * across);
+                       down * across, all);
 }
 
 // elementwise.h: u = (bits + 1/2) / 2^32 rounded once, the halves apart since 32 bits have no f32.
@@ -466,17 +468,17 @@ cudaError_t launch_dropout(Launch at, DType dtype, const RowDropout& dropout, co
 }
 
 cudaError_t launch_transpose(Launch at, std::size_t element_bytes, const void* x, void* out,
-                             std::int64_t rows, std::int64_t columns) {
-  if (rows * columns == 0) return cudaSuccess;
+                             std::int64_t matrices, std::int64_t rows, std::int64_t columns) {
+  if (matrices * rows * columns == 0) return cudaSuccess;
   switch (element_bytes) {
     case 1:
-      return transpose<std::uint8_t, 64>(at, x, out, rows, columns);
+      return transpose<std::uint8_t, 64>(at, x, out, matrices, rows, columns);
     case 2:
-      return transpose<std::uint16_t, 64>(at, x, out, rows, columns);
+      return transpose<std::uint16_t, 64>(at, x, out, matrices, rows, columns);
     case 4:
-      return transpose<std::uint32_t, 32>(at, x, out, rows, columns);
+      return transpose<std::uint32_t, 32>(at, x, out, matrices, rows, columns);
     case 8:
-      return transpose<std::uint64_t, 32>(at, x, out, rows, columns);
+      return transpose<std::uint64_t, 32>(at, x, out, matrices, rows, columns);
     default:
       return cudaErrorInvalidValue;
   }

@@ -41,7 +41,7 @@ cudaError_t launch_dropout(Launch at, DType dtype, const RowDropout& dropout, co
                            std::int64_t columns);
 // Elements of 1, 2, 4 or 8 bytes; not in place.
 cudaError_t launch_transpose(Launch at, std::size_t element_bytes, const void* x, void* out,
-                             std::int64_t rows, std::int64_t columns);
+                             std::int64_t matrices, std::int64_t rows, std::int64_t columns);
 // mean + std * normal, or low + width * uniform.
 cudaError_t launch_fill_normal(Launch at, const RandomSite& site, std::uint64_t first_element,
                                float mean, float std, float* out, std::int64_t count);

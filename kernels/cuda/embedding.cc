@@ -53,7 +53,7 @@ class CudaEmbedding final : public EmbeddingKernels {
     const std::int64_t dim = args.table.shape[1];
     check_cuda(
         launch_rotary(begin(stream), args.x.dtype,
-                      {x.count() / 2, x[1], x[2], dim, args.x.data,
+                      {x[0] * x[1], x[1], x[2], dim, args.x.data,
                        static_cast<const float*>(args.table.data) + args.first_position * dim,
                        args.out.data, args.backward ? -1.0f : 1.0f}),
         "rotary");

@@ -335,20 +335,43 @@ cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const st
   return status;
 }
 
-// A point a thread.
-template <class T>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(RotaryLaunch args) {
-  const std::int64_t half = args.dim / 2, half_width = args.width / 2;
-  for (std::int64_t point = thread_number(); point < args.pairs; point += thread_count()) {
-    const std::int64_t row = point / half_width, rest = point % half_width,
-                       at = row * args.width + rest / half * args.dim + rest % half;
-    const float* table = args.table + row % args.length * args.dim + rest % half;
-    const float c = table[0], s = args.sign * table[half];
-    const T* x = static_cast<const T*>(args.x);
-    const float a = widened(x[at]), b = widened(x[at + half]);
-    static_cast<T*>(args.out)[at] = narrowed<T>(fmaf(-b, s, a * c));
-    static_cast<T*>(args.out)[at + half] = narrowed<T>(fmaf(a, s, b * c));
+// N points a thread, which lie beside each other in a head's first half, and their partners in the
+// second.
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    rotary_kernel(RotaryLaunch args, RowPacks packs, Divisor by_half) {
+  const std::int64_t half = args.dim / 2;
+  for (std::int64_t pack = thread_number(); pack < packs.total; pack += thread_count()) {
+    const RowPacks::Place place = packs.at(pack);  // in rows of the first halves
+    const std::int64_t head = by_half.quotient(static_cast<std::uint32_t>(place.column)),
+                       point = place.column - head * half,
+                       at = place.row * args.width + head * args.dim + point;
+    const float* table = args.table + place.row % args.length * args.dim + point;
+    const T* x = static_cast<const T*>(args.x) + at;
+    float a[N], b[N], c[N], s[N];
+    load(x, a);
+    load(x + half, b);
+    load(table, c);
+    load(table + half, s);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float x0 = a[k], x1 = b[k], sine = args.sign * s[k];
+      a[k] = fmaf(-x1, sine, x0 * c[k]);
+      b[k] = fmaf(x0, sine, x1 * c[k]);
+    }
+    T* out = static_cast<T*>(args.out) + at;
+    store(a, out);
+    store(b, out + half);
   }
+}
+
+template <int N, class T>
+cudaError_t rotary(Launch at, const RotaryLaunch& args) {
+  const RowPacks packs(args.rows, args.width / 2, N);
+  if (packs.total == 0) return cudaSuccess;
+  return launch_kernel(rotary_kernel<N, T>, grid_for(packs.total, kThreads, at.multiprocessors),
+                       kThreads, 0, at.stream, args, packs,
+                       Divisor(static_cast<std::uint32_t>(args.dim / 2)));
 }
 
 }  // namespace
@@ -409,11 +432,13 @@ cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch,
 }
 
 cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args) {
-  if (args.pairs == 0) return cudaSuccess;
   return with_training_type(dtype, [&](auto type) {
-    return launch_kernel(rotary_kernel<decltype(type)>,
-                         grid_for(args.pairs, kThreads, at.multiprocessors), kThreads, 0, at.stream,
-                         args);
+    using T = decltype(type);
+    constexpr int N = 16 / static_cast<int>(sizeof(T));
+    // The table's rows are of whole vectors then too.
+    if (aligned16(args.x, args.out, args.table) && args.dim % (2 * N) == 0)
+      return rotary<N, T>(at, args);
+    return rotary<1, T>(at, args);
   });
 }
 

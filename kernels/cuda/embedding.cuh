@@ -26,10 +26,10 @@ cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape sha
 cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch, std::int64_t plane,
                                      const void* dout, float* dtable);
 
-// embedding.h's rotary positions: `pairs` = B·T·H·D/2 points, `width` = H·D, `table` from the first
+// embedding.h's rotary positions of `rows` = B·T rows, `width` = H·D, `table` from the first
 // position on.
 struct RotaryLaunch {
-  std::int64_t pairs, length, width, dim;
+  std::int64_t rows, length, width, dim;
   const void* x;
   const float* table;
   void* out;

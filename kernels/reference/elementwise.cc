@@ -43,12 +43,13 @@ class ReferenceElementwise final : public ElementwiseKernels {
   void transpose(ConstView x, View out, Stream) override {
     check::transpose(x, out);
     const auto bytes = static_cast<std::int64_t>(size_of(x.dtype));
-    const std::int64_t rows = x.shape[0], columns = x.shape[1];
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < columns; ++j)
-        std::memcpy(static_cast<std::byte*>(out.data) + (j * rows + i) * bytes,
-                    static_cast<const std::byte*>(x.data) + (i * columns + j) * bytes,
-                    size_of(x.dtype));
+    const std::int64_t rows = x.shape[-2], columns = x.shape[-1];
+    for (std::int64_t m = 0; m < check::matrices(x) * rows * columns; m += rows * columns)
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < columns; ++j)
+          std::memcpy(static_cast<std::byte*>(out.data) + (m + j * rows + i) * bytes,
+                      static_cast<const std::byte*>(x.data) + (m + i * columns + j) * bytes,
+                      size_of(x.dtype));
   }
 
   void add_bias(ConstView x, ConstView bias, View out, Stream) override {

@@ -156,11 +156,12 @@ TEST_P(Elementwise, RoundsToNearestEven) {
 
 TEST_P(Elementwise, Transpose) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i8})
-    for (const Shape& shape :
-         {Shape{0, 3}, Shape{1, 1}, Shape{5, 130}, Shape{129, 67}, Shape{700, 300}}) {
+    for (const Shape& shape : {Shape{0, 3}, Shape{1, 1}, Shape{5, 130}, Shape{129, 67},
+                               Shape{700, 300}, Shape{3, 40, 2}, Shape{2, 3, 65, 70}}) {
       const Host x = Host::random(shape, dtype, 1);
+      const Shape turned = shape.with(-2, shape[-1]).with(-1, shape[-2]);
       verify(
-          "transpose", [&] { return Hosts{Host(Shape{shape[1], shape[0]}, dtype)}; },
+          "transpose", [&] { return Hosts{Host(turned, dtype)}; },
           [&](Kernels& k, Hosts& out) { k.elementwise().transpose(x, out[0], {}); }, kExact);
     }
 }
