@@ -238,6 +238,7 @@ std::vector<Finding> library_findings() {
   all.push_back(gpu_finding());
   all.push_back(nccl_finding());
   all.push_back(fabric_finding());
+  all.push_back(nccl_network_finding());
   return all;
 }
 

@@ -16,7 +16,8 @@ struct Finding {
 
 // Cores, affinity, instruction sets, memory, huge pages, /dev/shm.
 std::vector<Finding> processor_findings();
-// GPUs, NCCL, MPI, libfabric providers, oneDNN.
+// GPUs, NCCL and its network plugin, MPI, libfabric providers, oneDNN.
 std::vector<Finding> library_findings();
+Finding nccl_network_finding();
 
 }  // namespace shoal::app

@@ -1,0 +1,70 @@
+#include <filesystem>
+#include <fstream>
+
+#include "apps/program.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The row of `shoal doctor`, and how it ends where that row is needed.
+struct Answer {
+  bool present = false;
+  std::string value = {}, matter = {}, said = {};
+  int status = 0;
+};
+
+Answer ask(const std::vector<std::string>& environment) {
+  test::ProgramOptions options;
+  options.environment = environment;
+  const auto all =
+      test::run_program({SHOAL_PROGRAM, "doctor", "--json", "--need", "NCCL network"}, options);
+  Answer answer{.said = all.err, .status = all.status};
+  for (const auto& row : nlohmann::json::parse(all.out))
+    if (row.at("name") == "NCCL network") {
+      row.at("present").get_to(answer.present);
+      row.at("value").get_to(answer.value);
+      row.at("for").get_to(answer.matter);
+    }
+  return answer;
+}
+
+const std::string kPlugin = SHOAL_NCCL_PLUGIN;
+
+TEST(DoctorNcclNetwork, IsThePluginThatNcclWouldOpen) {
+  const Answer by_path = ask({"NCCL_NET_PLUGIN=" + kPlugin});
+  EXPECT_TRUE(by_path.present);
+  EXPECT_EQ(by_path.value, "a network, interface 8 (" + kPlugin + ")");
+  EXPECT_EQ(by_path.status, 0) << by_path.said;
+  // A short name, the second of a list.
+  const std::string folder = std::filesystem::path(kPlugin).parent_path();
+  const Answer by_name = ask({"LD_LIBRARY_PATH=" + folder, "NCCL_NET_PLUGIN=no-such,shoaltest"});
+  EXPECT_TRUE(by_name.present);
+  EXPECT_THAT(by_name.value, HasSubstr("(libnccl-net-shoaltest.so)"));
+}
+
+TEST(DoctorNcclNetwork, IsMissedByName) {
+  const testing::TemporaryDirectory root;
+  std::ofstream(root / "libnccl-net.so") << "no library";
+  const Answer broken = ask({"LD_LIBRARY_PATH=" + root.path(), "NCCL_NET_PLUGIN="});
+  EXPECT_FALSE(broken.present);
+  EXPECT_EQ(broken.status, 1);
+  EXPECT_THAT(broken.said, HasSubstr("NCCL network: none; between hosts NCCL would use sockets"));
+  EXPECT_THAT(broken.said, HasSubstr("libnccl-net.so: "));
+  const Answer other = ask({"NCCL_NET_PLUGIN=libm.so.6"});
+  EXPECT_FALSE(other.present);
+  EXPECT_THAT(other.matter, HasSubstr("libm.so.6: it has no ncclNetPlugin_v..."));
+  EXPECT_THAT(ask({"NCCL_NET_PLUGIN=none"}).value, HasSubstr("is none"));
+  const Answer kept = ask({"NCCL_NET_PLUGIN=" + kPlugin, "NCCL_NET=Socket"});
+  EXPECT_FALSE(kept.present);
+  EXPECT_THAT(kept.matter, HasSubstr("NCCL_NET=Socket keeps NCCL from it"));
+  EXPECT_TRUE(ask({"NCCL_NET_PLUGIN=" + kPlugin, "NCCL_NET=A Network"}).present);
+}
+
+}  // namespace
+}  // namespace shoal
