@@ -35,6 +35,7 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
                                       type->capability / 10, type->capability % 10);
   const int capability = type->accelerator == Accelerator::cuda ? type->capability : 0;
   const int oldest = build == ShoalBuild::cuda13 ? 75 : 50;  // that the toolkit compiles for
+  const int first_compiled = build == ShoalBuild::cuda12 ? 70 : 80;
   if (type->accelerator == Accelerator::trainium)
     draft.problems().add(path,
                          fmt::format("{} has Trainium, for which Shoal has no kernels", name));
@@ -43,9 +44,11 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
         path, build == ShoalBuild::cuda13 && capability >= 50
                   ? fmt::format("{}, which CUDA 13 dropped; use Shoal's cuda12 image", has)
                   : fmt::format("{}, which no CUDA of Shoal's images knows", has));
-  else if (build != ShoalBuild::cpu && capability > 0 && (capability < 80 || capability > 90))
-    draft.notices.push_back(
-        fmt::format("{}; Shoal's kernels are compiled for 8.0 to 9.0 so far", has));
+  else if (build != ShoalBuild::cpu && capability > 0 &&
+           (capability < first_compiled || capability > 90))
+    draft.notices.push_back(fmt::format(
+        "{}; the kernels of Shoal's {} image are compiled for {}.0 to 9.0 (docker/Dockerfile.cuda)",
+        has, build == ShoalBuild::cuda12 ? "cuda12" : "cuda13", first_compiled / 10));
   else if (build == ShoalBuild::cpu && type->accelerator == Accelerator::cuda)
     draft.notices.push_back(fmt::format("{} has {} GPUs, and the image {} uses none", name,
                                         type->gpu, draft.machines.image_uri));

@@ -227,11 +227,22 @@ TEST(JobFile, SaysThatRanksReadTheSameFiles) {
 }
 
 TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
-  Json job = right();
-  job["instance_type"] = "ml.p3.16xlarge";
-  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = {}});
-  ASSERT_EQ(made.notices.size(), 1U);
-  EXPECT_THAT(made.notices[0], HasSubstr("V100 GPUs (compute capability 7.0); Shoal's kernels"));
+  const auto notices = [](const char* type, const char* image) {
+    Json job = right();
+    job["instance_type"] = type;
+    job["image_uri"] = image;
+    return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+  };
+  for (const char* type : {"ml.p3.16xlarge", "ml.g4dn.xlarge", "ml.p4d.24xlarge"})
+    EXPECT_TRUE(notices(type, "me/shoal:1-cuda12").empty()) << type;
+  ASSERT_EQ(notices("ml.g4dn.xlarge", "me/shoal:1-cuda13").size(), 1U);
+  EXPECT_THAT(notices("ml.g4dn.xlarge", "me/shoal:1-cuda13")[0],
+              HasSubstr("T4 GPUs (compute capability 7.5); the kernels of Shoal's cuda13 image are "
+                        "compiled for 8.0 to 9.0"));
+  ASSERT_EQ(notices("ml.p6-b200.48xlarge", "me/shoal:1-cuda12").size(), 1U);
+  EXPECT_THAT(notices("ml.p6-b200.48xlarge", "me/shoal:1-cuda12")[0],
+              HasSubstr("B200 GPUs (compute capability 10.0); the kernels of Shoal's cuda12 image "
+                        "are compiled for 7.0 to 9.0"));
 }
 
 std::vector<std::string> notices_of(const Json& changes) {
