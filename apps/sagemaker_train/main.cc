@@ -41,6 +41,11 @@ int main(int argc, char** argv) {
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
   app.add_option("--ssh", options.hosts.ssh, "the program by which it tells hosts how it ended");
+  app.add_option("--ssh-keygen", options.hosts.ssh_keygen,
+                 "the program that makes this host's key");
+  app.add_option("--ssh-keyscan", options.hosts.ssh_keyscan,
+                 "the program that asks the first host's");
+  app.add_option("--ssh-keys", options.hosts.keys, "a folder for them, made anew");
   app.add_option("--ssh-port", options.hosts.ssh_port, "where the other hosts serve ssh");
   app.add_option("--orted", options.hosts.orted, "mpirun's process on a worker");
   app.add_option("--poll-seconds", options.hosts.poll_seconds, "between looks at other hosts");

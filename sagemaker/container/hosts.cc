@@ -20,6 +20,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/process/process.h"
 
 namespace shoal::sagemaker {
@@ -88,18 +89,6 @@ bool serves_ssh(const std::string& host, int port) {
   return false;
 }
 
-void start_sshd(const HostRules& rules) {
-  if (!is_program(rules.sshd))
-    throw Error(ErrorCode::unavailable,
-                fmt::format("there is no {}, by which mpirun reaches hosts", rules.sshd),
-                "install openssh-server in the image, with keys (docker/ has a Dockerfile)");
-  const ProcessResult result = run_process({rules.sshd});
-  if (result.status != 0)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("{} ended with status {}: {}", rules.sshd, result.status,
-                            result.error.substr(0, result.error.find('\n'))));
-}
-
 void wait_for_hosts(const std::vector<std::string>& hosts, const HostRules& rules,
                     const std::atomic<int>& stop) {
   const Deadline deadline = Deadline::in_seconds(rules.connect_seconds);
@@ -145,10 +134,11 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
   for (const std::string& host : hosts)
     told.push_back(std::async(std::launch::async, [&] {
       try {
-        return run_process({rules.ssh, "-x", "-p", std::to_string(rules.ssh_port), "-o",
-                            "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
-                            "ServerAliveInterval=5", host, command})
-                   .status == 0;
+        std::vector<std::string> words = ssh_options(rules);
+        words.insert(words.begin(), {rules.ssh, "-x", "-p", std::to_string(rules.ssh_port)});
+        words.insert(words.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
+                                   "ServerAliveInterval=5", host, command});
+        return run_process(words).status == 0;
       } catch (const Error&) {
         return false;  // there is no ssh
       }

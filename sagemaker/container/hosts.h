@@ -11,6 +11,8 @@ namespace shoal::sagemaker {
 
 struct HostRules {
   std::string sshd = "/usr/sbin/sshd", ssh = "ssh";
+  std::string ssh_keygen = "ssh-keygen", ssh_keyscan = "ssh-keyscan";
+  std::string keys = "/run/shoal-ssh";  // a folder of this host alone, made anew (ssh_keys.h)
   int ssh_port = 22;
   std::string orted = "orted";  // mpirun's process on a worker
   double poll_seconds = 1;
@@ -21,10 +23,6 @@ struct HostRules {
 
 // Whether something that speaks ssh answers at host:port now. A name that does not resolve: false.
 bool serves_ssh(const std::string& host, int port);
-
-// Starts this host's sshd, which goes into the background. unavailable where there is none, or it
-// fails.
-void start_sshd(const HostRules& rules);
 
 // Returns once every host serves ssh; timeout naming the first that does not. `stop` non-zero:
 // returns at once.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <sstream>
 
 #include <fmt/ranges.h>
@@ -24,7 +25,7 @@ int integer_parameter(const Contract& c, const char* name, int otherwise) {
 
 // --NCCL_DEBUG VALUE is the toolkit's own; the rest are words for mpirun.
 struct CustomOptions {
-  std::string nccl_debug = "INFO";
+  std::optional<std::string> nccl_debug;
   std::vector<std::string> words;
 };
 
@@ -36,7 +37,7 @@ CustomOptions custom_options(const Contract& c) {
   std::istringstream stream(text);
   for (std::string word; stream >> word;) {
     if (word == "--NCCL_DEBUG")
-      stream >> options.nccl_debug;
+      stream >> options.nccl_debug.emplace();
     else if (word.starts_with("--NCCL_DEBUG="))
       options.nccl_debug = word.substr(13);
     else
@@ -53,16 +54,59 @@ bool uses_mpi(const Contract& c) {
       [&c](const char* name) { return c.is_on(name); });
 }
 
+// The variables of mpirun's command line. What the job says itself goes before what is usual: its
+// options of mpirun before its environment, that before ours. (Of two -x the last one would win.)
+class MpirunVariables {
+ public:
+  MpirunVariables(std::vector<std::string>& words, const CustomOptions& custom,
+                  const std::vector<std::string>& forwarded)
+      : words_(words), forwarded_(forwarded) {
+    for (std::size_t i = 0; i + 1 < custom.words.size(); ++i)
+      if (custom.words[i] == "-x")
+        said_.insert(custom.words[i + 1].substr(0, custom.words[i + 1].find('=')));
+  }
+  void set(const std::string& name, const std::string& value) {
+    if (said_.insert(name).second) add(name + "=" + value);
+  }
+  void set_unless_forwarded(const std::string& name, const std::string& value) {
+    if (std::ranges::find(forwarded_, name) == forwarded_.end()) set(name, value);
+  }
+  void forward() {
+    for (const std::string& name : forwarded_)
+      if (said_.insert(name).second) add(name);
+  }
+
+ private:
+  void add(const std::string& word) { words_.insert(words_.end(), {"-x", word}); }
+  std::vector<std::string>& words_;
+  const std::vector<std::string>& forwarded_;
+  std::set<std::string> said_;
+};
+
+// FI_ for Shoal, MPI and the plugin. The plugin sets what NCCL itself wants on each instance
+// type (its protocol too: NCCL_PROTO=simple, the toolkit's, was for plugins up to 1.5, and takes
+// LL128 from newer ones).
+void set_fabric(const Contract& c, std::size_t hosts, MpirunVariables& variables) {
+  const auto type = find_instance_type(c.instance_type);
+  if (!type || !type->has_efa) return;
+  variables.set_unless_forwarded("FI_PROVIDER", "efa");
+  variables.set_unless_forwarded("FI_EFA_FORK_SAFE", "1");
+  if (!has_device_rdma(c.instance_type)) return;
+  // Unasked, libfabric gives it to programs of its interface 1.18 and on adapters after p4d's.
+  variables.set_unless_forwarded("FI_EFA_USE_DEVICE_RDMA", "1");
+  // Else NCCL would take sockets where the plugin fails; so it ends, and says so.
+  if (hosts > 1) variables.set_unless_forwarded("NCCL_NET", "AWS Libfabric");
+}
+
 std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
-                                      const std::string& mpirun,
-                                      const std::vector<std::string>& forwarded) {
+                                      const MpirunWords& said) {
   std::vector<std::string> hosts;
   for (const std::string& host : launch.hosts)
     hosts.push_back(launch.ranks_per_host == 1 ? host
                                                : fmt::format("{}:{}", host, launch.ranks_per_host));
   const auto ranks = static_cast<int>(hosts.size()) * launch.ranks_per_host;
   const CustomOptions custom = custom_options(c);
-  std::vector<std::string> words = {mpirun,
+  std::vector<std::string> words = {said.mpirun,
                                     "--host",
                                     fmt::format("{}", fmt::join(hosts, ",")),
                                     "-np",
@@ -85,16 +129,20 @@ std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
   mca("orte_abort_on_non_zero_status", "1");
   mca("btl_vader_single_copy_mechanism", "none");
   mca("plm_rsh_num_concurrent", std::to_string(hosts.size()));
-  // libinfinipath, which libfabric loads, would take SIGTERM over and end with status 1.
-  add({"-x", "NCCL_SOCKET_IFNAME=" + c.interface, "-x", "NCCL_DEBUG=" + custom.nccl_debug, "-x",
-       "RDMAV_FORK_SAFE=1", "-x", "IPATH_NO_BACKTRACE=1"});
-  if (hosts.size() > 1) add({"-x", "MASTER_ADDR=" + launch.hosts.front()});
+  if (hosts.size() > 1 && !said.ssh.empty())
+    mca("plm_rsh_args", fmt::format("{}", fmt::join(said.ssh, " ")));
+  MpirunVariables variables(words, custom, said.forwarded);
+  variables.set_unless_forwarded("NCCL_SOCKET_IFNAME", c.interface);
+  if (custom.nccl_debug)
+    variables.set("NCCL_DEBUG", *custom.nccl_debug);
+  else
+    variables.set_unless_forwarded("NCCL_DEBUG", "INFO");
+  // libinfinipath, which Debian's libfabric loads, would take SIGTERM over and end with status 1.
+  variables.set("IPATH_NO_BACKTRACE", "1");
+  if (hosts.size() > 1) variables.set("MASTER_ADDR", launch.hosts.front());
+  set_fabric(c, hosts.size(), variables);
   words.insert(words.end(), custom.words.begin(), custom.words.end());
-  const auto type = find_instance_type(c.instance_type);
-  if (type && type->has_efa) add({"-x", "FI_PROVIDER=efa"});
-  if (wants_simple_protocol(c.instance_type)) add({"-x", "NCCL_PROTO=simple"});
-  if (has_device_rdma(c.instance_type)) add({"-x", "FI_EFA_USE_DEVICE_RDMA=1"});
-  for (const std::string& name : forwarded) add({"-x", name});
+  variables.forward();
   return words;
 }
 
@@ -123,17 +171,13 @@ std::vector<std::string> names_to_forward(const std::vector<std::string>& names)
   constexpr std::array<std::string_view, 9> kNames = {
       "PATH",        "LD_LIBRARY_PATH", "TMPDIR",    "http_proxy", "https_proxy",
       "HTTPS_PROXY", "all_proxy",       "ALL_PROXY", "no_proxy"};
-  // What mpirun's own words set, and what names one host.
-  constexpr std::array<std::string_view, 6> kOwn = {
-      "NCCL_SOCKET_IFNAME",     "NCCL_DEBUG",     "NCCL_PROTO", "FI_PROVIDER",
-      "FI_EFA_USE_DEVICE_RDMA", "SHOAL_HOST_NAME"};
   std::vector<std::string> chosen;
   for (const std::string& name : names) {
     const bool has_prefix = std::ranges::any_of(
         kPrefixes, [&name](std::string_view prefix) { return name.starts_with(prefix); });
     const bool is_named = std::ranges::find(kNames, name) != kNames.end();
-    const bool is_own = std::ranges::find(kOwn, name) != kOwn.end();
-    if ((has_prefix || is_named) && !is_own && !is_of_one_host(name)) chosen.push_back(name);
+    if ((has_prefix || is_named) && name != "SHOAL_HOST_NAME" && !is_of_one_host(name))
+      chosen.push_back(name);
   }
   std::ranges::sort(chosen);
   return chosen;
@@ -145,8 +189,7 @@ int ranks_of_a_host(const Contract& c) {
   return uses_mpi(c) ? asked : 1;
 }
 
-Launch plan_launch(const Contract& c, const TrainCommand& command, const std::string& mpirun,
-                   const std::vector<std::string>& forwarded) {
+Launch plan_launch(const Contract& c, const TrainCommand& command, const MpirunWords& mpirun) {
   Launch launch;
   const bool takes_part =
       std::ranges::find(c.distribution_groups, c.group) != c.distribution_groups.end();
@@ -172,7 +215,7 @@ Launch plan_launch(const Contract& c, const TrainCommand& command, const std::st
     return launch;
   }
   launch.role = HostRole::mpi_master;
-  launch.words = mpirun_words(c, launch, mpirun, forwarded);
+  launch.words = mpirun_words(c, launch, mpirun);
   launch.words.insert(launch.words.end(), command.words.begin(), command.words.end());
   return launch;
 }

@@ -29,11 +29,18 @@ struct Launch {
 // That mpirun starts; 1 where the job has no distribution.
 int ranks_of_a_host(const Contract& contract);
 
-// `mpirun`: the program. `forwarded`: names of variables that ranks on other hosts get as they are
-// here. mpirun's command line is the toolkit's, but: FI_PROVIDER=efa is said only where there is
-// EFA, and the address of rank 0 (MASTER_ADDR) instead of a preloaded gethostname().
-Launch plan_launch(const Contract& contract, const TrainCommand& command, const std::string& mpirun,
-                   const std::vector<std::string>& forwarded);
+struct MpirunWords {
+  std::string mpirun = "mpirun";  // the program
+  std::vector<std::string> forwarded =
+      {};                             // names of variables that all ranks get as they are here
+  std::vector<std::string> ssh = {};  // options of ssh, by which it reaches other hosts
+};
+
+// mpirun's command line is the toolkit's, but: FI_PROVIDER=efa is said only where there is EFA,
+// NCCL's protocol is left to the plugin, the address of rank 0 (MASTER_ADDR) is said instead of
+// preloading gethostname(), and what the job itself says of a variable goes before what is usual.
+Launch plan_launch(const Contract& contract, const TrainCommand& command,
+                   const MpirunWords& mpirun);
 
 // Of all names: SM_ and SAGEMAKER_ but those of one host, SHOAL_, NCCL_, FI_, OMP_, GOMP_, CUDA_
 // and AWS_ variables (credentials, region, endpoints), PATH, LD_LIBRARY_PATH, TMPDIR and the

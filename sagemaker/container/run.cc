@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
+#include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/process/process.h"
 #include "shoal/sagemaker/process/scratch_directory.h"
 
@@ -91,7 +92,9 @@ void tell_workers(const Contract& c, const Launch& launch, const ContainerOption
 
 // A worker's part: ssh for mpirun, until that is done.
 int serve_mpirun(const Contract& c, const ContainerOptions& options, const std::atomic<int>& stop) {
+  make_ssh_key(options.hosts);
   wait_for_hosts({c.master_host}, options.hosts, stop);
+  if (stop == 0) admit_host(c.master_host, options.hosts, stop);
   if (stop != 0) return 128 + stop;
   start_sshd(options.hosts);
   const auto ending =
@@ -183,8 +186,10 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   if (aside && code == *aside / "code")
     for (std::string& word : command.words)
       if (word.starts_with(code + "/")) word = c.path("code") + word.substr(code.size());
-  const Launch launch =
-      plan_launch(c, command, options.mpirun, names_to_forward(names_of(variables)));
+  const Launch launch = plan_launch(c, command,
+                                    {.mpirun = options.mpirun,
+                                     .forwarded = names_to_forward(names_of(variables)),
+                                     .ssh = ssh_options(options.hosts)});
   if (options.only_shows) {
     show(c, launch, variables);
     return 0;
@@ -205,6 +210,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   if (launch.role == HostRole::mpi_worker) return serve_mpirun(c, options, stop);
   for (const std::string& note : command.notes) say("filled in: " + note);
   if (launch.role == HostRole::mpi_master && launch.hosts.size() > 1) {
+    make_ssh_key(options.hosts);
     start_sshd(options.hosts);
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);

@@ -125,17 +125,11 @@ std::vector<std::string> instance_type_names() {
   return names;
 }
 
-bool wants_simple_protocol(std::string_view instance_type) {
-  constexpr std::array<std::string_view, 9> kNames = {
-      "ml.g4dn.8xlarge",  "ml.g4dn.12xlarge", "ml.g5.48xlarge",
-      "ml.p3dn.24xlarge", "ml.p4d.24xlarge",  "ml.p4de.24xlarge",
-      "ml.p5.48xlarge",   "ml.trn1.32xlarge", "ml.p6e-gb200.36xlarge"};
-  return std::ranges::find(kNames, instance_type) != kNames.end();
-}
-
 bool has_device_rdma(std::string_view instance_type) {
-  constexpr std::array<std::string_view, 4> kNames = {"ml.p4d.24xlarge", "ml.p4de.24xlarge",
-                                                      "ml.trn1.32xlarge", "ml.p6e-gb200.36xlarge"};
+  constexpr std::array<std::string_view, 12> kNames = {
+      "ml.p4d.24xlarge",  "ml.p4de.24xlarge",    "ml.p5.48xlarge",      "ml.p5e.48xlarge",
+      "ml.p5en.48xlarge", "ml.p6-b200.48xlarge", "ml.p6-b300.48xlarge", "ml.p6e-gb200.36xlarge",
+      "ml.g7e.12xlarge",  "ml.g7e.24xlarge",     "ml.g7e.48xlarge",     "ml.trn1.32xlarge"};
   return std::ranges::find(kNames, instance_type) != kNames.end();
 }
 

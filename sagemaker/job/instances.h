@@ -25,9 +25,8 @@ const std::vector<InstanceType>& instance_types();
 std::optional<InstanceType> find_instance_type(std::string_view name);
 std::vector<std::string> instance_type_names();
 
-// What the SageMaker training toolkit 5.1 sets for NCCL: the simple protocol, since EFA delivers
-// out of order, and GPUDirect RDMA where the adapter has it.
-bool wants_simple_protocol(std::string_view instance_type);
+// Where EFA reads and writes the accelerators' memory (GPUDirect RDMA). Source: the platforms of
+// aws-ofi-nccl 1.21 that require it, and the training toolkit 5.1's list.
 bool has_device_rdma(std::string_view instance_type);
 
 }  // namespace shoal::sagemaker

@@ -54,16 +54,7 @@ class Job {
       hosts_.back()->write("input/data/train/text.txt", text);
       hosts_.back()->write("input/data/validation/text.txt", text.substr(0, 4000));
     }
-    std::ofstream(folder_ / "ssh_config")
-        << "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
-        << "  IdentityFile " << folder_ / "key" << "\n";
-    std::ofstream(folder_ / "bin/ssh")
-        << "#!/bin/sh\nexec /usr/bin/ssh -F " << folder_ / "ssh_config" << " \"$@\"\n";
     std::ofstream(folder_ / "bin/sshd") << "";  // each host's own is mounted here
-    fs::permissions(folder_ / "bin/ssh", fs::perms::owner_all);
-    const auto made =
-        test::run_program({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder_ / "key"});
-    EXPECT_EQ(made.status, 0) << made.err;
   }
 
   // The hosts from their start to the end of both; `play`: NAME=value of play_host.

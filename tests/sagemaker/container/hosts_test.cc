@@ -48,21 +48,6 @@ TEST(Hosts, AreThereOnceTheySpeakSsh) {
   wait_for_hosts({"127.0.0.1"}, rules, stop);  // returns
 }
 
-TEST(Hosts, StartTheirSshd) {
-  const testing::TemporaryDirectory root;
-  HostRules rules;
-  rules.sshd = root / "sshd";
-  EXPECT_THROW(start_sshd(rules), Error);
-  std::ofstream(rules.sshd) << "#!/bin/sh\necho no host keys >&2\nexit 1\n";
-  std::filesystem::permissions(rules.sshd, std::filesystem::perms::owner_all);
-  try {
-    start_sshd(rules);
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("ended with status 1: no host keys"));
-  }
-}
-
 // A program of an own name, which runs as long as it is told.
 class Orted {
  public:
@@ -176,7 +161,8 @@ TEST(Hosts, AreToldHowItEnded) {
       ::testing::ElementsAre("lost"));
   std::ostringstream words;
   words << std::ifstream(root / "words").rdbuf();
-  EXPECT_THAT(words.str(), ::testing::HasSubstr("-p 2222"));
+  EXPECT_THAT(words.str(), ::testing::AllOf(::testing::HasSubstr("-p 2222"),
+                                            ::testing::HasSubstr("-i /run/shoal-ssh/key")));
   std::atomic<int> stop{0};
   const auto ending = wait_for_mpirun_to_end(rules, root / "en ded", stop, 10);
   ASSERT_TRUE(ending);

@@ -10,6 +10,8 @@
 namespace shoal::sagemaker {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -20,7 +22,7 @@ Launch launch_of(const OptMl& ml, int gpus, const std::vector<std::string>& forw
                     [](std::string_view) -> std::optional<std::string> { return std::nullopt; });
   TrainCommand command;
   command.words = {"shoal", "train"};
-  return plan_launch(c, command, "mpirun", forwarded);
+  return plan_launch(c, command, {.forwarded = forwarded, .ssh = {"-i", "/keys/key"}});
 }
 
 std::string text(const Launch& launch) { return fmt::format("{}", fmt::join(launch.words, " ")); }
@@ -50,11 +52,10 @@ TEST(Launch, IsMpirunOnTheFirstHost) {
       "-mca btl_tcp_if_include lo -mca oob_tcp_if_include lo -mca plm_rsh_no_tree_spawn 1 "
       "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib "
       "-mca orte_abort_on_non_zero_status 1 -mca btl_vader_single_copy_mechanism none "
-      "-mca plm_rsh_num_concurrent 2 -x NCCL_SOCKET_IFNAME=lo -x NCCL_DEBUG=INFO "
-      "-x RDMAV_FORK_SAFE=1 -x IPATH_NO_BACKTRACE=1 "
-      "-x MASTER_ADDR=algo-1 -x FI_PROVIDER=efa "
-      "-x NCCL_PROTO=simple -x FI_EFA_USE_DEVICE_RDMA=1 -x SM_HOSTS -x AWS_ROLE_ARN "
-      "shoal train");
+      "-mca plm_rsh_num_concurrent 2 -mca plm_rsh_args -i /keys/key -x NCCL_SOCKET_IFNAME=lo "
+      "-x NCCL_DEBUG=INFO -x IPATH_NO_BACKTRACE=1 -x MASTER_ADDR=algo-1 -x FI_PROVIDER=efa "
+      "-x FI_EFA_FORK_SAFE=1 -x FI_EFA_USE_DEVICE_RDMA=1 -x NCCL_NET=AWS Libfabric -x SM_HOSTS "
+      "-x AWS_ROLE_ARN shoal train");
   OptMl second({"algo-1", "algo-2"}, "algo-2", "ml.p4d.24xlarge");
   second.hyperparameters(kDataParallel);
   EXPECT_EQ(launch_of(second, 8).role, HostRole::mpi_worker);
@@ -66,6 +67,45 @@ TEST(Launch, SaysNothingOfEfaWhereThereIsNone) {
   ml.hyperparameters(kDataParallel);
   EXPECT_THAT(text(launch_of(ml, 1)), Not(HasSubstr("FI_")));
   EXPECT_THAT(text(launch_of(ml, 1)), HasSubstr("--host algo-1,algo-2 -np 2"));
+}
+
+// NCCL_NET where the plugin has to work, or the job ends: GPUs whose memory EFA reads, and several
+// hosts. Elsewhere NCCL may fall back on sockets.
+TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
+  const auto words = [](const std::vector<std::string>& hosts, const char* type) {
+    OptMl ml(hosts, hosts[0], type);
+    ml.hyperparameters(kDataParallel);
+    return text(launch_of(ml, 8));
+  };
+  for (const char* type : {"ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.p6-b200.48xlarge"})
+    EXPECT_THAT(words({"algo-1", "algo-2"}, type),
+                AllOf(HasSubstr("-x NCCL_NET=AWS Libfabric "), HasSubstr("FI_PROVIDER=efa"),
+                      Not(HasSubstr("NCCL_PROTO"))));
+  EXPECT_THAT(words({"algo-1"}, "ml.p5.48xlarge"), Not(HasSubstr("NCCL_NET=")));
+  for (const char* type : {"ml.p3dn.24xlarge", "ml.g5.48xlarge", "ml.c5n.18xlarge"})
+    EXPECT_THAT(words({"algo-1", "algo-2"}, type),
+                AllOf(HasSubstr("FI_PROVIDER=efa"), Not(HasSubstr("NCCL_NET=")),
+                      Not(HasSubstr("DEVICE_RDMA"))));
+}
+
+// The job's environment, which `forwarded` names, goes before what is usual; its options of mpirun
+// before that.
+TEST(Launch, LetsTheJobHaveTheLastWord) {
+  OptMl ml({"algo-1", "algo-2"}, "algo-1", "ml.p4d.24xlarge");
+  ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
+                      {"sagemaker_mpi_custom_mpi_options",
+                       "\"-x NCCL_NET=Socket -x FI_PROVIDER --NCCL_DEBUG WARN\""}});
+  const std::string words =
+      text(launch_of(ml, 8, {"FI_EFA_FORK_SAFE", "FI_PROVIDER", "NCCL_DEBUG", "NCCL_PROTO"}));
+  EXPECT_THAT(words, AllOf(HasSubstr("-x NCCL_NET=Socket "), Not(HasSubstr("Libfabric"))));
+  EXPECT_THAT(words, AllOf(HasSubstr("-x FI_EFA_FORK_SAFE "), Not(HasSubstr("FORK_SAFE=1"))));
+  EXPECT_THAT(words, HasSubstr("-x NCCL_PROTO "));
+  EXPECT_THAT(words, AllOf(HasSubstr("-x NCCL_DEBUG=WARN"), Not(HasSubstr("-x NCCL_DEBUG "))));
+  EXPECT_THAT(
+      words, AllOf(Not(HasSubstr("FI_PROVIDER=")), Not(ContainsRegex("FI_PROVIDER.*FI_PROVIDER"))));
+  ml.hyperparameters({{"sagemaker_mpi_enabled", "true"}});
+  EXPECT_THAT(text(launch_of(ml, 8, {"NCCL_DEBUG"})),
+              AllOf(HasSubstr("-x NCCL_DEBUG "), Not(HasSubstr("NCCL_DEBUG="))));
 }
 
 TEST(Launch, TakesRanksAndOptionsOfMpi) {
@@ -112,8 +152,8 @@ TEST(Forwarded, AreSettingsAndCredentialsButNotOneHosts) {
                         "FI_PROVIDER", "PATH", "NCCL_ALGO", "OMPI_COMM_WORLD_RANK",
                         "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE", "https_proxy", "no_proxy"}),
       ElementsAre("AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_ENDPOINT_URL_S3",
-                  "AWS_SECRET_ACCESS_KEY", "NCCL_ALGO", "PATH", "SHOAL_LOG", "SM_HOSTS",
-                  "https_proxy", "no_proxy"));
+                  "AWS_SECRET_ACCESS_KEY", "FI_PROVIDER", "NCCL_ALGO", "PATH", "SHOAL_LOG",
+                  "SM_HOSTS", "https_proxy", "no_proxy"));
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ class Train : public ::testing::Test {
   static ProgramResult train(const OptMl& ml, std::vector<std::string> words = {},
                              ProgramOptions options = {}) {
     words.insert(words.begin(), {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--poll-seconds",
-                                 "0.05", "--quiet-seconds", "0.2"});
+                                 "0.05", "--quiet-seconds", "0.2", "--ssh-keys",
+                                 ml.path("ssh-keys"), "--ssh-keyscan", ml.path("ssh-keyscan")});
     if (std::ranges::find(words, "--shoal") == words.end())
       words.insert(words.end(), {"--shoal", SHOAL_PROGRAM});
     for (const char* variable :
@@ -458,6 +459,9 @@ TEST_F(Train, TrainsOnTwoHosts) {
                                      options);
   ASSERT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_TRUE(fs::exists(ml.path("sshd-started")));
+  EXPECT_EQ(read_text_file(ml.path("ssh-keys/authorized_keys")), "");  // nobody logs in here
+  EXPECT_THAT(read_text_file(ml.path("words")),
+              HasSubstr("plm_rsh_args -i " + ml.path("ssh-keys/key")));
   EXPECT_TRUE(fs::exists(ml.path("model/model.safetensors")));
   EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("--host localhost,127.0.0.1 -np 2"));
   EXPECT_THAT(read_text_file(ml.path("words")), HasSubstr("-x AWS_SECRET_ACCESS_KEY "));
@@ -500,6 +504,7 @@ TEST_F(Train, AWorkerThatIsStoppedSaysSo) {
   OptMl ml({"127.0.0.1", "localhost"}, "localhost");
   fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
   const Greeter master("SSH-2.0-test\r\n");
+  script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
   script(ml.path("sshd"), "exit 0\n");
   ProgramOptions stop;
   stop.signal_when_out_has = "worker of mpirun";
@@ -517,11 +522,13 @@ TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {
   const Greeter master("SSH-2.0-test\r\n");
   const std::string orted = "orted" + std::to_string(::getpid());
   fs::copy_file("/bin/sleep", ml.path(orted));
+  script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
   script(ml.path("sshd"), ml.path(orted) + " 0.6 < /dev/null > /dev/null 2>&1 &\n");
   const ProgramResult result = train(ml, {"--sshd", ml.path("sshd"), "--ssh-port",
                                           std::to_string(master.port()), "--orted", orted});
   EXPECT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("worker of mpirun"));
+  EXPECT_THAT(read_text_file(ml.path("ssh-keys/authorized_keys")), HasSubstr("ssh-ed25519 AAAA"));
   EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
 }
 

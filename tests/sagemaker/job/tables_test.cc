@@ -22,6 +22,18 @@ TEST(Instances, HaveTheirGpus) {
   EXPECT_EQ(instance_types().size(), 225U);
 }
 
+TEST(Instances, WhoseMemoryEfaReadsAreKnownAndHaveIt) {
+  int count = 0;
+  for (const InstanceType& type : instance_types())
+    if (has_device_rdma(type.name)) {
+      EXPECT_TRUE(type.has_efa && type.accelerator != Accelerator::none) << type.name;
+      ++count;
+    }
+  EXPECT_EQ(count, 12);  // else a name is misspelt
+  EXPECT_FALSE(has_device_rdma("ml.p5.4xlarge"));
+  EXPECT_FALSE(has_device_rdma("ml.p3dn.24xlarge"));
+}
+
 TEST(Images, SayWhatTheyAre) {
   EXPECT_EQ(image_base_name("1.dkr.ecr.us-east-1.amazonaws.com/a/huggingface-pytorch-training:1.7"),
             "huggingface-pytorch-training");

@@ -1,0 +1,105 @@
+#include "shoal/sagemaker/container/ssh_keys.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "shoal/runtime/base/clock.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/sagemaker/process/process.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKind = "ssh-ed25519";
+
+std::string key_file(const HostRules& rules) { return rules.keys + "/key"; }
+std::string admitted_file(const HostRules& rules) { return rules.keys + "/authorized_keys"; }
+
+void run_or_throw(const std::vector<std::string>& words) {
+  const ProcessResult result = run_process(words);
+  if (result.status != 0)
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} ended with status {}: {}", words.front(), result.status,
+                            result.error.substr(0, result.error.find('\n'))));
+}
+
+// The key in what ssh-keyscan wrote, "HOST ssh-ed25519 AAAA..." a line; nothing: it has none.
+std::optional<std::string> scanned_key(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string host, kind, key;
+    if (words >> host >> kind >> key && host[0] != '#' && kind == kKind) return key;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void make_ssh_key(const HostRules& rules) {
+  std::error_code error;
+  fs::remove_all(rules.keys, error);  // of an earlier job on this machine
+  if (!fs::create_directory(rules.keys, error))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} for keys of ssh cannot be made: {}", rules.keys, error.message()),
+                "hosts of one job reach each other as root");
+  fs::permissions(rules.keys, fs::perms::owner_all);
+  run_or_throw(
+      {rules.ssh_keygen, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key_file(rules)});
+  if (!std::ofstream(admitted_file(rules)))
+    throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
+}
+
+void admit_host(const std::string& host, const HostRules& rules, const std::atomic<int>& stop) {
+  const Deadline deadline = Deadline::in_seconds(rules.connect_seconds);
+  const std::string answer = rules.keys + "/answer";
+  for (;;) {
+    // Its words come through "$@", so that none is read by the shell.
+    const ProcessResult result =
+        run_process({"/bin/sh", "-c", "answer=$1; shift; exec \"$@\" > \"$answer\"", "sh", answer,
+                     rules.ssh_keyscan, "-T", "10", "-t", "ed25519", "-p",
+                     std::to_string(rules.ssh_port), host});
+    if (const auto key = scanned_key(answer)) {
+      std::ofstream file(admitted_file(rules));
+      file << "restrict " << kKind << ' ' << *key << '\n';
+      if (file.flush()) return;
+      throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
+    }
+    if (stop != 0) return;
+    if (deadline.passed())
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("sshd on host {} shows no {} key after {:.0f} s: {}", host, kKind,
+                      rules.connect_seconds, result.error.substr(0, result.error.find('\n'))),
+          "look at the log of that host, which makes one as the job starts");
+    std::this_thread::sleep_for(std::chrono::duration<double>(rules.poll_seconds));
+  }
+}
+
+void start_sshd(const HostRules& rules) {
+  if (!is_program(rules.sshd))
+    throw Error(ErrorCode::unavailable,
+                fmt::format("there is no {}, by which mpirun reaches hosts", rules.sshd),
+                "install openssh-server in the image (docker/ has a Dockerfile)");
+  // All hosts of a large job look at the first one in the same moment.
+  run_or_throw({rules.sshd, "-h", key_file(rules), "-o",
+                "AuthorizedKeysFile=" + admitted_file(rules), "-o", "PasswordAuthentication=no",
+                "-o", "KbdInteractiveAuthentication=no", "-o", "PermitRootLogin=prohibit-password",
+                "-o", "MaxStartups=4096"});
+}
+
+std::vector<std::string> ssh_options(const HostRules& rules) {
+  // A host's key is made as it starts: there is none to compare with.
+  return {"-i", key_file(rules),
+          "-o", "IdentitiesOnly=yes",
+          "-o", "StrictHostKeyChecking=no",
+          "-o", "UserKnownHostsFile=/dev/null",
+          "-o", "LogLevel=ERROR"};
+}
+
+}  // namespace shoal::sagemaker

@@ -1,0 +1,168 @@
+#include "shoal/sagemaker/container/ssh_keys.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/sagemaker/process/process.h"
+
+namespace shoal::sagemaker {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+HostRules rules_in(const testing::TemporaryDirectory& root) {
+  HostRules rules;
+  rules.keys = root / "keys";
+  rules.sshd = root / "sshd";
+  rules.ssh_keyscan = root / "keyscan";
+  rules.poll_seconds = 0.02;
+  rules.connect_seconds = 0.2;
+  return rules;
+}
+
+void script(const std::string& path, const std::string& text) {
+  std::ofstream(path) << "#!/bin/sh\n" << text;
+  fs::permissions(path, fs::perms::owner_all);
+}
+
+template <class Action>
+std::string refusal(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(SshKeys, AreMadeForOneJobAndLetNobodyIn) {
+  const testing::TemporaryDirectory root;
+  const HostRules rules = rules_in(root);
+  make_ssh_key(rules);
+  const std::string first = read_text_file(rules.keys + "/key.pub");
+  EXPECT_THAT(first, ::testing::StartsWith("ssh-ed25519 AAAA"));
+  EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "");
+  EXPECT_EQ(fs::status(rules.keys).permissions(), fs::perms::owner_all);
+  std::ofstream(rules.keys + "/authorized_keys") << "of the job before";
+  make_ssh_key(rules);
+  EXPECT_NE(read_text_file(rules.keys + "/key.pub"), first);
+  EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "");
+  HostRules nowhere = rules;
+  nowhere.keys = root / "no/such";
+  EXPECT_THAT(refusal([&] { make_ssh_key(nowhere); }), HasSubstr("no/such for keys of ssh"));
+  HostRules without = rules;
+  without.ssh_keygen = root / "no-keygen";
+  EXPECT_THAT(refusal([&] { make_ssh_key(without); }), HasSubstr("no-keygen"));
+}
+
+TEST(SshKeys, OfTheFirstHostAreItsAnswer) {
+  const testing::TemporaryDirectory root;
+  const HostRules rules = rules_in(root);
+  make_ssh_key(rules);
+  // The second answer has a key.
+  script(rules.ssh_keyscan, "echo \"$*\" > " + (root / "words") + "\n[ -e " + (root / "asked") +
+                                " ] || { touch " + (root / "asked") +
+                                "; echo '# algo-1:22 SSH-2.0'; exit 1; }\n"
+                                "echo '[algo-1]:22 ssh-rsa AAAArsa'\n"
+                                "echo '[algo-1]:22 ssh-ed25519 AAAAed'\n");
+  const std::atomic<int> stop{0};
+  admit_host("algo-1", rules, stop);
+  EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "restrict ssh-ed25519 AAAAed\n");
+  EXPECT_THAT(read_text_file(root / "words"), HasSubstr("-t ed25519 -p 22 algo-1"));
+  script(rules.ssh_keyscan, "echo 'algo-1 ssh-rsa AAAA'; echo refused >&2\n");
+  EXPECT_THAT(refusal([&] { admit_host("algo-1", rules, stop); }),
+              HasSubstr("sshd on host algo-1 shows no ssh-ed25519 key after 0 s: refused"));
+  const std::atomic<int> stopped{15};
+  HostRules patient = rules;
+  patient.connect_seconds = 600;
+  admit_host("algo-1", patient, stopped);  // returns
+}
+
+TEST(SshKeys, AreWhatSshdStartsWith) {
+  const testing::TemporaryDirectory root;
+  const HostRules rules = rules_in(root);
+  EXPECT_THAT(refusal([&] { start_sshd(rules); }), HasSubstr("sshd, by which mpirun reaches"));
+  script(rules.sshd, "echo no privilege separation >&2\nexit 1\n");
+  EXPECT_THAT(refusal([&] { start_sshd(rules); }),
+              HasSubstr("ended with status 1: no privilege separation"));
+  script(rules.sshd, "echo \"$*\" > " + (root / "words") + "\n");
+  start_sshd(rules);
+  EXPECT_THAT(read_text_file(root / "words"),
+              AllOf(HasSubstr("-h " + rules.keys + "/key "),
+                    HasSubstr("AuthorizedKeysFile=" + rules.keys + "/authorized_keys"),
+                    HasSubstr("PasswordAuthentication=no")));
+}
+
+// Two hosts' sshd, on loopback, as the test's user. Each has keys of its own.
+class RealSshd : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!is_program("/usr/sbin/sshd")) GTEST_SKIP() << "no sshd; install openssh-server";
+    // Where root's sshd separates its privileges; systemd makes it elsewhere.
+    std::error_code error;
+    if (::geteuid() == 0) made_ = fs::create_directory("/run/sshd", error);
+  }
+  void TearDown() override {
+    for (const std::string& file : process_files_) {
+      std::ifstream stream(file);
+      if (pid_t id = 0; stream >> id) ::kill(id, SIGTERM);
+    }
+    if (made_) fs::remove("/run/sshd");
+  }
+  HostRules host(const std::string& name, int port) {
+    HostRules rules;
+    rules.keys = root_ / name;
+    rules.sshd = root_ / name + ".sshd";
+    rules.ssh_port = port;
+    rules.poll_seconds = 0.05;
+    rules.connect_seconds = 5;
+    const std::string id = root_ / name + ".pid";
+    process_files_.push_back(id);
+    // Its folders are among the temporary ones, which all may write to.
+    std::ofstream(root_ / name + ".conf")
+        << "UsePAM no\nStrictModes no\nListenAddress 127.0.0.1\nPidFile " << id << "\nPort " << port
+        << "\n";
+    script(rules.sshd, "exec /usr/sbin/sshd -f " + (root_ / name + ".conf") + " -E " +
+                           (root_ / name + ".log") + " \"$@\"\n");
+    make_ssh_key(rules);
+    return rules;
+  }
+  // Of a command on the host at `port`, with the key of `rules`.
+  static int login(const HostRules& rules, int port) {
+    std::vector<std::string> words = ssh_options(rules);
+    words.insert(words.begin(), {"ssh", "-F", "none", "-x", "-p", std::to_string(port)});
+    words.insert(words.end(), {"-o", "BatchMode=yes", "127.0.0.1", "exit 7"});
+    return run_process(words).status;
+  }
+  const testing::TemporaryDirectory root_;
+  std::vector<std::string> process_files_;
+  bool made_ = false;
+};
+
+TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
+  const int port = 20000 + (::getpid() % 20000) * 2;
+  const HostRules first = host("first", port), second = host("second", port + 1);
+  const std::atomic<int> stop{0};
+  start_sshd(first);
+  wait_for_hosts({"127.0.0.1"}, first, stop);
+  HostRules asks = second;
+  asks.ssh_port = port;
+  admit_host("127.0.0.1", asks, stop);
+  start_sshd(second);
+  wait_for_hosts({"127.0.0.1"}, second, stop);
+  EXPECT_EQ(login(first, port + 1), 7);
+  EXPECT_EQ(login(second, port), 255) << "the first host let the second in";
+  EXPECT_EQ(login(host("stranger", port + 2), port + 1), 255) << "the second let a stranger in";
+}
+
+}  // namespace
+}  // namespace shoal::sagemaker
