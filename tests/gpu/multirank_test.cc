@@ -1,5 +1,5 @@
-// Ranks that are processes sharing one GPU, and threads of one: every operation of Communicators of
-// device memory against exactly predictable results.
+// Ranks that are processes sharing one GPU (or several), and threads of one: every operation of
+// Communicators of device memory against exactly predictable results.
 #include <cstring>
 #include <vector>
 
@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 
 // A rank's Communicator on device 0, and the stream of calls that pass none.
 struct Rank {
-  Rank(const World& world, Store& store) : stream(Device::cuda(0)) {
+  Rank(const World& world, Store& store) : stream(shoal::test::device_of(world)) {
     CommunicatorOptions options = shoal::test::with_deadline(60);
     options.stream = stream.view();
     communicator = make_communicator(world, store, options);
@@ -67,7 +67,7 @@ TEST(GpuRanks, ProcessesReachEachOthersMemory) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     const Rank rank(world, store);
     EXPECT_EQ(rank.communicator->statistics().transport, "CUDA IPC");
-    EXPECT_EQ(rank.communicator->memory_resource().device(), Device::cuda(0));
+    EXPECT_EQ(rank.communicator->memory_resource().device(), shoal::test::device_of(world));
   });
 }
 

@@ -1,6 +1,8 @@
-// Ranks that are processes on device 0. Only they touch CUDA: a process that has cannot fork.
+// Ranks that are processes on device 0, or in turn on the first SHOAL_TEST_GPUS devices. Only they
+// touch CUDA: a process that has cannot fork.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,11 @@
 #include "shoal/runtime/device/device.h"
 
 namespace shoal::test {
+
+inline Device device_of(const World& world) {
+  const char* devices = std::getenv("SHOAL_TEST_GPUS");
+  return Device::cuda(devices ? world.rank % std::stoi(devices) : 0);
+}
 
 // Why device 0 cannot be used; empty where it can.
 inline std::string why_no_gpu() {

@@ -38,10 +38,11 @@ std::vector<std::int32_t> rows(const World& world, std::int64_t step, std::int64
 }
 
 Run train(const World& world, Store& store) {
-  const Device device = Device::cuda(0);
+  const Device device = test::device_of(world);
   const auto upstream = make_device_memory(device);
   PoolMemory memory(*upstream);
   kernels::CudaKernelOptions how;
+  how.device = device;
   how.memory = &memory;
   const auto kernels = kernels::make_cuda_kernels(how);
   auto options = test::with_deadline(60);

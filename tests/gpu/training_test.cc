@@ -25,7 +25,7 @@ Gpt2Config tiny(double dropout) {
   config.vocab_size = 211;
   config.n_positions = 40;
   config.n_embd = 64;
-  config.n_layer = 3;
+  config.n_layer = testing::has_little_time() ? 2 : 3;
   config.n_head = 4;
   config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = dropout;
   return config;
@@ -67,8 +67,8 @@ class Trainer {
     masters_.emplace(parameters, options.dtype, *kernels_, planned_);
     allocate_gradients(context_, parameters);
     optimizer_ = make_adamw(*kernels_, planned_, masters_->segments(), {.weight_decay = 0.1});
-    ids_ = context_.empty({kRows, kLength}, DType::i32, MemoryTag::data);
-    targets_ = context_.empty({kRows, kLength}, DType::i32, MemoryTag::data);
+    ids_ = context_.empty({rows_, kLength}, DType::i32, MemoryTag::data);
+    targets_ = context_.empty({rows_, kLength}, DType::i32, MemoryTag::data);
     losses_ = context_.empty({options.steps}, DType::f32, MemoryTag::data);
     if (options.capture)
       capture_.emplace(*kernels_, planned_, StepCaptureOptions{.warmup = 3, .say = {}});
@@ -87,8 +87,8 @@ class Trainer {
         for (Parameter* parameter : model_.parameters()) parameter->clear_gradient();
         Tape tape;
         context_.tape = &tape;
-        const LossOutput made =
-            model_.forward(context_, ids_, targets_, {.loss_scale = 1.0f / (kRows * kLength)});
+        const LossOutput made = model_.forward(
+            context_, ids_, targets_, {.loss_scale = 1.0f / static_cast<float>(rows_ * kLength)});
         context_.tape = nullptr;
         context_.kernels().elementwise().cast(made.loss_sum, loss.view(), context_.stream);
         tape.backward(context_, made.loss);
@@ -105,7 +105,7 @@ class Trainer {
     std::vector<float> losses(static_cast<std::size_t>(options_.steps));
     copy_to_host(losses.data(), losses_, context_.stream);
     for (const float sum : losses)
-      out.losses.push_back(static_cast<double>(sum) / (kRows * kLength));
+      out.losses.push_back(static_cast<double>(sum) / static_cast<double>(rows_ * kLength));
     for (const NamedTensor& master : masters_->masters()) {
       out.masters.emplace_back(static_cast<std::size_t>(master.tensor.count()));
       copy_to_host(out.masters.back().data(), master.tensor, context_.stream);
@@ -115,25 +115,26 @@ class Trainer {
   }
 
  private:
-  static constexpr std::int64_t kRows = 4, kLength = 33;
+  static constexpr std::int64_t kLength = 33;
+  const std::int64_t rows_ = testing::has_little_time() ? 2 : 4;
   const StepOptions step_options_{.learning_rate = 3e-3, .max_gradient_norm = 1};
 
   // Into the same tensors each step, from memory that a copy need not wait for.
   void give_batch(int step) {
-    const auto bytes = static_cast<std::size_t>(kRows * kLength) * sizeof(std::int32_t);
+    const auto bytes = static_cast<std::size_t>(rows_ * kLength) * sizeof(std::int32_t);
     // Each step has its own pinned bytes: the copies may still be on their way.
     Buffer& pinned = batches_.emplace_back(*pinned_, 2 * bytes, MemoryTag::data);
     auto* values = static_cast<std::int32_t*>(pinned.data());
     auto random = static_cast<std::uint32_t>(step + 1) * 2654435761u;
-    for (std::int64_t i = 0; i < 2 * kRows * kLength; ++i) {
+    for (std::int64_t i = 0; i < 2 * rows_ * kLength; ++i) {
       random = random * 1664525u + 1013904223u;
       // Targets follow from ids, so that there is something to learn.
-      values[i] = i < kRows * kLength ? static_cast<std::int32_t>(random >> 8) % 211
-                                      : (values[i - kRows * kLength] * 3 + 1) % 211;
+      values[i] = i < rows_ * kLength ? static_cast<std::int32_t>(random >> 8) % 211
+                                      : (values[i - rows_ * kLength] * 3 + 1) % 211;
     }
     DeviceBackend& backend = device_backend(options_.device.type);
     backend.copy(ids_.view().data, values, bytes, context_.stream);
-    backend.copy(targets_.view().data, values + kRows * kLength, bytes, context_.stream);
+    backend.copy(targets_.view().data, values + rows_ * kLength, bytes, context_.stream);
   }
 
   Options options_;

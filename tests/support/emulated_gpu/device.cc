@@ -46,6 +46,8 @@ Settings read() {
     made.major = text[0] - '0';
     made.minor = text[2] - '0';
   }
+  if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
+    made.eager = std::string_view(set) == "1";  // as CUDA's
   if (const char* set = std::getenv("SHOAL_EMULATED_GPU_STREAMS")) {
     const std::string_view text = set;
     if (text != "late" && text != "eager")

@@ -73,6 +73,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     for (auto& [data, window] : windows())
       if (std::memcmp(&window.handle, &handle, sizeof handle) == 0) {
         ++window.opened;
+        add_opened(data, handle.bytes, handle.device);
         *pointer = data;
         return cudaSuccess;
       }

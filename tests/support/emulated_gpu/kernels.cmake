@@ -18,16 +18,24 @@ target_sources(shoal_emulated_gpu INTERFACE $<TARGET_OBJECTS:shoal_emulated_gpu_
 target_link_libraries(shoal_emulated_gpu
   INTERFACE shoal_kernels_cuda shoal_runtime_memory shoal_runtime_io nlohmann_json::nlohmann_json Boost::context)
 
-# shoal_emulated_gpu_test(TEST [FILTER gtest-filter]): the tests of the program TEST once more, on the
-# emulated GPU: a program TEST_on_emulated_gpu of the same objects.
-set_property(GLOBAL PROPERTY SHOAL_ON_CUDA ${CMAKE_CURRENT_SOURCE_DIR}/on_cuda.cc)
+# shoal_emulated_gpu_test(TEST [IN_PLACE] [FULL] [FILTER gtest-filter]): the tests of the program TEST
+# once more, on the emulated GPU: a program TEST_on_emulated_gpu of the same objects. IN_PLACE: they read
+# what kernels write without waiting, so nothing is late. FULL: one test of ctest, by ./dev test --full.
+set_property(GLOBAL PROPERTY SHOAL_ON_CUDA ${CMAKE_CURRENT_SOURCE_DIR})
 function(shoal_emulated_gpu_test test)
-  cmake_parse_arguments(ARG "" "FILTER" "" ${ARGN})
+  cmake_parse_arguments(ARG "IN_PLACE;FULL" "FILTER" "" ${ARGN})
   set(name ${test}_on_emulated_gpu)
-  get_property(on_cuda GLOBAL PROPERTY SHOAL_ON_CUDA)
+  get_property(folder GLOBAL PROPERTY SHOAL_ON_CUDA)
   get_target_property(libraries ${test} LINK_LIBRARIES)
-  add_executable(${name} $<TARGET_OBJECTS:${test}> ${on_cuda})
+  add_executable(${name} $<TARGET_OBJECTS:${test}> ${folder}/on_cuda.cc
+    $<$<BOOL:${ARG_IN_PLACE}>:${folder}/in_place.cc>)
   target_link_libraries(${name} PRIVATE shoal_emulated_gpu ${libraries})
+  if(ARG_FULL)
+    add_test(NAME ${name}
+      COMMAND sh -c "test -n \"$SHOAL_TEST_FULL\" || exit 77; exec $<TARGET_FILE:${name}>")
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 ENVIRONMENT GOMP_SPINCOUNT=10000)
+    return()
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST TEST_FILTER "${ARG_FILTER}"
     PROPERTIES TIMEOUT 120 ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()

@@ -23,6 +23,12 @@ constexpr std::size_t rounded(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
+int current_device() {
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  return device;
+}
+
 // A hole among a device's allocations. Freed in stream order it is for that stream alone until it
 // is done; a pool's are the pool's until that gives them back.
 struct Hole {
@@ -38,10 +44,17 @@ struct Heap {
   std::size_t used = 0;  // bytes that are allocated or held by pools
 };
 
+// Memory of another process.
+struct Window {
+  std::size_t bytes = 0;
+  int device = 0;
+  std::uint32_t opened_on = 0;  // a bit for each device
+};
+
 struct Memory {
   std::vector<Heap> heaps;  // by device
   std::map<std::byte*, std::shared_ptr<Pinned>> pinned;
-  std::map<std::byte*, std::pair<std::size_t, int>> opened;  // bytes and device
+  std::map<std::byte*, Window> opened;
   std::set<cudaMemPool_t> pools;
   std::set<std::pair<int, int>> peers;
   std::uint64_t allocations = 0;
@@ -200,8 +213,8 @@ Place place_of(const void* begin, std::size_t bytes) {
   }
   if (const auto after = memory.opened.upper_bound(at); after != memory.opened.begin()) {
     const auto& [start, of] = *std::prev(after);
-    if (at < start + of.first)
-      return {Kind::device, of.second, nullptr, at + bytes <= start + of.first};
+    if (at < start + of.bytes)
+      return {Kind::device, of.device, nullptr, at + bytes <= start + of.bytes, of.opened_on};
   }
   if (const auto after = memory.pinned.upper_bound(at); after != memory.pinned.begin()) {
     const auto& of = std::prev(after)->second;
@@ -221,7 +234,10 @@ std::shared_ptr<const Allocation> exportable(const void* data) {
 }
 
 void add_opened(void* begin, std::size_t bytes, int device) {
-  Memory::get().opened[static_cast<std::byte*>(begin)] = {bytes, device};
+  Window& window = Memory::get().opened[static_cast<std::byte*>(begin)];
+  window.bytes = bytes;
+  window.device = device;
+  window.opened_on |= 1u << current_device();
 }
 void remove_opened(void* begin) { Memory::get().opened.erase(static_cast<std::byte*>(begin)); }
 
@@ -242,10 +258,12 @@ std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
     if (place.kind == Kind::pageable && is_mapped(words[i]))
       fail(fmt::format("{}: word {} of its arguments, {}, points to host memory that is not pinned",
                        what, i, address));
-    if (place.kind == Kind::device && place.inside && !peers(device, place.device))
+    const bool reached =
+        place.opened_on != 0 ? (place.opened_on >> device & 1u) != 0 : peers(device, place.device);
+    if (place.kind == Kind::device && place.inside && !reached)
       fail(
           fmt::format("{} on device {}: word {} of its arguments, {}, lies on device {}, to which "
-                      "cudaDeviceEnablePeerAccess gave no access",
+                      "it has no access: nobody enabled it, or opened that memory here",
                       what, device, i, address, place.device));
   }
   return found;
@@ -275,12 +293,6 @@ std::string describe_address(const void* address) {
 }
 
 namespace {
-
-int current_device() {
-  int device = 0;
-  (void)cudaGetDevice(&device);
-  return device;
-}
 
 // Pools that keep less than they hold give it back.
 void trim_pools(int device) {

@@ -25,7 +25,8 @@ struct Place {
   Kind kind = Kind::pageable;
   int device = 0;
   std::shared_ptr<Pinned> pinned;
-  bool inside = true;  // all of it lies in one allocation (of device or pinned memory)
+  bool inside = true;           // all of it lies in one allocation (of device or pinned memory)
+  std::uint32_t opened_on = 0;  // of another process: a bit for each device that opened it
 };
 // What lies at [begin, begin + bytes). With the lock.
 Place place_of(const void* begin, std::size_t bytes);
@@ -33,7 +34,7 @@ Place place_of(const void* begin, std::size_t bytes);
 // The allocation of cudaMalloc that begins there; null: none does.
 std::shared_ptr<const Allocation> exportable(const void* data);
 
-// Memory of another process, opened for `device`, counts as an allocation.
+// Memory of another process, of `device`, counts as an allocation; the current device has access.
 void add_opened(void* begin, std::size_t bytes, int device);
 void remove_opened(void* begin);
 

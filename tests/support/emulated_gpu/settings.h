@@ -9,7 +9,7 @@ struct Settings {
   int devices = 1;                            // SHOAL_EMULATED_GPUS, 0 to 16
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
-  bool eager = false;                         // SHOAL_EMULATED_GPU_STREAMS=eager: nothing is late
+  bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
 };
 const Settings& settings();
 
