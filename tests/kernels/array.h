@@ -16,6 +16,7 @@
 namespace shoal::kernels::testing {
 
 using shoal::testing::At;
+using shoal::testing::has_little_time;
 using shoal::testing::make_test_kernels;
 using shoal::testing::Mirrored;
 using shoal::testing::on_cuda;

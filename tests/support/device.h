@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/little_time.h"
 #include <gtest/gtest.h>
 
 #include "shoal/kernels/kernels.h"
