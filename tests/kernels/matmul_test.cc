@@ -184,6 +184,7 @@ TEST_F(MatmulTest, WholeTiles) {
 
 // Edges of tiles (6 rows, 16 or 32 columns), of panels and of blocks of k (256), on any machine.
 TEST_F(MatmulTest, FewRows) {
+  SHOAL_CPU_ONLY("narrow_product is its own");
   for (const Case& size : {Case{1, 64, 64},
                            {24, 16, 256},
                            {29, 65, 257},

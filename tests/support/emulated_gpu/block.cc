@@ -77,20 +77,26 @@ class SharedMemory {
 // Turns of one launch in the order that SHOAL_EMULATED_GPU_ORDER asks for.
 class Order {
  public:
-  explicit Order(bool coin) {
+  explicit Order(unsigned coins) {
     const char* set = std::getenv("SHOAL_EMULATED_GPU_ORDER");
     const std::string_view order = set ? set : "mixed";
     std::uint64_t seed = 0;
     const auto [end, error] = std::from_chars(order.data(), order.data() + order.size(), seed);
-    if (error == std::errc{} && end == order.data() + order.size())
-      engine_.emplace(seed);
-    else if (order == "reverse" || order == "mixed")
-      reverse_ = order == "reverse" || coin;
-    else if (order != "forward")
+    if (error == std::errc{} && end == order.data() + order.size()) {
+      engine_.emplace(seed + coins);
+      copies_at_once_ = (coins & 2u) != 0;
+    } else if (order == "mixed") {
+      reverse_ = (coins & 1u) != 0;
+      copies_at_once_ = (coins & 2u) != 0;
+    } else if (order == "reverse") {
+      reverse_ = copies_at_once_ = true;
+    } else if (order != "forward") {
       fail(fmt::format("SHOAL_EMULATED_GPU_ORDER='{}' is not mixed, forward, reverse or a number",
                        order));
+    }
   }
   bool shuffled() const { return engine_.has_value(); }
+  bool copies_at_once() const { return copies_at_once_; }
   void arrange(std::vector<std::uint32_t>& turns) {
     std::iota(turns.begin(), turns.end(), 0);
     if (reverse_) std::reverse(turns.begin(), turns.end());
@@ -98,7 +104,7 @@ class Order {
   }
 
  private:
-  bool reverse_ = false;
+  bool reverse_ = false, copies_at_once_ = false;
   std::optional<std::mt19937_64> engine_;
 };
 
@@ -177,7 +183,10 @@ class Runner {
   unsigned lane() const { return now_->number % 32; }
   int barrier(Vote vote, bool mine, const Where& where);
   void in_warp(unsigned mask, bool whole, void (*finish)(Lanes), void* part, const Where& where);
-  void copy(const Copy& copy) { now_->copies.push_back({copy.to, copy.from, now_->group}); }
+  void copy(void* to, const void* from) {
+    now_->copies.push_back({to, from, now_->group});
+    if (order_.copies_at_once()) make_copies(*now_, now_->group + 1);
+  }
   void end_group() { ++now_->group; }
   void wait_for_groups(unsigned but_the_last) {
     make_copies(*now_, now_->group < but_the_last ? 0 : now_->group - but_the_last);
@@ -215,7 +224,7 @@ class Runner {
   [[noreturn]] void stuck() const;
 
   std::minstd_rand coin_;  // falls alike in every process
-  Order order_{false};
+  Order order_{0};
   Where launch_;
   SharedMemory shared_;
   const std::function<void()>* body_ = nullptr;
@@ -293,7 +302,7 @@ void Runner::end(Thread& thread) {
 
 void Runner::run(dim3 grid, dim3 block, std::size_t dynamic_shared,
                  const std::function<void()>& body, const Where& launch) {
-  order_ = Order((coin_() >> 16 & 1u) != 0);
+  order_ = Order(static_cast<unsigned>(coin_() >> 16));
   launch_ = launch;
   body_ = &body;
   gridDim = grid;
@@ -514,7 +523,7 @@ void copy_later(void* to, const void* from, bool inside) {
       reinterpret_cast<std::uintptr_t>(from) % 16 != 0)
     fail(fmt::format("{}: cp.async of 16 bytes from {} to {}, which are not both aligned to 16",
                      runner.position(), from, to));
-  runner.copy({to, inside ? from : nullptr, 0});
+  runner.copy(to, inside ? from : nullptr);
 }
 void end_group_of_copies() { current("cp.async").end_group(); }
 void wait_for_groups_of_copies(int but_the_last) {

@@ -2,10 +2,11 @@
 // fibers; where they meet (a barrier, a warp's operation) they wait for each other, and a meeting
 // that cannot happen ends the process with one line that says who waits where.
 //
-// SHOAL_EMULATED_GPU_ORDER says in which order blocks, and the threads of a block, have their turns:
-// forward, reverse, mixed (default: each launch one of the two, by a coin that falls alike in every
-// process), or a number, the seed of a shuffle. A kernel's results must not depend on it: one that
-// lacks a barrier often does.
+// SHOAL_EMULATED_GPU_ORDER says in which order blocks, and the threads of a block, have their
+// turns, and when cp.async copies: forward, and when the copy is waited for; reverse, and at once;
+// mixed (default: each launch has either of each, by coins that fall alike in every process); or a
+// number, the seed of shuffles. A kernel's results must not depend on it: one that lacks a barrier
+// often does.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +65,8 @@ using Lanes = void* const (&)[32];
 // the last calls finish with all their parts. `whole`: none of the 32 may be missing.
 void in_warp(unsigned mask, bool whole, void (*finish)(Lanes lanes), void* part, Where where);
 
-// cp.async: a copy is made when it is waited for (or the thread ends), as late as it may be.
+// cp.async: a copy is made at once, or as late as it may be: when it is waited for, or the thread
+// ends.
 void copy_later(void* to, const void* from, bool inside);
 void end_group_of_copies();
 void wait_for_groups_of_copies(int but_the_last);
