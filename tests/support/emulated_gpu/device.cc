@@ -33,9 +33,37 @@ std::size_t number(const char* name, std::size_t otherwise, std::size_t lowest,
   return value;
 }
 
+// As CUDA reads its list of numbers: what follows the first that is none of a GPU does not count.
+std::vector<int> visible_of(int devices) {
+  std::vector<int> visible;
+  const char* set = std::getenv("CUDA_VISIBLE_DEVICES");
+  for (int device = 0; !set && device < devices; ++device) visible.push_back(device);
+  for (std::string_view rest = set ? set : ""; !rest.empty();) {
+    int device = -1;
+    const auto [end, problem] = std::from_chars(rest.begin(), rest.end(), device);
+    if (problem != std::errc{} || device < 0 || device >= devices) break;
+    visible.push_back(device);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.begin()));
+    if (!rest.starts_with(',')) break;
+    rest.remove_prefix(1);
+  }
+  return visible;
+}
+
+// Another one for each GPU of each host, real or pretended.
+cudaUUID_t uuid_of(int number) {
+  const char* host = std::getenv("SHOAL_HOST_NAME");
+  const std::size_t of_host = std::hash<std::string_view>()(host ? host : "");
+  cudaUUID_t made{};
+  std::memcpy(made.bytes, &of_host, sizeof of_host);
+  made.bytes[15] = static_cast<char>(number);
+  return made;
+}
+
 Settings read() {
   Settings made;
-  made.devices = static_cast<int>(number("SHOAL_EMULATED_GPUS", 1, 0, 16));
+  made.visible = visible_of(static_cast<int>(number("SHOAL_EMULATED_GPUS", 1, 0, 16)));
+  made.devices = static_cast<int>(made.visible.size());
   made.memory =
       number("SHOAL_EMULATED_GPU_MEMORY", made.memory, std::size_t{1} << 16, std::size_t{1} << 38);
   if (const char* set = std::getenv("SHOAL_EMULATED_GPU_CAPABILITY")) {
@@ -179,6 +207,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
     *properties = {};
     std::strcpy(properties->name, "Emulated GPU");
+    properties->uuid = uuid_of(settings().visible[static_cast<std::size_t>(device)]);
     properties->totalGlobalMem = settings().memory;
     properties->major = settings().major;
     properties->minor = settings().minor;

@@ -5,7 +5,6 @@
 
 #include "arena.h"
 #include "memory.h"
-#include "settings.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -69,7 +68,6 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     if (!pointer || flags != cudaIpcMemLazyEnablePeerAccess || handle.magic != kMagic)
       return cudaErrorInvalidValue;
     if (handle.process == getpid()) return cudaErrorDeviceUninitialized;
-    if (handle.device >= settings().devices) return cudaErrorInvalidDevice;
     for (auto& [data, window] : windows())
       if (std::memcmp(&window.handle, &handle, sizeof handle) == 0) {
         ++window.opened;
@@ -87,7 +85,10 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     if (!begin) return cudaErrorMapBufferObjectFailed;
     *pointer = static_cast<std::byte*>(begin) + kGuard;
     windows().emplace(*pointer, Window{handle, begin, 1});
-    add_opened(*pointer, handle.bytes, handle.device);
+    // The flag lets this device use it, whatever number its own has there.
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    add_opened(*pointer, handle.bytes, device);
     return cudaSuccess;
   });
 }

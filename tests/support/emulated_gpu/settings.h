@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace shoal::emulated_gpu {
 
 struct Settings {
-  int devices = 1;                            // SHOAL_EMULATED_GPUS, 0 to 16
+  // Of SHOAL_EMULATED_GPUS (0 to 16; 1) those that CUDA_VISIBLE_DEVICES shows, and their numbers.
+  int devices = 1;
+  std::vector<int> visible = {0};
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
   bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
