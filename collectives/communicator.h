@@ -130,7 +130,7 @@ class Communicator {
 };
 
 struct CommunicatorOptions {
-  std::string backend = "native";  // native, mpi, nccl; an unknown name is refused, naming these
+  std::string backend = "native";  // auto (native or nccl), native, mpi, nccl; others are refused
   std::string algorithm;           // forces one, as the selection table names it; empty: by table
   // Rules of selection (select/algorithm_selector.h) after SHOAL_COLLECTIVES'; equal on all ranks.
   std::string collectives;

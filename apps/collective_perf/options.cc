@@ -107,7 +107,7 @@ std::optional<Options> parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--place", place, "out, in or both: out of place, in place")
       ->capture_default_str();
-  app.add_option("--backend", options.communicator.backend, "native, mpi or nccl")
+  app.add_option("--backend", options.communicator.backend, "auto, native, mpi or nccl")
       ->default_val(env::get_string(env::kBackend));
   app.add_option("--algorithm", options.communicator.algorithm,
                  "forces one; default: the selection table's choice");

@@ -2,7 +2,10 @@
 // source whose factory throws unavailable, naming the build flag (decision 14).
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "shoal/collectives/communicator.h"
 
@@ -21,6 +24,16 @@ std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Store& s
                                                     const CommunicatorOptions& options);
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options);
+// Why nccl cannot be had here, whatever the ranks: it was not built, or an old library was loaded;
+// empty where it can.
+std::string nccl_problem();
+// What `auto` is for these ranks: nccl where buffers are in device memory, every rank has a GPU of
+// its own and nothing is asked for that only native has; else native. What speaks against nccl is
+// logged once. Collective where buffers are on devices; the same answer on every rank.
+std::string choose_backend(const World& world, Store& store, const CommunicatorOptions& options);
+// The first two ranks with one GPU, by device_identity() of each; an empty one is nobody's.
+std::optional<std::pair<int, int>> ranks_on_one_gpu(std::span<const std::string> identities);
+
 // One rank: every operation is a copy; no store, no thread. `name` is what backend() says,
 // `member` this rank as the job numbers it: Errors name that.
 std::unique_ptr<Communicator> make_single_communicator(std::string name,

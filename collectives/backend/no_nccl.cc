@@ -9,4 +9,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World&, Store&,
               "build with SHOAL_CUDA=ON where nccl.h is, or use the native backend");
 }
 
+std::string nccl_problem() { return "this build has no nccl backend"; }
+
 }  // namespace shoal::collectives

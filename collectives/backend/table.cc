@@ -94,6 +94,11 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   if (const std::string directory = env::get_string(env::kFlightDir);
       settled.flight_directory.empty() && !directory.empty())
     settled.flight_directory = directory + "/" + job_name(store);
+  if (options.backend == "auto") {
+    CommunicatorOptions chosen = options;
+    chosen.backend = choose_backend(world, store, settled);
+    return make_communicator(world, store, chosen);
+  }
   for (const Backend& backend : backends()) {
     if (backend.name != options.backend) continue;
     if (options.fixed_order && backend.name == "nccl")
@@ -117,7 +122,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("'{}' is not a collective backend", options.backend),
-              "use native, mpi or nccl");
+              "use auto, native, mpi or nccl");
 }
 
 }  // namespace shoal::collectives

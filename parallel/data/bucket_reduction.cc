@@ -1,5 +1,7 @@
 #include "shoal/parallel/data/bucket_reduction.h"
 
+#include <optional>
+
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -7,12 +9,16 @@ namespace {
 
 class AllReduction final : public BucketReduction {
  public:
-  explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {}
+  explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {
+    if (const Stream own = communicator.stream(); !own.device.is_cpu()) lane_.emplace(own.device);
+  }
   int ranks() const override { return communicator_.size(); }
   MemoryResource& memory() override { return communicator_.memory_resource(); }
   Stream stream() const override { return communicator_.stream(); }
   collectives::WorkPtr start(float* data, std::int64_t count) override {
-    return communicator_.all_reduce(data, data, count, DType::f32, collectives::ReduceOp::sum);
+    const Stream stream = lane_ ? lane_->behind(communicator_.stream()) : Stream{};
+    return communicator_.all_reduce(data, data, count, DType::f32, collectives::ReduceOp::sum,
+                                    stream);
   }
   void agree(std::span<std::int32_t> numbers) override {
     const auto count = static_cast<std::int64_t>(numbers.size());
@@ -21,7 +27,24 @@ class AllReduction final : public BucketReduction {
   void abort(std::string_view reason) override { communicator_.abort(reason); }
 
  private:
+  // On a device: sums go beside what backward queues, not between.
+  class Lane {
+   public:
+    explicit Lane(Device device) : stream_(device, StreamPriority::high), written_(device) {}
+    // For work behind all that is queued on `other` by now.
+    Stream behind(Stream other) {
+      written_.record(other);
+      written_.block_stream(stream_.view());
+      return stream_.view();
+    }
+
+   private:
+    OwnedStream stream_;
+    Event written_;
+  };
+
   collectives::Communicator& communicator_;
+  std::optional<Lane> lane_;
 };
 
 class NoReduction final : public BucketReduction {

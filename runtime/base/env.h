@@ -25,8 +25,8 @@ inline constexpr Variable kThreads{
     "threads inside kernels of each rank; 0: the cores this process may use / ranks on this host"};
 inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
                                     "seconds any wait for another rank may last"};
-inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "native",
-                                   "collective backend: native, mpi or nccl"};
+inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "auto",
+                                   "collective backend: auto, native, mpi or nccl"};
 inline constexpr Variable kFlightDir{
     "SHOAL_FLIGHT_DIR", Kind::string, "",
     "directory where each rank writes its last collectives down when one fails; empty: nowhere"};

@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/identity.h"
 
 namespace shoal {
 namespace {
@@ -326,6 +327,18 @@ class CudaBackend final : public DeviceBackend {
 
 std::unique_ptr<DeviceBackend> make_cuda_device_backend() {
   return std::make_unique<CudaBackend>();
+}
+
+std::string device_identity(Device device) {
+  if (device.is_cpu()) return {};
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties", device);
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  return text;
 }
 
 }  // namespace shoal

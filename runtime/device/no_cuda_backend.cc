@@ -1,6 +1,7 @@
 // Linked where SHOAL_CUDA is OFF: there are no CUDA devices, and every call says why.
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/identity.h"
 
 namespace shoal {
 namespace {
@@ -36,5 +37,10 @@ class NoCuda final : public DeviceBackend {
 }  // namespace
 
 std::unique_ptr<DeviceBackend> make_cuda_device_backend() { return std::make_unique<NoCuda>(); }
+
+std::string device_identity(Device device) {
+  if (!device.is_cpu()) refuse();
+  return {};
+}
 
 }  // namespace shoal

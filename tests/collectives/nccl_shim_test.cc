@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
@@ -27,12 +28,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Numbers = std::vector<std::int64_t>;
 
-std::unique_ptr<Communicator> nccl(const World& world, Store& store, double deadline = 30) {
+CommunicatorOptions on_gpu(int index, double deadline = 30) {
   CommunicatorOptions options;
   options.backend = "nccl";
   options.deadline_seconds = deadline;
-  options.stream = {Device::cuda(world.rank), nullptr};
-  return make_communicator(world, store, options);
+  options.stream = {Device::cuda(index), nullptr};
+  return options;
+}
+
+std::unique_ptr<Communicator> nccl(const World& world, Store& store, double deadline = 30) {
+  return make_communicator(world, store, on_gpu(world.rank, deadline));
 }
 
 class NcclShim : public ::testing::TestWithParam<int> {
@@ -177,8 +182,58 @@ TEST(NcclFailures, AnOldLibraryIsRefusedBeforeAnythingStarts) {
   EXPECT_THAT(error_text([&] { nccl(shoal::test::local_world(0, 1), *store); }),
               AllOf(HasSubstr("NCCL that was loaded is 2.17.8"), HasSubstr("2.19.0 or later")));
   shim::clear();
-  World world = shoal::test::local_world(0, 9);
-  EXPECT_THAT(error_text([&] { nccl(world, *store); }), HasSubstr("9 ranks on"));
+}
+
+TEST(NcclFailures, TwoRanksOfOneGpuAreNamed) {
+  shim::clear();
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    make_communicator(world, store, on_gpu(world.rank % 2));
+  });
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("ranks 0 and 2 are both on GPU-shim-0"), HasSubstr("native"))));
+}
+
+// Values in host memory go beside NCCL, over the same ranks, also those of a group that was split.
+TEST(NcclHost, ValuesOfTheHostAreSummedAndEndWithTheGroup) {
+  shim::clear();
+  const auto errors = shoal::test::thread_rank_errors(3, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    const auto sum = [&](Communicator& group) {
+      std::int64_t value = world.rank + 1;
+      group.host().all_reduce(&value, &value, 1, DType::i64, ReduceOp::sum)->wait();
+      return value;
+    };
+    EXPECT_EQ(sum(*c), 6);
+    const auto part = c->split(world.rank == 0 ? 1 : 0, world.rank);
+    EXPECT_EQ(sum(*part), world.rank == 0 ? 1 : 5);
+    if (world.rank == 1) return c->abort("enough");
+    sum(*c);
+  });
+  EXPECT_EQ(errors[1], "");
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 aborted: enough"));
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 aborted: enough"));
+}
+
+TEST(AutoBackend, IsNcclWhereEachRankHasAGpu) {
+  shim::clear();
+  const auto backend_of = [](int ranks, int gpus, const std::string& rules = {}) {
+    std::string backend;
+    shoal::test::run_thread_ranks(ranks, [&](const World& world, Store& store) {
+      CommunicatorOptions options = on_gpu(world.rank % gpus);
+      options.backend = "auto";
+      options.collectives = rules;
+      const std::string chosen = choose_backend(world, store, options);
+      if (world.rank == 0) backend = chosen;
+    });
+    return backend;
+  };
+  EXPECT_EQ(backend_of(2, 2), "nccl");
+  EXPECT_EQ(backend_of(3, 2), "native");
+  EXPECT_EQ(backend_of(2, 2, "all_reduce:@ring"), "native");
+  EXPECT_EQ(backend_of(1, 1), "native");
+  shim::pretend_version(21708);
+  EXPECT_EQ(backend_of(2, 2), "native");
+  shim::clear();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/nccl/launch.h"
+#include "shoal/runtime/device/identity.h"
 
 namespace shoal::collectives {
 namespace {
@@ -101,9 +102,11 @@ class NcclRegistration final : public Registration {
 
 class NcclCommunicator final : public CallCommunicator {
  public:
-  NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options)
+  NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options,
+                   std::string host_name)
       : comm_(std::move(comm)),
         options_(options),
+        host_name_(std::move(host_name)),
         memory_(comm_->device(), options.counted_by),
         device_memory_(make_device_memory(comm_->device())),
         word_(*device_memory_, 4, MemoryTag::communication) {
@@ -125,24 +128,34 @@ class NcclCommunicator final : public CallCommunicator {
     statistics.transport = statistics.algorithm = "nccl";
     return statistics;
   }
-  // Over shared memory and libfabric, formed when it is first asked for.
+  // Over shared memory and libfabric, formed when it is first asked for; of a split whose parent
+  // had one by then, split from that.
   Communicator& host() override {
     if (host_) return *host_;
     World world;
     world.rank = rank();
     world.size = size();
+    world.host = host_name_;
     prefixed_ =
         make_prefix_store(comm_->prefix() + "/host", {std::shared_ptr<Store>{}, &comm_->store()});
     CommunicatorOptions options;
     options.deadline_seconds = deadline_seconds();
     options.flight_directory = options_.flight_directory;
-    host_ = size() == 1 ? make_single_communicator("native", options)
-                        : make_native_communicator(world, *prefixed_, options);
+    give_host(size() == 1 ? make_single_communicator("native", options)
+                          : make_native_communicator(world, *prefixed_, options));
     return *host_;
   }
-  void abort(std::string_view reason) override { comm_->abort(reason); }
+  void abort(std::string_view reason) override {
+    comm_->abort(reason);
+    if (Communicator* const host = abortable_host_.load()) host->abort(reason);
+  }
 
  private:
+  void give_host(std::unique_ptr<Communicator> host) {
+    host_ = std::move(host);
+    abortable_host_ = host_.get();
+  }
+
   WorkPtr submit(Call&& call) override {
     std::vector<Call> one;
     one.push_back(std::move(call));
@@ -226,6 +239,7 @@ class NcclCommunicator final : public CallCommunicator {
       return ncclCommSplit(handle, plan.ranks.empty() ? NCCL_SPLIT_NOCOLOR : plan.color, plan.rank,
                            &part, &config);
     });
+    auto host = host_ ? host_->split(plan.ranks.empty() ? -1 : plan.color, plan.rank) : nullptr;
     if (plan.ranks.empty()) return nullptr;
     // NCCL sets it from a thread of its own, after the parent has said that it is done (2.28).
     const Deadline deadline = Deadline::in_seconds(deadline_seconds());
@@ -240,14 +254,17 @@ class NcclCommunicator final : public CallCommunicator {
     }
     const std::string prefix =
         fmt::format("{}/split/{}/{}", comm_->prefix(), plan.ordinal, plan.color);
-    return std::make_unique<NcclCommunicator>(
+    auto made = std::make_unique<NcclCommunicator>(
         std::make_shared<NcclComm>(*comm_, part, plan.rank, static_cast<int>(plan.ranks.size()),
                                    prefix),
-        options_);
+        options_, host_name_);
+    if (host) made->give_host(std::move(host));
+    return made;
   }
 
   std::shared_ptr<NcclComm> comm_;
   const CommunicatorOptions options_;
+  const std::string host_name_;  // of this rank's machine
   NcclMemory memory_;
   std::unique_ptr<MemoryResource> device_memory_;
   Buffer word_;
@@ -255,29 +272,51 @@ class NcclCommunicator final : public CallCommunicator {
   std::int64_t exchanges_ = 0;
   std::shared_ptr<Store> prefixed_;  // outlives host_
   std::unique_ptr<Communicator> host_;
+  std::atomic<Communicator*> abortable_host_{nullptr};  // host_, once it is there
 };
+
+// NCCL wants a GPU for each rank. By the GPUs' own names: CUDA_VISIBLE_DEVICES may show each rank
+// one GPU, under one index.
+void check_gpu_of_its_own(const World& world, Store& store, Device device, std::int64_t generation,
+                          double deadline_seconds) {
+  const auto told =
+      exchange(store, fmt::format("shoal/nccl/{}/gpu", generation), world.rank, world.size,
+               device_identity(device), Deadline::in_seconds(deadline_seconds));
+  const auto shared = ranks_on_one_gpu(told);
+  if (!shared) return;
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("nccl: ranks {} and {} are both on {}, and NCCL wants a GPU for each rank",
+                  shared->first, shared->second, told[static_cast<std::size_t>(shared->first)]),
+      "start one rank a GPU, or use the native backend (SHOAL_BACKEND, ddp_backend or "
+      "--backend)");
+}
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Store& store,
                                                      const CommunicatorOptions& options) {
-  const Device device =
-      options.stream.device.is_cpu() ? Device::cuda(world.local_rank) : options.stream.device;
+  const int devices = std::max(1, device_backend(DeviceType::cuda).count());
+  const Device device = options.stream.device.is_cpu() ? Device::cuda(world.local_rank % devices)
+                                                       : options.stream.device;
   device_backend(DeviceType::cuda).check_available(device);
   check_nccl_version();
-  const int devices = device_backend(DeviceType::cuda).count();
-  if (devices < world.local_size)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("nccl: {} ranks on {}, which has {} CUDA devices", world.local_size,
-                            world.host, devices),
-                "start one rank a device, or use the native backend (SHOAL_BACKEND, ddp_backend or "
-                "--backend)");
   const auto generation = store.add(fmt::format("shoal/nccl/generation/{}", world.rank), 1);
+  check_gpu_of_its_own(world, store, device, generation, options.deadline_seconds);
   return std::make_unique<NcclCommunicator>(
       std::make_shared<NcclComm>(world.rank, world.size, device, store,
                                  fmt::format("shoal/nccl/{}", generation),
                                  options.deadline_seconds),
-      options);
+      options, world.host);
+}
+
+std::string nccl_problem() {
+  try {
+    check_nccl_version();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return {};
 }
 
 }  // namespace shoal::collectives

@@ -14,6 +14,7 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 // One rank of a communicator.
@@ -356,6 +357,10 @@ void pretend_remote_error(int rank) {
 }  // namespace shoal::test::nccl_shim
 
 // In place of runtime/device's own, which the linker then leaves in its archive.
+std::string shoal::device_identity(Device device) {
+  return fmt::format("GPU-shim-{}", device.index);
+}
+
 std::unique_ptr<shoal::DeviceBackend> shoal::make_cuda_device_backend() {
   return std::make_unique<shoal::test::nccl_shim::ShimBackend>();
 }
