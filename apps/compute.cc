@@ -66,11 +66,19 @@ ChosenDevice choose_device(const World& world, bool use_cpu) {
 }
 
 std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
-                                        Device device) {
+                                        Device device, const SharedGpu& shared) {
   if (arguments.memory_limit_mb)
     return MemoryLimit{static_cast<std::int64_t>(*arguments.memory_limit_mb * (1 << 20)),
                        "memory_limit_mb"};
-  const MemoryRoom room = device.is_cpu() ? memory_room() : MemoryRoom{};
+  if (!device.is_cpu()) {
+    if (shared.ranks == 1 || shared.free == 0) return std::nullopt;
+    // The rest is for libraries, and for each process that a driver keeps books of.
+    constexpr double kShareOfGpu = 0.9;
+    return MemoryLimit{
+        static_cast<std::int64_t>(kShareOfGpu * static_cast<double>(shared.free) / shared.ranks),
+        fmt::format("{}'s memory, shared by {} ranks", to_string(device), shared.ranks)};
+  }
+  const MemoryRoom room = memory_room();
   if (!room.known()) return std::nullopt;
   // The rest is for what no tensor is: samples as they are made, threads' stacks, other programs.
   constexpr double kShare = 0.95;

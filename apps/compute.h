@@ -23,11 +23,18 @@ struct ChosenDevice {
 // has a GPU that cannot be used, with the reason and the remedy.
 ChosenDevice choose_device(const World& world, bool use_cpu);
 
+// Of a GPU that several ranks are on: how many, and the bytes that nobody held when they began.
+struct SharedGpu {
+  int ranks = 1;
+  std::int64_t free = 0;
+};
+
 // How much of the device's memory a rank's tensors may take: what memory_limit_mb says; else on a
 // CPU an equal share, among the ranks of the host, of nearly all that is free now
-// (runtime/base/memory_room.h), and on a GPU, whose driver refuses what is not there, no limit.
+// (runtime/base/memory_room.h), on a GPU that ranks share an equal share of it, and on one of its
+// own, whose driver refuses what is not there, no limit.
 std::optional<MemoryLimit> memory_limit(const TrainingArguments& arguments, const World& world,
-                                        Device device);
+                                        Device device, const SharedGpu& shared);
 
 struct Compute {
   Compute(Device device, int cpu_threads, const std::optional<MemoryLimit>& limit);

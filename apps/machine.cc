@@ -123,8 +123,8 @@ std::optional<std::string> output_of(const std::string& command) {
   return text;
 }
 
-// Without NVML: the driver's own directory says which GPUs there are.
-Finding gpu_finding() {
+// Without NVML and in any build: the driver's own directory says which GPUs there are.
+std::vector<std::string> gpus_of_driver() {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end;
@@ -135,12 +135,20 @@ Finding gpu_finding() {
       if (line.starts_with("Model:"))
         names.push_back(line.substr(line.find_first_not_of(" \t", 6)));
   }
+  return names;
+}
+
+Finding gpu_finding() {
+  DeviceBackend& cuda = device_backend(DeviceType::cuda);
+  if (const int usable = cuda.count(); usable > 0)
+    return {"GPU", fmt::format("{} x {}", usable, cuda.describe(Device::cuda(0))), true,
+            usable == 1 ? "shoal train uses it: --use_cpu leaves it alone"
+                        : "shoal train: one for each rank of a host; --use_cpu leaves them alone"};
+  const std::vector<std::string> names = gpus_of_driver();
   if (names.empty()) return {"GPU", "none", false, "training runs on the CPU"};
   return {"GPU", fmt::format("{} x {}", names.size(), names.front()), true,
-          device_backend(DeviceType::cuda).count() > 0
-              ? "shoal train uses one: --use_cpu leaves it alone"
-              : "training runs on the CPU: this build has no CUDA kernels (./dev build cuda makes "
-                "one that has), or CUDA_VISIBLE_DEVICES hides the GPU"};
+          "training runs on the CPU: this build has no CUDA kernels (./dev build cuda makes one "
+          "that has), or CUDA_VISIBLE_DEVICES hides the GPU"};
 }
 
 Finding nccl_finding() {
@@ -148,9 +156,9 @@ Finding nccl_finding() {
   const auto version = nccl.symbol<int (*)(int*)>("ncclGetVersion");
   int number = 0;
   if (version == nullptr || version(&number) != 0)
-    return {"NCCL", "not found", false, "needed for collectives between GPUs only"};
+    return {"NCCL", "not found", false, "collectives between GPUs are native ones then"};
   return {"NCCL", fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100), true,
-          "collectives between GPUs: backend nccl, in builds with -DSHOAL_CUDA=ON"};
+          "collectives between ranks that have a GPU each, in builds with -DSHOAL_CUDA=ON"};
 }
 
 Finding mpi_finding() {

@@ -3,12 +3,10 @@
 #include <filesystem>
 
 #include "commands.h"
-#include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/container/command.h"
 #include "shoal/sagemaker/job/images.h"
-#include "shoal/sagemaker/job/instances.h"
 
 namespace shoal::app {
 namespace {
@@ -24,20 +22,6 @@ Json run_options(const Json& request) {
   return options;
 }
 
-// set_up() of train_command.cc refuses several ranks on GPUs.
-void note_several_gpus(sagemaker::TrainingJob& job) {
-  const Json& resources = job.request["ResourceConfig"];
-  const auto type = sagemaker::find_instance_type(resources.value("InstanceType", ""));
-  if (!type || type->accelerator != sagemaker::Accelerator::cuda) return;
-  const bool has_launcher = job.request.contains("HyperParameters") &&
-                            job.request["HyperParameters"].contains("sagemaker_instance_type");
-  if (resources.value("InstanceCount", 1) > 1 || (has_launcher && type->gpus > 1))
-    job.notices.push_back(fmt::format(
-        "`shoal train` of version {} stops where several ranks have GPUs, as on {} x {}; "
-        "take one instance and no distribution, or use_cpu true",
-        SHOAL_VERSION, resources.value("InstanceCount", 1), type->name));
-}
-
 std::string with_paths(std::string text) {
   const std::string source = "command line --";
   for (auto at = text.find(source); at != std::string::npos; at = text.find(source, at))
@@ -47,11 +31,10 @@ std::string with_paths(std::string text) {
 
 }  // namespace
 
-void check_run(sagemaker::TrainingJob& job, const std::string& directory) {
-  const Json& algorithm = job.request["AlgorithmSpecification"];
+void check_run(const sagemaker::TrainingJob& job, const std::string& directory) {
+  const Json& algorithm = job.request.at("AlgorithmSpecification");
   const auto image = algorithm.value("TrainingImage", "");
-  const auto build = sagemaker::shoal_build(image);
-  if (!build || image.find(":" SHOAL_VERSION "-") == std::string::npos ||
+  if (!sagemaker::shoal_build(image) || image.find(":" SHOAL_VERSION "-") == std::string::npos ||
       algorithm.contains("ContainerEntrypoint"))
     return;
   const Json options = run_options(job.request);
@@ -66,8 +49,6 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory) {
   } catch (const Error& error) {
     throw Error(error.code(), with_paths(error.message()), error.remedy());
   }
-  if (build != sagemaker::ShoalBuild::cpu && !options.value("use_cpu", false))
-    note_several_gpus(job);
 }
 
 }  // namespace shoal::app

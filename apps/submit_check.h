@@ -9,8 +9,8 @@ namespace shoal::app {
 
 // Where the job runs Shoal's image of this version: its hyperparameters, over the file of its entry
 // point (below `directory`, unless that is in git or S3), are options of `shoal train`. What that
-// would refuse is refused here, invalid_argument, with JSON paths; what it cannot do on the job's
-// machines joins the job's notices. Of another image nothing is known.
-void check_run(sagemaker::TrainingJob& job, const std::string& directory);
+// would refuse is refused here, invalid_argument, with JSON paths. Of another image nothing is
+// known.
+void check_run(const sagemaker::TrainingJob& job, const std::string& directory);
 
 }  // namespace shoal::app

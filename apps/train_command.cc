@@ -14,6 +14,7 @@
 #include "agreement.h"
 #include "commands.h"
 #include "compute.h"
+#include "devices.h"
 #include "failures.h"
 #include "run_files.h"
 #include "run_settings.h"
@@ -182,6 +183,7 @@ struct Rank {
   const collectives::CommunicatorOptions& made_with;
   Compute& compute;
   const ChosenDevice& device;
+  const std::vector<RankDevice>& devices;  // by rank
   Tracer* tracer;
   std::vector<std::string> notices;
 };
@@ -312,6 +314,7 @@ int train_and_evaluate(const Rank& rank) {
             ? ""
             : fmt::format("; tensors of a rank may take {} ({})",
                           format_bytes(limited->limit().bytes), limited->limit().bound)));
+    for (std::string& line : device_lines(rank.devices)) header.push_back(std::move(line));
     for (const std::string& line : header) say(line);
     settings.describe(trainer, header);
     for (const auto* notices : {&rank.notices, &rank.setup.notices})
@@ -379,6 +382,8 @@ struct Prepared {
   nlohmann::ordered_json values;  // of all options
   RunSetup setup;
   ChosenDevice device;
+  RankDevice own_device;
+  std::vector<RankDevice> devices;  // by rank, once they told each other
 };
 
 Prepared parsed(const std::vector<std::string>& words) {
@@ -392,11 +397,8 @@ void set_up(Prepared& prepared, const World& world) {
   find_files(prepared.arguments, prepared.notices);
   const TrainingArguments& a = prepared.arguments.training;
   prepared.device = choose_device(world, a.use_cpu);
-  // note_several_gpus() of submit_check.cc says so before a job is paid for.
-  if (!prepared.device.device.is_cpu() && world.size > 1)
-    throw Error(ErrorCode::unavailable,
-                "training on several GPUs is not connected to their collectives yet",
-                "start one rank, or train on CPUs with --use_cpu true");
+  prepared.own_device = describe_device(world, prepared.device);
+  (void)communicator_options(a);  // what cannot be is refused here
   prepared.setup = set_up_run(prepared.arguments, world, prepared.device.device.is_cpu());
   // What cannot be written should not be found out when all is done.
   const std::filesystem::path trace = a.trace;
@@ -408,25 +410,38 @@ void set_up(Prepared& prepared, const World& world) {
   if (!a.trace.empty()) write_file_atomically(trace_path(a.trace, world.rank), "[]\n");
 }
 
+// Ranks of a GPU began one after the other: who looked last saw what the driver keeps of all.
+SharedGpu shared_gpu(const Prepared& prepared, int rank) {
+  const std::vector<int> sharing = ranks_on_device_of(prepared.devices, rank);
+  std::int64_t free = prepared.own_device.free;
+  for (const int other : sharing)
+    free = std::min(free, prepared.devices[static_cast<std::size_t>(other)].free);
+  return {static_cast<int>(sharing.size()), free};
+}
+
 int run_rank(Prepared& prepared, World& world, Store& store) {
   const TrainingArguments& a = prepared.arguments.training;
   const int threads =
       threads_of_rank(world, store, Deadline::in_seconds(env::get_real(env::kDeadline)));
   std::unique_ptr<Tracer> tracer;
   if (!a.trace.empty()) tracer = std::make_unique<Tracer>(TracerOptions{.rank = world.rank});
-  Compute compute(prepared.device.device, threads, memory_limit(a, world, prepared.device.device));
+  Compute compute(prepared.device.device, threads,
+                  memory_limit(a, world, prepared.device.device, shared_gpu(prepared, world.rank)));
   collectives::CommunicatorOptions how = communicator_options(a);
+  how.stream = compute.kernels->stream();
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &compute.memory;
   const auto communicator = collectives::make_communicator(world, store, how);
+  (void)communicator->host();  // formed while all ranks are here
   // Its parameters and their gradients live in memory of both.
   const std::unique_ptr<Task> task = std::move(prepared.setup.task);
   try {
-    const int status = train_and_evaluate({*task, prepared.arguments, told_options(prepared.values),
-                                           prepared.setup, world, *communicator, how, compute,
-                                           prepared.device, tracer.get(), prepared.notices});
+    const int status =
+        train_and_evaluate({*task, prepared.arguments, told_options(prepared.values),
+                            prepared.setup, world, *communicator, how, compute, prepared.device,
+                            prepared.devices, tracer.get(), prepared.notices});
     if (tracer) tracer->write_chrome_trace(trace_path(a.trace, world.rank));
-    communicator->barrier()->wait();
+    communicator->host().barrier()->wait();
     return status;
   } catch (const std::exception& problem) {
     const Error error = error_of(problem);
@@ -484,6 +499,14 @@ int train(const std::vector<std::string>& words) {
       status != 0)
     return status;
   if (const int status = everywhere("setup", patience, [&] { set_up(prepared, world); });
+      status != 0)
+    return status;
+  if (const int status = everywhere("device", patience,
+                                    [&] {
+                                      prepared.devices =
+                                          exchange_devices(world, *store, prepared.own_device,
+                                                           Deadline::in_seconds(patience));
+                                    });
       status != 0)
     return status;
   if (const int status = everywhere("agreement", patience,

@@ -189,7 +189,8 @@ void declare_reports(OptionSet& options, TrainingArguments& a) {
                        "like length together, which pads less"})
       .boolean("group_by_length", &a.group_by_length,
                {.help = "as train_sampling_strategy group_by_length"})
-      .string("ddp_backend", &a.ddp_backend, {.help = "native, mpi or nccl; empty: SHOAL_BACKEND"})
+      .string("ddp_backend", &a.ddp_backend,
+              {.help = "auto, native, mpi or nccl; empty: SHOAL_BACKEND"})
       .string("collectives", &a.collectives,
               {.help = "rules that choose algorithms, after SHOAL_COLLECTIVES', such as "
                        "all_reduce:0-64k:@ring#^tree, or @FILE of shoal-collective-tune"})

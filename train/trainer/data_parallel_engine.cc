@@ -54,7 +54,8 @@ DataShare DataParallelEngine::data_share() const {
 
 std::vector<std::string> DataParallelEngine::describe_layout() const {
   return {fmt::format("layout: {} data-parallel rank{} ({}), {}", ranks(), ranks() == 1 ? "" : "s",
-                      parts_.trainer.communicator->backend(), parts_.trainer.kernels->describe())};
+                      carried_by(*parts_.trainer.communicator),
+                      parts_.trainer.kernels->describe())};
 }
 
 std::vector<std::string> DataParallelEngine::describe_gradients() const {
@@ -65,12 +66,13 @@ std::vector<std::string> DataParallelEngine::describe_gradients() const {
       a.ddp_first_bucket_cap_mb,
       early_                   ? "updates run behind the next forward (ddp_overlap_forward)"
       : !a.ddp_overlap_forward ? "a step waits for all of them (ddp_overlap_forward false)"
+      : !on_cpu()              ? "a step waits for all of them (ddp_overlap_forward is for CPUs)"
       : a.fp16                 ? "a step waits for all of them, as the loss scale of fp16 needs"
                : "a step waits for all of them, as clipping needs (max_grad_norm 0: none)")};
 }
 
 collectives::Communicator& DataParallelEngine::beside() {
-  return beside_ ? *beside_ : *parts_.trainer.communicator;
+  return (beside_ ? *beside_ : *parts_.trainer.communicator).host();
 }
 
 void DataParallelEngine::abort(const std::exception& why) noexcept {
@@ -111,8 +113,9 @@ void DataParallelEngine::prepare_training() {
   collectives::Communicator& communicator = *parts_.trainer.communicator;
   const auto parameters = task_.module().parameters();
   parallel::ReducerOptions options = reducer_options(parts_);
-  if (parts_.arguments.overlaps_forward(ranks())) overlap_forward(options);
-  const bool alone_on_device = ranks() == 1 && !context_.kernels().device().is_cpu();
+  // A device's host would wait for it at each parameter.
+  if (parts_.arguments.overlaps_forward(ranks()) && on_cpu()) overlap_forward(options);
+  const bool alone_on_device = ranks() == 1 && !on_cpu();
   reducer_ = std::make_unique<parallel::Reducer>(
       parameters,
       alone_on_device ? parallel::make_no_reduction(context_.memory(), context_.stream)
@@ -129,7 +132,7 @@ void DataParallelEngine::prepare_training() {
 
 void DataParallelEngine::begin_capture() {
   const TrainingArguments& a = parts_.arguments;
-  const bool on_device = !context_.kernels().device().is_cpu();
+  const bool on_device = !on_cpu();
   if (a.step_capture == StepCaptureMode::off || parts_.trainer.planned_memory == nullptr) return;
   if (a.step_capture == StepCaptureMode::automatic && (!on_device || ranks() > 1)) return;
   if (ranks() > 1) {
@@ -145,7 +148,6 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   std::vector<nn::ChainInput> all;
   std::vector<Tensor> host;
   std::string shapes;
-  const bool on_device = !context_.kernels().device().is_cpu();
   for (const Batch& batch : work.batches) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
@@ -155,13 +157,13 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
     }
     // Kernels of the host pass over rows without targets by themselves.
-    if (!on_device || !task_.chain() || !task_.chain()->reads_target_rows()) continue;
+    if (on_cpu() || !task_.chain() || !task_.chain()->reads_target_rows()) continue;
     input.target_rows = nn::rows_with_targets(
         input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
     host.push_back(input.target_rows);
     shapes += fmt::format("of {} ", input.target_rows.count());
   }
-  if (!on_device) return all;
+  if (on_cpu()) return all;
   // Some shapes come again (the last batch of an epoch), others do not (texts of any length).
   constexpr std::size_t kMostShapes = 8;
   if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
@@ -234,7 +236,6 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   } else {
     reducer_->begin_step();
     forward_backward(work, all, true);
-    done.loss_sum = loss_sum();
     done.outcome = update(work, done.loss_sum);
   }
   scaler_.update(done.outcome.skipped);
@@ -284,8 +285,8 @@ void DataParallelEngine::captured_step(const StepWork& work,
   });
 }
 
-// `loss_sum`: this rank's, then all ranks'.
-nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_sum) {
+// `loss` becomes that of all ranks. It is read where the host waits for the device anyway.
+nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss) {
   Tracer* const tracer = parts_.trainer.tracer;
   const auto sum = [this](std::span<double> values) {
     if (ranks() > 1)
@@ -297,11 +298,11 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
   if (early_) {
     reducer_->flush();
     // In one: between hosts a small sum waits behind the buckets that are on the way.
-    double agreed[] = {loss_sum, early_->take_all_finite() ? 0.0 : 1.0};
+    double agreed[] = {loss_sum(), early_->take_all_finite() ? 0.0 : 1.0};
     const TraceSpan span(tracer, "step", "agree");
     const PhaseSpan phase(clock_, StepPhase::communication);
     sum(agreed);
-    loss_sum = agreed[0];
+    loss = agreed[0];
     all_finite = agreed[1] == 0;
   }
   if (early_ && all_finite) {
@@ -320,14 +321,16 @@ nn::StepOutcome DataParallelEngine::update(const StepWork& work, double& loss_su
     options.sum_over_shards = [&](double squares) {
       const PhaseSpan waiting(clock_, StepPhase::communication);
       // In one: the loss, rank 0's sum of squares, and which ranks' is not finite.
-      double agreed[] = {early_ ? 0 : loss_sum, beside().rank() == 0 ? squares : 0,
+      double agreed[] = {early_ ? 0 : loss_sum(), beside().rank() == 0 ? squares : 0,
                          std::isfinite(squares) ? 0.0 : 1.0};
       sum(agreed);
-      if (!early_) loss_sum = agreed[0];
+      if (!early_) loss = agreed[0];
       const bool refused = agreed[2] > 0 && std::isfinite(agreed[1]);
       return refused ? std::numeric_limits<double>::quiet_NaN() : agreed[1];
     };
-  return optimizer_->step(*step_state_, options);
+  const nn::StepOutcome outcome = optimizer_->step(*step_state_, options);
+  if (ranks() == 1) loss = loss_sum();
+  return outcome;
 }
 
 std::optional<double> DataParallelEngine::settle() {

@@ -29,7 +29,7 @@ class DataParallelEngine final : public Engine {
   std::optional<double> settle() override;
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
   std::optional<parallel::ReducerStatistics> reduced() const override;
-  bool knows_phases() const override { return context_.kernels().device().is_cpu(); }
+  bool knows_phases() const override { return on_cpu(); }
 
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;
 
@@ -41,6 +41,7 @@ class DataParallelEngine final : public Engine {
 
  private:
   int ranks() const { return parts_.trainer.communicator->size(); }
+  bool on_cpu() const { return context_.kernels().device().is_cpu(); }
   void overlap_forward(parallel::ReducerOptions& options);
   void begin_capture();
   // Evaluating; hands the scores of the one batch on.
@@ -50,7 +51,7 @@ class DataParallelEngine final : public Engine {
   // `reduces`: the last of the backwards hands gradients to the reducer.
   void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs, bool reduces);
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
-  nn::StepOutcome update(const StepWork& work, double& loss_sum);
+  nn::StepOutcome update(const StepWork& work, double& loss);
   nn::StepOptions step_options(const StepWork& work) const;
   void captured_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
 

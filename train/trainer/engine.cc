@@ -26,6 +26,14 @@ DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
 }
 
+std::string carried_by(const collectives::Communicator& communicator) {
+  const std::string backend = communicator.backend();
+  if (communicator.stream().device.is_cpu() || communicator.size() == 1) return backend;
+  const std::string transport = communicator.statistics().transport;
+  return transport.empty() || transport == backend ? backend
+                                                   : fmt::format("{} over {}", backend, transport);
+}
+
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report) {
   const std::string text = nn::describe(report);

@@ -72,7 +72,7 @@ class Engine {
   // How the ranks share the work, and how gradients are summed: lines for the head of a log.
   virtual std::vector<std::string> describe_layout() const = 0;
   virtual std::vector<std::string> describe_gradients() const = 0;
-  // For sums over all ranks between steps, while updates may be under way.
+  // For sums of host values over all ranks between steps, while updates may be under way.
   virtual collectives::Communicator& beside() = 0;
   // This rank fails: gives up every group of ranks that the engine knows, so that the others end
   // too (Communicator::abort()). Any thread.
@@ -143,6 +143,8 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
+// "native", and between devices what carries the bytes: "native over CUDA IPC".
+std::string carried_by(const collectives::Communicator& communicator);
 // Says what was missing or had no place. A new head that nobody trains is refused.
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report);

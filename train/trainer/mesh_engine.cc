@@ -106,6 +106,7 @@ MeshEngine::MeshEngine(const EngineParts& parts)
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
+      staged_(*parts.trainer.kernels, *parts.trainer.memory),
       mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement) {
   mesh_.guarded([this] { build(); });
 }
@@ -178,6 +179,7 @@ std::string MeshEngine::kept_cut() const {
     }
   if (mesh_.world().size() > 1)
     mesh_.world()
+        .host()
         .broadcast(counts.data(), static_cast<std::int64_t>(stages), DType::i64, 0)
         ->wait();
   return counts[0] == 0 ? std::string() : fmt::format("{}", fmt::join(counts, ","));
@@ -217,7 +219,7 @@ std::vector<std::string> MeshEngine::describe_layout() const {
   const parallel::MeshShape& shape = mesh_.shape();
   std::vector<std::string> lines = {
       fmt::format("layout: {} ranks = rdp {} x pp {} x tp {} ({}), {}", shape.size(), shape.rdp,
-                  shape.pp, shape.tp, mesh_.world().backend(), context_.kernels().describe())};
+                  shape.pp, shape.tp, carried_by(mesh_.world()), context_.kernels().describe())};
   for (const std::string& text :
        {parallel::placement_table(shape, mesh_.placement()), model_->describe()})
     for (std::string& line : lines_of(text)) lines.push_back("  " + std::move(line));
@@ -294,9 +296,30 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   return all;
 }
 
+// Numbers as targets stay on the host, where the loss of numbers reads them.
+void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
+  if (context_.kernels().device().is_cpu()) return;
+  std::vector<Tensor*> all;
+  for (Microbatch& microbatch : microbatches) {
+    nn::ChainInput& input = microbatch.input;
+    // Of one rank: the parts of a layer go through the same rows.
+    if (task_.chain()->reads_target_rows() && mesh_.shape().tp == 1)
+      input.target_rows = nn::rows_with_targets(
+          input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
+    for (Tensor* tensor : input.tensors())
+      if (tensor->defined() && tensor->dtype() != DType::f32) all.push_back(tensor);
+    if (input.target_rows.defined()) all.push_back(&input.target_rows);
+  }
+  std::vector<Tensor> host;
+  for (const Tensor* tensor : all) host.push_back(*tensor);
+  const std::vector<Tensor>& device = staged_.fill(host);
+  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = device[i];
+}
+
 StepDone MeshEngine::step(const StepWork& work) {
   Tracer* const tracer = parts_.trainer.tracer;
-  const std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, work.loss);
+  std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, work.loss);
+  upload(microbatches);
   StepDone done;
   {
     const TraceSpan span(tracer, "step", "pipeline");
@@ -411,12 +434,12 @@ void MeshEngine::save_model(const std::string& directory) {
       throw Error(ErrorCode::io, fmt::format("cannot make {}: {}", in_parts, error.message()),
                   "choose another --output_dir or its permissions");
   }
-  world.barrier()->wait();
+  world.host().barrier()->wait();
   std::vector<HeldNumbers> written = weights(Which::written);
   for (HeldNumbers& one : written)
     one.tensor = on_host(one.tensor, parts_.trainer.host(), context_.stream);
   write_held(in_parts, world.rank(), world.size(), written);
-  world.barrier()->wait();
+  world.host().barrier()->wait();
   gather_files(beside(), owners, in_parts, true);
   std::error_code ignored;
   if (owners.is_owner(world.rank()) && world.rank() != 0) fs::remove_all(in_parts, ignored);

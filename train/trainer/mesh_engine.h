@@ -11,6 +11,7 @@
 #include <string>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/mesh/process_mesh.h"
@@ -27,7 +28,7 @@ class MeshEngine final : public Engine {
   DataShare data_share() const override;
   std::vector<std::string> describe_layout() const override;
   std::vector<std::string> describe_gradients() const override;
-  collectives::Communicator& beside() override { return mesh_.world(); }
+  collectives::Communicator& beside() override { return mesh_.world().host(); }
   void abort(const std::exception& why) noexcept override { mesh_.abort(why); }
 
   void prepare_training() override;
@@ -61,6 +62,8 @@ class MeshEngine final : public Engine {
   // This rank's part of the batches, as many microbatches as the pipeline has.
   std::vector<parallel::Microbatch> cut(std::span<const Batch> batches, std::int64_t first_ordinal,
                                         const nn::LossOptions& loss) const;
+  // On a device, what stages read of a step's microbatches goes there once, not at each use.
+  void upload(std::vector<parallel::Microbatch>& microbatches);
   // What this rank holds, or of what several ranks hold what it writes.
   enum class Which { held, written };
   std::vector<HeldNumbers> weights(Which which) const;
@@ -72,6 +75,7 @@ class MeshEngine final : public Engine {
   nn::DirectDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory step_state_;
+  nn::StagedInputs staged_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::string cut_by_;                                         // how, for the log

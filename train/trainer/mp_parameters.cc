@@ -13,14 +13,16 @@ parallel::RunValues run_values(const TrainingArguments& a) {
     const bool is_given = value != unset || a.given.contains(name);
     return is_given ? std::optional(value) : std::nullopt;
   };
-  return {.training = a.do_train,
-          .fp16 = said("fp16", a.fp16, defaults.fp16),
-          .bf16 = said("bf16", a.bf16, defaults.bf16),
-          .gradient_checkpointing = said("gradient_checkpointing", a.gradient_checkpointing,
-                                         defaults.gradient_checkpointing),
-          .max_grad_norm = said("max_grad_norm", a.max_grad_norm, defaults.max_grad_norm),
-          .seed = said("seed", a.seed, defaults.seed),
-          .backend = a.ddp_backend.empty() ? std::nullopt : std::optional(a.ddp_backend)};
+  return {
+      .training = a.do_train,
+      .fp16 = said("fp16", a.fp16, defaults.fp16),
+      .bf16 = said("bf16", a.bf16, defaults.bf16),
+      .gradient_checkpointing =
+          said("gradient_checkpointing", a.gradient_checkpointing, defaults.gradient_checkpointing),
+      .max_grad_norm = said("max_grad_norm", a.max_grad_norm, defaults.max_grad_norm),
+      .seed = said("seed", a.seed, defaults.seed),
+      .backend = a.ddp_backend.empty() || a.ddp_backend == "auto" ? std::nullopt
+                                                                  : std::optional(a.ddp_backend)};
 }
 
 void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
@@ -88,6 +90,16 @@ collectives::CommunicatorOptions communicator_options(const TrainingArguments& a
   how.backend = a.ddp_backend.empty() ? env::get_string(env::kBackend) : a.ddp_backend;
   how.collectives = a.collectives;
   how.fixed_order = a.fixed_order;
+  if (!a.model_parallel || a.model_parallel->pipeline == 1) return how;
+  // Stages post what they receive a computation ahead. NCCL carries out the calls of a communicator
+  // one after the other: two neighbours that wait for each other's message would wait for ever.
+  if (how.backend == "nccl")
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the backend is nccl, which cannot carry the messages between the {} "
+                            "stages of a pipeline",
+                            a.model_parallel->pipeline),
+                "use native or auto (ddp_backend, ddp_dist_backend, SHOAL_BACKEND)");
+  if (how.backend == "auto") how.backend = "native";
   return how;
 }
 

@@ -16,8 +16,9 @@ void note_given(const OptionSet& options, TrainingArguments& arguments);
 // come back as they are. Throws with every problem, one a line.
 TrainingArguments resolve_arguments(TrainingArguments arguments);
 
-// How a run's communicator is to be made: ddp_backend (else SHOAL_BACKEND), rules, fixed order. Of
-// resolved arguments.
+// How a run's communicator is to be made: ddp_backend (else SHOAL_BACKEND), rules, fixed order; the
+// stream is for whoever makes the kernels. Of resolved arguments. invalid_argument where a pipeline
+// is to run over nccl.
 collectives::CommunicatorOptions communicator_options(const TrainingArguments& arguments);
 
 // What a run with model_parallel asks for, for check_layout(). `length`: positions of a sample; 0:

@@ -61,6 +61,16 @@ void Trainer::Impl::begin() {
 
 // The Trainer is given it; what it was to be like is in the arguments.
 void Trainer::Impl::check_communicator() const {
+  if (ranks() == 1 && args.mp_parameters.empty()) return;
+  // Gradients lie in the communicator's memory, and its calls come after the kernels'.
+  const Stream moves = parts.communicator->stream(), computes = parts.kernels->stream();
+  if (moves.device != computes.device || moves.handle != computes.handle)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the Trainer's kernels are on {}, but its communicator is made for {}",
+                            to_string(parts.kernels->device()),
+                            moves.device == computes.device ? "another stream of it"
+                                                            : to_string(moves.device)),
+                "make it with CommunicatorOptions::stream = the kernels' stream()");
   if (ranks() == 1) return;
   const auto refuse = [](const std::string& what) {
     throw Error(
@@ -69,7 +79,7 @@ void Trainer::Impl::check_communicator() const {
         "TrainerParts::made_with");
   };
   const std::string there = parts.communicator->backend();
-  if (!args.ddp_backend.empty() && args.ddp_backend != there)
+  if (!args.ddp_backend.empty() && args.ddp_backend != "auto" && args.ddp_backend != there)
     refuse(
         fmt::format("ddp_backend (mp_parameters' ddp_dist_backend) is {}, but the Trainer's "
                     "communicator is {}",
@@ -263,7 +273,7 @@ int Trainer::Impl::stop() {
   engine->settle();
   std::int64_t signal = parts.stop_signal != nullptr ? parts.stop_signal->load() : 0;
   if (ranks() > 1)
-    parts.communicator->all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
+    parts.communicator->host().all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
   if (last_checkpoint_step != state.global_step) {
     say(fmt::format("signal {}: saving {} before stopping; a second signal ends the run at once",
                     signal, checkpoint_path(args.output_dir, state.global_step)));

@@ -55,9 +55,10 @@ struct TrainerParts {
   MemoryResource* host_memory = nullptr;
   // Below `memory` and what the kernels take scratch from; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
-  // As communicator_options() of resolved arguments says (mp_parameters.h), and with what it was
-  // made; null: nobody says. Another backend is refused, and where the arguments ask for rules of
-  // collectives or fixed_order, a communicator that was not made with them, or nobody says so.
+  // As communicator_options() of resolved arguments says (mp_parameters.h), its stream the
+  // kernels', and with what it was made; null: nobody says. Another backend is refused, and where
+  // the arguments ask for rules of collectives or fixed_order, a communicator that was not made
+  // with them, or nobody says so.
   collectives::Communicator* communicator = nullptr;
   const collectives::CommunicatorOptions* made_with = nullptr;
   // How tensor parallelism cuts modules, a user's own kinds among them; null: its defaults().

@@ -115,7 +115,7 @@ void Trainer::Impl::save_part(const std::vector<std::string>& keep) {
   if (owners.is_owner(rank))
     now.transaction =
         std::make_shared<CheckpointTransaction>(args.output_dir, state.global_step, 0);
-  if (ranks() > 1) parts.communicator->barrier()->wait();  // the directory is there
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();  // the directory is there
   writer->submit([write = engine->snapshot(!args.save_only_model), part = now.part,
                   written = now.written, name = shard_name(rank, ranks()),
                   directory = unfinished_checkpoint_path(args.output_dir, state.global_step, 0),
@@ -165,11 +165,11 @@ void Trainer::Impl::complete() {
 void Trainer::Impl::finish_writing() {
   if (writer) writer->finish();
   if (!unfinished) return;
-  if (ranks() > 1) parts.communicator->barrier()->wait();
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();
   complete();
   if (writer) writer->finish();
   // Nobody says that the checkpoint is there before it is.
-  if (ranks() > 1) parts.communicator->barrier()->wait();
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
@@ -182,7 +182,7 @@ void Trainer::Impl::save_model(const std::string& directory) {
                   "choose another --output_dir or its permissions");
   }
   engine->save_model(directory);
-  if (ranks() > 1) parts.communicator->barrier()->wait();
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();
 }
 
 std::string Trainer::Impl::will_continue() const {
@@ -387,7 +387,7 @@ void Trainer::Impl::resume_data(const std::string& directory) {
 
 void Trainer::Impl::load_best_model() {
   if (!state.best_model_checkpoint) return;
-  if (ranks() > 1) parts.communicator->barrier()->wait();  // rank 0's writer has finished
+  if (ranks() > 1) parts.communicator->host().barrier()->wait();  // rank 0's writer has finished
   const std::string& path = *state.best_model_checkpoint;
   gather_files(engine->beside(), owners, path, false);
   if (const auto problem = problem_of(path))

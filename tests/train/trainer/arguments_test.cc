@@ -321,6 +321,22 @@ TEST(Arguments, SayHowTheCommunicatorIsMade) {
   EXPECT_TRUE(how.fixed_order);
 }
 
+// NCCL carries out the calls of a group in turn; stages post what they receive ahead.
+TEST(Arguments, APipelineIsNotForNccl) {
+  const auto backend = [](const std::string& asked, int stages) {
+    TrainingArguments arguments;
+    arguments.ddp_backend = asked;
+    arguments.mp_parameters = {{"pipeline_parallel_degree", stages}, {"ddp", true}};
+    return communicator_options(resolve_arguments(arguments)).backend;
+  };
+  EXPECT_EQ(backend("auto", 1), "auto");
+  EXPECT_EQ(backend("auto", 2), "native");
+  EXPECT_EQ(backend("mpi", 2), "mpi");
+  EXPECT_EQ(backend("nccl", 1), "nccl");
+  EXPECT_THAT(error_text([&] { backend("nccl", 2); }),
+              AllOf(HasSubstr("between the 2 stages"), HasSubstr("use native or auto")));
+}
+
 TEST(Arguments, ContradictionsShowBothValues) {
   EXPECT_THAT(refusal({{"bf16", true}, {"fp16", true}}), HasSubstr("bf16 and fp16"));
   EXPECT_THAT(refusal({{"warmup_steps", 10}, {"warmup_ratio", 0.1}}), HasSubstr("warmup_ratio"));

@@ -1,0 +1,159 @@
+#include "devices.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/identity.h"
+
+namespace shoal::app {
+namespace {
+
+// Ranks as "0-3, 8".
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[i]);
+    if (last > i) text += fmt::format("-{}", ranks[last]);
+    i = last + 1;
+  }
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", text);
+}
+
+std::string host_of(const World& world) {
+  if (!world.host.empty()) return world.host;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Who shares a GPU, by its identity; where a driver gives none, by host and index.
+std::string key_of(const RankDevice& of) {
+  return of.identity.empty() ? fmt::format("{}/{}", of.host, to_string(of.device)) : of.identity;
+}
+
+// Values with the ranks that have them, in the order of the first rank.
+template <typename Of>
+std::vector<std::pair<std::string, std::vector<int>>> grouped(std::span<const RankDevice> ranks,
+                                                              const Of& of) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string value = of(ranks[rank]);
+    auto found = std::ranges::find(groups, value, [](const auto& group) { return group.first; });
+    if (found == groups.end()) found = groups.insert(found, {value, {}});
+    found->second.push_back(static_cast<int>(rank));
+  }
+  return groups;
+}
+
+// "a: rank 0 cuda:0, rank 1 cuda:1"
+std::string line_of_host(std::span<const RankDevice> ranks, const std::string& host,
+                         const std::vector<int>& here) {
+  std::vector<std::string> words;
+  words.reserve(here.size());
+  for (const int rank : here)
+    words.push_back(
+        fmt::format("rank {} {}", rank, to_string(ranks[static_cast<std::size_t>(rank)].device)));
+  return fmt::format("  {}: {}", host, fmt::join(words, ", "));
+}
+
+}  // namespace
+
+RankDevice describe_device(const World& world, const ChosenDevice& chosen) {
+  RankDevice own{.host = host_of(world),
+                 .why = chosen.why,
+                 .device = chosen.device,
+                 .identity = {},
+                 .description = {}};
+  if (own.device.is_cpu()) return own;
+  DeviceBackend& backend = device_backend(own.device.type);
+  own.identity = device_identity(own.device);
+  own.description = backend.describe(own.device);
+  own.free = static_cast<std::int64_t>(backend.room(own.device).free);
+  return own;
+}
+
+std::vector<RankDevice> exchange_devices(const World& world, Store& store, const RankDevice& own,
+                                         Deadline deadline) {
+  const nlohmann::json told = {own.host,         own.why,      own.device.is_cpu(),
+                               own.device.index, own.identity, own.description,
+                               own.free};
+  std::vector<RankDevice> ranks;
+  for (const std::string& text :
+       exchange(store, "devices", world.rank, world.size,
+                told.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline)) {
+    const nlohmann::json from = nlohmann::json::parse(text);
+    ranks.push_back({.host = from.at(0),
+                     .why = from.at(1),
+                     .device = from.at(2).get<bool>() ? Device::cpu() : Device::cuda(from.at(3)),
+                     .identity = from.at(4),
+                     .description = from.at(5),
+                     .free = from.at(6)});
+  }
+  check_devices(ranks);
+  return ranks;
+}
+
+void check_devices(std::span<const RankDevice> ranks) {
+  const auto is_cpu = [](const RankDevice& rank) { return rank.device.is_cpu(); };
+  const auto cpus = std::ranges::count_if(ranks, is_cpu);
+  if (cpus == 0 || cpus == std::ssize(ranks)) return;
+  std::vector<std::string> words;
+  for (const auto& [what, who] : grouped(ranks, [](const RankDevice& rank) {
+         return rank.device.is_cpu() ? fmt::format("no GPU on {} ({})", rank.host, rank.why)
+                                     : fmt::format("a GPU on {}", rank.host);
+       }))
+    words.push_back(
+        fmt::format("{} {} {}", rank_list(who), who.size() == 1 ? "has" : "have", what));
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("all ranks train on GPUs or none does: {}", fmt::join(words, ", ")),
+      "start ranks only where there is a GPU, or train on CPUs with --use_cpu true on every "
+      "rank");
+}
+
+std::vector<int> ranks_on_device_of(std::span<const RankDevice> ranks, int rank) {
+  const RankDevice& own = ranks[static_cast<std::size_t>(rank)];
+  if (own.device.is_cpu()) return {rank};
+  std::vector<int> all;
+  for (int other = 0; other < std::ssize(ranks); ++other)
+    if (key_of(ranks[static_cast<std::size_t>(other)]) == key_of(own)) all.push_back(other);
+  return all;
+}
+
+std::vector<std::string> device_lines(std::span<const RankDevice> ranks) {
+  constexpr std::size_t kHosts = 16;  // that are named
+  if (ranks.size() < 2 || ranks.front().device.is_cpu()) return {};
+  const auto gpus = grouped(ranks, key_of);
+  const auto hosts = grouped(ranks, [](const RankDevice& rank) { return rank.host; });
+  const auto kinds = grouped(ranks, [](const RankDevice& rank) { return rank.description; });
+  std::vector<std::string> lines = {fmt::format(
+      "devices: {} ranks on {} GPU{} of {} host{}{}", ranks.size(), gpus.size(),
+      gpus.size() == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s",
+      kinds.size() == 1 ? fmt::format(", {}{}", gpus.size() == 1 ? "" : "each ", kinds[0].first)
+                        : "")};
+  for (std::size_t i = 0; i < std::min(hosts.size(), kHosts); ++i)
+    lines.push_back(line_of_host(ranks, hosts[i].first, hosts[i].second));
+  if (hosts.size() > kHosts)
+    lines.push_back(fmt::format("  and {} hosts more", hosts.size() - kHosts));
+  if (kinds.size() > 1)
+    for (const auto& [kind, who] : kinds)
+      lines.push_back(fmt::format("  {}: {}", rank_list(who), kind));
+  if (gpus.size() < ranks.size())
+    lines.push_back(
+        fmt::format("note: {} ranks share {} GPU{}: each waits for the other's work; one rank a "
+                    "GPU is faster",
+                    ranks.size(), gpus.size(), gpus.size() == 1 ? "" : "s"));
+  return lines;
+}
+
+}  // namespace shoal::app
