@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <sys/statvfs.h>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/train/trainer/log_format.h"
@@ -151,6 +152,14 @@ Finding gpu_finding() {
           "that has), or CUDA_VISIBLE_DEVICES hides the GPU"};
 }
 
+Finding cuda_finding() {
+  const std::string made_for = kernels::cuda_architectures();
+  if (made_for.empty())
+    return {"CUDA kernels", "none", false, "this build is for the CPU (-DSHOAL_CUDA=ON: GPUs too)"};
+  return {"CUDA kernels", made_for, true,
+          "compiled for GPUs of these compute capabilities (CMAKE_CUDA_ARCHITECTURES)"};
+}
+
 Finding nccl_finding() {
   const Library nccl({"libnccl.so.2"});
   const auto version = nccl.symbol<int (*)(int*)>("ncclGetVersion");
@@ -244,6 +253,7 @@ std::vector<Finding> library_findings() {
                  "matrix products on the CPU"});
   all.push_back(mpi_finding());
   all.push_back(gpu_finding());
+  all.push_back(cuda_finding());
   all.push_back(nccl_finding());
   all.push_back(fabric_finding());
   all.push_back(nccl_network_finding());

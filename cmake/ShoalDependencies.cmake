@@ -12,11 +12,17 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 
 if(SHOAL_CUDA)
-  # sm_80: A100; sm_90a: H100 and H200, with the instructions that only they have.
+  # sm_80: A100; sm_90a: H100 and H200, with the instructions that only they have; sm_70: V100, which
+  # CUDA 13 compiles for no longer.
+  set(shoal_chooses_architectures FALSE)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(shoal_chooses_architectures TRUE)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
   endif()
   enable_language(CUDA)
+  if(shoal_chooses_architectures AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
+    list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-real)
+  endif()
   # CMake 3.25 does not know that nvcc takes C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
@@ -68,4 +74,4 @@ if(NOT SHOAL_SAGEMAKER STREQUAL "OFF")
     message(FATAL_ERROR "SHOAL_SAGEMAKER=ON, but libcurl or pugixml is missing; install libcurl4-openssl-dev and libpugixml-dev or set SHOAL_SAGEMAKER=OFF")
   endif()
 endif()
-message(STATUS "Shoal: CUDA ${SHOAL_CUDA}, cuDNN ${SHOAL_HAVE_CUDNN}, NCCL ${SHOAL_HAVE_NCCL}, MPI ${SHOAL_HAVE_MPI}, libfabric ${SHOAL_HAVE_LIBFABRIC}, SageMaker ${SHOAL_HAVE_SAGEMAKER}")
+message(STATUS "Shoal: CUDA ${SHOAL_CUDA} ${CMAKE_CUDA_ARCHITECTURES}, cuDNN ${SHOAL_HAVE_CUDNN}, NCCL ${SHOAL_HAVE_NCCL}, MPI ${SHOAL_HAVE_MPI}, libfabric ${SHOAL_HAVE_LIBFABRIC}, SageMaker ${SHOAL_HAVE_SAGEMAKER}")

@@ -34,6 +34,9 @@ class Kernels {
   virtual Stream stream() const { return {}; }
   // Instruction set and threads, for the run header: "avx512_bf16, oneDNN 2.6.3, 2 threads".
   virtual std::string describe() const = 0;
+  // Throws unavailable, with what to use instead, where a model should not compute in `dtype` here:
+  // bf16 on GPUs that have no instructions for it.
+  virtual void check_computes(DType /*dtype*/) const {}
 };
 
 struct CpuKernelOptions {
@@ -52,9 +55,12 @@ struct CudaKernelOptions {
 };
 // kernels/cuda: cuBLASLt, cuDNN and own kernels, queued on one stream of their own. Calls return at
 // once; what the device finds wrong (an id outside its table) is thrown by a later call. Throws
-// unavailable where Shoal was built without CUDA, there is no such device, or it is older than
-// sm_80.
+// unavailable where Shoal was built without CUDA, there is no such device, or the binary has no
+// code for it.
 std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions& options = {});
+// What CUDA's kernels were compiled for, "80-real 90a-real" as CMAKE_CUDA_ARCHITECTURES has it;
+// empty: they were not.
+std::string cuda_architectures();
 
 // kernels/reference: plain loops in double precision, for tests and for reading.
 std::unique_ptr<Kernels> make_reference_kernels();

@@ -1,5 +1,6 @@
-// Attention on a GPU: cuDNN's fused kernels where they do exactly what is asked for, own ones
-// elsewhere.
+// Attention on a GPU: cuDNN's fused kernels where they do exactly what is asked for, own fused ones
+// elsewhere, and products of whole score matrices where neither can: before sm_80, and for large
+// heads.
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/kernels/cuda/attention_flash.cuh"
 #include "shoal/kernels/cuda/attention_groups.cuh"
+#include "shoal/kernels/cuda/attention_products.h"
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/log.h"
@@ -16,14 +18,18 @@
 namespace shoal::kernels {
 namespace {
 
-enum class Choice { automatic, cudnn, own };
+// What the fused kernels' instructions need: cp.async, mma of 16 x 8 x 16, bf16.
+constexpr int kFusedCapability = 80;
+
+enum class Choice { automatic, cudnn, own, products };
 
 Choice choice_of_user() {
   const std::string text = env::get_string(env::kCudaAttention);
   if (text == "auto") return Choice::automatic;
   if (text == "cudnn") return Choice::cudnn;
   if (text == "own") return Choice::own;
-  throw_error(ErrorCode::invalid_argument, "{}='{}' is not auto, cudnn or own",
+  if (text == "products") return Choice::products;
+  throw_error(ErrorCode::invalid_argument, "{}='{}' is not auto, cudnn, own or products",
               env::kCudaAttention.name, text);
 }
 
@@ -48,8 +54,9 @@ bool vectors(const AttentionShape& s, const Tensors& t) {
   return true;
 }
 
-// Why cuDNN is not asked; empty: it is.
-const char* beyond_cudnn(const AttentionShape& s, const Tensors& t) {
+// Why cuDNN is not asked; null: it is.
+const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capability) {
+  if (capability < kFusedCapability) return "its fused kernels need compute capability 8.0";
   if (s.dtype == DType::f32) return "f32 is computed in f32";
   if (s.key_mask.defined()) return "a key mask need not be a prefix";
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
@@ -124,9 +131,6 @@ void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
                                  log_sum_exp.shape.count() == s.batch * s.heads * s.query_length),
       "attention: log_sum_exp is {} {}, not f32 [{}, {}, {}]", to_string(log_sum_exp.dtype),
       to_string(log_sum_exp.shape), s.batch, s.heads, s.query_length);
-  SHOAL_CHECK(s.head_dim <= kFlashMaxHeadDim,
-              "attention: head_dim {} is above {}, the most that its CUDA kernels are made for",
-              s.head_dim, kFlashMaxHeadDim);
   constexpr std::int64_t most = 0x7fffffff - 128;  // sizes are ints there, rounded up to tiles
   SHOAL_CHECK(s.batch <= most && s.heads <= most && s.query_length <= most && s.key_length <= most,
               "attention: a size is above {}: batch {}, heads {}, queries {}, keys {}", most,
@@ -135,15 +139,16 @@ void check_for_cuda(const AttentionShape& s, const ConstView& log_sum_exp) {
 
 class CudaAttention final : public AttentionKernels {
  public:
-  explicit CudaAttention(CudaRoom& room)
+  CudaAttention(CudaRoom& room, CudaGemm& gemm)
       : room_(room),
         choice_(choice_of_user()),
-        workspace_(env::get_integer(env::kCudaAttentionWorkspace) * (std::int64_t{1} << 20)) {
+        workspace_(env::get_integer(env::kCudaAttentionWorkspace) * (std::int64_t{1} << 20)),
+        products_(room, gemm, workspace_) {
     SHOAL_CHECK(workspace_ >= 0, "{} is negative", env::kCudaAttentionWorkspace.name);
   }
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
-    if (!(s.dropout > 0)) return 0;
+    if (!(s.dropout > 0) || goes_by_products(s)) return 0;
     return s.batch * s.heads * s.query_length * kept_words(s) *
            static_cast<std::int64_t>(sizeof(std::uint32_t));
   }
@@ -250,8 +255,8 @@ class CudaAttention final : public AttentionKernels {
 
   // False: it is for the own kernels.
   bool by_cudnn(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
-    if (choice_ == Choice::own) return false;
-    if (const char* why = beyond_cudnn(s, t)) return declined(s, t, why);
+    if (choice_ == Choice::own || choice_ == Choice::products) return false;
+    if (const char* why = beyond_cudnn(s, t, room_.capability())) return declined(s, t, why);
     if (!started()) return declined(s, t, missing_);
     const std::int64_t rows = t.backward ? piece(s) : s.batch;
     // Whole first, so that a refusal comes before anything is queued.
@@ -338,9 +343,50 @@ class CudaAttention final : public AttentionKernels {
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
+  // Why the own fused kernels cannot; empty: they can.
+  std::string beyond_fused(const AttentionShape& s) const {
+    if (room_.capability() < kFusedCapability)
+      return fmt::format("fused kernels need compute capability 8.0, and {} has {}.{}",
+                         to_string(room_.device()), room_.capability() / 10,
+                         room_.capability() % 10);
+    if (s.head_dim > kFlashMaxHeadDim)
+      return fmt::format("fused kernels are made for head_dim up to {}, not {}", kFlashMaxHeadDim,
+                         s.head_dim);
+    return {};
+  }
+
+  // Of what cuDNN does not do.
+  bool goes_by_products(const AttentionShape& s) const {
+    return choice_ == Choice::products || !beyond_fused(s).empty();
+  }
+
+  void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
+    if (choice_ == Choice::products) return by_products(s, t, stream);
+    const std::string why = beyond_fused(s);
+    if (why.empty()) return by_flash(s, t, stream, native);
+    if (choice_ == Choice::own)
+      throw Error(ErrorCode::unavailable, "attention: " + why,
+                  fmt::format("leave {} unset", env::kCudaAttention.name));
+    log::once(log::Level::info, "attention products " + why,
+              fmt::format("attention by products of scores, at most {} MiB of them at a time: {}",
+                          workspace_ >> 20, why));
+    by_products(s, t, stream);
+  }
+
+  void by_products(const AttentionShape& s, const Tensors& t, Stream stream) {
+    const auto written = [](HeadsView view) {
+      return MutableHeadsView{const_cast<void*>(view.data), view.batch_stride, view.row_stride};
+    };
+    if (t.backward)
+      products_.backward(s, t.q, t.k, t.v, t.log_sum_exp, t.dout, written(t.dq), written(t.dk),
+                         written(t.dv), stream);
+    else
+      products_.forward(s, t.q, t.k, t.v, written(t.out), t.log_sum_exp, stream);
+  }
+
   // Dropout's bits are drawn once: into AttentionShape::kept, where backward finds them, else into
   // scratch memory.
-  void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
+  void by_flash(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
     const std::size_t delta = t.backward ? 2 * sums_bytes(s, s.batch) : 0;
     const auto bits = static_cast<std::size_t>(kept_bytes(s));
@@ -372,14 +418,15 @@ class CudaAttention final : public AttentionKernels {
   CudaRoom& room_;
   Choice choice_;
   std::int64_t workspace_;  // bytes; 0: as many as it takes
+  AttentionProducts products_;
   std::optional<CudnnAttention> cudnn_;
   std::string missing_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room) {
-  return std::make_unique<CudaAttention>(room);
+std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room, CudaGemm& gemm) {
+  return std::make_unique<CudaAttention>(room, gemm);
 }
 
 }  // namespace shoal::kernels

@@ -11,7 +11,7 @@ namespace shoal::kernels {
 std::unique_ptr<MatmulKernels> make_cuda_matmul(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<ElementwiseKernels> make_cuda_elementwise(CudaRoom& room);
 std::unique_ptr<NormKernels> make_cuda_norm(CudaRoom& room);
-std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room);
+std::unique_ptr<AttentionKernels> make_cuda_attention(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<LossKernels> make_cuda_loss(CudaRoom& room, CudaGemm& gemm);
 std::unique_ptr<EmbeddingKernels> make_cuda_embedding(CudaRoom& room);
 std::unique_ptr<OptimizerKernels> make_cuda_optimizer(CudaRoom& room);

@@ -1,5 +1,8 @@
-// What C++ has no word for (sm_80 and later): PTX, and a block's dynamic shared memory. Tests put
-// the emulated GPU's in its stead (tests/support/emulated_gpu).
+// What C++ has no word for: PTX, and a block's dynamic shared memory. Tests put the emulated GPU's
+// in its stead (tests/support/emulated_gpu).
+//
+// Copies and products need sm_80. For a GPU before it the kernels made of them are compiled to
+// traps, and attention.cc and its like choose others.
 //
 // Matrix kernels are made of a warp's loads of 8 x 8 matrices from shared memory, products of
 // 16 x 16 by 16 x 8 on tensor cores, and copies from device to shared memory that do not pass
@@ -13,6 +16,8 @@
 #include <cuda_fp16.h>
 
 namespace shoal::kernels {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 // 16 bytes; zeros instead where `inside` is false (`from` is then not read).
 __device__ inline void copy_async(void* to, const void* from, bool inside) {
@@ -67,6 +72,28 @@ __device__ inline void multiply<__half>(float (&c)[4], const std::uint32_t (&a)[
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+#else
+
+__device__ inline void copy_async(void*, const void*, bool) { __trap(); }
+__device__ inline void end_copies() { __trap(); }
+template <int kGroups>
+__device__ inline void wait_for_copies() {
+  __trap();
+}
+__device__ inline void load_matrices(std::uint32_t (&m)[4], const void*) {
+  m[0] = m[1] = m[2] = m[3] = 0;
+  __trap();
+}
+__device__ inline void load_matrices_transposed(std::uint32_t (&m)[4], const void* row) {
+  load_matrices(m, row);
+}
+template <typename T>
+__device__ void multiply(float (&)[4], const std::uint32_t (&)[4], std::uint32_t, std::uint32_t) {
+  __trap();
+}
+
+#endif
 
 // 2^x to two units of the last place; 0 where an f32 would be denormal, and of denormal x 1.
 __device__ inline float exp2_quick(float x) {

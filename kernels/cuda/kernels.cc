@@ -28,7 +28,7 @@ class CudaKernels final : public Kernels {
     return *norm_;
   }
   AttentionKernels& attention() override {
-    if (!attention_) attention_ = make_cuda_attention(room_);
+    if (!attention_) attention_ = make_cuda_attention(room_, gemm());
     return *attention_;
   }
   LossKernels& loss() override {
@@ -54,6 +54,14 @@ class CudaKernels final : public Kernels {
     return fmt::format("{}, cuBLASLt {}.{}.{}, {}",
                        device_backend(DeviceType::cuda).describe(room_.device()), cublas / 10000,
                        cublas / 100 % 100, cublas % 100, cudnn_version());
+  }
+  void check_computes(DType dtype) const override {
+    const int capability = room_.capability();
+    if (dtype != DType::bf16 || capability >= 80) return;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("bf16 needs compute capability 8.0, and {} has {}.{}",
+                            to_string(room_.device()), capability / 10, capability % 10),
+                "train in f16 with --fp16 true, or in f32");
   }
 
  private:

@@ -9,4 +9,6 @@ std::unique_ptr<Kernels> make_cuda_kernels(const CudaKernelOptions&) {
               "build it with -DSHOAL_CUDA=ON (./dev build cuda)");
 }
 
+std::string cuda_architectures() { return {}; }
+
 }  // namespace shoal::kernels

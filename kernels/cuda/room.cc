@@ -1,12 +1,43 @@
 #include "shoal/kernels/cuda/room.h"
 
+#include "shoal/kernels/cuda/architectures.h"
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::kernels {
+namespace {
+
+// The first with __shfl_sync and all else that the kernels are written in.
+constexpr int kOldestCapability = 70;
+
+// Capability as one number, 70: 7.0.
+cudaError_t read_capability(int index, int& capability) {
+  int major = 0, minor = 0;
+  cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+  if (status == cudaSuccess)
+    status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+  capability = 10 * major + minor;
+  return status;
+}
+
+[[noreturn]] void throw_no_code(const std::string& device, int capability) {
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{} has compute capability {}.{}, for which this binary has no code: it "
+                          "was compiled for {}",
+                          device, capability / 10, capability % 10, cuda_architectures()),
+              fmt::format("build Shoal with {}, or train on the CPU with --use_cpu true",
+                          build_flag_for(capability)));
+}
+
+}  // namespace
 
 void check_cuda(cudaError_t status, const char* operation) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();
+  if (int device = 0, capability = 0; status == cudaErrorNoKernelImageForDevice &&
+                                      cudaGetDevice(&device) == cudaSuccess &&
+                                      read_capability(device, capability) == cudaSuccess)
+    throw_no_code(to_string(Device::cuda(device)), capability);
   throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::internal,
               "{} on the GPU: {} ({})", operation, cudaGetErrorString(status),
               cudaGetErrorName(status));
@@ -22,20 +53,16 @@ Device present(Device device) {
 CudaRoom::CudaRoom(Device device, MemoryResource* memory)
     : device_(present(device)), stream_(device), memory_(memory) {
   check_cuda(cudaSetDevice(device.index), "choosing the device");
-  int major = 0, minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index),
-             "reading the capability");
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index),
-             "reading the capability");
+  check_cuda(read_capability(device.index, capability_), "reading the capability");
   check_cuda(
       cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index),
       "counting multiprocessors");
-  capability_ = 10 * major + minor;
-  if (capability_ < 80)
+  if (capability_ < kOldestCapability)
     throw Error(ErrorCode::unavailable,
-                fmt::format("{} has compute capability {}.{}; these kernels need 8.0",
-                            to_string(device), major, minor),
-                "use an A100, H100 or later, or train on the CPU");
+                fmt::format("{} has compute capability {}.{}; these kernels need 7.0",
+                            to_string(device), capability_ / 10, capability_ % 10),
+                "use a V100 or later, or train on the CPU with --use_cpu true");
+  if (!runs_on(cuda_architectures(), capability_)) throw_no_code(to_string(device), capability_);
   if (!memory_) {
     upstream_ = make_device_memory(device);
     pool_ = std::make_unique<PoolMemory>(*upstream_);

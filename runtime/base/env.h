@@ -59,11 +59,13 @@ inline constexpr Variable kGoodput{"SHOAL_GOODPUT", Kind::real, "0",
 
 inline constexpr Variable kCudaAttention{
     "SHOAL_CUDA_ATTENTION", Kind::string, "auto",
-    "who computes attention on a GPU: auto, cudnn (an error where it cannot) or own"};
+    "who computes attention on a GPU: auto, cudnn (an error where it cannot), own (fused) or "
+    "products (of whole score matrices)"};
 inline constexpr Variable kCudaAttentionWorkspace{
     "SHOAL_CUDA_ATTENTION_WORKSPACE", Kind::integer, "1024",
-    "MiB of scratch that attention's gradient may take on a GPU: a batch that would need more goes "
-    "in pieces of whole samples; 0: never in pieces"};
+    "MiB of scratch that attention's gradient, and attention by products, may take on a GPU: a "
+    "batch "
+    "that would need more goes in pieces; 0: never in pieces"};
 
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();

@@ -559,9 +559,12 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
   EXPECT_THAT(shoal({"doctor"}).out, AllOf(HasSubstr("oneDNN"), HasSubstr("/dev/shm")));
   EXPECT_EQ(shoal({"doctor", "--need", "oneDNN", "--need", "memory"}).status, 0);
   expect_refused(shoal({"doctor", "--need", "oneDN"}), "did you mean oneDNN?");
-  for (const auto& row : nlohmann::json::parse(doctor.out))
+  for (const auto& row : nlohmann::json::parse(doctor.out)) {
+    if (row["name"] == "CUDA kernels" && row["present"] == false)
+      expect_refused(shoal({"doctor", "--need", "CUDA kernels"}), "-DSHOAL_CUDA=ON");
     if (row.at("name") == "GPU" && !row.at("present").get<bool>())
       expect_refused(shoal({"doctor", "--need", "GPU"}), "GPU: none");
+  }
   EXPECT_THAT(shoal({"env"}).out, HasSubstr("SHOAL_THREADS=1   [set]"));
   ProgramOptions options;
   options.environment = {"SHOAL_THREDS=2"};

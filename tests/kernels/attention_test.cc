@@ -161,6 +161,16 @@ class AttentionTest : public ::testing::Test {
         << "depends on who remembers what was dropped";
   }
 
+  // Where the fused kernels have no code that could run, nor anybody bf16.
+  static bool before_sm80() {
+    try {
+      make_test_kernels()->check_computes(DType::bf16);
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  }
+
   // Kernels that `test` makes read the variable so; a thread makes its own.
   static void with_variable(const char* name, const char* value,
                             const std::function<void()>& test) {
@@ -188,6 +198,25 @@ class AttentionTest : public ::testing::Test {
 
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
 };
+
+TEST_F(AttentionTest, FusedKernelsAreRefusedBeforeSm80) {
+  if (!on_cuda() || !before_sm80()) GTEST_SKIP() << "needs a GPU before sm_80";
+  ::setenv("SHOAL_CUDA_ATTENTION", "own", 1);
+  std::string said;
+  std::thread([&] {
+    const Setting s;
+    const Problem problem(s);
+    try {
+      problem.run(make_test_kernels()->attention(), shoal::testing::here());
+    } catch (const Error& error) {
+      said = error.what();
+    }
+  }).join();
+  ::unsetenv("SHOAL_CUDA_ATTENTION");
+  EXPECT_NE(said.find("fused kernels need compute capability 8.0, and cuda:0 has 7."),
+            std::string::npos)
+      << said;
+}
 
 constexpr DType kDtypes[] = {DType::f32, DType::bf16, DType::f16};
 
@@ -219,6 +248,7 @@ TEST_F(AttentionTest, SizesOfHeads) {
 // A GPU has two implementations; the one that is not its first choice must do everything.
 TEST_F(AttentionTest, OwnKernelsOfAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  if (before_sm80()) GTEST_SKIP() << "needs compute capability 8.0";
   with_variable("SHOAL_CUDA_ATTENTION", "own", [this] {
     for (DType dtype : {DType::bf16, DType::f16})
       for (bool causal : {false, true})
@@ -233,6 +263,48 @@ TEST_F(AttentionTest, OwnKernelsOfAGpu) {
                  .mask = true,
                  .dropout = 0.2f});
         }
+  });
+}
+
+// What a GPU before sm_80 does, and others where heads are large.
+TEST_F(AttentionTest, ProductsOfScoresOnAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  with_variable("SHOAL_CUDA_ATTENTION", "products", [this] {
+    for (DType dtype : {DType::f32, DType::f16})
+      for (bool causal : {false, true}) {
+        check({.queries = 70, .keys = 70, .head_dim = 7, .dtype = dtype, .causal = causal});
+        check({.queries = 64,
+               .keys = 131,
+               .head_dim = 16,
+               .dtype = dtype,
+               .causal = causal,
+               .mask = true,
+               .dropout = 0.2f});
+        check({.queries = 90, .keys = 33, .dtype = dtype, .causal = causal});
+      }
+    check({.heads = 6, .queries = 37, .keys = 37, .dtype = DType::f16, .key_heads = 2});
+    check({.queries = 0, .keys = 5, .causal = false});
+    check({.queries = 5, .keys = 0, .causal = false});
+  });
+  check({.batch = 1, .heads = 2, .queries = 20, .keys = 20, .head_dim = 264, .dtype = DType::f16});
+}
+
+// 1 MiB: two batch rows of four, one of two heads, and pieces of a head's queries.
+TEST_F(AttentionTest, ProductsInPiecesOnAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  with_variable("SHOAL_CUDA_ATTENTION", "products", [this] {
+    with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
+      check({.batch = 4, .heads = 4, .queries = 100, .keys = 100, .dtype = DType::f16});
+      check({.batch = 1, .heads = 2, .queries = 260, .keys = 260, .dtype = DType::f16});
+      for (DType dtype : {DType::f32, DType::f16})
+        check({.batch = 1,
+               .heads = 1,
+               .queries = 400,
+               .keys = 420,
+               .dtype = dtype,
+               .causal = dtype == DType::f16,
+               .dropout = 0.1f});
+    });
   });
 }
 

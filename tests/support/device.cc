@@ -44,6 +44,7 @@ class ThreadsKernels final : public kernels::Kernels {
   Device device() const override { return all_.device(); }
   Stream stream() const override { return all_.stream(); }
   std::string describe() const override { return all_.describe(); }
+  void check_computes(DType dtype) const override { all_.check_computes(dtype); }
 
  private:
   kernels::Kernels& all_ = *room().kernels;

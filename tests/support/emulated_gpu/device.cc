@@ -107,6 +107,8 @@ Words words(cudaError_t error) {
     SHOAL_CUDA_WORDS(cudaErrorInvalidDevice, "invalid device ordinal")
     SHOAL_CUDA_WORDS(cudaErrorDeviceUninitialized, "invalid device context")
     SHOAL_CUDA_WORDS(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")
+    SHOAL_CUDA_WORDS(cudaErrorNoKernelImageForDevice,
+                     "no kernel image is available for execution on the device")
     SHOAL_CUDA_WORDS(cudaErrorInvalidResourceHandle, "invalid resource handle")
     SHOAL_CUDA_WORDS(cudaErrorIllegalState,
                      "the operation cannot be performed in the present state")

@@ -7,7 +7,7 @@ list(FILTER device_sources INCLUDE REGEX "\\.cu$")
 # nvcc unrolls by pragmas that g++ does not know, and does not mind memory that is read as another type.
 set_source_files_properties(${device_sources} PROPERTIES LANGUAGE CXX
   COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;-O2;-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing")
-add_library(shoal_emulated_gpu_kernels OBJECT block.cc matrices.cc ${kernel_sources})
+add_library(shoal_emulated_gpu_kernels OBJECT architectures.cc block.cc matrices.cc ${kernel_sources})
 target_include_directories(shoal_emulated_gpu_kernels BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
 target_link_libraries(shoal_emulated_gpu_kernels
