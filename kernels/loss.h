@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "shoal/kernels/random.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::kernels {
@@ -13,15 +14,35 @@ struct LinearCrossEntropyArgs {
   ConstView bias;     // optional [V]
   ConstView targets;  // [N] i32; negative: not a target (Hugging Face's -100)
   float label_smoothing = 0;
-  float loss_scale = 1;  // gradients are those of loss_scale * sum of losses
-  View loss_sum;         // [1] f32: sum of the losses of valid targets; overwritten
-  View token_loss;       // optional [N] f32; 0 where there is no target
-  View correct;          // optional [1] i32: targets that were the largest logit
+  // Gradients are those of loss_scale * sum of losses, times state->loss_scale unless it is null.
+  float loss_scale = 1;
+  const StepState* state = nullptr;  // where the kernels are
+  View loss_sum;                     // [1] f32: sum of the losses of valid targets; overwritten
+  View token_loss;                   // optional [N] f32; 0 where there is no target
+  View correct;                      // optional [1] i32: targets that were the largest logit
   // Backward in the same pass; undefined: not wanted.
   View dx;                          // [N, C]
   View dweight;                     // [V, C] f32, accumulated into when accumulate_dweight
   View dbias;                       // [V] f32
   bool accumulate_dweight = false;  // dbias too
+};
+
+// The same from logits that exist.
+struct CrossEntropyArgs {
+  ConstView logits, targets;  // [N, V]; [N] i32
+  float label_smoothing = 0;
+  float loss_scale = 1;  // as above
+  const StepState* state = nullptr;
+  View loss_sum;
+  View dlogits = {};  // optional [N, V]
+};
+
+struct SquaredErrorArgs {
+  ConstView x, targets;
+  float loss_scale = 1;  // as above
+  const StepState* state = nullptr;
+  View loss_sum;
+  View dx = {};
 };
 
 // Cross-entropy whose classes lie on several ranks (Shoeybi et al., "Megatron-LM", 2019): each has
@@ -51,14 +72,11 @@ class LossKernels {
 
   // The same from logits that exist ([N, V], small heads): dlogits optional, of the logits' dtype
   // or f32; may be the logits themselves.
-  virtual void cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
-                             float loss_scale, View loss_sum, View dlogits, Stream stream) = 0;
-
+  virtual void cross_entropy(const CrossEntropyArgs& args, Stream stream) = 0;
   // loss_sum = sum of (x - target)² over the targets, f32 of as many elements as x (f32, bf16 or
   // f16), that are not NaN. dx, optional and of x's dtype: 2·loss_scale·(x - target), 0 where there
   // is no target.
-  virtual void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
-                             View dx, Stream stream) = 0;
+  virtual void squared_error(const SquaredErrorArgs& args, Stream stream) = 0;
 
   // One rank's numbers; its logits become exp(logit - largest) in place.
   virtual void shard_statistics(View logits, ConstView targets, std::int64_t first_class,

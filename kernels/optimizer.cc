@@ -16,10 +16,11 @@ void OptimizerKernels::set_step(StepState* state, float learning_rate, float uns
 void OptimizerKernels::begin_update(const BeginUpdateArgs& args, Stream) {
   check::begin_update(args);
   StepState& state = *args.state;
-  const double unscale = static_cast<double>(state.unscale);
+  const double unscale = static_cast<double>(state.unscale) / static_cast<double>(state.loss_scale);
   const double norm = std::sqrt(*args.sum_of_squares.as<double>()) * unscale;
   *args.norm.as<double>() = norm;
   state.skip = std::isfinite(norm) ? 0 : 1;
+  follow(args.scaling, state.skip != 0, state);
   if (state.skip != 0) return;
   const double clip = args.max_norm > 0 ? std::min(1.0, args.max_norm / (norm + 1e-6)) : 1.0;
   state.gradient_scale = static_cast<float>(unscale * clip);

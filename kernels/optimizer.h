@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
@@ -44,15 +45,16 @@ struct LambArgs {
   double max_trust_ratio = 10;
 };
 
-// The beginning of an update, decided where the numbers are: with norm = sqrt(sum_of_squares) *
-// state->unscale, a norm that is not finite sets state->skip; otherwise skip = 0,
-// state->gradient_scale = unscale * min(1, max_norm / (norm + 1e-6)) (torch's clip_grad_norm_), and
-// ++state->step.
+// The beginning of an update, decided where the numbers are: with unscale = state->unscale /
+// state->loss_scale and norm = sqrt(sum_of_squares) * unscale, a norm that is not finite sets
+// state->skip; otherwise skip = 0, state->gradient_scale = unscale * min(1, max_norm / (norm +
+// 1e-6)) (torch's clip_grad_norm_), and ++state->step. Then the loss scale follows `scaling`.
 struct BeginUpdateArgs {
   ConstView sum_of_squares;  // [1] f64, of all gradients
   double max_norm = 0;       // 0: no clipping
   View norm;                 // [1] f64, written
   StepState* state = nullptr;
+  LossScaleRule scaling = {};
 };
 
 class OptimizerKernels {

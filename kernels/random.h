@@ -18,6 +18,11 @@ struct StepState {
   float gradient_scale = 1;  // what gradients are multiplied with before the update: unscale × clip
   std::uint32_t skip = 0;    // 1: leave everything as it is (loss scaling met an inf)
   float unscale = 1;         // of the gradients as backward left them, before clipping
+  // Of f16 (loss_scale.h): what losses were multiplied with, beside `unscale`, and its counters.
+  float loss_scale = 1;
+  std::uint32_t good_steps = 0;            // updates without overflow
+  std::uint32_t shift_left = 1;            // overflows until the scale shrinks
+  std::uint32_t overflows_at_minimum = 0;  // in a row
 };
 
 // Where a random tensor is used. One Site is one operation of one forward pass.

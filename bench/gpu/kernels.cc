@@ -372,7 +372,8 @@ void optimizer(Bench& bench) {
   const Tensor norm = bench.tensor({2}, DType::f32);
   const View squares{norm.view().data, {1}, DType::f64, Device::cuda(0)};
   OptimizerKernels& kernels = bench.kernels().optimizer();
-  device_backend(DeviceType::cuda).fill(step, 0, sizeof(StepState), bench.stream());
+  const StepState first;
+  device_backend(DeviceType::cuda).copy(step, &first, sizeof(StepState), bench.stream());
   kernels.set_step(step, 1e-4f, 1, bench.stream());
   BeginUpdateArgs begin;
   begin.sum_of_squares = squares;

@@ -161,8 +161,10 @@ void add_cross_entropy(Bench& bench, DType dtype) {
   const View logits = bench.tensor(shape, dtype), dlogits = bench.tensor(shape, dtype);
   const View targets = bench.tensor(Shape{kTokens}, DType::i32);
   const View loss = bench.tensor(Shape{1}, DType::f32);
-  bench.add_row(row_of("cross_entropy", dtype, shape, 2), Bound::copy,
-                [=, &k] { k.cross_entropy(logits, targets, 0, 1, loss, dlogits, {}); });
+  bench.add_row(row_of("cross_entropy", dtype, shape, 2), Bound::copy, [=, &k] {
+    k.cross_entropy({.logits = logits, .targets = targets, .loss_sum = loss, .dlogits = dlogits},
+                    {});
+  });
 }
 
 // One of four ranks' part of a vocabulary: logits to exponentials, then to gradients. The two rows

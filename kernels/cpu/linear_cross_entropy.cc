@@ -12,6 +12,7 @@
 #include "shoal/kernels/cpu/scratch.h"
 #include "shoal/kernels/cpu/sum_rows.h"
 #include "shoal/kernels/loss_checks.h"
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/runtime/base/parallel_for.h"
 
 namespace shoal::kernels {
@@ -66,10 +67,8 @@ class CpuLoss final : public LossKernels {
         sums_(*room.memory) {}
 
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
-  void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
-                     View loss_sum, View dlogits, Stream stream) override;
-  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
-                     Stream stream) override;
+  void cross_entropy(const CrossEntropyArgs& args, Stream stream) override;
+  void squared_error(const SquaredErrorArgs& args, Stream stream) override;
   void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
                         Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
@@ -182,6 +181,7 @@ void CpuLoss::logits_of(const Head& head, const LinearCrossEntropyArgs& args, st
 void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, std::int64_t begin,
                         std::int64_t rows, CrossEntropyRow* results) {
   const bool backward = args.dx.defined() || args.dweight.defined() || args.dbias.defined();
+  const float scale = whole_scale(args.loss_scale, args.state);
   float* logits = logits_.of<float>(head.slice_rows * head.logits_ld);
   const std::int32_t* target = args.targets.as<std::int32_t>();
   const auto columns = static_cast<std::size_t>(head.vocabulary),
@@ -195,7 +195,7 @@ void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, st
       }
       results[i] = cross_entropy_row(
           row, head.vocabulary, target[head.row[static_cast<std::size_t>(begin + i)]],
-          args.label_smoothing, args.loss_scale, backward ? row : nullptr, head.dtype);
+          args.label_smoothing, scale, backward ? row : nullptr, head.dtype);
       // dx reads columns up to the next multiple of kAlign.
       const std::size_t element = size_of(head.dtype);
       std::memset(reinterpret_cast<char*>(row) + columns * element, 0, (ld - columns) * element);
@@ -324,8 +324,11 @@ void CpuLoss::linear_cross_entropy(const LinearCrossEntropyArgs& given, Stream s
   if (args.correct.defined()) *args.correct.as<std::int32_t>() = correct;
 }
 
-void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
-                            float loss_scale, View loss_sum, View dlogits, Stream) {
+void CpuLoss::cross_entropy(const CrossEntropyArgs& args, Stream) {
+  const ConstView &logits = args.logits, &targets = args.targets;
+  const View &loss_sum = args.loss_sum, &dlogits = args.dlogits;
+  const float label_smoothing = args.label_smoothing,
+              loss_scale = whole_scale(args.loss_scale, args.state);
   check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
   const std::int64_t rows = logits.shape.rows(), vocabulary = logits.shape.columns();
   const std::int64_t pieces = std::clamp<std::int64_t>(rows / 4, 1, room_.threads);
@@ -359,9 +362,11 @@ void CpuLoss::cross_entropy(ConstView logits, ConstView targets, float label_smo
   *loss_sum.as<float>() = static_cast<float>(total);
 }
 
-void CpuLoss::squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
-                            View dx, Stream) {
-  check_squared_error(x, targets, loss_sum, dx);
+void CpuLoss::squared_error(const SquaredErrorArgs& args, Stream) {
+  const ConstView &x = args.x, &targets = args.targets;
+  const View& dx = args.dx;
+  const float loss_scale = whole_scale(args.loss_scale, args.state);
+  check_squared_error(x, targets, args.loss_sum, dx);
   const std::int64_t count = x.shape.count();
   float* values = logits_.of<float>(std::max<std::int64_t>(count, 1));
   widen_row(static_cast<const char*>(x.data), x.dtype, count, values);
@@ -372,7 +377,7 @@ void CpuLoss::squared_error(ConstView x, ConstView targets, float loss_scale, Vi
     sum += static_cast<double>(apart) * static_cast<double>(apart);
     values[i] = 2 * loss_scale * apart;
   }
-  *loss_sum.as<float>() = static_cast<float>(sum);
+  *args.loss_sum.as<float>() = static_cast<float>(sum);
   if (dx.defined()) elementwise_.cast(ConstView(values, dx.shape, DType::f32), dx, {});
 }
 

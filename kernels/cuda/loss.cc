@@ -48,10 +48,8 @@ class CudaLoss final : public LossKernels {
   }
 
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
-  void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
-                     View loss_sum, View dlogits, Stream stream) override;
-  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
-                     Stream stream) override;
+  void cross_entropy(const CrossEntropyArgs& args, Stream stream) override;
+  void squared_error(const SquaredErrorArgs& args, Stream stream) override;
   void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
                         Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
@@ -187,6 +185,7 @@ void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream s
     launch.fault = room_.fault();
     launch.label_smoothing = args.label_smoothing;
     launch.scale = args.loss_scale;
+    launch.state = args.state;
     launch.token_loss = token_loss + begin;
     launch.correct = correct ? correct + begin : nullptr;
     check_cuda(launch_cross_entropy(launch, shared_limit_, native), "linear_cross_entropy");
@@ -246,9 +245,10 @@ void CudaLoss::products(const LinearCrossEntropyArgs& args, const Head& head, co
   }
 }
 
-void CudaLoss::cross_entropy(ConstView logits, ConstView targets, float label_smoothing,
-                             float loss_scale, View loss_sum, View dlogits, Stream stream) {
-  check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
+void CudaLoss::cross_entropy(const CrossEntropyArgs& args, Stream stream) {
+  const ConstView& logits = args.logits;
+  const View& dlogits = args.dlogits;
+  check_cross_entropy(logits, args.targets, args.label_smoothing, args.loss_sum, dlogits);
   const cudaStream_t native = room_.begin(stream);
   Buffer target_room;
   CrossEntropyLaunch launch{};
@@ -259,24 +259,25 @@ void CudaLoss::cross_entropy(ConstView logits, ConstView targets, float label_sm
   launch.classes = launch.leading = logits.shape.columns();
   launch.logits = logits.data;
   launch.gradient = dlogits.data;
-  launch.targets = targets_of(targets, target_room, stream);
+  launch.targets = targets_of(args.targets, target_room, stream);
   launch.fault = room_.fault();
-  launch.label_smoothing = label_smoothing;
-  launch.scale = loss_scale;
+  launch.label_smoothing = args.label_smoothing;
+  launch.scale = args.loss_scale;
+  launch.state = args.state;
   launch.token_loss = static_cast<float*>(loss_room.data());
   if (launch.rows > 0)
     check_cuda(launch_cross_entropy(launch, shared_limit_, native), "cross_entropy");
   check_cuda(launch_loss_total(launch.token_loss, nullptr, launch.rows,
-                               static_cast<float*>(loss_sum.data), nullptr, native),
+                               static_cast<float*>(args.loss_sum.data), nullptr, native),
              "cross_entropy");
 }
 
-void CudaLoss::squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum,
-                             View dx, Stream stream) {
-  check_squared_error(x, targets, loss_sum, dx);
-  check_cuda(launch_squared_error(x.dtype, x.shape.count(), x.data,
-                                  static_cast<const float*>(targets.data), loss_scale,
-                                  static_cast<float*>(loss_sum.data), dx.data, room_.begin(stream)),
+void CudaLoss::squared_error(const SquaredErrorArgs& args, Stream stream) {
+  check_squared_error(args.x, args.targets, args.loss_sum, args.dx);
+  check_cuda(launch_squared_error(args.x.dtype, args.x.shape.count(), args.x.data,
+                                  static_cast<const float*>(args.targets.data), args.loss_scale,
+                                  args.state, static_cast<float*>(args.loss_sum.data), args.dx.data,
+                                  room_.begin(stream)),
              "squared_error");
 }
 

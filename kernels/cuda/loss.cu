@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     args.token_loss[row] = static_cast<float>(loss);
   }
   if (!gradient) return;
-  const float factor = args.scale / sum,
-              offset = smooth ? static_cast<float>(smoothing / n) * args.scale : 0.0f;
+  const float scale = whole_scale(args.scale, args.state), factor = scale / sum,
+              offset = smooth ? static_cast<float>(smoothing / n) * scale : 0.0f;
   each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
     const int valid = valid_of<N>(column, args.classes);
     float out[N];
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   // rounded once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
-        args.scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
+        scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
 }
 
 __global__ void __launch_bounds__(1024)

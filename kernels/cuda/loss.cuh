@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {
@@ -21,8 +22,9 @@ struct CrossEntropyLaunch {
   std::int64_t first_row;       // of all rows, for a report
   FaultRecord* fault;
   float label_smoothing, scale;
-  float* token_loss;      // [rows]; 0 where there is no target
-  std::int32_t* correct;  // [rows] 1 where the target is the first largest logit; null: not wanted
+  const StepState* state;  // its loss_scale multiplies `scale`; null: nothing does
+  float* token_loss;       // [rows]; 0 where there is no target
+  std::int32_t* correct;   // [rows] 1 where the target is the first largest logit; null: not wanted
 };
 // `shared_limit`: bytes of dynamic shared memory that a block may have; rows that do not fit it are
 // read twice.

@@ -53,10 +53,10 @@ class CudaOptimizer final : public OptimizerKernels {
 
   void begin_update(const BeginUpdateArgs& args, Stream stream) override {
     check::begin_update(args);
-    check_cuda(
-        launch_begin_update(static_cast<const double*>(args.sum_of_squares.data), args.max_norm,
-                            static_cast<double*>(args.norm.data), args.state, room_.begin(stream)),
-        "begin_update");
+    check_cuda(launch_begin_update(static_cast<const double*>(args.sum_of_squares.data),
+                                   args.max_norm, static_cast<double*>(args.norm.data), args.state,
+                                   args.scaling, room_.begin(stream)),
+               "begin_update");
   }
 
   void adamw(const AdamWArgs& args, Stream stream) override { adamw_many({&args, 1}, stream); }

@@ -352,10 +352,13 @@ __global__ void set_step_kernel(StepState* state, float learning_rate, float uns
 }
 
 __global__ void begin_update_kernel(const double* sum_of_squares, double max_norm, double* out,
-                                    StepState* state) {
-  const double unscale = state->unscale, norm = sqrt(*sum_of_squares) * unscale;
+                                    StepState* state, LossScaleRule scaling) {
+  const double unscale =
+                   static_cast<double>(state->unscale) / static_cast<double>(state->loss_scale),
+               norm = sqrt(*sum_of_squares) * unscale;
   *out = norm;
   state->skip = isfinite(norm) ? 0 : 1;
+  follow(scaling, state->skip != 0, *state);
   if (state->skip != 0) return;
   const double clip = max_norm > 0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
   state->gradient_scale = static_cast<float>(unscale * clip);
@@ -427,8 +430,10 @@ cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale
 }
 
 cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
-                                StepState* state, cudaStream_t stream) {
-  return launch_kernel(begin_update_kernel, 1, 1, 0, stream, sum_of_squares, max_norm, norm, state);
+                                StepState* state, const LossScaleRule& scaling,
+                                cudaStream_t stream) {
+  return launch_kernel(begin_update_kernel, 1, 1, 0, stream, sum_of_squares, max_norm, norm, state,
+                       scaling);
 }
 
 }  // namespace shoal::kernels

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "shoal/kernels/cuda/fault.cuh"
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/tensor/dtype.h"
 
@@ -106,6 +107,7 @@ cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
 cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
                             cudaStream_t stream);
 cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
-                                StepState* state, cudaStream_t stream);
+                                StepState* state, const LossScaleRule& scaling,
+                                cudaStream_t stream);
 
 }  // namespace shoal::kernels

@@ -90,8 +90,9 @@ constexpr int kSumThreads = 1024;
 
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
-    squared_error_kernel(std::int64_t count, const T* x, const float* targets, float scale,
-                         float* loss_sum, T* dx) {
+    squared_error_kernel(std::int64_t count, const T* x, const float* targets, float loss_scale,
+                         const StepState* state, float* loss_sum, T* dx) {
+  const float scale = whole_scale(loss_scale, state);
   __shared__ double of_thread[kSumThreads];
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kSumThreads) {
@@ -129,12 +130,12 @@ cudaError_t launch_count_positions(Launch at, std::int64_t batch, std::int64_t l
 }
 
 cudaError_t launch_squared_error(DType dtype, std::int64_t count, const void* x,
-                                 const float* targets, float loss_scale, float* loss_sum, void* dx,
-                                 cudaStream_t stream) {
+                                 const float* targets, float loss_scale, const StepState* state,
+                                 float* loss_sum, void* dx, cudaStream_t stream) {
   return with_training_type(dtype, [&](auto type) {
     using T = decltype(type);
     return launch_kernel(squared_error_kernel<T>, 1, kSumThreads, 0, stream, count,
-                         static_cast<const T*>(x), targets, loss_scale, loss_sum,
+                         static_cast<const T*>(x), targets, loss_scale, state, loss_sum,
                          static_cast<T*>(dx));
   });
 }

@@ -5,6 +5,7 @@
 
 #include "shoal/kernels/cuda/fault.cuh"
 #include "shoal/kernels/cuda/launch.cuh"
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {
@@ -30,7 +31,7 @@ cudaError_t launch_count_positions(Launch at, std::int64_t batch, std::int64_t l
 
 // LossKernels::squared_error, by one block: few numbers, added in an order of their own.
 cudaError_t launch_squared_error(DType dtype, std::int64_t count, const void* x,
-                                 const float* targets, float loss_scale, float* loss_sum, void* dx,
-                                 cudaStream_t stream);
+                                 const float* targets, float loss_scale, const StepState* state,
+                                 float* loss_sum, void* dx, cudaStream_t stream);
 
 }  // namespace shoal::kernels

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shoal/kernels/loss_checks.h"
+#include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/reference/access.h"
 #include "shoal/kernels/reference/families.h"
 
@@ -61,7 +62,7 @@ class ReferenceLoss final : public LossKernels {
         logits[static_cast<std::size_t>(j)] = dot;
       }
       const RowLoss row = row_loss(logits, target, static_cast<double>(args.label_smoothing),
-                                   static_cast<double>(args.loss_scale));
+                                   static_cast<double>(whole_scale(args.loss_scale, args.state)));
       total += row.loss;
       correct += row.correct ? 1 : 0;
       if (args.token_loss.defined()) store(args.token_loss, i, row.loss);
@@ -90,8 +91,8 @@ class ReferenceLoss final : public LossKernels {
           (args.accumulate_dweight ? load(args.dbias, j) : 0) + dbias[static_cast<std::size_t>(j)]);
   }
 
-  void cross_entropy(ConstView logits, ConstView targets, float label_smoothing, float loss_scale,
-                     View loss_sum, View dlogits, Stream) override {
+  void cross_entropy(const CrossEntropyArgs& args, Stream) override {
+    const auto& [logits, targets, label_smoothing, loss_scale, state, loss_sum, dlogits] = args;
     check_cross_entropy(logits, targets, label_smoothing, loss_sum, dlogits);
     const std::int64_t rows = logits.shape.rows(), vocabulary = logits.shape.columns();
     double total = 0;
@@ -100,7 +101,7 @@ class ReferenceLoss final : public LossKernels {
       for (std::int64_t j = 0; j < vocabulary; ++j)
         row[static_cast<std::size_t>(j)] = load(logits, i * vocabulary + j);
       total += row_loss(row, targets.as<std::int32_t>()[i], static_cast<double>(label_smoothing),
-                        static_cast<double>(loss_scale))
+                        static_cast<double>(whole_scale(loss_scale, state)))
                    .loss;
       for (std::int64_t j = 0; dlogits.defined() && j < vocabulary; ++j)
         store(dlogits, i * vocabulary + j, row[static_cast<std::size_t>(j)]);
@@ -132,14 +133,15 @@ class ReferenceLoss final : public LossKernels {
     }
   }
 
-  void squared_error(ConstView x, ConstView targets, float loss_scale, View loss_sum, View dx,
-                     Stream) override {
+  void squared_error(const SquaredErrorArgs& args, Stream) override {
+    const auto& [x, targets, loss_scale, state, loss_sum, dx] = args;
+    const auto scale = static_cast<double>(whole_scale(loss_scale, state));
     check_squared_error(x, targets, loss_sum, dx);
     double sum = 0;
     for (std::int64_t i = 0; i < x.shape.count(); ++i) {
       const double target = load(targets, i), apart = std::isnan(target) ? 0 : load(x, i) - target;
       sum += apart * apart;
-      if (dx.defined()) store(dx, i, 2 * static_cast<double>(loss_scale) * apart);
+      if (dx.defined()) store(dx, i, 2 * scale * apart);
     }
     store(loss_sum, 0, sum);
   }

@@ -114,7 +114,8 @@ Value cached_attention(Context& context, const Value& queries, const Value& keys
 // computed in the same pass as the loss, slice by slice, so that logits never exist whole: dW is
 // added to weight.gradient at once (gradient memory must exist; a tape dropped unwalked leaves it
 // there), and the loss is linear in nothing else: backward accepts d(loss) = 1 only; scale with
-// `loss_scale`. Targets may lie in host memory or where the kernels are.
+// `loss_scale`; gradients, not the loss, are also multiplied with the loss_scale of `state`.
+// Targets may lie in host memory or where the kernels are.
 struct LossResult {
   Value loss;                // [1] f32: loss_scale × sum over valid targets
   Tensor loss_sum;           // [1] f32, unscaled; Context::read() gives the number
@@ -122,6 +123,8 @@ struct LossResult {
 };
 struct LossOptions {
   float loss_scale = 1;
+  const kernels::StepState* state =
+      nullptr;  // of f16, where the kernels are; null: not scaled by it
   float label_smoothing = 0;
 };
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,

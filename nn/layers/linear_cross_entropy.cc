@@ -97,6 +97,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
   args.targets = targets;
   args.label_smoothing = options.label_smoothing;
   args.loss_scale = options.loss_scale;
+  args.state = options.state;
   args.loss_sum = result.loss_sum.view();
   if (records && hidden.needs_gradient()) {
     dx = context.empty(hidden.tensor.shape(), hidden.tensor.dtype());

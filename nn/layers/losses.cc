@@ -56,9 +56,15 @@ LossResult cross_entropy(Context& context, const Value& logits, const Tensor& gi
   if (context.records({&logits, 1}, {}))
     dlogits = context.empty(logits.tensor.shape(), logits.tensor.dtype());
   context.run("cross_entropy", {logits.tensor, targets}, {result.loss_sum, dlogits}, [&] {
-    context.kernels().loss().cross_entropy(
-        logits.tensor, targets, options.label_smoothing, options.loss_scale, result.loss_sum.view(),
-        dlogits.defined() ? dlogits.view() : View(), context.stream);
+    kernels::CrossEntropyArgs args;
+    args.logits = logits.tensor;
+    args.targets = targets;
+    args.label_smoothing = options.label_smoothing;
+    args.loss_scale = options.loss_scale;
+    args.state = options.state;
+    args.loss_sum = result.loss_sum.view();
+    if (dlogits.defined()) args.dlogits = dlogits.view();
+    context.kernels().loss().cross_entropy(args, context.stream);
   });
   result.loss = scaled_loss(context, logits, "cross_entropy", result.loss_sum, dlogits, options);
   return result;
@@ -79,9 +85,14 @@ LossResult squared_error(Context& context, const Value& x, const Tensor& given,
   Tensor dx;
   if (context.records({&x, 1}, {})) dx = context.empty(x.tensor.shape(), x.tensor.dtype());
   context.run("squared_error", {x.tensor, targets}, {result.loss_sum, dx}, [&] {
-    context.kernels().loss().squared_error(x.tensor, targets, options.loss_scale,
-                                           result.loss_sum.view(),
-                                           dx.defined() ? dx.view() : View(), context.stream);
+    kernels::SquaredErrorArgs args;
+    args.x = x.tensor;
+    args.targets = targets;
+    args.loss_scale = options.loss_scale;
+    args.state = options.state;
+    args.loss_sum = result.loss_sum.view();
+    if (dx.defined()) args.dx = dx.view();
+    context.kernels().loss().squared_error(args, context.stream);
   });
   result.loss = scaled_loss(context, x, "squared_error", result.loss_sum, dx, options);
   return result;

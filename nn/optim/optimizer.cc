@@ -266,7 +266,8 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
   kernels_.optimizer().begin_update({.sum_of_squares = sum_,
                                      .max_norm = options.max_gradient_norm,
                                      .norm = norm_.view(),
-                                     .state = &state},
+                                     .state = &state,
+                                     .scaling = options.scaling},
                                     stream);
   // A device's kernels see for themselves that nothing is to be done.
   if (kernels_.device().is_cpu() && state.skip != 0) return;

@@ -43,6 +43,9 @@ struct StepOptions {
   double learning_rate = 0;
   double gradient_scale = 1;     // gradients are first multiplied with this (1 / loss scale)
   double max_gradient_norm = 0;  // 0: no clipping
+  // Of f16: how the loss scale of the StepState, which losses were multiplied with beside 1 /
+  // gradient_scale, follows the update.
+  kernels::LossScaleRule scaling = {};
   // Turns this rank's sum of squares into that of all ranks whose segments differ; default: itself.
   // On a device the step then waits for the sum.
   std::function<double(double)> sum_over_shards = {};

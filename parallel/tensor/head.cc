@@ -365,6 +365,9 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
               to_string(hidden.tensor.shape()), weight_->shape()[1]);
   SHOAL_CHECK(targets.dtype() == DType::i32, "{}: targets are {}, not i32", weight_->name(),
               to_string(targets.dtype()));
+  SHOAL_CHECK(options.state == nullptr,
+              "{}: a head whose classes lie on several ranks takes its loss scale as a number",
+              weight_->name());
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
   LossPass pass(context, group_, *weight_, bias_.get(), options);

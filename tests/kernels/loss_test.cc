@@ -16,12 +16,14 @@ using testing::epsilon;
 using testing::has_little_time;
 using testing::make_test_kernels;
 using testing::on_cuda;
+using testing::Placed;
 
 struct Setting {
   std::int64_t rows = 10, columns = 16, vocabulary = 50;
   DType dtype = DType::f32;
   bool bias = false, accumulate = false, backward = true;
   float smoothing = 0, loss_scale = 1;
+  float state_scale = 0;  // of a StepState; 0: there is none
   int ignored_every = 0;  // every n-th row has target -100; 1: all
 };
 
@@ -55,6 +57,10 @@ class LossTest : public ::testing::Test {
     args.targets = targets;
     args.label_smoothing = s.smoothing;
     args.loss_scale = s.loss_scale;
+    StepState state;
+    state.loss_scale = s.state_scale;
+    const Placed<StepState> placed(state);
+    if (s.state_scale != 0) args.state = placed.get();
     args.loss_sum = r.loss_sum;
     args.token_loss = r.token_loss;
     args.correct = r.correct;
@@ -124,6 +130,67 @@ TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
       }
 }
 
+// Where the scale comes from changes nothing: not one bit, for powers of two.
+TEST_F(LossTest, TheScaleMayLieInTheStepState) {
+  for (DType dtype : {DType::f32, DType::f16}) {
+    const Setting plain{.rows = 33,
+                        .vocabulary = 130,
+                        .dtype = dtype,
+                        .bias = true,
+                        .smoothing = 0.1f,
+                        .loss_scale = 16};
+    Setting there = plain;
+    there.loss_scale = 0.25f;
+    there.state_scale = 64;
+    check(plain);
+    const Result a = run(ours_->loss(), ours_->device(), plain),
+                 b = run(ours_->loss(), ours_->device(), there),
+                 c = run(reference_->loss(), Device::cpu(), there);
+    EXPECT_TRUE(a.dx.same_bytes(b.dx) && a.dweight.same_bytes(b.dweight) &&
+                a.dbias.same_bytes(b.dbias) && a.loss_sum.same_bytes(b.loss_sum));
+    EXPECT_TRUE(close(c.dweight, b.dweight, 8 * epsilon(dtype), 32));
+
+    StepState state;
+    state.loss_scale = 64;
+    const Placed<StepState> placed(state);
+    const Array logits = Array::random({7, 33}, dtype, 1, 3);
+    const Array targets = Array::integers({7}, -1, 32, 2);
+    const auto gradient = [&](Kernels& kernels, float scale, bool has_state) {
+      const At at(kernels);
+      Array loss({1}, DType::f32), out({7, 33}, dtype);
+      kernels.loss().cross_entropy({.logits = logits,
+                                    .targets = targets,
+                                    .loss_scale = scale,
+                                    .state = has_state ? placed.get() : nullptr,
+                                    .loss_sum = loss,
+                                    .dlogits = out},
+                                   {});
+      return out;
+    };
+    EXPECT_TRUE(gradient(*ours_, 16, false).same_bytes(gradient(*ours_, 0.25f, true)));
+    EXPECT_TRUE(close(gradient(*ours_, 0.25f, true), gradient(*reference_, 0.25f, true),
+                      4 * epsilon(dtype), 16));
+  }
+  StepState state;
+  state.loss_scale = 64;
+  const Placed<StepState> placed(state);
+  const Array x = Array::random({101}, DType::f32, 3), wanted = Array::random({101}, DType::f32, 4);
+  const auto of_numbers = [&](Kernels& kernels, float scale, bool has_state) {
+    const At at(kernels);
+    Array loss({1}, DType::f32), dx({101}, DType::f32);
+    kernels.loss().squared_error({.x = x,
+                                  .targets = wanted,
+                                  .loss_scale = scale,
+                                  .state = has_state ? placed.get() : nullptr,
+                                  .loss_sum = loss,
+                                  .dx = dx},
+                                 {});
+    return dx;
+  };
+  for (Kernels* kernels : {ours_.get(), reference_.get()})
+    EXPECT_TRUE(of_numbers(*kernels, 16, false).same_bytes(of_numbers(*kernels, 0.25f, true)));
+}
+
 // Slices of 32 rows: the gradients of the weight and of the bias go on from slice to slice.
 TEST_F(LossTest, ManySlices) {
   CpuRoom room{2, memory_.get()};
@@ -171,7 +238,7 @@ TEST_F(LossTest, ExtremeLogitsStayFinite) {
   for (std::int64_t i = 0; i < 6; ++i) logits.set(i, values[i]);
   targets.set(0, 0);
   targets.set(1, 1);
-  ours_->loss().cross_entropy(logits, targets, 0, 1, loss, {}, {});
+  ours_->loss().cross_entropy({.logits = logits, .targets = targets, .loss_sum = loss}, {});
   EXPECT_NEAR(loss.at(0), 1 + std::log1p(std::exp(-1.0)), 1e-6);
 }
 
@@ -186,7 +253,9 @@ TEST_F(LossTest, LogitsOfMinusInfinityAndNaN) {
       const auto run = [&](Kernels& kernels) {
         const At at(kernels);
         std::pair<Array, Array> out{Array({1}, DType::f32), Array({1, kClasses}, DType::f32)};
-        kernels.loss().cross_entropy(logits, targets, 0, 1, out.first, out.second, {});
+        kernels.loss().cross_entropy(
+            {.logits = logits, .targets = targets, .loss_sum = out.first, .dlogits = out.second},
+            {});
         return out;
       };
       for (Kernels* kernels : {ours_.get(), reference_.get()}) {
@@ -216,7 +285,12 @@ TEST_F(LossTest, CrossEntropyOfLogits) {
               const At at(kernels);
               std::pair<Array, Array> out{Array({1}, DType::f32),
                                           Array({rows, vocabulary}, gradient)};
-              kernels.loss().cross_entropy(logits, targets, smoothing, 2, out.first, out.second,
+              kernels.loss().cross_entropy({.logits = logits,
+                                            .targets = targets,
+                                            .label_smoothing = smoothing,
+                                            .loss_scale = 2,
+                                            .loss_sum = out.first,
+                                            .dlogits = out.second},
                                            {});
               return out;
             };
@@ -285,7 +359,12 @@ TEST_F(LossTest, SquaredError) {
           for (std::int64_t i = 0; missing && i < count; i += 3) targets.set(i, NAN);
           std::pair<Array, Array> out{Array({1}, DType::f32),
                                       backward ? Array({count}, dtype) : Array()};
-          kernels.squared_error(x, targets, 0.25f, out.first, out.second, {});
+          kernels.squared_error({.x = x,
+                                 .targets = targets,
+                                 .loss_scale = 0.25f,
+                                 .loss_sum = out.first,
+                                 .dx = out.second},
+                                {});
           return out;
         };
         const auto ours = make_test_kernels();
@@ -319,7 +398,13 @@ TEST_F(LossTest, VocabularyShardsGiveTheWhole) {
           Array loss({1}, DType::f32), whole({rows, classes}, DType::f32);
           {
             const At host(Device::cpu());
-            reference_->loss().cross_entropy(logits, targets, smoothing, 2, loss, whole, {});
+            reference_->loss().cross_entropy({.logits = logits,
+                                              .targets = targets,
+                                              .label_smoothing = smoothing,
+                                              .loss_scale = 2,
+                                              .loss_sum = loss,
+                                              .dlogits = whole},
+                                             {});
           }
           double sum = 0, plain_sum = 0;
           for (std::int64_t i = 0; i < rows; ++i) {
@@ -351,7 +436,8 @@ TEST_F(LossTest, VocabularyShardsOfMinusInfinityAndNaN) {
     Array loss({1}, DType::f32), whole({1, 40}, DType::f32);
     {
       const At host(Device::cpu());
-      reference_->loss().cross_entropy(logits, targets, 0, 1, loss, whole, {});
+      reference_->loss().cross_entropy(
+          {.logits = logits, .targets = targets, .loss_sum = loss, .dlogits = whole}, {});
     }
     for (Kernels* kernels : {ours_.get(), reference_.get()}) {
       const Sharded out = run_sharded(*kernels, logits, targets, {0, 20, 40}, DType::f32, 0, 1);

@@ -215,6 +215,51 @@ TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
   }
 }
 
+// As torch.amp.GradScaler's growth tracker, by one update after the other.
+TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
+  const auto kernels = make_test_kernels();
+  const Host good = Host::filled(Shape{1}, DType::f64, 64.0 * 64),
+             bad = Host::filled(Shape{1}, DType::f64, std::numeric_limits<double>::infinity());
+  StepState initial;
+  initial.loss_scale = 16;
+  const Placed<StepState> state(initial);
+  BeginUpdateArgs args;
+  args.state = state.get();
+  args.scaling = {.dynamic = true, .growth = 4, .backoff = 0.5f, .min_scale = 2, .window = 2};
+  const auto update = [&](bool overflows) {
+    Host norm(Shape{1}, DType::f64);
+    args.sum_of_squares = overflows ? bad : good;
+    args.norm = norm;
+    args.state = state.get();
+    kernels->optimizer().begin_update(args, {});
+    if (!overflows) {
+      EXPECT_TRUE(std::isfinite(norm.at(0)));
+    }
+    return state.value();
+  };
+  kernels->optimizer().set_step(state.get(), 0.25f, 0.5f, kernels->stream());
+  // What gradients are multiplied with undoes the scale that the loss of this step had.
+  StepState now = update(false);
+  EXPECT_EQ(now.gradient_scale, 0.5f / 16);
+  EXPECT_EQ(now.loss_scale, 16);
+  now = update(false);
+  EXPECT_EQ(now.gradient_scale, 0.5f / 16);
+  EXPECT_EQ(now.loss_scale, 64) << "after a window of two";
+  EXPECT_EQ(update(false).gradient_scale, 0.5f / 64);
+  now = update(true);
+  EXPECT_EQ(now.skip, 1u);
+  EXPECT_EQ(now.loss_scale, 32);
+  EXPECT_EQ(now.good_steps, 0u);
+  EXPECT_EQ(now.step, 3u) << "a step that is left out does not count";
+  EXPECT_EQ(update(false).loss_scale, 32) << "the window begins anew";
+  for (const float scale : {16.0f, 8.0f, 4.0f, 2.0f, 2.0f})
+    EXPECT_EQ(update(true).loss_scale, scale);
+  EXPECT_EQ(state.value().overflows_at_minimum, 1u);
+  args.scaling.dynamic = false;
+  EXPECT_EQ(update(true).loss_scale, 2);
+  EXPECT_EQ(update(false).gradient_scale, 0.25f) << "a scale that stays is undone all the same";
+}
+
 TEST_P(Optimizer, SumOfSquares) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 7, 8192, 100003})

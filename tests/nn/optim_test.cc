@@ -249,5 +249,38 @@ TEST(LossScaler, DelayedShiftBearsOverflows) {
   EXPECT_EQ(fixed.scale(), 8);
 }
 
+TEST(LossScaler, BacksOffByItsOwnFactorAndNeverLeavesF32) {
+  LossScaler scaler({.init_scale = 3e38, .factor = 4, .backoff = 0.75, .window = 1});
+  scaler.update(false);
+  EXPECT_EQ(scaler.scale(), 3e38) << "growth that f32 does not hold is left out";
+  scaler.restore({.scale = 64});
+  scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 48);
+  EXPECT_THROW(LossScaler({.init_scale = 1e39}), Error);
+  EXPECT_THROW(LossScaler({.backoff = 1}), Error);
+}
+
+TEST(LossScaler, GoesToAStepStateAndBack) {
+  LossScaler scaler({.init_scale = 1024, .window = 5, .delayed_shift = 2});
+  scaler.update(false);
+  scaler.update(true);
+  kernels::StepState state;
+  state.step = 9;
+  scaler.put(state);
+  EXPECT_EQ(state.loss_scale, 1024);
+  EXPECT_EQ(state.step, 9u);
+  kernels::follow(scaler.rule(), true, state);
+  LossScaler other({.init_scale = 2, .window = 5, .delayed_shift = 2});
+  other.take(state);
+  scaler.update(true);
+  EXPECT_EQ(other.state(), scaler.state());
+  EXPECT_EQ(other.scale(), 512);
+  state.overflows_at_minimum = 5;
+  EXPECT_THROW(other.take(state), Error) << "it has diverged";
+  LossScaler fixed({.dynamic = false, .init_scale = 8});
+  fixed.take(state);
+  EXPECT_EQ(fixed.scale(), 8);
+}
+
 }  // namespace
 }  // namespace shoal::nn

@@ -48,6 +48,20 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
       .integer("data_seed", &a.data_seed, {.min = 0, .help = "of the order of samples; null: seed"})
       .boolean("bf16", &a.bf16, {.help = "bfloat16 weights and activations, f32 masters"})
       .boolean("fp16", &a.fp16, {.help = "float16 weights and activations, f32 masters"})
+      .real("grad_scaler_init_scale", &a.grad_scaler_init_scale,
+            {.min = 0,
+             .max = 1e38,
+             .open_min = true,
+             .help = "fp16: what the loss is multiplied with at first"})
+      .real("grad_scaler_growth_factor", &a.grad_scaler_growth_factor,
+            {.min = 1, .open_min = true, .help = "fp16: how that scale grows"})
+      .real("grad_scaler_backoff_factor", &a.grad_scaler_backoff_factor,
+            {.min = 0,
+             .max = 1,
+             .open_min = true,
+             .help = "fp16: how it shrinks when gradients overflow; below 1"})
+      .integer("grad_scaler_growth_interval", &a.grad_scaler_growth_interval,
+               {.min = 1, .max = 1 << 30, .help = "fp16: updates without overflow until it grows"})
       .boolean("bf16_full_eval", &a.bf16_full_eval,
                {.help = "evaluate in bfloat16, as with bf16; alone where nothing is trained"})
       .boolean("fp16_full_eval", &a.fp16_full_eval,
@@ -344,6 +358,14 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.help = "a sample is a line; else lines end to end fill block_size"});
 }
 
+bool changes_loss_scale(const TrainingArguments& a) {
+  const TrainingArguments defaults;
+  return a.grad_scaler_init_scale != defaults.grad_scaler_init_scale ||
+         a.grad_scaler_growth_factor != defaults.grad_scaler_growth_factor ||
+         a.grad_scaler_backoff_factor != defaults.grad_scaler_backoff_factor ||
+         a.grad_scaler_growth_interval != defaults.grad_scaler_growth_interval;
+}
+
 void check_arguments(const TrainingArguments& a) {
   std::string problems;
   const auto refuse = [&problems](const std::string& text) {
@@ -351,6 +373,11 @@ void check_arguments(const TrainingArguments& a) {
   };
   // mp_parameters, which speak of both too, are refused for either's word.
   if (a.bf16 && a.fp16 && a.mp_parameters.empty()) refuse("bf16 and fp16 are both set; choose one");
+  if (a.grad_scaler_backoff_factor >= 1)
+    refuse(fmt::format("grad_scaler_backoff_factor is {}; it is below 1",
+                       a.grad_scaler_backoff_factor));
+  if (!a.fp16 && a.mp_parameters.empty() && changes_loss_scale(a))
+    refuse("a grad_scaler option is given, but the loss is scaled only with fp16; set fp16");
   if (a.warmup_steps > 0 && a.warmup_ratio > 0)
     refuse(fmt::format("warmup_steps is {} and warmup_ratio {}; give one", a.warmup_steps,
                        a.warmup_ratio));

@@ -58,6 +58,10 @@ struct TrainingArguments {
 
   // --- precision and memory
   bool bf16 = false, fp16 = false;
+  // Of fp16, under the names of accelerate's GradScalerKwargs.
+  double grad_scaler_init_scale = 65536, grad_scaler_growth_factor = 2;
+  double grad_scaler_backoff_factor = 0.5;
+  std::int64_t grad_scaler_growth_interval = 2000;
   // Evaluation computes in what training does, so they ask for what there is, or are refused.
   bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
@@ -216,5 +220,7 @@ class RefusedOptions {
 // What no single option can know, but for mp_parameters (resolve_arguments() has those too); after
 // finish(). invalid_argument with every problem, one a line.
 void check_arguments(const TrainingArguments& arguments);
+// Whether a grad_scaler option is another than GradScaler's own number.
+bool changes_loss_scale(const TrainingArguments& arguments);
 
 }  // namespace shoal

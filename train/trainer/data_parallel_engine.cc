@@ -38,7 +38,8 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
-      scaler_(parts.arguments.fp16 ? nn::LossScaler(kF16Scaling) : nn::LossScaler::none()) {
+      scaler_(parts.arguments.fp16 ? nn::LossScaler(loss_scaling(parts.arguments))
+                                   : nn::LossScaler::none()) {
   const TrainerParts& p = parts_.trainer;
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
   context_.random.state = step_state_.pointer();
@@ -46,6 +47,19 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
   weights_ = std::make_unique<nn::MasterWeights>(
       task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory);
   if (!p.initial_weights.empty()) load_weights(p.initial_weights);
+  restore_scaler(scaler_.state());
+}
+
+const nn::LossScaler& DataParallelEngine::scaler() {
+  if (scaler_.dynamic()) scaler_.take(step_state_.read());
+  return scaler_;
+}
+
+void DataParallelEngine::restore_scaler(const nn::LossScalerState& state) {
+  scaler_.restore(state);
+  kernels::StepState there = step_state_.read();
+  scaler_.put(there);
+  step_state_.write(there);
 }
 
 DataShare DataParallelEngine::data_share() const {
@@ -152,6 +166,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
+    if (parts_.arguments.fp16) input.loss.state = step_state_.pointer();
     for (const Tensor* tensor : input.tensors()) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
@@ -220,8 +235,8 @@ double DataParallelEngine::loss_sum() const {
 
 nn::StepOptions DataParallelEngine::step_options(const StepWork& work) const {
   return {.learning_rate = work.learning_rate,
-          .gradient_scale = 1.0 / scaler_.scale(),
-          .max_gradient_norm = parts_.arguments.max_grad_norm};
+          .max_gradient_norm = parts_.arguments.max_grad_norm,
+          .scaling = scaler_.rule()};
 }
 
 StepDone DataParallelEngine::step(const StepWork& work) {
@@ -238,7 +253,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
     forward_backward(work, all, true);
     done.outcome = update(work, done.loss_sum);
   }
-  scaler_.update(done.outcome.skipped);
+  if (done.outcome.skipped) scaler();  // who diverges is told at once
   return done;
 }
 

@@ -25,7 +25,8 @@ class DataParallelEngine final : public Engine {
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
   void try_step(const Batch& batch) override;
-  nn::LossScaler& scaler() override { return scaler_; }
+  const nn::LossScaler& scaler() override;
+  void restore_scaler(const nn::LossScalerState& state) override;
   std::optional<double> settle() override;
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
   std::optional<parallel::ReducerStatistics> reduced() const override;
@@ -60,7 +61,7 @@ class DataParallelEngine final : public Engine {
   AskingDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory step_state_;
-  nn::LossScaler scaler_;
+  nn::LossScaler scaler_;  // the rule, and the scale as it was last read: it lives in step_state_
   std::unique_ptr<nn::MasterWeights> weights_;
   // From prepare_training() on.
   std::unique_ptr<parallel::Reducer> reducer_;

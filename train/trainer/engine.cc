@@ -34,6 +34,13 @@ std::string carried_by(const collectives::Communicator& communicator) {
                                                    : fmt::format("{} over {}", backend, transport);
 }
 
+nn::LossScalerOptions loss_scaling(const TrainingArguments& a) {
+  return {.init_scale = a.grad_scaler_init_scale,
+          .factor = a.grad_scaler_growth_factor,
+          .backoff = a.grad_scaler_backoff_factor,
+          .window = a.grad_scaler_growth_interval};
+}
+
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report) {
   const std::string text = nn::describe(report);
@@ -86,6 +93,7 @@ parallel::ReducerOptions reducer_options(const EngineParts& parts) {
 }
 
 std::unique_ptr<Engine> make_engine(const EngineParts& parts) {
+  parts.trainer.kernels->check_computes(compute_dtype(parts.arguments));
   if (!parts.arguments.model_parallel) return std::make_unique<DataParallelEngine>(parts);
   return std::make_unique<MeshEngine>(parts);
 }

@@ -48,7 +48,8 @@ struct StepWork {
   std::span<const Batch> batches;  // of this index: 1 to gradient_accumulation_steps
   std::int64_t number = 1;         // of the step
   std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
-  nn::LossOptions loss = {};       // loss_scale: scaler().scale() / the step's targets on all ranks
+  double targets = 1;              // of the step on all ranks
+  nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine that scales adds its own
   double learning_rate = 0;
 };
 
@@ -85,8 +86,10 @@ class Engine {
   // The memory of a step with such a batch, by this rank alone: a forward and a backward after
   // which everything is as before. out_of_memory; unavailable where ranks share a model.
   virtual void try_step(const Batch& batch);
-  // Of f16; else it says 1. step() tells it whether gradients overflowed.
-  virtual nn::LossScaler& scaler() = 0;
+  // Of f16; else it says 1. As the last step left it, for which a device is waited for: not in
+  // every step. Throws invalid_argument where gradients have overflowed for too long.
+  virtual const nn::LossScaler& scaler() = 0;
+  virtual void restore_scaler(const nn::LossScalerState& state) = 0;
   // Ends updates that run behind a forward: before anything but a step reads weights or optimizer
   // state. The gradients' norm, where there were such updates.
   virtual std::optional<double> settle() { return std::nullopt; }
@@ -150,8 +153,8 @@ void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report);
 // Logits as Engine::Scores gets them; waits for them.
 Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryResource& host);
-// torch.amp.GradScaler's numbers, which Hugging Face trains f16 with.
-inline constexpr nn::LossScalerOptions kF16Scaling{.init_scale = 65536.0, .window = 2000};
+// Of f16 where mp_parameters say nothing: torch.amp.GradScaler's numbers, unless others are given.
+nn::LossScalerOptions loss_scaling(const TrainingArguments& arguments);
 
 // The data-parallel one, or where mp_parameters are given the one on a mesh. Makes the weights.
 std::unique_ptr<Engine> make_engine(const EngineParts& parts);

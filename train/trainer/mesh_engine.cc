@@ -92,7 +92,7 @@ parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpP
 parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments,
                                               const parallel::SmpParameters& smp) {
   if (!arguments.fp16) return {};
-  const nn::LossScalerOptions options = smp.loss_scaling.value_or(kF16Scaling);
+  const nn::LossScalerOptions options = smp.loss_scaling.value_or(loss_scaling(arguments));
   return {.static_loss_scale = options.init_scale,
           .dynamic_loss_scale = options.dynamic,
           .dynamic_loss_args = options};
@@ -199,9 +199,14 @@ std::optional<Microbatch> MeshEngine::trace() const {
                     static_cast<std::uint32_t>(first)};
 }
 
-nn::LossScaler& MeshEngine::scaler() {
+const nn::LossScaler& MeshEngine::scaler() {
   SHOAL_ASSERT(optimizer_);
   return optimizer_->scaler();
+}
+
+void MeshEngine::restore_scaler(const nn::LossScalerState& state) {
+  SHOAL_ASSERT(optimizer_);
+  optimizer_->scaler().restore(state);
 }
 
 DataShare MeshEngine::data_share() const {
@@ -318,7 +323,9 @@ void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
 
 StepDone MeshEngine::step(const StepWork& work) {
   Tracer* const tracer = parts_.trainer.tracer;
-  std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, work.loss);
+  nn::LossOptions loss = work.loss;
+  loss.loss_scale = static_cast<float>(optimizer_->loss_scale() / work.targets);
+  std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, loss);
   upload(microbatches);
   StepDone done;
   {

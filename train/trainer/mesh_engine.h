@@ -33,7 +33,8 @@ class MeshEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
-  nn::LossScaler& scaler() override;
+  const nn::LossScaler& scaler() override;
+  void restore_scaler(const nn::LossScalerState& state) override;
   std::optional<parallel::ReducerStatistics> reduced() const override {
     return model_->gradient_statistics();
   }

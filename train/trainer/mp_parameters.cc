@@ -77,6 +77,10 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
   if (!a.mp_parameters.empty())
     collect([&] {
       auto smp = parallel::parse_smp_parameters(a.mp_parameters, run_values(a));
+      if (smp.loss_scaling && changes_loss_scale(a))
+        throw Error(ErrorCode::invalid_argument,
+                    "mp_parameters speak of the loss scale, and so does a grad_scaler option",
+                    "give one of them");
       take(smp, a);
       a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
     });

@@ -293,7 +293,8 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
                 .number = state.global_step + 1,
                 .first_ordinal = input.first_ordinal,
                 .learning_rate = report.learning_rate};
-  work.loss.loss_scale = static_cast<float>(engine->scaler().scale() / targets);
+  work.targets = targets;
+  work.loss.loss_scale = static_cast<float>(1 / targets);
   work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
   StepDone done = with_memory_for(MemoryUse::step, [&] { return engine->step(work); });
   if (settles(input, state.global_step + 1))

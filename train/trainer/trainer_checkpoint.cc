@@ -49,9 +49,10 @@ void Trainer::Impl::save_checkpoint() {
 void Trainer::Impl::snapshot_and_write() {
   engine->settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
-  const nn::LossScalerState& scaling = engine->scaler().state();
+  const nn::LossScaler& scaler = engine->scaler();
+  const nn::LossScalerState& scaling = scaler.state();
   state.loss_scale = scaling.scale;
-  state.loss_scale_dynamic = engine->scaler().dynamic();
+  state.loss_scale_dynamic = scaler.dynamic();
   state.loss_scale_good_steps = scaling.good_steps;
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
@@ -321,10 +322,10 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   state = std::move(saved);
   find_best_checkpoint();
   resume_data(directory);
-  nn::LossScaler& scaler = engine->scaler();
+  const nn::LossScaler& scaler = engine->scaler();
   if (scaler.dynamic() && state.loss_scale_dynamic)
-    scaler.restore({state.loss_scale, state.loss_scale_good_steps, state.loss_scale_shift_left,
-                    state.loss_scale_overflows_at_minimum});
+    engine->restore_scaler({state.loss_scale, state.loss_scale_good_steps,
+                            state.loss_scale_shift_left, state.loss_scale_overflows_at_minimum});
   else if (scaler.scale() != state.loss_scale)
     say(fmt::format("note: the loss scale begins at {}; {} has {}, {}", scaler.scale(), directory,
                     state.loss_scale,

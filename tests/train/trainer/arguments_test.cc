@@ -238,6 +238,28 @@ TEST(Arguments, EvaluationHasThePrecisionOfTraining) {
               HasSubstr("fp16_full_eval is true, but"));
 }
 
+TEST(Arguments, TheLossScaleIsOfF16AndSaidOnce) {
+  EXPECT_EQ(refusal({{"fp16", true},
+                     {"grad_scaler_init_scale", 1024},
+                     {"grad_scaler_growth_factor", 4},
+                     {"grad_scaler_backoff_factor", 0.25},
+                     {"grad_scaler_growth_interval", 100}}),
+            "accepted");
+  EXPECT_THAT(refusal({{"grad_scaler_init_scale", 1024}}), HasSubstr("set fp16"));
+  EXPECT_THAT(refusal({{"bf16", true}, {"grad_scaler_growth_interval", 5}}), HasSubstr("set fp16"));
+  EXPECT_EQ(refusal({{"grad_scaler_init_scale", 65536}}), "accepted");
+  EXPECT_THAT(refusal({{"fp16", true}, {"grad_scaler_backoff_factor", 1}}),
+              HasSubstr("grad_scaler_backoff_factor is 1; it is below 1"));
+  EXPECT_THAT(refusal({{"fp16", true}, {"grad_scaler_growth_factor", 1}}),
+              HasSubstr("grad_scaler_growth_factor"));
+  const nlohmann::json mesh = {{"pipeline_parallel_degree", 2},
+                               {"dynamic_loss_args", {{"init_scale", 1024}}}};
+  EXPECT_EQ(refusal({{"fp16", true}, {"mp_parameters", mesh}}), "accepted");
+  EXPECT_THAT(
+      refusal({{"fp16", true}, {"mp_parameters", mesh}, {"grad_scaler_growth_interval", 5}}),
+      HasSubstr("give one of them"));
+}
+
 TEST(Arguments, SavingTheBestNeedsAnEvaluation) {
   EXPECT_THAT(refusal({{"save_strategy", "best"}}), HasSubstr("needs eval_strategy"));
   EXPECT_EQ(refusal({{"save_strategy", "best"},

@@ -1,0 +1,245 @@
+// f16 on a GPU that the CPU plays (tests/support/emulated_gpu): GPT-2 and BERT beside f32,
+// overflows, and what a V100 refuses. Runs once more as a V100 (SHOAL_EMULATED_GPU_CAPABILITY=7.0).
+#include <cmath>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <string_view>
+
+#include "support/temporary_directory.h"
+#include "train/trainer/toy_training.h"
+#include <gmock/gmock.h>
+
+#include "shoal/train/tasks/encoder.h"
+
+namespace shoal {
+namespace {
+
+using test::bytes_of;
+using test::error_of;
+using test::expect_close;
+using test::Outcome;
+using test::run;
+using test::RunOptions;
+using test::toy_arguments;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+bool plays_v100() {
+  const char* const capability = std::getenv("SHOAL_EMULATED_GPU_CAPABILITY");
+  return capability != nullptr && std::string_view(capability) == "7.0";
+}
+
+// What apps/compute.h gives a rank on a GPU.
+struct GpuRoom {
+  std::unique_ptr<MemoryResource> source = make_device_memory(Device::cuda(0)),
+                                  host_source = make_pinned_memory();
+  PoolMemory pool{*source};
+  nn::PlannedMemory planned{pool, *source};
+  CountingMemory memory{planned};
+  PoolMemory host{*host_source};
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels(
+      {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
+};
+
+class F16OnGpu : public ::testing::Test {
+ protected:
+  // The rooms must outlive the Trainers that run() makes.
+  RunOptions on_gpu(RunOptions options = {}) {
+    options.samples = 24;
+    options.prepare = [this, before = options.prepare](CausalLmTask& task, TrainerParts& parts) {
+      if (before) before(task, parts);
+      const std::lock_guard lock(mutex_);
+      GpuRoom& room = rooms_.emplace_back();
+      parts.kernels = room.kernels.get();
+      parts.memory = &room.memory;
+      parts.host_memory = &room.host;
+      parts.planned_memory = &room.planned;
+    };
+    return options;
+  }
+
+  TrainingArguments arguments(bool f16, std::int64_t steps) const {
+    auto a = toy_arguments(output_ / "run");
+    a.per_device_train_batch_size = 4;
+    a.max_steps = steps;
+    a.logging_steps = 1;
+    a.warmup_steps = 2;
+    a.logging_nan_inf_filter = false;
+    a.fp16 = f16;
+    return a;
+  }
+
+  TemporaryDirectory output_;
+
+ private:
+  std::mutex mutex_;
+  std::list<GpuRoom> rooms_;
+};
+
+TEST_F(F16OnGpu, Gpt2LearnsAsInF32) {
+  RunOptions grouped;
+  grouped.config.attn_pdrop = 0.2;
+  const Outcome narrow = run(arguments(true, 6), on_gpu(grouped)),
+                wide = run(arguments(false, 6), on_gpu(grouped));
+  RunOptions host = grouped;
+  host.samples = 24;
+  const Outcome cpu = run(arguments(true, 6), host);
+  ASSERT_EQ(narrow.main.losses.size(), 6U);
+  expect_close(wide.main.losses, narrow.main.losses, 3e-3);
+  expect_close(cpu.main.losses, narrow.main.losses, 3e-3);
+  expect_close(cpu.main.norms, narrow.main.norms, 2e-2);
+  EXPECT_NE(narrow.main.losses.front(), narrow.main.losses.back());
+  EXPECT_EQ(narrow.main.logs[0]["loss_scale"], 65536);
+}
+
+TEST_F(F16OnGpu, OverflowsAreSkippedAndHalveTheScale) {
+  auto a = arguments(true, 10);
+  a.grad_scaler_init_scale = 1 << 25;
+  a.grad_scaler_growth_interval = 3;
+  a.gradient_accumulation_steps = 2;
+  const Outcome outcome = run(a, on_gpu());
+  double scale = a.grad_scaler_init_scale;
+  int good = 0, skipped = 0;
+  for (std::size_t i = 0; i < 10; ++i) {
+    if (!std::isfinite(outcome.main.norms[i]))
+      scale /= 2, good = 0, ++skipped;
+    else if (++good % 3 == 0)
+      scale *= 2;
+    EXPECT_EQ(outcome.main.logs[i]["loss_scale"], scale) << "step " << i + 1;
+    EXPECT_TRUE(std::isfinite(outcome.main.losses[i]));
+  }
+  EXPECT_GE(skipped, 1);
+  EXPECT_LE(skipped, 8);
+  EXPECT_EQ(outcome.main.logs[0]["learning_rate"], outcome.main.logs[1]["learning_rate"])
+      << "the first was skipped";
+}
+
+// A captured step reads the scale where it lies: its graph need not be made again.
+TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
+  auto a = arguments(true, 10);
+  a.grad_scaler_init_scale = 4096;
+  a.grad_scaler_growth_interval = 2;
+  a.step_capture = StepCaptureMode::off;
+  RunOptions options;
+  options.config.attn_pdrop = 0.1;
+  const Outcome plain = run(a, on_gpu(options));
+  a.step_capture = StepCaptureMode::on;
+  const Outcome captured = run(a, on_gpu(options));
+  EXPECT_EQ(plain.main.losses, captured.main.losses);
+  EXPECT_EQ(plain.main.norms, captured.main.norms);
+  EXPECT_EQ(captured.main.logs[9]["loss_scale"], 4096 * 32);
+}
+
+TEST_F(F16OnGpu, ResumesToTheBit) {
+  auto a = arguments(true, 8);
+  a.grad_scaler_init_scale = 1 << 25;
+  a.grad_scaler_growth_interval = 3;
+  a.save_strategy = Interval::steps;
+  a.save_steps = 4;
+  a.output_dir = output_ / "whole";
+  const Outcome whole = run(a, on_gpu());
+  a.output_dir = output_ / "broken";
+  RunOptions stopped;
+  stopped.stop_after = 4;
+  run(a, on_gpu(stopped));
+  a.resume_from_checkpoint = "true";
+  const Outcome rest = run(a, on_gpu());
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 4, whole.main.losses.end()));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json"})
+    EXPECT_EQ(bytes_of(output_ / "whole/checkpoint-8/" + file),
+              bytes_of(output_ / "broken/checkpoint-8/" + file))
+        << file;
+}
+
+// Rows of five to nine ids with a class, or with two numbers, that follows from one of them.
+class Rows final : public Dataset {
+ public:
+  explicit Rows(bool regression) : regression_(regression) {}
+  std::int64_t size() const override { return 24; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    std::uint32_t x = static_cast<std::uint32_t>(index) * 2654435761U + 17U;
+    const int length = 5 + static_cast<int>(x >> 8U) % 5;
+    for (int t = 0; t < length; ++t) {
+      x = x * 1664525U + 1013904223U;
+      sample.input_ids.push_back(2 + static_cast<std::int32_t>((x >> 16U) % 59U));
+      sample.token_type_ids.push_back(t > 3 ? 1 : 0);
+    }
+    const std::int32_t key = sample.input_ids[1];
+    if (regression_)
+      sample.values = {0.01F * static_cast<float>(key), 0.5F};
+    else
+      sample.labels = {key % 2};
+    return sample;
+  }
+
+ private:
+  bool regression_;
+};
+
+TEST_F(F16OnGpu, BertLearnsAsInF32) {
+  for (const bool regression : {false, true}) {
+    nn::EncoderConfig config = nn::EncoderConfig::of("bert");
+    config.vocab_size = test::kToyVocabulary;
+    config.hidden_size = 24;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 3;
+    config.intermediate_size = 40;
+    config.max_position_embeddings = 16;
+    config.initializer_range = 0.2;
+    config.num_labels = 2;
+    if (regression) config.problem_type = "regression";
+    std::list<EncoderWithHead> tasks;
+    RunOptions options;
+    options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
+      parts.task = &tasks.emplace_back(config, nn::EncoderTask::sequence_classification);
+      parts.train_dataset = std::make_shared<Rows>(regression);
+    };
+    const Outcome narrow = run(arguments(true, 5), on_gpu(options)),
+                  wide = run(arguments(false, 5), on_gpu(options));
+    ASSERT_EQ(narrow.main.losses.size(), 5U);
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_TRUE(std::isfinite(narrow.main.norms[i]));
+      EXPECT_NEAR(narrow.main.losses[i], wide.main.losses[i], 1e-2 * (1 + wide.main.losses[i]));
+    }
+    EXPECT_NE(narrow.main.losses.front(), narrow.main.losses.back());
+  }
+}
+
+TEST_F(F16OnGpu, Bf16IsRefusedWhereTheGpuHasNone) {
+  auto a = arguments(false, 1);
+  a.bf16 = true;
+  if (plays_v100())
+    EXPECT_THAT(error_of(a, on_gpu()),
+                AllOf(HasSubstr("bf16 needs compute capability 8.0, and cuda:0 has 7.0"),
+                      HasSubstr("--fp16 true")));
+  else
+    EXPECT_EQ(error_of(a, on_gpu()), "no error");
+}
+
+TEST_F(F16OnGpu, ABinaryWithoutCodeForTheGpuIsRefused) {
+  const auto said = [](const char* architectures) {
+    ::setenv("SHOAL_EMULATED_GPU_ARCHITECTURES", architectures, 1);
+    std::string text = "no error";
+    try {
+      kernels::make_cuda_kernels(
+          {.device = Device::cuda(0), .memory = nullptr, .cache_directory = {}});
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    ::unsetenv("SHOAL_EMULATED_GPU_ARCHITECTURES");
+    return text;
+  };
+  EXPECT_EQ(said("70-real 90a-real"), "no error");
+  EXPECT_THAT(said("80-real 86-real"),
+              AllOf(HasSubstr(plays_v100() ? "has compute capability 7.0" : "9.0"),
+                    HasSubstr("it was compiled for 80-real 86-real"),
+                    HasSubstr(plays_v100() ? "-DCMAKE_CUDA_ARCHITECTURES=70-real and CUDA 12"
+                                           : "-DCMAKE_CUDA_ARCHITECTURES=90a-real")));
+}
+
+}  // namespace
+}  // namespace shoal
