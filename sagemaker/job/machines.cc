@@ -17,6 +17,13 @@ constexpr std::int64_t kMostInstances = 10000;
 const TextRules kKmsKey = {
     .max = 2048, .pattern = "[a-zA-Z0-9:/_-]*", .looks = "a key's id or ARN"};
 
+// bf16 is an instruction of GPUs from compute capability 8.0 on; before, `shoal train` refuses it.
+bool asks_for_bf16(Draft& draft) {
+  const Json* const options = draft.job.value("hyperparameters");
+  if (options == nullptr || !options->is_object() || !options->contains("bf16")) return false;
+  return (*options)["bf16"] == true || (*options)["bf16"] == "true";
+}
+
 // True: the type exists and the image can run on it.
 bool check_instance(Draft& draft, const std::string& path, const std::string& name) {
   if (name == "local" || name == "local_gpu") {
@@ -44,6 +51,9 @@ bool check_instance(Draft& draft, const std::string& path, const std::string& na
         path, build == ShoalBuild::cuda13 && capability >= 50
                   ? fmt::format("{}, which CUDA 13 dropped; use Shoal's cuda12 image", has)
                   : fmt::format("{}, which no CUDA of Shoal's images knows", has));
+  else if (build != ShoalBuild::cpu && capability > 0 && capability < 80 && asks_for_bf16(draft))
+    draft.problems().add(
+        path, fmt::format("{}, which have no bf16; set fp16 in hyperparameters instead", has));
   else if (build != ShoalBuild::cpu && capability > 0 &&
            (capability < first_compiled || capability > 90))
     draft.notices.push_back(fmt::format(

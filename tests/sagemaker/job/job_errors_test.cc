@@ -156,6 +156,9 @@ INSTANTIATE_TEST_SUITE_P(
              "V100 GPUs (compute capability 7.0), which CUDA 13 dropped; use Shoal's cuda12 image"},
         Case{R"({"instance_type": "ml.p3.16xlarge", "image_uri": "me/shoal:1-cuda13@sha256:12"})",
              "which CUDA 13 dropped"},
+        Case{
+            R"({"instance_type": "ml.p3.2xlarge", "image_uri": "me/shoal:1-cuda12", "hyperparameters": {"bf16": true}})",
+            "V100 GPUs (compute capability 7.0), which have no bf16; set fp16 in hyperparameters"},
         Case{R"({"instance_type": "ml.p2.xlarge"})",
              "has K80 GPUs (compute capability 3.7), which no CUDA"},
         Case{R"({"instance_type": "ml.trn1.32xlarge"})",
