@@ -159,6 +159,7 @@ void one_thread_leaves() {
   __syncthreads();
 }
 void two_barriers() {
+  // NOLINTNEXTLINE(bugprone-branch-clone): one barrier is not the other
   if (threadIdx.x < 32)
     __syncthreads();
   else
@@ -255,6 +256,17 @@ TEST(EmulatedMemory, SharedMemoryIsPoisonedAndEnds) {
   EXPECT_DEATH(run_grid(1, 1, 64, [] { dynamic_shared<volatile float>()[16] = 1; }), "");
 }
 
+TEST(EmulatedMemory, AccessThatIsNotAlignedEndsTheTest) {
+  const auto store_at = [](unsigned offset) {
+    run_grid(1, 1, 32, [&] {
+      *reinterpret_cast<uint2*>(dynamic_shared<char>() + offset) = make_uint2(1, 2);
+    });
+  };
+  store_at(8);
+  EXPECT_DEATH(store_at(4),
+               "device_code_test.cc:.* misaligned address .* requires 8 byte alignment");
+}
+
 TEST(EmulatedMemory, CopiesArriveAtOnceOrWhenTheyAreWaitedFor) {
   alignas(16) std::array<std::uint32_t, 12> from{};
   for (std::uint32_t i = 0; i < 12; ++i) from[i] = i + 1;
@@ -325,13 +337,13 @@ void expect_product(T (*narrow)(float), float (*widen)(T)) {
       else
         load_matrices_transposed(right, shared + 256 + lane % 16 * 16 + lane / 16 * 8);
       for (unsigned half = 0; half < 2; ++half) {
-        const unsigned row = lane / 4, column = 8 * half + lane % 4 * 2;
+        const unsigned column = 8 * half + lane % 4 * 2;
+        const auto row_of = [&](unsigned e) { return lane / 4 + 8 * (e / 2); };
         float sum[4];
         for (unsigned e = 0; e < 4; ++e)
-          sum[e] =
-              static_cast<float>(row + 8 * (e / 2)) + 0.5f * static_cast<float>(column + e % 2);
+          sum[e] = static_cast<float>(row_of(e)) + 0.5f * static_cast<float>(column + e % 2);
         multiply<T>(sum, left, right[2 * half], right[2 * half + 1]);
-        for (unsigned e = 0; e < 4; ++e) c[16 * (row + 8 * (e / 2)) + column + e % 2] = sum[e];
+        for (unsigned e = 0; e < 4; ++e) c[16 * row_of(e) + column + e % 2] = sum[e];
       }
     });
     EXPECT_EQ(c, plain) << "b " << (b_by_columns ? "by columns" : "by rows");

@@ -4,9 +4,11 @@ find_package(Boost 1.74 REQUIRED COMPONENTS context)
 get_property(kernel_sources GLOBAL PROPERTY SHOAL_CUDA_KERNEL_SOURCES)
 set(device_sources ${kernel_sources})
 list(FILTER device_sources INCLUDE REGEX "\\.cu$")
+# A GPU refuses an access that is not aligned, where x86 most often does not.
+set(alignment -fsanitize=alignment -fno-sanitize-recover=alignment)
 # nvcc unrolls by pragmas that g++ does not know, and does not mind memory that is read as another type.
 set_source_files_properties(${device_sources} PROPERTIES LANGUAGE CXX
-  COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;-O2;-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing")
+  COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;-O2;-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing;${alignment}")
 add_library(shoal_emulated_gpu_kernels OBJECT architectures.cc block.cc matrices.cc ${kernel_sources})
 target_include_directories(shoal_emulated_gpu_kernels BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
@@ -15,6 +17,7 @@ target_link_libraries(shoal_emulated_gpu_kernels
     nlohmann_json::nlohmann_json fmt::fmt Boost::context)
 
 target_sources(shoal_emulated_gpu INTERFACE $<TARGET_OBJECTS:shoal_emulated_gpu_kernels>)
+target_link_options(shoal_emulated_gpu INTERFACE -fsanitize=alignment)
 target_link_libraries(shoal_emulated_gpu
   INTERFACE shoal_kernels_cuda shoal_runtime_memory shoal_runtime_io nlohmann_json::nlohmann_json Boost::context)
 
@@ -42,5 +45,6 @@ endfunction()
 
 # What runs kernels, tested by small ones.
 shoal_test(emulated_device_code_test SOURCES device_code_test.cc DEPS shoal_emulated_gpu)
+target_compile_options(emulated_device_code_test PRIVATE ${alignment})
 target_include_directories(emulated_device_code_test BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)

@@ -10,6 +10,7 @@ namespace shoal::emulated_gpu {
 namespace {
 
 constexpr std::int64_t kRows = 32, kColumns = 4;  // of a tile
+constexpr std::int64_t kAtOnce = 512;
 // 16 floats, in as many registers as the processor needs for them.
 using Floats = float __attribute__((vector_size(64)));
 using Tile = std::array<float, static_cast<std::size_t>(kRows* kColumns)>;  // [column][row]
@@ -47,21 +48,27 @@ std::vector<float> packed(const void* from, DType type, std::int64_t outer, std:
   return out;
 }
 
-// Each element is one sum in the order of k: the same bits on every processor.
+// Each element is a sum, in the order of k, of sums over kAtOnce: the same bits on every processor,
+// and as a GPU's no worse for a k of a vocabulary's size.
 __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply_tile(const float* a,
                                                                                 const float* b,
                                                                                 std::int64_t k,
                                                                                 float* out) {
-  Floats sums[kColumns][2] = {};
-  for (std::int64_t p = 0; p < k; ++p) {
-    Floats rows[2];
-    std::memcpy(rows, a + p * kRows, sizeof rows);
-    for (std::int64_t j = 0; j < kColumns; ++j) {
-      sums[j][0] += rows[0] * b[p * kColumns + j];
-      sums[j][1] += rows[1] * b[p * kColumns + j];
+  Floats totals[kColumns][2] = {};
+  for (std::int64_t first = 0; first < k; first += kAtOnce) {
+    Floats sums[kColumns][2] = {};
+    for (std::int64_t p = first; p < std::min(first + kAtOnce, k); ++p) {
+      Floats rows[2];
+      std::memcpy(rows, a + p * kRows, sizeof rows);
+      for (std::int64_t j = 0; j < kColumns; ++j) {
+        sums[j][0] += rows[0] * b[p * kColumns + j];
+        sums[j][1] += rows[1] * b[p * kColumns + j];
+      }
     }
+    for (std::int64_t j = 0; j < kColumns; ++j)
+      for (int half = 0; half < 2; ++half) totals[j][half] += sums[j][half];
   }
-  std::memcpy(out, sums, sizeof sums);
+  std::memcpy(out, totals, sizeof totals);
 }
 
 float gelu(float x) {
