@@ -154,7 +154,7 @@ void ParallelModel::make_stages() {
   ChainStageOptions options = stage_options();
   options.observer = state_->observer();
   if (options_.offload_activations) {
-    offloader_ = std::make_unique<Offloader>(context_.memory(), options_.offload);
+    offloader_ = std::make_unique<Offloader>(context_.memory(), options_.offload, context_.stream);
     options.offloader = offloader_.get();
   }
   std::map<int, Stage*> table;

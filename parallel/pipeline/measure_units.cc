@@ -91,7 +91,7 @@ class Runner {
   // What stays in memory of what the unit keeps.
   std::int64_t kept_offloading(OffloadOptions offload) {
     offload.max_leaving = 0;  // all that leaves has left when forward is done
-    Offloader offloader(context_.memory(), offload);
+    Offloader offloader(context_.memory(), offload, context_.stream);
     ChainStageOptions stage_options = options_.stage;
     stage_options.offloader = &offloader;
     ChainStage stage(context_, chain_, {unit_, unit_ + 1}, stage_options);

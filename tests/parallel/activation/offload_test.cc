@@ -97,7 +97,7 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   const OffloadStatistics statistics = offloader.statistics();
   EXPECT_GE(statistics.tensors, 10);
   EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
-  EXPECT_EQ(statistics.file_bytes, statistics.bytes);
+  EXPECT_EQ(statistics.held_bytes, statistics.bytes);
   EXPECT_EQ(offloader.statistics().early, 0) << "nobody expected them";
   // Told of all, it brings no more than two ahead of the backward.
   EXPECT_LE(peak_of(&offloader, true), left + 2 * kHidden);
@@ -133,7 +133,7 @@ TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
   }
   EXPECT_EQ(results[1], results[0]);
   EXPECT_EQ(results[2], results[0]);
-  EXPECT_EQ(offloader.statistics().file_bytes, offloader.statistics().bytes / 3)
+  EXPECT_EQ(offloader.statistics().held_bytes, offloader.statistics().bytes / 3)
       << "places are used again";
   EXPECT_GT(offloader.statistics().early, 0);
 }
@@ -147,7 +147,7 @@ TEST(Offload, ATapeThatIsDroppedGivesItsPlaceBack) {
     model.forward(tape);
     model.out = {};
   }
-  EXPECT_EQ(offloader.statistics().file_bytes, offloader.statistics().bytes / 3);
+  EXPECT_EQ(offloader.statistics().held_bytes, offloader.statistics().bytes / 3);
 }
 
 TEST(Offload, SmallTensorsStay) {

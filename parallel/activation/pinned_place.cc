@@ -1,0 +1,172 @@
+// A device's tensors wait in pinned host memory. Copies out and in have a stream each, and order is
+// kept by events alone: the host never waits, whatever leaves or comes back is decided by the calls
+// and not by the clock, so memory is the same in every run and a step may be captured.
+//
+// - A copy out waits for what the computing stream had been given when the tensor was saved. The
+//   tensor's memory is given back to that stream behind a wait for the copy.
+// - A copy in waits for what the computing stream had been given when its memory was taken, which
+//   may have been another's; the computing stream waits for it when backward asks.
+// - Every copy is so waited for by the computing stream before its place or its memory is free: who
+//   has them next begins behind that stream, and a captured step has no loose end.
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shoal/parallel/activation/offload_place.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+struct Item final : OffloadedTensor {
+  Tensor tensor;  // defined while it takes memory of the device
+  Shape shape;
+  DType dtype = DType::f32;
+  Buffer place;
+  std::unique_ptr<Event> moved;  // behind its copy, while nobody has waited for that
+  bool leaving = false;          // in PinnedPlace::leaving_
+  bool ahead = false;            // brought back, or kept, before backward asked for it
+};
+
+class PinnedPlace final : public OffloadPlace {
+ public:
+  PinnedPlace(MemoryResource& memory, const OffloadOptions& options, Stream compute)
+      : memory_(memory),
+        options_(options),
+        compute_(compute),
+        backend_(device_backend(compute.device.type)),
+        pinned_source_(make_pinned_memory()),
+        pinned_(*pinned_source_),
+        out_(compute.device),
+        in_(compute.device),
+        computed_(compute.device) {}
+
+  std::shared_ptr<OffloadedTensor> save(const Tensor& tensor) override {
+    auto item = std::make_shared<Item>();
+    item->tensor = tensor;
+    item->shape = tensor.shape();
+    item->dtype = tensor.dtype();
+    item->place = Buffer(pinned_, tensor.bytes(), MemoryTag::activations);
+    move(*item, item->place.data(), tensor.const_view().data, out_.view());
+    item->leaving = true;
+    leaving_.push_back(item);
+    ++statistics_.tensors;
+    statistics_.bytes += static_cast<std::int64_t>(tensor.bytes());
+    held_ += static_cast<std::int64_t>(tensor.bytes());
+    statistics_.held_bytes = std::max(statistics_.held_bytes, held_);
+    let_leave(options_.max_leaving);
+    return item;
+  }
+
+  Tensor load(const std::shared_ptr<OffloadedTensor>& tensor) override {
+    const auto item = std::static_pointer_cast<Item>(tensor);
+    stays(item);
+    if (std::exchange(item->ahead, false)) {
+      --ahead_;
+      ++statistics_.early;
+    }
+    if (!item->tensor.defined()) bring_back(*item);
+    // Its copy out, where it has not left, reads what backward reads.
+    wait(*item);
+    advance();
+    // As much as a step keeps for both ways, and no more.
+    let_leave(std::max(options_.max_leaving, options_.max_returning) - ahead_);
+    return item->tensor;
+  }
+
+  void forget(const std::shared_ptr<OffloadedTensor>& tensor) noexcept override {
+    const auto item = std::static_pointer_cast<Item>(tensor);
+    stays(item);
+    if (std::exchange(item->ahead, false)) --ahead_;
+    held_ -= static_cast<std::int64_t>(item->place.size());
+    try {
+      wait(*item);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost, or a capture is
+    }
+    item->tensor = {};
+    item->place = {};
+  }
+
+  void expect(std::span<const std::shared_ptr<OffloadedTensor>> tensors) override {
+    for (const auto& tensor : tensors) expected_.push_back(std::static_pointer_cast<Item>(tensor));
+    advance();
+  }
+
+  OffloadStatistics statistics() const override { return statistics_; }
+
+ private:
+  // Behind what the computing stream has been given.
+  void move(Item& item, void* to, const void* from, Stream stream) {
+    computed_.record(compute_);
+    computed_.block_stream(stream);
+    backend_.copy(to, from, item.place.size(), stream);
+    if (events_.empty()) events_.push_back(std::make_unique<Event>(compute_.device));
+    item.moved = std::move(events_.back());
+    events_.pop_back();
+    item.moved->record(stream);
+  }
+  // The computing stream, for the item's copy.
+  void wait(Item& item) {
+    if (!item.moved) return;
+    item.moved->block_stream(compute_);
+    events_.push_back(std::move(item.moved));
+  }
+  void bring_back(Item& item) {
+    item.tensor = Tensor::empty(item.shape, item.dtype, memory_, MemoryTag::activations, compute_);
+    move(item, item.tensor.view().data, item.place.data(), in_.view());
+  }
+  void stays(const std::shared_ptr<Item>& item) {
+    if (std::exchange(item->leaving, false)) std::erase(leaving_, item);
+  }
+  // Gives memory back, of the oldest first, until `most` have not left.
+  void let_leave(int most) {
+    while (static_cast<int>(leaving_.size()) > std::max(most, 0)) {
+      Item& oldest = *leaving_.front();
+      wait(oldest);
+      oldest.tensor = {};
+      oldest.leaving = false;
+      leaving_.pop_front();
+    }
+  }
+  void advance() {
+    while (!expected_.empty() && ahead_ < options_.max_returning) {
+      if (const auto item = expected_.front().lock()) {
+        stays(item);
+        if (!item->tensor.defined()) bring_back(*item);
+        item->ahead = true;
+        ++ahead_;
+      }
+      expected_.pop_front();
+    }
+  }
+
+  MemoryResource& memory_;
+  const OffloadOptions options_;
+  const Stream compute_;
+  DeviceBackend& backend_;
+  // Before the streams, which end first and with them what is on its way.
+  std::unique_ptr<MemoryResource> pinned_source_;
+  PoolMemory pinned_;
+  std::deque<std::shared_ptr<Item>> leaving_;
+  std::deque<std::weak_ptr<Item>> expected_;
+  int ahead_ = 0;  // items of which `ahead` is true
+  std::int64_t held_ = 0;
+  OffloadStatistics statistics_;
+  OwnedStream out_, in_;
+  Event computed_;
+  std::vector<std::unique_ptr<Event>> events_;  // free
+};
+
+}  // namespace
+
+std::unique_ptr<OffloadPlace> make_pinned_place(MemoryResource& memory,
+                                                const OffloadOptions& options, Stream compute) {
+  SHOAL_CHECK(compute.device == memory.device() && compute.handle != nullptr,
+              "activations of {} are offloaded from a stream of {}", to_string(memory.device()),
+              to_string(compute.device));
+  return std::make_unique<PinnedPlace>(memory, options, compute);
+}
+
+}  // namespace shoal::parallel
