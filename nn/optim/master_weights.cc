@@ -11,7 +11,7 @@ constexpr std::int64_t kAlignment = 16;  // f32 elements: a cache line
 
 MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compute,
                              kernels::Kernels& kernels, MemoryResource& memory,
-                             const std::function<void(Parameter&)>& fill)
+                             const std::function<void(Parameter&)>& fill, MemoryResource* masters)
     : compute_(compute), kernels_(kernels) {
   std::int64_t total = 0;
   for (const Parameter* parameter : parameters)
@@ -19,7 +19,8 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
       total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
   Tensor block;
   if (compute != DType::f32)
-    block = Tensor::empty({total}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
+    block = Tensor::empty({total}, DType::f32, masters != nullptr ? *masters : memory,
+                          MemoryTag::optimizer, kernels.stream());
   std::int64_t offset = 0;
   for (Parameter* parameter : parameters) {
     if (fill && !parameter->value.defined()) fill(*parameter);

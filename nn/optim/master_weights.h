@@ -16,8 +16,11 @@ class MasterWeights {
   // bf16/f16: their numbers move to masters in one block (MemoryTag::optimizer), and `value`
   // becomes a rounded copy. Parameters that are not trainable get the copy and no master. One that
   // has no value yet gets it from `fill` just before: only one at a time is whole in f32 then.
+  // `masters`: where that block lies, if not in `memory`: pinned memory of the host, which a
+  // device's kernels read and write in place.
   MasterWeights(std::span<Parameter* const> parameters, DType compute, kernels::Kernels& kernels,
-                MemoryResource& memory, const std::function<void(Parameter&)>& fill = {});
+                MemoryResource& memory, const std::function<void(Parameter&)>& fill = {},
+                MemoryResource* masters = nullptr);
 
   // In the order of `parameters`, trainable ones only. An Optimizer wants those whose gradients
   // exist.

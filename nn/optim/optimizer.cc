@@ -54,8 +54,8 @@ kernels::AdamWArgs adamw_args(const Segment& segment, std::span<const Tensor> st
 class AdamW final : public Optimizer {
  public:
   AdamW(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-        const AdamWOptions& options)
-      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}),
+        const AdamWOptions& options, MemoryResource* states)
+      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}, states),
         options_(options) {}
 
  private:
@@ -76,10 +76,11 @@ class AdamW final : public Optimizer {
 class Sgd final : public Optimizer {
  public:
   Sgd(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-      const SgdOptions& options)
+      const SgdOptions& options, MemoryResource* states)
       : Optimizer(kernels, memory, std::move(segments),
                   options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"}
-                                        : std::vector<std::string>{}),
+                                        : std::vector<std::string>{},
+                  states),
         options_(options) {
     SHOAL_CHECK(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                 "Nesterov momentum needs a momentum and no dampening, not {} and {}",
@@ -107,8 +108,8 @@ class Sgd final : public Optimizer {
 class Lamb final : public Optimizer {
  public:
   Lamb(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-       const LambOptions& options)
-      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}),
+       const LambOptions& options, MemoryResource* states)
+      : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}, states),
         memory_(memory),
         options_(options) {
     std::int64_t largest = 0;
@@ -210,7 +211,8 @@ class Lamb final : public Optimizer {
 }  // namespace
 
 Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
-                     std::vector<Segment> segments, std::vector<std::string> state_names)
+                     std::vector<Segment> segments, std::vector<std::string> state_names,
+                     MemoryResource* states)
     : kernels_(kernels),
       segments_(std::move(segments)),
       state_names_(std::move(state_names)),
@@ -221,8 +223,8 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
     total += aligned(segment.master.count());
   }
   for (std::size_t state = 0; state < state_names_.size(); ++state) {
-    const Tensor block =
-        Tensor::zeros({total}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
+    const Tensor block = Tensor::zeros({total}, DType::f32, states != nullptr ? *states : memory,
+                                       MemoryTag::optimizer, kernels.stream());
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const Tensor& master = segments_[i].master;
@@ -314,16 +316,19 @@ std::int64_t Optimizer::state_bytes() const {
 }
 
 std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
-                                      std::vector<Segment> segments, const AdamWOptions& options) {
-  return std::make_unique<AdamW>(kernels, memory, std::move(segments), options);
+                                      std::vector<Segment> segments, const AdamWOptions& options,
+                                      MemoryResource* states) {
+  return std::make_unique<AdamW>(kernels, memory, std::move(segments), options, states);
 }
 std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
-                                    std::vector<Segment> segments, const SgdOptions& options) {
-  return std::make_unique<Sgd>(kernels, memory, std::move(segments), options);
+                                    std::vector<Segment> segments, const SgdOptions& options,
+                                    MemoryResource* states) {
+  return std::make_unique<Sgd>(kernels, memory, std::move(segments), options, states);
 }
 std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
-                                     std::vector<Segment> segments, const LambOptions& options) {
-  return std::make_unique<Lamb>(kernels, memory, std::move(segments), options);
+                                     std::vector<Segment> segments, const LambOptions& options,
+                                     MemoryResource* states) {
+  return std::make_unique<Lamb>(kernels, memory, std::move(segments), options, states);
 }
 
 }  // namespace shoal::nn

@@ -83,6 +83,8 @@ class Optimizer {
   void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   StepOutcome outcome(Stream stream = {}) const;
+  // Where the norm of the last step is, [1] f64, for who reads it later. Skipped: it is not finite.
+  const Tensor& norm() const { return norm_; }
 
   // The same piece by piece, for who gets gradients one after the other and clips nothing: begin()
   // advances `state`, then each segment is updated once, in any order. Same bits as step() with the
@@ -102,9 +104,9 @@ class Optimizer {
 
  protected:
   // Allocates `state_names` for each segment, zeroed, under MemoryTag::optimizer, in one block
-  // each.
+  // each, of `states` where that is not null.
   Optimizer(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
-            std::vector<std::string> state_names);
+            std::vector<std::string> state_names, MemoryResource* states);
   virtual void update(const Segment& segment, std::span<const Tensor> state,
                       const kernels::StepState& step, Stream stream) = 0;
   // Of all segments.
@@ -135,13 +137,18 @@ struct LambOptions {
 };
 
 // `kernels` and `memory` must outlive the result. Weight decay applies to segments that decay.
+// `states`: where state_tensors() lie, if not in `memory`: pinned memory of the host, which a
+// device's kernels read and write in place. It must outlive the result too.
 std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource& memory,
-                                      std::vector<Segment> segments, const AdamWOptions& options);
+                                      std::vector<Segment> segments, const AdamWOptions& options,
+                                      MemoryResource* states = nullptr);
 std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
-                                    std::vector<Segment> segments, const SgdOptions& options);
+                                    std::vector<Segment> segments, const SgdOptions& options,
+                                    MemoryResource* states = nullptr);
 // Trust ratios are a segment's, or with StepOptions::sum_parts a parameter's: then the updates of
 // all segments are kept until their sums are there, 4 bytes more an element.
 std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
-                                     std::vector<Segment> segments, const LambOptions& options);
+                                     std::vector<Segment> segments, const LambOptions& options,
+                                     MemoryResource* states = nullptr);
 
 }  // namespace shoal::nn

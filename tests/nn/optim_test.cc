@@ -70,6 +70,26 @@ class Optimizers : public ::testing::Test {
   }
 };
 
+TEST_F(Optimizers, KeepTheirStatesWhereTheyAreTold) {
+  CountingMemory here(*memory), there(*memory);
+  const Tensor numbers = Tensor::zeros({100}, DType::f32, *memory, MemoryTag::parameters);
+  const std::vector<Segment> segments = {
+      {.name = "x", .master = numbers.narrowed(0, 0, 40), .gradient = numbers.narrowed(0, 0, 40)},
+      {.name = "y",
+       .master = numbers.narrowed(0, 40, 60),
+       .gradient = numbers.narrowed(0, 40, 60)}};
+  const auto states = [&] { return there.usage(MemoryTag::optimizer).current; };
+  const auto adamw = make_adamw(*kernels, here, segments, {}, &there);
+  EXPECT_EQ(states(), 2 * 4 * (48 + 64)) << "two moments, each on cache lines";
+  EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
+  const auto sgd = make_sgd(*kernels, here, segments, {.momentum = 0.9}, &there);
+  EXPECT_EQ(states(), 3 * 4 * (48 + 64));
+  EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
+  const auto lamb = make_lamb(*kernels, here, segments, {}, &there);
+  EXPECT_EQ(states(), 5 * 4 * (48 + 64));
+  EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 4 * 60) << "the update, which is scratch";
+}
+
 TEST_F(Optimizers, FollowTheGoldenTrajectories) {
   const nlohmann::json golden = golden_json("optim.json");
   const auto file = SafetensorsFile::open(testing::golden_path("optim.safetensors"));
