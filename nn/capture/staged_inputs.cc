@@ -38,6 +38,18 @@ bool StagedInputs::same_as_before(const std::vector<Tensor>& host) const {
   return true;
 }
 
+StagedInputs::Staging& StagedInputs::free_staging() {
+  const bool is_free = !staging_.empty() && staging_.front().copied->query();
+  if (!is_free && staging_.size() < kAhead) {
+    staging_.emplace_back().copied.emplace(stream_.device);
+    return staging_.back();
+  }
+  if (!is_free) staging_.front().copied->synchronize();
+  staging_.push_back(std::move(staging_.front()));
+  staging_.pop_front();
+  return staging_.back();
+}
+
 const std::vector<Tensor>& StagedInputs::fill(const std::vector<Tensor>& host) {
   if (!same_as_before(host)) {
     device_.clear();
@@ -51,9 +63,7 @@ const std::vector<Tensor>& StagedInputs::fill(const std::vector<Tensor>& host) {
     if (tensor.defined()) total += aligned(tensor.bytes());
   if (total == 0) return device_;
 
-  Staging& staging = staging_[next_];
-  next_ = 1 - next_;
-  if (staging.copied && !staging.copied->query()) staging.copied->synchronize();
+  Staging& staging = free_staging();
   if (staging.bytes.size() < total) staging.bytes = Buffer(*pinned_, total, MemoryTag::data);
   DeviceBackend& backend = device_backend(stream_.device.type);
   auto* at = static_cast<std::byte*>(staging.bytes.data());
@@ -63,7 +73,6 @@ const std::vector<Tensor>& StagedInputs::fill(const std::vector<Tensor>& host) {
     backend.copy(device_[i].view().data, at, host[i].bytes(), stream_);
     at += aligned(host[i].bytes());
   }
-  if (!staging.copied) staging.copied.emplace(stream_.device);
   staging.copied->record(stream_);
   return device_;
 }

@@ -2,6 +2,7 @@
 // captured step needs, and the host goes on while the copies are on their way.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,6 +14,7 @@ namespace shoal::nn {
 
 class StagedInputs {
  public:
+  static constexpr std::size_t kAhead = 8;
   // `memory` is of the kernels' device; both outlive it. With kernels of the host it is an
   // ordinary copy.
   StagedInputs(kernels::Kernels& kernels, MemoryResource& memory);
@@ -22,7 +24,8 @@ class StagedInputs {
 
   // Copies of host tensors (undefined ones stay undefined), queued on the kernels' stream. As long
   // as dtypes and shapes are those of the call before, they have the same memory. The host tensors
-  // may go when it returns. Waits only for the copies of the call before the last.
+  // may go when it returns. A host that is kAhead calls ahead of the device waits for the oldest
+  // of their copies.
   const std::vector<Tensor>& fill(const std::vector<Tensor>& host);
 
  private:
@@ -31,12 +34,12 @@ class StagedInputs {
     std::optional<Event> copied;
   };
   bool same_as_before(const std::vector<Tensor>& host) const;
+  Staging& free_staging();
 
   MemoryResource& memory_;
   Stream stream_;
   std::unique_ptr<MemoryResource> pinned_;
-  Staging staging_[2];
-  int next_ = 0;
+  std::deque<Staging> staging_;  // the one that was filled longest ago first
   std::vector<Tensor> device_;
 };
 

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/models/gpt2/model.h"
@@ -331,6 +332,39 @@ TEST(StagedInputs, KeepTheirMemoryWhileShapesHold) {
     EXPECT_EQ(here[0].const_view().data, first);
   }
   EXPECT_EQ(staged.fill({filled_with(5, 9)})[0].const_data<std::int32_t>()[9], 9);
+}
+
+TEST(LateNumbers, AreThoseOfEachStepInOrder) {
+  const auto host = make_host_memory();
+  LateNumbers numbers({});
+  EXPECT_THAT(numbers.take(), IsEmpty());
+  const Tensor losses = Tensor::empty({3}, DType::f32, *host, MemoryTag::data);
+  const Tensor norm = Tensor::empty({1}, DType::f64, *host, MemoryTag::data);
+  // More than one block has room for, and again in the blocks that are there then.
+  for (const int steps : {1, 2000, 5, 3000}) {
+    for (int step = 0; step < steps; ++step) {
+      for (int i = 0; i < 3; ++i)
+        losses.data<float>()[i] = static_cast<float>(step) + 0.25f * static_cast<float>(i);
+      norm.data<double>()[0] = 1e-300 * step;
+      numbers.note({losses.narrowed(0, 0, 1 + step % 3), norm});
+    }
+    const std::vector<std::vector<double>> taken = numbers.take();
+    ASSERT_EQ(taken.size(), static_cast<std::size_t>(steps));
+    for (int step = 0; step < steps; ++step) {
+      std::vector<double> wanted;
+      for (int i = 0; i <= step % 3; ++i) wanted.push_back(step + 0.25 * i);
+      wanted.push_back(1e-300 * step);
+      ASSERT_EQ(taken[static_cast<std::size_t>(step)], wanted) << step;
+    }
+  }
+  // Larger than a block is by itself.
+  const Tensor large = Tensor::zeros({10000}, DType::f32, *host, MemoryTag::data);
+  numbers.note({norm});
+  numbers.note({large, norm});
+  const auto taken = numbers.take();
+  EXPECT_EQ(taken[0], std::vector<double>{1e-300 * 2999});
+  EXPECT_EQ(taken[1].size(), 10001u);
+  EXPECT_THROW(numbers.note({Tensor::zeros({1}, DType::i32, *host, MemoryTag::data)}), Error);
 }
 
 struct Trained {
