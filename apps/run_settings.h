@@ -23,6 +23,7 @@ class RunSettings final : public TrainerCallback {
   RunSettings(std::string directory, const nlohmann::ordered_json& told, const World& world);
   // `header`: what the log began with.
   void describe(const Trainer& trainer, const std::vector<std::string>& header);
+  bool needs_every_step() const override { return false; }
   void on_train_begin(const TrainerState& state) override;
 
  private:

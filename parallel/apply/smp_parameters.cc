@@ -373,12 +373,21 @@ class Reader {
           "offload_activations is {} and sm_activation_offloading is {}: they are one option and "
           "must be equal",
           text_of(*one), text_of(*two));
-    out_.offload_activations = one ? *one : two.value_or(false);
+    const char* const name = one   ? "offload_activations"
+                             : two ? "sm_activation_offloading"
+                                   : "activation_offloading";
+    const auto& offloads = run_.activation_offloading;
+    out_.offload_activations = one ? *one : two ? *two : offloads.value_or(false);
+    if (offloads && *offloads != out_.offload_activations)
+      refuse(
+          "{} is {} in {} and activation_offloading is {} in the run's options: they are one "
+          "option and must agree",
+          name, text_of(out_.offload_activations), source_, text_of(*offloads));
     if (out_.offload_activations && group == 0)
       refuse(
           "{} is true, but activations are not checkpointed; what is offloaded are checkpoints: "
           "set activation_checkpointing to each, or gradient_checkpointing",
-          one ? "offload_activations" : "sm_activation_offloading");
+          name);
     out_.activation_loading_horizon =
         static_cast<int>(raw_.activation_loading_horizon.value_or(version2_ ? 2 : 4));
     if (raw_.activation_loading_horizon && !out_.offload_activations)

@@ -26,7 +26,7 @@ namespace shoal::parallel {
 struct RunValues {
   bool training = true;
   std::optional<bool> fp16 = {}, bf16 = {};
-  std::optional<bool> gradient_checkpointing = {};
+  std::optional<bool> gradient_checkpointing = {}, activation_offloading = {};
   std::optional<double> max_grad_norm = {};
   std::optional<std::int64_t> seed = {};
   std::optional<std::string> backend = {};  // ddp_backend

@@ -25,6 +25,7 @@ class TensorBoardCallback final : public TrainerCallback {
   explicit TensorBoardCallback(std::string directory);
   ~TensorBoardCallback() override;
 
+  bool needs_every_step() const override { return false; }
   void on_log(const nlohmann::ordered_json& record) override;
 
  private:

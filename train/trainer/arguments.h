@@ -65,6 +65,8 @@ struct TrainingArguments {
   // Evaluation computes in what training does, so they ask for what there is, or are refused.
   bool bf16_full_eval = false, fp16_full_eval = false;
   bool gradient_checkpointing = false;
+  bool activation_offloading = false;     // of what checkpoints keep
+  bool optimizer_offloading = false;      // masters and moments in pinned host memory
   bool use_cpu = false;                   // although there is a GPU
   std::optional<double> memory_limit_mb;  // MiB of tensors; absent: apps/compute.h
   StepCaptureMode step_capture = StepCaptureMode::automatic;

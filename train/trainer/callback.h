@@ -18,7 +18,10 @@ struct TrainerControl {
 
 struct StepReport {
   std::int64_t step = 0, total_steps = 0;  // updates done; of this run
-  double loss = 0;                         // mean over the step's targets, all ranks
+  // False: the step runs on a device, nobody waits for it, and loss and norm are NaN (see
+  // TrainerCallback::needs_every_step()).
+  bool known = true;
+  double loss = 0;  // mean over the step's targets, all ranks
   // The norm is NaN where the updates run behind the next forward (ddp_overlap_forward), but for
   // the steps that log, evaluate or save.
   double grad_norm = 0, learning_rate = 0;
@@ -31,6 +34,10 @@ struct StepReport {
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
+  // False of every callback: steps on a device are waited for where they log, evaluate or save, and
+  // on_step_end() hears of those between before they are done, without loss and norm. What is
+  // logged is the same. Asked once, when training begins.
+  virtual bool needs_every_step() const { return true; }
   virtual void on_train_begin(const TrainerState& state) { (void)state; }
   virtual void on_step_end(const StepReport& report, TrainerControl& control) {
     (void)report, (void)control;

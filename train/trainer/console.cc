@@ -78,8 +78,9 @@ void ConsoleCallback::line(const std::string& text) {
 
 void ConsoleCallback::on_step_end(const StepReport& report, TrainerControl&) {
   const auto now = Clock::now();
+  if (report.known) loss_ = fmt::format("loss {:.4g}, ", report.loss);
   const std::string detail =
-      fmt::format("loss {:.4g}, lr {:.3g}, {} tok/s", report.loss, report.learning_rate,
+      fmt::format("{}lr {:.3g}, {} tok/s", loss_, report.learning_rate,
                   format_count(static_cast<std::int64_t>(report.tokens_per_second)));
   if (options_.bar != nullptr) {
     const bool last = report.step == report.total_steps;

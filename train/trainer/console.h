@@ -22,6 +22,7 @@ class ConsoleCallback final : public TrainerCallback {
   explicit ConsoleCallback(const Options& options);
   ~ConsoleCallback() override;
 
+  bool needs_every_step() const override { return false; }  // a bar shows the last loss it knows
   void on_step_end(const StepReport& report, TrainerControl& control) override;
   void on_log(const nlohmann::ordered_json& record) override;
   void on_evaluate_progress(std::int64_t batch, std::int64_t batches) override;
@@ -37,6 +38,7 @@ class ConsoleCallback final : public TrainerCallback {
   Options options_;
   Clock::time_point last_drawn_{}, last_said_{}, evaluation_began_{};
   std::size_t drawn_ = 0;
+  std::string loss_;  // "loss 3.2, " of the last step that is known
 };
 
 // Bars for other long work: draws at most ten times a second, is wiped off when destroyed.

@@ -11,6 +11,7 @@
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/held_numbers.h"
+#include "shoal/train/trainer/log_format.h"
 
 namespace shoal {
 namespace {
@@ -44,8 +45,13 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
   context_.random.state = step_state_.pointer();
   task_.module().materialize(context_, DType::f32);
+  if (parts_.arguments.optimizer_offloading && !p.kernels->device().is_cpu()) {
+    pinned_ = make_pinned_memory();
+    host_state_ = std::make_unique<CountingMemory>(*pinned_);
+  }
   weights_ = std::make_unique<nn::MasterWeights>(
-      task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory);
+      task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory,
+      std::function<void(nn::Parameter&)>{}, host_state_.get());
   if (!p.initial_weights.empty()) load_weights(p.initial_weights);
   restore_scaler(scaler_.state());
 }
@@ -67,9 +73,15 @@ DataShare DataParallelEngine::data_share() const {
 }
 
 std::vector<std::string> DataParallelEngine::describe_layout() const {
-  return {fmt::format("layout: {} data-parallel rank{} ({}), {}", ranks(), ranks() == 1 ? "" : "s",
-                      carried_by(*parts_.trainer.communicator),
-                      parts_.trainer.kernels->describe())};
+  std::vector<std::string> lines = {
+      fmt::format("layout: {} data-parallel rank{} ({}), {}", ranks(), ranks() == 1 ? "" : "s",
+                  carried_by(*parts_.trainer.communicator), parts_.trainer.kernels->describe())};
+  if (host_state_)
+    lines.push_back(fmt::format("optimizer state: {} in pinned host memory (optimizer_offloading)",
+                                format_bytes(host_state_->total().current)));
+  else if (parts_.arguments.optimizer_offloading)
+    lines.emplace_back("note: optimizer_offloading has no effect: the run is on the CPU");
+  return lines;
 }
 
 std::vector<std::string> DataParallelEngine::describe_gradients() const {
@@ -135,9 +147,13 @@ void DataParallelEngine::prepare_training() {
       alone_on_device ? parallel::make_no_reduction(context_.memory(), context_.stream)
                       : parallel::make_all_reduction(communicator),
       options);
-  optimizer_ = make_optimizer(parts_, weights_->segments());
+  optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
   losses_ =
       context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
+  if (alone_on_device) late_ = std::make_unique<nn::LateNumbers>(context_.stream);
+  if (parts_.arguments.activation_offloading)
+    offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
+                                                       parallel::OffloadOptions{}, context_.stream);
   begin_capture();
   if (!early_) return;
   early_->attach(*reducer_, *optimizer_, parameters);
@@ -200,7 +216,12 @@ void DataParallelEngine::forward_backward(const StepWork& work,
                                           std::span<const nn::ChainInput> inputs, bool reduces) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
+    std::shared_ptr<parallel::Offloader::Batch> offloaded;
     nn::Tape tape;
+    if (offloader_) {
+      offloaded = offloader_->begin_batch();
+      tape.set_saved_tensor_hooks(offloader_->hooks(offloaded));
+    }
     context_.mode = nn::Mode::train;
     context_.tape = &tape;
     // Relative to the step: counters have 24 bits for samples, and step itself is another word.
@@ -220,6 +241,7 @@ void DataParallelEngine::forward_backward(const StepWork& work,
     if (reduces && i + 1 == inputs.size()) reducer_->arm();
     const TraceSpan span(parts_.trainer.tracer, "step", "backward", static_cast<std::int64_t>(i));
     const PhaseSpan phase(clock_, StepPhase::backward);
+    if (offloaded) offloader_->expect(*offloaded);
     if (output.loss.needs_gradient()) tape.backward(context_, output.loss);
     context_.tape = nullptr;
   }
@@ -244,8 +266,17 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   step_number_ = work.number;
   const std::vector<nn::ChainInput> all = inputs(work);
   StepDone done;
-  if (capture_) {
-    captured_step(work, all);
+  if (late_) {
+    queue_step(work, all);
+    late_->note(
+        {losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)), optimizer_->norm()});
+    // Of f16 the next step's scale depends on what came of this one.
+    if (!work.wait && !parts_.arguments.fp16) return {.known = false};
+    read_late();
+    done = read_.back();
+    read_.pop_back();
+  } else if (capture_) {
+    queue_step(work, all);
     done.outcome = optimizer_->outcome();
     done.loss_sum = loss_sum();
   } else {
@@ -255,6 +286,20 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   }
   if (done.outcome.skipped) scaler();  // who diverges is told at once
   return done;
+}
+
+std::vector<StepDone> DataParallelEngine::collect() {
+  if (late_) read_late();
+  return std::exchange(read_, {});
+}
+
+void DataParallelEngine::read_late() {
+  for (const std::vector<double>& numbers : late_->take()) {
+    const double norm = numbers.back();
+    StepDone done{.outcome = {.gradient_norm = norm, .skipped = !std::isfinite(norm)}};
+    for (std::size_t i = 0; i + 1 < numbers.size(); ++i) done.loss_sum += numbers[i];
+    read_.push_back(done);
+  }
 }
 
 void DataParallelEngine::try_step(const Batch& batch) {
@@ -274,9 +319,8 @@ void DataParallelEngine::try_step(const Batch& batch) {
   clear();
 }
 
-// One rank's. What a graph would not see change is in its key.
-void DataParallelEngine::captured_step(const StepWork& work,
-                                       std::span<const nn::ChainInput> inputs) {
+// What a graph would not see change is in its key.
+void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
   std::string key = fmt::format("{} {}", work.loss.loss_scale, work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
@@ -289,15 +333,19 @@ void DataParallelEngine::captured_step(const StepWork& work,
   }
   const nn::StepOptions options = step_options(work);
   optimizer_->set_step(*step_state_, options);
-  const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
-  capture_->run(key, [&] {
+  const auto step = [&] {
     if (std::exchange(step_open_, true)) reducer_->finish();  // of one that could not be captured
     reducer_->begin_step();
     forward_backward(work, inputs, true);
+    const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
+    const PhaseSpan phase(clock_, StepPhase::optimizer);
     reducer_->finish();
     optimizer_->queue_step(*step_state_, options);
     step_open_ = false;
-  });
+  };
+  if (!capture_) return step();
+  const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
+  capture_->run(key, step);
 }
 
 // `loss` becomes that of all ranks. It is read where the host waits for the device anyway.

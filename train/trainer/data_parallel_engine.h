@@ -4,9 +4,11 @@
 #include <map>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
+#include "shoal/parallel/activation/offload.h"
 #include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/engine.h"
 
@@ -24,6 +26,7 @@ class DataParallelEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
+  std::vector<StepDone> collect() override;
   void try_step(const Batch& batch) override;
   const nn::LossScaler& scaler() override;
   void restore_scaler(const nn::LossScalerState& state) override;
@@ -54,7 +57,9 @@ class DataParallelEngine final : public Engine {
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss);
   nn::StepOptions step_options(const StepWork& work) const;
-  void captured_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
+  // One rank's. All of it queued, or captured, and nothing waited for.
+  void queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
+  void read_late();
 
   const EngineParts parts_;
   Task& task_;
@@ -62,6 +67,9 @@ class DataParallelEngine final : public Engine {
   nn::Context context_;
   nn::StepStateMemory step_state_;
   nn::LossScaler scaler_;  // the rule, and the scale as it was last read: it lives in step_state_
+  // Where masters and moments of a device's run are, if not with it. Null: with it.
+  std::unique_ptr<MemoryResource> pinned_;
+  std::unique_ptr<CountingMemory> host_state_;
   std::unique_ptr<nn::MasterWeights> weights_;
   // From prepare_training() on.
   std::unique_ptr<parallel::Reducer> reducer_;
@@ -72,9 +80,13 @@ class DataParallelEngine final : public Engine {
   std::unique_ptr<collectives::Communicator> beside_;
   // Losses of a step's microbatches, [gradient_accumulation_steps] f32: graphs write them again.
   Tensor losses_;
-  std::size_t microbatches_ = 0;              // of the last step
-  std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
-  bool step_open_ = false;                    // the last one failed between its two ends
+  std::size_t microbatches_ = 0;  // of the last step
+  // Where one rank computes on a device: what its steps came to, and what of it was read.
+  std::unique_ptr<nn::LateNumbers> late_;
+  std::vector<StepDone> read_;
+  std::unique_ptr<parallel::Offloader> offloader_;  // null: what tapes save stays
+  std::unique_ptr<nn::StepCapture> capture_;        // null: steps run call by call
+  bool step_open_ = false;                          // the last one failed between its two ends
   // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
   std::map<std::string, nn::StagedInputs> staged_;
   std::int64_t step_number_ = 0;

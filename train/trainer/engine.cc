@@ -63,7 +63,8 @@ Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryRe
 }
 
 std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
-                                              std::vector<nn::Segment> segments) {
+                                              std::vector<nn::Segment> segments,
+                                              MemoryResource* states) {
   const TrainingArguments& a = parts.arguments;
   kernels::Kernels& kernels = *parts.trainer.kernels;
   MemoryResource& memory = *parts.trainer.memory;
@@ -73,12 +74,12 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                               .weight_decay = a.weight_decay};
   switch (a.optim) {
     case Optim::adamw:
-      return nn::make_adamw(kernels, memory, std::move(segments), adam);
+      return nn::make_adamw(kernels, memory, std::move(segments), adam, states);
     case Optim::lamb:
-      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam});
+      return nn::make_lamb(kernels, memory, std::move(segments), {.adam = adam}, states);
     case Optim::sgd:
       return nn::make_sgd(kernels, memory, std::move(segments),
-                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay});
+                          {.momentum = a.sgd_momentum, .weight_decay = a.weight_decay}, states);
   }
   throw_error(ErrorCode::internal, "optimizer {} is not in make_optimizer",
               static_cast<int>(a.optim));

@@ -51,12 +51,16 @@ struct StepWork {
   double targets = 1;              // of the step on all ranks
   nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine that scales adds its own
   double learning_rate = 0;
+  // False: where the step runs on a device, its numbers may come with collect(), so that nobody
+  // waits for it.
+  bool wait = true;
 };
 
 struct StepDone {
+  bool known = true;    // false: the rest comes with collect()
   double loss_sum = 0;  // over the step's targets on all ranks, not scaled
   // The norm is NaN where updates run behind the next forward: then settle() knows it.
-  nn::StepOutcome outcome;
+  nn::StepOutcome outcome = {};
 };
 
 struct LossSums {
@@ -83,6 +87,9 @@ class Engine {
   // Before the first step: gradients' memory and the optimizer. May be called again.
   virtual void prepare_training() = 0;
   virtual StepDone step(const StepWork& work) = 0;
+  // Of the steps whose numbers step() did not know, in their order, each once; waits for them. Not
+  // of a last one that was waited for.
+  virtual std::vector<StepDone> collect() { return {}; }
   // The memory of a step with such a batch, by this rank alone: a forward and a backward after
   // which everything is as before. out_of_memory; unavailable where ranks share a model.
   virtual void try_step(const Batch& batch);
@@ -142,8 +149,10 @@ struct EngineParts {
   // The checkpoint that training will go on from, as rank 0 sees it; empty: none, or not rank 0.
   std::string continues = {};
 };
+// `states`: nn::make_adamw()'s.
 std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
-                                              std::vector<nn::Segment> segments);
+                                              std::vector<nn::Segment> segments,
+                                              MemoryResource* states = nullptr);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
 // "native", and between devices what carries the bytes: "native over CUDA IPC".

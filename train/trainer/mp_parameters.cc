@@ -19,6 +19,8 @@ parallel::RunValues run_values(const TrainingArguments& a) {
       .bf16 = said("bf16", a.bf16, defaults.bf16),
       .gradient_checkpointing =
           said("gradient_checkpointing", a.gradient_checkpointing, defaults.gradient_checkpointing),
+      .activation_offloading =
+          said("activation_offloading", a.activation_offloading, defaults.activation_offloading),
       .max_grad_norm = said("max_grad_norm", a.max_grad_norm, defaults.max_grad_norm),
       .seed = said("seed", a.seed, defaults.seed),
       .backend = a.ddp_backend.empty() || a.ddp_backend == "auto" ? std::nullopt
@@ -29,6 +31,7 @@ void take(const parallel::SmpParameters& smp, TrainingArguments& a) {
   a.fp16 = smp.fp16.value_or(a.fp16);
   a.bf16 = smp.bf16.value_or(a.bf16);
   a.gradient_checkpointing = smp.checkpoint_group > 0;
+  a.activation_offloading = smp.offload_activations;
   a.max_grad_norm = smp.max_grad_norm.value_or(a.max_grad_norm);
   a.seed = smp.seed.value_or(a.seed);
   collectives::CommunicatorOptions how;
@@ -59,7 +62,8 @@ void take_full_eval(TrainingArguments& a) {
 }  // namespace
 
 void note_given(const OptionSet& options, TrainingArguments& arguments) {
-  for (const char* name : {"fp16", "bf16", "gradient_checkpointing", "max_grad_norm", "seed"})
+  for (const char* name :
+       {"fp16", "bf16", "gradient_checkpointing", "activation_offloading", "max_grad_norm", "seed"})
     if (options.is_set(name)) arguments.given.insert(name);
 }
 

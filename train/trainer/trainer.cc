@@ -19,6 +19,8 @@ namespace {
 
 using collectives::ReduceOp;
 
+constexpr std::size_t kMostPending = 1000;  // then a step is waited for, whoever wants to know
+
 }  // namespace
 
 Trainer::Impl::Impl(const TrainingArguments& arguments, const TrainerParts& trainer_parts)
@@ -45,6 +47,7 @@ void Trainer::Impl::begin() {
       make_engine({args, parts, [this](const std::string& line) { say(line); }, will_continue()});
   share = engine->data_share();
   plan.reset();
+  pending.clear();
   metrics_file.reset();
   state = {};
   stream = {};
@@ -270,7 +273,7 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
 }
 
 int Trainer::Impl::stop() {
-  engine->settle();
+  settle();
   std::int64_t signal = parts.stop_signal != nullptr ? parts.stop_signal->load() : 0;
   if (ranks() > 1)
     parts.communicator->host().all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max)->wait();
@@ -296,9 +299,10 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   work.targets = targets;
   work.loss.loss_scale = static_cast<float>(1 / targets);
   work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
+  const bool settled = settles(input, state.global_step + 1);
+  work.wait = settled || needs_every_step || pending.size() >= kMostPending;
   StepDone done = with_memory_for(MemoryUse::step, [&] { return engine->step(work); });
-  if (settles(input, state.global_step + 1))
-    done.outcome.gradient_norm = engine->settle().value_or(done.outcome.gradient_norm);
+  if (settled) done.outcome.gradient_norm = engine->settle().value_or(done.outcome.gradient_norm);
   if (before) {
     const parallel::ReducerStatistics reduced = *engine->reduced() - *before;
     log::debug(
@@ -306,22 +310,52 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
         state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
         reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
   }
-  if (!done.outcome.skipped) ++state.optimizer_steps;
-  if (done.outcome.skipped && !args.fp16 && !warned_not_finite) {
-    warned_not_finite = true;
-    say(fmt::format(
-        "warning: the gradient norm of step {} is not finite; such steps change nothing",
-        state.global_step + 1));
-  }
+  ++state.optimizer_steps;
   ++state.global_step;
   state.tokens_seen += input.tokens;
   report.step = state.global_step;
   report.total_steps = plan->total_steps;
-  report.loss = done.loss_sum / targets;
-  report.grad_norm = done.outcome.gradient_norm;
   report.tokens = input.tokens;
+  if (done.known) {
+    learn_pending();  // they come first
+    learn(report, targets, done);
+  } else {
+    report.known = false;
+    report.loss = report.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    pending.push_back({report, targets});
+  }
   report.seconds = seconds_since(began);
   return report;
+}
+
+void Trainer::Impl::learn(StepReport& report, double targets, const StepDone& done) {
+  report.known = true;
+  report.loss = done.loss_sum / targets;
+  report.grad_norm = done.outcome.gradient_norm;
+  if (done.outcome.skipped) {
+    --state.optimizer_steps;
+    if (!args.fp16 && !std::exchange(warned_not_finite, true))
+      say(fmt::format(
+          "warning: the gradient norm of step {} is not finite; such steps change nothing",
+          report.step));
+  }
+  if (!std::isfinite(report.loss) && args.logging_nan_inf_filter) return;
+  state.window_loss += report.loss;
+  state.total_loss += report.loss;
+  ++state.window_steps;
+}
+
+void Trainer::Impl::learn_pending() {
+  const std::vector<StepDone> done = engine->collect();
+  SHOAL_ASSERT(done.size() == pending.size());
+  for (std::size_t i = 0; i < done.size(); ++i)
+    learn(pending[i].report, pending[i].targets, done[i]);
+  pending.clear();
+}
+
+void Trainer::Impl::settle() {
+  engine->settle();
+  learn_pending();
 }
 
 bool Trainer::Impl::settles(const StepInput& input, std::int64_t step) const {
@@ -410,11 +444,6 @@ void Trainer::Impl::log_window(const StepReport& report) {
 
 void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
                                TrainerControl& control) {
-  if (std::isfinite(report.loss) || !args.logging_nan_inf_filter) {
-    state.window_loss += report.loss;
-    state.total_loss += report.loss;
-    ++state.window_steps;
-  }
   state.epoch = epoch_now();
   each_callback([&](TrainerCallback& c) { c.on_step_end(report, control); });
   const std::int64_t step = state.global_step;
@@ -453,6 +482,8 @@ TrainResult Trainer::Impl::train() {
   if (!writer && (is_main() || engine->writes_parts()))
     writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
+  needs_every_step = std::ranges::any_of(
+      parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate(parts.eval_dataset);
 
   const auto began = Clock::now();
@@ -483,7 +514,7 @@ TrainResult Trainer::Impl::train() {
       break;
     }
   }
-  engine->settle();
+  settle();
   finish_writing();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);

@@ -141,8 +141,8 @@ std::string Trainer::Impl::what_helps(MemoryUse use) const {
       if (!args.auto_find_batch_size && args.mp_parameters.empty())
         text += "auto_find_batch_size, ";
       if (!args.gradient_checkpointing) text += "gradient_checkpointing, ";
-      return text + "mp_parameters' offload_activations, a smaller block_size or model, " +
-             ranks_help;
+      if (!args.activation_offloading) text += "activation_offloading, ";
+      return text + "a smaller block_size or model, " + ranks_help;
     }
     case MemoryUse::evaluation:
       return fmt::format("use {}a per_device_eval_batch_size below {}, {}", limit,

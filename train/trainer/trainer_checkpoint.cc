@@ -47,7 +47,7 @@ void Trainer::Impl::save_checkpoint() {
 }
 
 void Trainer::Impl::snapshot_and_write() {
-  engine->settle();
+  settle();
   const std::string path = checkpoint_path(args.output_dir, state.global_step);
   const nn::LossScaler& scaler = engine->scaler();
   const nn::LossScalerState& scaling = scaler.state();
@@ -174,7 +174,7 @@ void Trainer::Impl::finish_writing() {
 }
 
 void Trainer::Impl::save_model(const std::string& directory) {
-  engine->settle();
+  settle();
   if (is_main()) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);

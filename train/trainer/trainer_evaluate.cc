@@ -20,7 +20,7 @@ nlohmann::ordered_json with_suffix(const nlohmann::ordered_json& metrics,
 
 Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dataset>& dataset,
                                                  bool predict) {
-  engine->settle();
+  settle();
   const TraceSpan span(parts.tracer, "step", "evaluate");
   const auto began = Clock::now();
   Evaluated result;

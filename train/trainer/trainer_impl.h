@@ -57,6 +57,13 @@ struct Trainer::Impl {
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0;
   bool warned_not_finite = false;
+  bool needs_every_step = true;  // TrainerCallback's, of any of them
+  // Steps whose numbers are not known yet.
+  struct PendingStep {
+    StepReport report;
+    double targets = 0;
+  };
+  std::vector<PendingStep> pending;
   bool trained = false;  // train() has been called
   Clock::time_point train_began{};
 
@@ -128,6 +135,9 @@ struct Trainer::Impl {
   void seek_loader();
   int stop();  // saves what next_input() found told to stop; the highest signal of any rank
   StepReport run_step(const StepInput& input);
+  void learn(StepReport& report, double targets, const StepDone& done);
+  void learn_pending();
+  void settle();  // every step has ended, and its numbers are in `state`
   bool settles(const StepInput& input, std::int64_t step) const;
   void after_step(const StepInput& input, const StepReport& report, TrainerControl& control);
   void log(nlohmann::ordered_json record, const StepReport* report);

@@ -387,6 +387,14 @@ TEST(SmpParameters, Activations) {
   });
   EXPECT_THAT(said(R"({"activation_checkpointing": "each"})", {.gradient_checkpointing = false}),
               HasSubstr("must agree"));
+  const RunValues offloads{.gradient_checkpointing = true, .activation_offloading = true};
+  EXPECT_TRUE(parse("{}", offloads).offload_activations);
+  EXPECT_TRUE(parse(R"({"offload_activations": true})", offloads).offload_activations);
+  EXPECT_THAT(said(R"({"sm_activation_offloading": false})", offloads),
+              HasSubstr("sm_activation_offloading is false in mp_parameters and "
+                        "activation_offloading is true"));
+  EXPECT_THAT(said("{}", {.activation_offloading = true}),
+              HasSubstr("activation_offloading is true, but activations are not checkpointed"));
   const SmpParameters p = parse(R"({"offload_activations": true, "activation_loading_horizon": 6,
                                     "activation_checkpointing": "each"})");
   EXPECT_TRUE(p.offload_activations);

@@ -303,11 +303,12 @@ TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
                                      {"sdp_gradient_clipping", 0.5},
                                      {"random_seed", 7},
                                      {"bf16", true},
-                                     {"activation_checkpointing", "each"}};
+                                     {"activation_checkpointing", "each"},
+                                     {"sm_activation_offloading", true}};
   const TrainingArguments taken = parse({{"mp_parameters", parameters}}).training;
   EXPECT_EQ(taken.max_grad_norm, 0.5);
   EXPECT_EQ(taken.seed, 7);
-  EXPECT_TRUE(taken.bf16 && taken.gradient_checkpointing);
+  EXPECT_TRUE(taken.bf16 && taken.gradient_checkpointing && taken.activation_offloading);
   const auto refused = [&](const char* name, const char* value) {
     return refusal({{"mp_parameters", parameters}}, {std::string("--") + name, value});
   };
@@ -316,6 +317,9 @@ TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
   EXPECT_THAT(refused("seed", "42"), HasSubstr("seed is 42"));
   EXPECT_THAT(refused("bf16", "false"), HasSubstr("bf16 is false"));
   EXPECT_THAT(refused("gradient_checkpointing", "false"), HasSubstr("must agree"));
+  EXPECT_THAT(refused("activation_offloading", "false"), HasSubstr("must agree"));
+  EXPECT_THAT(refusal({{"activation_offloading", true}}, {}),
+              HasSubstr("set gradient_checkpointing true"));
   EXPECT_EQ(refused("max_grad_norm", "0.5"), "accepted");
   EXPECT_EQ(refused("fp16", "false"), "accepted");
 }

@@ -190,7 +190,7 @@ TEST(OutOfMemory, IsOneLineWithTheNumbersAndWhatHelps) {
             HasSubstr(fmt::format(" of {} bytes are in use (the test's); held are ", enough)),
             HasSubstr("; use a per_device_train_batch_size below 8 with more "
                       "gradient_accumulation_steps, auto_find_batch_size, "
-                      "gradient_checkpointing, mp_parameters' offload_activations")));
+                      "gradient_checkpointing, activation_offloading, a smaller block_size")));
   // All ranks end, and the one without memory says why.
   const auto errors = errors_of(arguments, limited({.ranks = 2}, enough));
   EXPECT_THAT(errors.at(1), HasSubstr("bytes are in use (the test's)"));

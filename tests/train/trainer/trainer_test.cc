@@ -162,6 +162,24 @@ TEST(Trainer, GradientCheckpointingChangesNothing) {
   expect_close(kept.main.losses, recomputed.main.losses, 1e-6);
 }
 
+TEST(Trainer, ActivationOffloadingChangesNoBitAndSavesWhatLeaves) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 3;
+  arguments.gradient_checkpointing = true;
+  RunOptions options{.config = test::toy_config()};
+  options.config.n_layer = 8;
+  options.config.n_embd = 192;
+  const auto kept = run(arguments, options);
+  arguments.activation_offloading = true;
+  const auto offloaded = run(arguments, options);
+  EXPECT_EQ(offloaded.main.losses, kept.main.losses);
+  EXPECT_EQ(offloaded.main.norms, kept.main.norms);
+  // Of eight blocks' inputs the two that are on their way, and the one that is worked on.
+  const std::int64_t input = std::int64_t{8} * 12 * 192 * 4;
+  EXPECT_LE(offloaded.memory_peaks[0], kept.memory_peaks[0] - (8 - 4) * input);
+}
+
 TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
   const TemporaryDirectory output;
   std::vector<double> losses;
