@@ -12,8 +12,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "shoal/collectives/communicator.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
+#include "shoal/parallel/activation/offload.h"
+#include "shoal/parallel/apply/layout_memory.h"
+#include "shoal/parallel/pipeline/generate.h"
+#include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
@@ -31,7 +36,7 @@ struct Arguments : StepModelOptions {
   int steps = 20, warmup = 5, threads = 0;
   double memory_cap = 0;  // GB
   std::string capture = "off";
-  bool checkpoint_layers = false, check = false, profile = false;
+  bool checkpoint_layers = false, offload = false, predict = false, check = false, profile = false;
 };
 
 // Refuses what would take more than `limit` bytes from upstream.
@@ -130,6 +135,9 @@ class Training {
     upload(input_.target_rows);
     input_.loss.loss_scale = 1 / static_cast<float>(targets());
     losses_ = context_.empty({accumulation_}, DType::f32, MemoryTag::data);
+    if (arguments.offload)
+      offloader_.emplace(context_.memory(), parallel::OffloadOptions{.min_bytes = 1},
+                         context_.stream);
   }
 
   // The weights that training starts from and its batch, for another program to start from.
@@ -176,6 +184,7 @@ class Training {
     return total / static_cast<double>(targets());
   }
   nn::StepOutcome outcome() const { return optimizer_->outcome(); }
+  const std::optional<parallel::Offloader>& offloader() const { return offloader_; }
 
  private:
   const nn::StepOptions options_{.learning_rate = 3e-4, .max_gradient_norm = 1};
@@ -184,12 +193,18 @@ class Training {
   void work() {
     for (nn::Parameter* parameter : model_.chain->parameters()) parameter->clear_gradient();
     for (std::int64_t i = 0; i < accumulation_; ++i) {
+      std::shared_ptr<parallel::Offloader::Batch> offloaded;
       nn::Tape tape;
+      if (offloader_) {
+        offloaded = offloader_->begin_batch();
+        tape.set_saved_tensor_hooks(offloader_->hooks(offloaded));
+      }
       context_.tape = &tape;
       const nn::LossOutput out = model_.loss(context_, input_);
       context_.tape = nullptr;
       context_.kernels().elementwise().cast(out.loss_sum, losses_.narrowed(0, i, 1).view(),
                                             context_.stream);
+      if (offloaded) offloader_->expect(*offloaded);
       tape.backward(context_, out.loss);
     }
     context_.run("optimizer", {}, {}, [&] { optimizer_->queue_step(*state_, options_); });
@@ -205,7 +220,39 @@ class Training {
   std::unique_ptr<nn::Optimizer> optimizer_;
   nn::ChainInput input_;  // where the kernels are
   Tensor losses_;
+  std::optional<parallel::Offloader> offloader_;
 };
+
+// The most bytes of activations a step holds, by the formula of docs/parallelism.md from what each
+// kind of unit takes.
+double predicted_activations(const Arguments& a, kernels::Kernels& kernels,
+                             CountingMemory& memory) {
+  nn::DirectDispatcher dispatcher;
+  nn::Context context(kernels, memory, dispatcher);
+  const nn::StepStateMemory state(kernels, memory);
+  context.random.state = state.pointer();
+  const auto host = make_host_memory();
+  StepModel model = make_step_model(a, *host);
+  for (Tensor* tensor : model.input.tensors())
+    if (tensor->defined())
+      *tensor = context.upload(tensor->const_view().data, tensor->shape(), tensor->dtype());
+  const DType dtype = parse_dtype(a.dtype);
+  const auto store = make_hash_store();
+  const auto alone = collectives::make_communicator({}, *store);
+  const auto units = parallel::measure_units(context, *model.chain, {.input = model.input}, *alone,
+                                             {.dtype = dtype, .repetitions = 1});
+  const std::vector<parallel::UnitRange> stages{{0, static_cast<int>(units.size())}};
+  const double bytes = parallel::peak_activations(
+      parallel::make_schedule({.ranks = 1, .microbatches = 1}), stages, 0,
+      {.units = units,
+       .stream_bytes = static_cast<double>(a.batch * a.length * model.channels) *
+                       static_cast<double>(size_of(dtype)),
+       .checkpoint_group = a.checkpoint_layers ? 1 : 0,
+       .offloads = a.offload,
+       .offload = {.min_bytes = 1}});
+  device_backend(context.stream.device.type).synchronize(context.stream);
+  return bytes;
+}
 
 ordered_json memory_of(const CountingMemory& memory, const LimitedMemory& limited) {
   ordered_json out;
@@ -288,6 +335,9 @@ int run(const Arguments& a) {
           ? kernels::make_cpu_kernels({.threads = a.threads, .memory = &memory})
           : kernels::make_cuda_kernels(
                 {.device = device, .memory = &memory, .cache_directory = a.algorithm_cache});
+  const double predicted = a.predict ? predicted_activations(a, *kernels, memory) : 0;
+  pool.trim();
+  memory.reset_peaks();
   std::optional<nn::StepCapture> capture;
   if (a.capture == "on")
     capture.emplace(*kernels, planned,
@@ -319,6 +369,7 @@ int run(const Arguments& a) {
                       {"accumulation", a.accumulation},
                       {"dropout", a.dropout},
                       {"checkpoint_layers", a.checkpoint_layers},
+                      {"offloads", a.offload},
                       {"steps", a.steps},
                       {"step_ms", ms},
                       {"wall_ms", timing.wall_seconds * 1e3 / a.steps},
@@ -339,6 +390,11 @@ int run(const Arguments& a) {
                          {"before_ms", s.before_ms},     {"after_ms", s.after_ms}};
     if (s.replayed + s.served == 0) throw_error(ErrorCode::internal, "no step was captured");
   }
+  if (const auto& offloader = training.offloader()) {
+    const parallel::OffloadStatistics s = offloader->statistics();
+    report["offload"] = {{"tensors", s.tensors}, {"held_bytes", s.held_bytes}};
+  }
+  if (a.predict) report["predicted_activations"] = predicted;
   if (a.profile) {
     constexpr int kProfiled = 3;
     training.dispatcher().on = true;
@@ -386,8 +442,12 @@ int main(int argc, char** argv) {
   app.add_option("--capture", a.capture, "step capture: a graph, or on the CPU a memory plan")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
-  app.add_flag("--checkpoint-layers", a.checkpoint_layers,
-               "keep each block's input only and run it again");
+  CLI::Option* const checkpoints = app.add_flag("--checkpoint-layers", a.checkpoint_layers,
+                                                "keep each block's input only and run it again");
+  app.add_flag("--offload", a.offload,
+               "what --checkpoint-layers keeps waits in pinned host memory (on the CPU in a file)")
+      ->needs(checkpoints);
+  app.add_flag("--predict", a.predict, "also the formula's peak of activations (--accumulation 1)");
   app.add_option("--memory-cap", a.memory_cap, "GB (1e9 bytes) that may be taken; 0: no cap");
   app.add_option("--device", a.device)
       ->capture_default_str()

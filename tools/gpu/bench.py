@@ -1,6 +1,6 @@
 """The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, in turns (ours, theirs,
 ours, theirs) on the same GPU in the same call; medians. Rows are named kernels, step-MODEL,
-step-bert-LENGTH, step-llama, capture, memory; --only picks some of them."""
+step-bert-LENGTH, step-llama, capture, offload, memory; --only picks some of them."""
 
 import json
 import os
@@ -22,7 +22,8 @@ OTHER_MODELS = {
 }
 # Seconds each needs, about; a row that no longer fits is left out, and that is said.
 NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-large": 70, "step-gpt2-xl": 80,
-         "step-bert-128": 60, "step-bert-512": 60, "step-llama": 70, "capture": 30, "memory": 90}
+         "step-bert-128": 60, "step-bert-512": 60, "step-llama": 70, "capture": 30,
+         "offload": 90, "memory": 130}
 
 
 class Bench:
@@ -225,8 +226,33 @@ def capture(bench):
                   f"{row['ratio']:.2f} x; the same loss: {row['same_loss']}")
 
 
+def offload(bench, model="gpt2-xl", length=1024):
+    """Checkpointed blocks with their inputs on the GPU and in pinned host memory, in turns."""
+    batch = BATCHES[model][bench.large]
+    options = dict(model=model, batch=batch, length=length, steps=6, warmup=5, capture="on",
+                   checkpoint_layers=True)
+    kept = [bench.ours("offload", predict=True, **options)]
+    left = [bench.ours("offload", predict=True, offload=True, **options)]
+    kept.append(bench.ours("offload", **options))
+    left.append(bench.ours("offload", offload=True, **options))
+    if not (kept[0] and left[0]):
+        return
+    # A second round that failed says so in a row of its own.
+    kept, left = [r for r in kept if r], [r for r in left if r]
+    before, after = (median([r["step_ms"] for r in rows]) for rows in (kept, left))
+    peaks = [r["memory"]["activations"]["peak"] for r in (kept[0], left[0])]
+    formula = [r["predicted_activations"] for r in (kept[0], left[0])]
+    row = bench.add(row="offload", summary=True, batch=batch, length=length, kept_ms=before, offloaded_ms=after,
+                    ratio=after / before, saved_bytes=peaks[0] - peaks[1], formula_bytes=formula[0] - formula[1],
+                    held_bytes=left[0]["offload"]["held_bytes"], same_loss=kept[0]["loss"] == left[0]["loss"])
+    print(f"  offload {model} {batch} x {length}: {before:.1f} -> {after:.1f} ms, {row['ratio']:.3f} x; "
+          f"saves {row['saved_bytes'] / 2**20:.0f} MiB, the formula says {row['formula_bytes'] / 2**20:.0f}; "
+          f"{row['held_bytes'] / 2**20:.0f} MiB pinned; the same loss: {row['same_loss']}")
+
+
 def memory(bench, cap=40, length=512):
-    """The largest batch of GPT-2 124M under `cap` GB: PyTorch eager's and ours."""
+    """The largest batch of GPT-2 124M under `cap` GB: PyTorch eager's and ours; and at that batch tokens a
+    second beside torch.compile's, which has the whole GPU."""
     found = {}
     for precision in ("autocast", "pure"):
         try:
@@ -254,11 +280,21 @@ def memory(bench, cap=40, length=512):
         for batch in (guess, int(guess * 0.97), int(guess * 0.93), int(guess * 0.85)):
             if best is None and bench.left() > 15:
                 best = bench.ours("memory", batch=batch, quiet=True, **options)
+    compiled = None
+    if best and bench.left() > 45:
+        peer = Peer(bench, "memory", model="gpt2", batch=best["batch"], length=length, steps=5, warmup=3,
+                    compile="whole")
+        compiled = peer.round()
+        peer.close()
+    eager = max(found.values(), default=None)
     row = bench.add(row="memory", summary=True, cap_gb=cap, length=length, pytorch=found,
                     shoal=best["batch"] if best else None,
+                    batch_ratio=best["batch"] / eager if best and eager else None,
                     tokens_per_second=best["tokens_per_second"] if best else None,
+                    pytorch_compile=compiled["tokens_per_second"] if compiled else None,
                     held_peak=best["memory"]["held_peak"] if best else None)
-    print(f"  memory: largest batch under {cap} GB at T = {length}: PyTorch eager {found}, ours {row['shoal']}")
+    print(f"  memory: largest batch under {cap} GB at T = {length}: PyTorch eager {found}, ours {row['shoal']}; "
+          f"tokens/s there {row['tokens_per_second'] or 0:.0f}, PyTorch compile's {row['pytorch_compile'] or 0:.0f}")
 
 
 def run(context):
@@ -266,7 +302,8 @@ def run(context):
     work = {"kernels": lambda: kernels(bench),
             **{f"step-{m}": (lambda m=m: gpt2_steps(bench, m)) for m in BATCHES},
             **{row: (lambda row=row: other_steps(bench, row)) for row in OTHER_MODELS},
-            "capture": lambda: capture(bench), "memory": lambda: memory(bench)}
+            "capture": lambda: capture(bench), "offload": lambda: offload(bench),
+            "memory": lambda: memory(bench)}
     left_out = []
     for name, what in work.items():
         if not re.search(context.only or "", name):
