@@ -40,7 +40,7 @@ class FailingRule final : public nn::Optimizer {
  public:
   FailingRule(kernels::Kernels& kernels, MemoryResource& memory, std::vector<nn::Segment> segments,
               bool fails)
-      : Optimizer(kernels, memory, std::move(segments), {}), fails_(fails) {}
+      : Optimizer(kernels, memory, std::move(segments), {}, nullptr), fails_(fails) {}
 
  protected:
   void update(const nn::Segment&, std::span<const Tensor>, const kernels::StepState&,
