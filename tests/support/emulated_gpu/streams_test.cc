@@ -25,8 +25,8 @@ class Late : public ::testing::Test {
 };
 using LateDeath = Late;
 
-// First, while this process has no device: its children may have one then.
-TEST(Ipc, AnotherProcessOpensWhatWasExported) {
+// Of a process that has no device yet: its children may have one then.
+void export_to_a_child() {
   int to_child[2], to_parent[2];
   ASSERT_EQ(pipe(to_child), 0);
   ASSERT_EQ(pipe(to_parent), 0);
@@ -75,6 +75,15 @@ TEST(Ipc, AnotherProcessOpensWhatWasExported) {
                 cudaIpcOpenMemHandle(&own, handle, cudaIpcMemLazyEnablePeerAccess));
   }
   waitpid(child, nullptr, 0);
+}
+
+TEST_F(LateDeath, AnotherProcessOpensWhatWasExported) {
+  EXPECT_EXIT(
+      {
+        export_to_a_child();
+        std::_Exit(HasFailure() ? 1 : 0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Ipc, AForkedChildHasNoDevice) {
