@@ -270,7 +270,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
     queue_step(work, all);
     late_->note(
         {losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)), optimizer_->norm()});
-    // Of f16 the next step's scale depends on what came of this one.
+    // Of f16 the next step's learning rate depends on whether this one was skipped.
     if (!work.wait && !parts_.arguments.fp16) return {.known = false};
     read_late();
     done = read_.back();

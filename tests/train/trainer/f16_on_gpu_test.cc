@@ -116,6 +116,19 @@ TEST_F(F16OnGpu, OverflowsAreSkippedAndHalveTheScale) {
       << "the first was skipped";
 }
 
+// As many targets in every batch: steps of one kind.
+class Even final : public Dataset {
+ public:
+  std::int64_t size() const override { return 24; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    for (std::int64_t t = 0; t < 10; ++t)
+      sample.input_ids.push_back(static_cast<std::int32_t>((7 * index + t * t) % 59));
+    sample.labels = sample.input_ids;
+    return sample;
+  }
+};
+
 // A captured step reads the scale where it lies: its graph need not be made again.
 TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
   auto a = arguments(true, 10);
@@ -123,13 +136,16 @@ TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
   a.grad_scaler_growth_interval = 2;
   a.step_capture = StepCaptureMode::off;
   RunOptions options;
-  options.config.attn_pdrop = 0.1;
+  options.prepare = [](CausalLmTask&, TrainerParts& parts) {
+    parts.train_dataset = std::make_shared<Even>();
+  };
   const Outcome plain = run(a, on_gpu(options));
   a.step_capture = StepCaptureMode::on;
   const Outcome captured = run(a, on_gpu(options));
   EXPECT_EQ(plain.main.losses, captured.main.losses);
   EXPECT_EQ(plain.main.norms, captured.main.norms);
   EXPECT_EQ(captured.main.logs[9]["loss_scale"], 4096 * 32);
+  EXPECT_THAT(captured.main.messages, HasSubstr("step capture: a graph"));
 }
 
 TEST_F(F16OnGpu, ResumesToTheBit) {
@@ -197,6 +213,7 @@ TEST_F(F16OnGpu, BertLearnsAsInF32) {
     options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
       parts.task = &tasks.emplace_back(config, nn::EncoderTask::sequence_classification);
       parts.train_dataset = std::make_shared<Rows>(regression);
+      parts.collator = std::make_shared<PaddingCollator>(0, 1, LabelsOf::sample);
     };
     const Outcome narrow = run(arguments(true, 5), on_gpu(options)),
                   wide = run(arguments(false, 5), on_gpu(options));
