@@ -27,7 +27,7 @@ struct Room {
                           : testing::make_test_kernels(threads)),
         host(where != RoomMemory::shared ? testing::make_test_device_memory()
                                          : testing::make_test_memory()),
-        inputs(where == RoomMemory::job ? testing::make_test_memory() : nullptr),
+        inputs(where == RoomMemory::job ? make_host_memory() : nullptr),
         memory(*host),
         context(*kernels, memory, dispatcher) {}
 

@@ -10,12 +10,12 @@
 namespace shoal::testing {
 namespace {
 
-// A thread's kernels on the device, and memory for the mirrors of what its tests hand over.
 Device& device_of_thread() {
   thread_local Device device = Device::cuda(0);
   return device;
 }
 
+// A thread's kernels on the device, and memory for the mirrors of what its tests hand over.
 struct DeviceRoom {
   std::unique_ptr<MemoryResource> memory = make_device_memory(device_of_thread());
   PoolMemory pool{*memory};

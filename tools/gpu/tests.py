@@ -191,9 +191,9 @@ def unit(context):
 def multirank(context):
     programs = [Program("gpu_multirank_test", ON_DEVICE, each=True), Program("collectives_device_test"),
                 Program("collectives_nccl_test"),
-                # Not the tests of tensor and sharded parallelism: theirs read symmetric memory in
-                # place, which is device memory where kernels are CUDA's.
-                *(Program(f"parallel_{part}_test", IN_PLACE) for part in ("data", "executor", "activation"))]
+                *(Program(f"parallel_{part}_test", ON_DEVICE)
+                  for part in ("device", "data", "executor", "tensor", "shard")),
+                Program("parallel_activation_test", IN_PLACE)]
     for program in programs:
         program.environment = with_sources(context, program.environment)
     report = run_programs(context, programs, 100)

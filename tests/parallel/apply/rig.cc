@@ -112,6 +112,15 @@ void disturb(const HeldRun& run) {
   testing::set_values(run.tensor, values);
 }
 
+// When no rank is in a step.
+DeviceStatistics statistics_of_all(collectives::Communicator& group) {
+  if (!testing::on_cuda()) return {};
+  group.host().barrier()->wait();
+  const DeviceStatistics now = device_backend(DeviceType::cuda).statistics();
+  group.host().barrier()->wait();
+  return now;
+}
+
 std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments) {
   if (rule == Rule::adamw)
     return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1});
@@ -195,6 +204,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
       std::int64_t targets = 0;
       std::vector<Microbatch> microbatches = batches(rank, layout, model, step, targets);
       const auto global = static_cast<double>(model.sum_over_samples(targets));
+      const DeviceStatistics before = statistics_of_all(*group);
       for (Microbatch& microbatch : microbatches)
         microbatch.input.loss.loss_scale = static_cast<float>(optimizer.loss_scale() / global);
       const StageLoss loss = model.train(microbatches);
@@ -206,7 +216,12 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
             collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
       }
       const nn::StepOutcome outcome = update(optimizer, model, rank, layout.rule);
+      const DeviceStatistics after = statistics_of_all(*group);
       if (world.rank == layout.ranks() - 1) {
+        result.asked.push_back({after.synchronizations - before.synchronizations,
+                                after.blocking_copies - before.blocking_copies,
+                                after.allocations - before.allocations,
+                                after.deallocations - before.deallocations});
         result.losses.push_back(loss.sum / global);
         result.norms.push_back(outcome.gradient_norm);
         result.skipped.push_back(outcome.skipped);

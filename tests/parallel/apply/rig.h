@@ -126,6 +126,8 @@ struct Trained {
   double evaluated = 0;  // loss at the end, without dropout
   Whole first;           // gradients of its first step
   Whole state;           // masters and moments at the end
+  // Of the driver, all ranks together: what each step asked of it, training and update.
+  std::vector<DeviceStatistics> asked;
 };
 
 struct Rank : nn::Room {

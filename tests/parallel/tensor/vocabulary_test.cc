@@ -152,7 +152,9 @@ void compare_heads(const TensorParallel& group, const HeadCase& test) {
     const Run expected = run(whole, x, targets);
     const Run ours = run(*cut, local_part(rig, group, x), own_samples(rig, group, targets));
     const double tolerance = test.dtype == DType::f32 ? 1e-5 : 1e-2;
-    EXPECT_NEAR(ours.loss_sum, expected.loss_sum, 1e-5 * expected.loss_sum);
+    // A device's head of one rank keeps logits in 16 bits.
+    const bool coarse = test.dtype != DType::f32 && testing::on_cuda();
+    EXPECT_NEAR(ours.loss_sum, expected.loss_sum, (coarse ? 1e-4 : 1e-5) * expected.loss_sum);
     EXPECT_EQ(ours.targets, expected.targets);
     EXPECT_LE(distance(nn::floats(ours.dx), nn::floats(local_part(rig, group, expected.dx))),
               tolerance);
