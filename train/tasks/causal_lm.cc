@@ -5,6 +5,7 @@
 #include "shoal/kernels/checks.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/tasks/targets.h"
 
 namespace shoal {
 
@@ -52,7 +53,11 @@ Tensor shift_labels(const Tensor& labels, MemoryResource& memory) {
 nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& memory) const {
   // Kernels of a device could only complain when the step is long queued.
   kernels::check::ids("embedding", batch.input_ids, vocabulary());
-  return {batch.input_ids, shift_labels(batch.labels, memory), batch.attention_mask, {}};
+  const Tensor targets = shift_labels(batch.labels, memory);
+  const Tensor mask = needed_mask(batch.attention_mask, [&](std::int64_t row, std::int64_t t) {
+    return targets.const_data<std::int32_t>()[row * targets.shape()[1] + t] >= 0;
+  });
+  return {batch.input_ids, targets, mask, {}};
 }
 
 nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& input) {

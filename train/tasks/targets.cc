@@ -41,6 +41,18 @@ nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::i
   return input;
 }
 
+Tensor needed_mask(const Tensor& mask,
+                   const std::function<bool(std::int64_t row, std::int64_t position)>& counts) {
+  if (!mask.defined()) return mask;
+  const std::int64_t length = mask.shape()[1];
+  const auto* const shown = mask.const_data<std::uint8_t>();
+  for (std::int64_t i = 0; i < mask.count(); ++i) {
+    const bool resumes = i % length > 0 && shown[i] != 0 && shown[i - 1] == 0;
+    if (resumes || (shown[i] == 0 && counts(i / length, i % length))) return mask;
+  }
+  return {};
+}
+
 std::int64_t count_targets(const Tensor& labels) {
   if (!labels.defined()) return 0;
   if (labels.dtype() == DType::f32)

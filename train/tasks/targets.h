@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "shoal/nn/layers/chain.h"
@@ -36,6 +37,11 @@ Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& me
 // an id is outside the vocabulary or samples have more positions than the model.
 nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
                               std::int64_t positions, MemoryResource& memory);
+// The mask that a decoder's attention needs of `mask`, u8 [B, T] or undefined. A position sees what
+// comes before it alone: where each row is a text and then padding, and no padding counts(row,
+// position), it is none, and the quicker kernels that know no masks serve.
+Tensor needed_mask(const Tensor& mask,
+                   const std::function<bool(std::int64_t row, std::int64_t position)>& counts);
 // How many targets there are in a batch's labels.
 std::int64_t count_targets(const Tensor& labels);
 

@@ -531,5 +531,49 @@ TEST(TrainerTask, RefusesLabelsThatTheHeadLacks) {
       HasSubstr("25 positions, but the model 24"));
 }
 
+// A decoder's texts with padding behind them need no mask, unless some padding counts.
+TEST(NeededMask, IsNoneWhereOnlyWhatFollowsIsHidden) {
+  const auto memory = make_host_memory();
+  const auto needed = [&](const std::vector<std::uint8_t>& values, std::int64_t counted) {
+    Tensor mask = Tensor::empty({2, 4}, DType::u8, *memory, MemoryTag::data);
+    std::copy(values.begin(), values.end(), mask.data<std::uint8_t>());
+    return needed_mask(mask,
+                       [&](std::int64_t row, std::int64_t t) { return row * 4 + t == counted; })
+        .defined();
+  };
+  EXPECT_FALSE(needed({1, 1, 1, 1, 1, 1, 0, 0}, 1));
+  EXPECT_FALSE(needed({0, 0, 0, 0, 1, 0, 0, 0}, 4));
+  EXPECT_TRUE(needed({1, 1, 1, 1, 1, 1, 0, 0}, 6)) << "a position without text counts";
+  EXPECT_TRUE(needed({1, 1, 1, 1, 0, 1, 1, 1}, -1)) << "padding comes first";
+  EXPECT_TRUE(needed({1, 0, 1, 0, 1, 1, 1, 1}, -1)) << "a hole";
+  EXPECT_FALSE(needed_mask({}, [](std::int64_t, std::int64_t) { return true; }).defined());
+}
+
+// The same losses as with the mask: nothing that counts sees what follows a text.
+TEST(NeededMask, ChangesNoLossOfADecoder) {
+  const auto memory = make_host_memory();
+  nn::Gpt2Config config;
+  config.vocab_size = test::kToyVocabulary;
+  config.n_positions = config.n_embd = 16;
+  config.n_layer = config.n_head = 2;
+  config.bos_token_id = config.eos_token_id = 0;
+  CausalLmTask task(config);
+  const auto kernels = kernels::make_cpu_kernels({.threads = 1});
+  nn::DirectDispatcher dispatcher;
+  nn::Context context(*kernels, *memory, dispatcher);
+  context.mode = nn::Mode::evaluate;
+  task.module().materialize(context, DType::f32);
+  const std::vector<Sample> samples = {
+      {.input_ids = {5, 6, 7, 8, 9, 3}, .labels = {5, 6, 7, 8, 9, 3}},
+      {.input_ids = {4, 9, 2}, .labels = {4, 9, 2}}};
+  const Batch batch = PaddingCollator(0, 1, LabelsOf::positions).collate(samples, *memory);
+  ASSERT_TRUE(batch.attention_mask.defined());
+  nn::ChainInput input = task.chain_input(batch, *memory);
+  EXPECT_FALSE(input.key_mask.defined());
+  const double without = context.read(task.loss(context, input).loss_sum);
+  input.key_mask = batch.attention_mask;
+  EXPECT_NEAR(without, context.read(task.loss(context, input).loss_sum), 1e-5);
+}
+
 }  // namespace
 }  // namespace shoal
