@@ -22,7 +22,10 @@ template <typename... P, typename... A>
   const auto add = [&]<typename T>(const T& parameter) {
     const std::size_t first = words.size();
     words.resize(first + (sizeof(T) + sizeof(std::uintptr_t) - 1) / sizeof(std::uintptr_t));
-    std::memcpy(words.data() + first, &parameter, sizeof(T));
+    // What lies between members is whatever was there, and may look like an address.
+    T plain = parameter;
+    __builtin_clear_padding(&plain);
+    std::memcpy(words.data() + first, &plain, sizeof(T));
   };
   return [&](const P&... parameters) {
     (add(parameters), ...);
