@@ -52,9 +52,9 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }
 
 void madvise_whole_pages(std::byte* begin, std::size_t bytes, int advice) {
-  const auto first = (reinterpret_cast<std::uintptr_t>(begin) + kPage - 1) / kPage * kPage,
-             last = reinterpret_cast<std::uintptr_t>(begin + bytes) / kPage * kPage;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
+  const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(begin) % kPage;
+  if (bytes < skipped + kPage) return;
+  madvise(begin + skipped, (bytes - skipped) / kPage * kPage, advice);
 }
 
 // The byte of a pattern at an address: the low one at even addresses.
@@ -227,8 +227,9 @@ void Arena::close_window(void* begin) {
   const std::scoped_lock lock(mutex_);
   const auto found = open_windows_.find(static_cast<std::byte*>(begin));
   if (found == open_windows_.end()) return;
-  mmap(begin, found->second, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-       0);
+  if (mmap(begin, found->second, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+           -1, 0) == MAP_FAILED)
+    fail(fmt::format("mmap of {} bytes: {}", found->second, std::strerror(errno)));
   open_windows_.erase(found);
   used_.back() = open_windows_.empty()
                      ? base_ + files_.size() * span_

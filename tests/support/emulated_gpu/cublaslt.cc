@@ -58,7 +58,7 @@ DType dtype(cudaDataType_t type) {
 template <class T>
 cublasStatus_t take(T& into, const void* value, std::size_t bytes) {
   if (!value || bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
-  std::memcpy(&into, value, sizeof(T));
+  std::memcpy(static_cast<void*>(&into), value, sizeof(T));
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "arena.h"
@@ -197,9 +198,10 @@ std::shared_ptr<Allocation> find_live(const Heap& heap, const std::byte* at) {
   return at < found->data + std::max<std::size_t>(found->bytes, 1) ? found : nullptr;
 }
 
-bool is_mapped(std::uintptr_t address) {
+bool is_mapped(const void* address) {
   unsigned char resident = 0;
-  return mincore(reinterpret_cast<void*>(address / kPage * kPage), kPage, &resident) == 0;
+  auto* const at = static_cast<std::byte*>(const_cast<void*>(address));
+  return mincore(at - reinterpret_cast<std::uintptr_t>(at) % kPage, kPage, &resident) == 0;
 }
 
 }  // namespace
@@ -252,10 +254,10 @@ std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
   std::vector<std::shared_ptr<Pinned>> found;
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] < kLowest || words[i] >= kHighest) continue;
-    const auto* address = reinterpret_cast<const void*>(words[i]);
+    const auto* address = std::bit_cast<const void*>(words[i]);
     const Place place = place_of(address, 0);
     if (place.kind == Kind::pinned) found.push_back(place.pinned);
-    if (place.kind == Kind::pageable && is_mapped(words[i]))
+    if (place.kind == Kind::pageable && is_mapped(address))
       fail(fmt::format("{}: word {} of its arguments, {}, points to host memory that is not pinned",
                        what, i, address));
     const bool reached =
