@@ -141,10 +141,11 @@ class GpuRanks : public Shoal {
 
 TEST_F(GpuRanks, TwoOnAGpuEachAreOneRank) {
   const std::string said = train_on(2, words(2, out()));
-  EXPECT_THAT(said, AllOf(HasSubstr("layout: 2 data-parallel ranks (native over CUDA IPC)"),
-                          HasSubstr("device: cuda:0 (local rank 0, 2 GPUs visible)"),
-                          HasSubstr("devices: 2 ranks on 2 GPUs of 1 host"),
-                          HasSubstr("rank 0 cuda:0, rank 1 cuda:1"), Not(HasSubstr("share"))));
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("layout: 2 data-parallel ranks (native over CUDA IPC)"),
+                    HasSubstr("device: cuda:0 (local rank 0, 2 GPUs visible)"),
+                    HasSubstr("devices: 2 ranks on 2 GPUs of 1 host"),
+                    HasSubstr("rank 0 cuda:0, rank 1 cuda:1"), Not(HasSubstr("ranks share"))));
   expect_as_on_one_cpu(out());
 }
 
@@ -153,8 +154,9 @@ TEST_F(GpuRanks, EachSeesItsOwnGpuAsTheFirst) {
   Machine machine;
   machine.of_rank_1 = {"CUDA_VISIBLE_DEVICES=1"};
   const std::string said = train_on(2, words(2, out(), {"--max_steps", "1"}), machine);
-  EXPECT_THAT(said, AllOf(HasSubstr("native over CUDA IPC"), HasSubstr("2 ranks on 2 GPUs"),
-                          HasSubstr("rank 0 cuda:0, rank 1 cuda:0"), Not(HasSubstr("share"))));
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("native over CUDA IPC"), HasSubstr("2 ranks on 2 GPUs"),
+                    HasSubstr("rank 0 cuda:0, rank 1 cuda:0"), Not(HasSubstr("ranks share"))));
 }
 
 TEST_F(GpuRanks, FourOnTwoGpusAreOneRank) {
