@@ -25,7 +25,8 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-// A state in device memory is read there, when the update runs.
+// A state in device memory is read there, when the update runs. `device`: that of the gradients, for
+// masters and moments may lie in pinned host memory.
 void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
   SHOAL_CHECK(!device.is_cpu() || state->step >= 1 || state->skip,
@@ -268,7 +269,7 @@ void adamw(const char* operation, const AdamWArgs& args) {
   flat_f32(operation, "second_moment", args.second_moment, count);
   flat_f32(operation, "gradient", args.gradient, count);
   parameter_copy(operation, args.parameter, count);
-  step_state(operation, args.state, args.master.device);
+  step_state(operation, args.state, args.gradient.device);
 }
 
 void sgd(const SgdArgs& args) {
@@ -280,7 +281,7 @@ void sgd(const SgdArgs& args) {
               "sgd: nesterov needs a momentum and no dampening, not {} and {}", args.momentum,
               args.dampening);
   parameter_copy("sgd", args.parameter, count);
-  step_state("sgd", args.state, args.master.device);
+  step_state("sgd", args.state, args.gradient.device);
 }
 
 void lamb(const LambArgs& args) {
