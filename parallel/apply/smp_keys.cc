@@ -108,7 +108,8 @@ constexpr std::array kKeys = {
            "the strategies of smp.set_activation_checkpointing: each unit, all of a stage "
            "(contiguous), group_N; or none"},
     SmpKey{"offload_activations", "", version1, SmpFlag{&SmpRaw::offload_activations}, "false",
-           "what checkpoints keep waits in a file; wants activation checkpointing"},
+           "what checkpoints keep waits in a file, a GPU's in pinned host memory; wants activation "
+           "checkpointing; the run's activation_offloading says the same"},
     SmpKey{"sm_activation_offloading", "", version2, SmpFlag{&SmpRaw::sm_activation_offloading},
            "false",
            "the same in version 2, where it is true and says how scripts offload that ask for it"},
