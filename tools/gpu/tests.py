@@ -177,6 +177,7 @@ def with_sources(context, environment):
 
 def unit(context):
     programs = [Program("kernels_test", ON_DEVICE, each=True), Program("gpu_test", ON_DEVICE),
+                Program("gpu_train_test", ON_DEVICE),
                 Program("nn_autograd_test", IN_PLACE), Program("nn_layers_test", IN_PLACE),
                 Program("nn_models_test", IN_PLACE), Program("nn_optim_test", IN_PLACE),
                 Program("nn_capture_test"),

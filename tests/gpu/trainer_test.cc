@@ -1,0 +1,304 @@
+// The Trainer on a GPU waits for steps where somebody wants to know, and says the same numbers as
+// one that waits for every step.
+#include "shoal/train/trainer/trainer.h"
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "gpu.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+
+#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+#include "shoal/train/tasks/causal_lm.h"
+
+namespace shoal {
+namespace {
+
+using testing::TemporaryDirectory;
+
+// Samples of one length, all of whose positions count: the steps of a run are alike.
+class Samples final : public Dataset {
+ public:
+  explicit Samples(std::int64_t length) : length_(length) {}
+  std::int64_t size() const override { return 40; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    auto x = static_cast<std::uint32_t>(index) * 2654435761U;
+    for (std::int64_t t = 0; t < length_; ++t) {
+      x = x * 1664525U + 1013904223U;
+      sample.input_ids.push_back(static_cast<std::int32_t>((x >> 16U) % 29));
+    }
+    sample.labels = sample.input_ids;
+    return sample;
+  }
+
+ private:
+  std::int64_t length_;
+};
+
+// What the clock says differs from run to run.
+template <typename Json>
+void forget_times(Json& record) {
+  for (const char* name : {"train_runtime", "train_samples_per_second", "train_steps_per_second",
+                           "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"})
+    record.erase(name);
+}
+
+class Recorder final : public TrainerCallback {
+ public:
+  explicit Recorder(bool needs_every_step) : needs_(needs_every_step) {}
+  bool needs_every_step() const override { return needs_; }
+  void on_step_end(const StepReport& report, TrainerControl& control) override {
+    reports.push_back(report);
+    driver.push_back(device_backend(DeviceType::cuda).statistics());
+    if (report.step == stop_after) control.should_stop = true;
+    if (report.step == save_after) control.should_save = true;
+  }
+  void on_log(const nlohmann::ordered_json& record) override {
+    logs.push_back(record);
+    forget_times(logs.back());
+  }
+  void on_message(const std::string& line) override { messages += line + "\n"; }
+  // What step `step` (from 1) asked of the driver, up to its on_step_end().
+  std::int64_t waits_of(std::size_t step) const {
+    return driver.at(step - 1).synchronizations - driver.at(step - 2).synchronizations;
+  }
+
+  std::vector<StepReport> reports;
+  std::vector<DeviceStatistics> driver;
+  std::vector<nlohmann::ordered_json> logs;
+  std::string messages;
+  std::int64_t stop_after = -1, save_after = -1;
+
+ private:
+  bool needs_;
+};
+
+struct Ran {
+  std::unique_ptr<Recorder> recorder;
+  TrainResult result;
+  TrainerState state;
+  std::int64_t activations = 0, optimizer = 0;  // bytes of the device at their peak
+  std::vector<std::string> header;
+};
+
+struct Options {
+  bool waits = false;  // a callback wants to hear of every step
+  std::int64_t stop_after = -1, save_after = -1;
+  std::int64_t length = 8, layers = 2;
+};
+
+TrainingArguments arguments_of(const std::string& output) {
+  TrainingArguments a;
+  a.output_dir = output;
+  a.per_device_train_batch_size = 2;
+  a.max_steps = 14;
+  a.learning_rate = 1e-2;
+  a.warmup_steps = 2;
+  a.logging_steps = 4;
+  a.save_strategy = Interval::no;
+  a.bf16 = true;
+  return a;
+}
+
+Ran train(const TrainingArguments& arguments, const Options& options = {}) {
+  const auto source = make_device_memory(Device::cuda(0));
+  const auto host_source = make_pinned_memory();
+  PoolMemory pool(*source), host(*host_source);
+  nn::PlannedMemory planned(pool, *source);
+  CountingMemory memory(planned);
+  const auto kernels = kernels::make_cuda_kernels(
+      {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
+  const auto store = make_hash_store();
+  const auto communicator = collectives::make_communicator({}, *store);
+  nn::Gpt2Config config;
+  config.vocab_size = 29;
+  config.n_positions = options.length;
+  config.n_embd = 32;
+  config.n_layer = options.layers;
+  config.n_head = 2;
+  config.bos_token_id = config.eos_token_id = 0;
+  CausalLmTask task(config, nullptr, {.gradient_checkpointing = arguments.gradient_checkpointing});
+  Ran run;
+  run.recorder = std::make_unique<Recorder>(options.waits);
+  run.recorder->stop_after = options.stop_after;
+  run.recorder->save_after = options.save_after;
+  TrainerParts parts;
+  parts.task = &task;
+  parts.kernels = kernels.get();
+  parts.memory = &memory;
+  parts.host_memory = &host;
+  parts.planned_memory = &planned;
+  parts.communicator = communicator.get();
+  parts.train_dataset = std::make_shared<Samples>(options.length);
+  parts.eval_dataset = std::make_shared<Samples>(options.length);
+  parts.collator = std::make_shared<PaddingCollator>();
+  parts.callbacks = {run.recorder.get()};
+  Trainer trainer(arguments, parts);
+  run.header = trainer.header();
+  run.result = trainer.train();
+  run.state = trainer.state();
+  for (nlohmann::json& record : run.state.log_history) forget_times(record);
+  run.activations = memory.usage(MemoryTag::activations).peak;
+  run.optimizer = memory.usage(MemoryTag::optimizer).peak;
+  return run;
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What a run came to, whoever waited for what.
+void expect_same(const Ran& a, const Ran& b) {
+  EXPECT_EQ(a.recorder->logs, b.recorder->logs);
+  EXPECT_EQ(a.result.train_loss, b.result.train_loss);
+  EXPECT_EQ(a.result.global_step, b.result.global_step);
+  EXPECT_EQ(a.state.to_json(), b.state.to_json());
+}
+
+TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  for (const auto capture : {StepCaptureMode::off, StepCaptureMode::on}) {
+    SCOPED_TRACE(capture == StepCaptureMode::on ? "captured" : "call by call");
+    auto arguments = arguments_of(output.path());
+    arguments.overwrite_output_dir = true;
+    arguments.step_capture = capture;
+    const Ran run = train(arguments), waits = train(arguments, {.waits = true});
+    expect_same(run, waits);
+    ASSERT_EQ(run.recorder->reports.size(), 14U);
+    for (std::size_t i = 0; i < 14; ++i) {
+      const StepReport &report = run.recorder->reports[i], &known = waits.recorder->reports[i];
+      EXPECT_EQ(report.known, (i + 1) % 4 == 0 || i + 1 == 14) << i;
+      EXPECT_TRUE(known.known);
+      EXPECT_EQ(report.learning_rate, known.learning_rate);
+      if (!report.known) continue;
+      EXPECT_EQ(report.loss, known.loss);
+      EXPECT_EQ(report.grad_norm, known.grad_norm);
+    }
+    // Of a run that has warmed up: step 12 logs, and 14 is the last.
+    for (std::size_t step = 9; step <= 14; ++step)
+      EXPECT_EQ(run.recorder->waits_of(step), step == 12 || step == 14 ? 1 : 0) << "step " << step;
+    for (std::size_t step = 9; step <= 14; ++step)
+      EXPECT_EQ(waits.recorder->waits_of(step), 1) << "step " << step;
+    const DeviceStatistics &before = run.recorder->driver[8], &after = run.recorder->driver[13];
+    EXPECT_EQ(after.blocking_copies, before.blocking_copies);
+    EXPECT_EQ(after.deallocations, before.deallocations);
+    EXPECT_EQ(run.recorder->messages.find("step capture: a graph with") != std::string::npos,
+              capture == StepCaptureMode::on)
+        << run.recorder->messages;
+  }
+}
+
+// Whatever wants the numbers between has them: evaluations, checkpoints, an end that was asked for.
+TEST(GpuTrainer, WhateverIsWrittenKnowsEveryStep) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output / "late");
+  arguments.gradient_accumulation_steps = 2;
+  arguments.eval_strategy = Interval::steps;
+  arguments.eval_steps = 3;
+  arguments.logging_steps = 100;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 5;
+  const Options options{.stop_after = 13, .save_after = 7};
+  const Ran run = train(arguments, options);
+  Options waiting = options;
+  waiting.waits = true;
+  arguments.output_dir = output / "waited";
+  const Ran waits = train(arguments, waiting);
+  expect_same(run, waits);
+  EXPECT_EQ(run.result.global_step, 13);
+  EXPECT_GT(run.result.train_loss, 0);
+  EXPECT_FALSE(run.recorder->reports[6].known) << "asked for after the step";
+  EXPECT_TRUE(run.recorder->reports[8].known) << "evaluates";
+  // A checkpoint that a callback asked for: of steps that nobody had heard of.
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes_of(output / "late/checkpoint-7/" + file),
+              bytes_of(output / "waited/checkpoint-7/" + file))
+        << file;
+  const TrainerState late = read_trainer_state(output / "late/checkpoint-7");
+  EXPECT_EQ(late.optimizer_steps, 7);
+  EXPECT_EQ(late.total_loss, read_trainer_state(output / "waited/checkpoint-7").total_loss);
+}
+
+// A step whose gradients overflow is left out, and is no update of the schedule; it is told with
+// its number although nobody waited for it.
+TEST(GpuTrainer, SaysLaterWhichStepWasSkipped) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output.path());
+  arguments.learning_rate = 1e30;  // the second step's weights overflow
+  arguments.warmup_steps = 0;
+  arguments.logging_steps = 7;
+  const Ran run = train(arguments);
+  EXPECT_THAT(run.recorder->messages,
+              ::testing::ContainsRegex("the gradient norm of step [2-6] is not finite"));
+  EXPECT_LT(run.state.optimizer_steps, run.state.global_step);
+}
+
+TEST(GpuTrainer, OffloadingChangesNoBit) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  const Options large{.length = 32, .layers = 5};
+  const std::int64_t input = std::int64_t{16} * 32 * 32 * 4;
+  ASSERT_EQ(input, 1 << 16) << "what is smaller stays";
+  auto arguments = arguments_of(output.path());
+  arguments.overwrite_output_dir = true;
+  arguments.max_steps = 5;
+  arguments.bf16 = false;
+  arguments.per_device_train_batch_size = 16;
+  arguments.gradient_checkpointing = true;
+  arguments.step_capture = StepCaptureMode::on;
+  const Ran kept = train(arguments, large);
+  arguments.activation_offloading = true;
+  const Ran offloaded = train(arguments, large);
+  expect_same(offloaded, kept);
+  EXPECT_LE(offloaded.activations, kept.activations - (5 - 4) * input);
+  EXPECT_THAT(offloaded.recorder->messages, ::testing::HasSubstr("step capture: a graph with"));
+}
+
+TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  for (const Optim optim : {Optim::adamw, Optim::sgd, Optim::lamb}) {
+    auto arguments = arguments_of(output / "kept");
+    arguments.overwrite_output_dir = true;
+    arguments.max_steps = 6;
+    arguments.optim = optim;
+    arguments.sgd_momentum = 0.9;
+    arguments.save_strategy = Interval::steps;
+    const Ran kept = train(arguments);
+    arguments.output_dir = output / "host";
+    arguments.optimizer_offloading = true;
+    const Ran host = train(arguments);
+    expect_same(host, kept);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(bytes_of(output / "kept/checkpoint-6/" + file),
+                bytes_of(output / "host/checkpoint-6/" + file))
+          << file;
+    EXPECT_GT(kept.optimizer, 0);
+    // LAMB has a scratch there of the largest parameter.
+    EXPECT_EQ(host.optimizer == 0, optim != Optim::lamb);
+    EXPECT_LT(host.optimizer, kept.optimizer / 3);
+    EXPECT_THAT(host.header, ::testing::Contains(::testing::HasSubstr("pinned host memory")));
+    // And from there.
+    arguments.max_steps = 8;
+    arguments.overwrite_output_dir = false;
+    arguments.resume_from_checkpoint = "true";
+    const Ran resumed = train(arguments);
+    arguments.output_dir = output / "kept";
+    arguments.optimizer_offloading = false;
+    expect_same(resumed, train(arguments));
+  }
+}
+
+}  // namespace
+}  // namespace shoal
