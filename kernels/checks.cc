@@ -25,8 +25,8 @@ void parameter_copy(const char* operation, const View& parameter, std::int64_t c
               parameter.shape.count(), count);
 }
 
-// A state in device memory is read there, when the update runs. `device`: that of the gradients, for
-// masters and moments may lie in pinned host memory.
+// A state in device memory is read there, when the update runs. `device`: that of the gradients,
+// for masters and moments may lie in pinned host memory.
 void step_state(const char* operation, const StepState* state, Device device) {
   SHOAL_CHECK(state != nullptr, "{}: there is no StepState", operation);
   SHOAL_CHECK(!device.is_cpu() || state->step >= 1 || state->skip,

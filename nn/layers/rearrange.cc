@@ -9,9 +9,8 @@ namespace {
 Tensor transposed(Context& context, const Tensor& x) {
   const Shape& in = x.shape();
   const Tensor y = context.empty({in[0], in[2], in[1]}, x.dtype());
-  context.run("transpose_samples", {x}, {y}, [&] {
-    context.kernels().elementwise().transpose(x, y.view(), context.stream);
-  });
+  context.run("transpose_samples", {x}, {y},
+              [&] { context.kernels().elementwise().transpose(x, y.view(), context.stream); });
   return y;
 }
 

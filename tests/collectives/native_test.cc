@@ -374,7 +374,8 @@ TEST(MakeCommunicator, NamesTheBackendsAndAlgorithmsThereAre) {
   };
   CommunicatorOptions options;
   options.backend = "gloo";
-  EXPECT_EQ(text_with(options), "'gloo' is not a collective backend; use auto, native, mpi or nccl");
+  EXPECT_EQ(text_with(options),
+            "'gloo' is not a collective backend; use auto, native, mpi or nccl");
   options.backend = "native";
   options.algorithm = "trees";
   EXPECT_THAT(text_with(options), HasSubstr("did you mean tree? There are direct, ring"));

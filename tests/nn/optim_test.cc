@@ -272,7 +272,8 @@ TEST(LossScaler, DelayedShiftBearsOverflows) {
 TEST(LossScaler, BacksOffByItsOwnFactorAndNeverLeavesF32) {
   LossScaler scaler({.init_scale = 3e38, .factor = 4, .backoff = 0.75, .window = 1});
   scaler.update(false);
-  EXPECT_EQ(scaler.scale(), 3e38) << "growth that f32 does not hold is left out";
+  EXPECT_EQ(scaler.scale(), static_cast<double>(3e38F))
+      << "growth that f32 does not hold is left out";
   scaler.restore({.scale = 64});
   scaler.update(true);
   EXPECT_EQ(scaler.scale(), 48);

@@ -43,8 +43,7 @@ struct Result {
 constexpr int kMicrobatches = 6, kRows = 2, kLength = 11;
 
 struct Model : nn::Room {
-  explicit Model(DType dtype = DType::f32)
-      : Room(false, 2, nn::RoomMemory::job), gpt2(small()) {
+  explicit Model(DType dtype = DType::f32) : Room(false, 2, nn::RoomMemory::job), gpt2(small()) {
     context.random.state = &state;
     gpt2.materialize(context, dtype);
     nn::allocate_gradients(context, gpt2.parameters());
