@@ -371,8 +371,12 @@ OptionSet::Section& OptionSet::Section::add_choice(std::string name, std::vector
   option.name = std::move(name);
   option.aliases = std::move(rules.aliases);
   option.help = std::move(rules.help);
-  option.kind = fmt::format("{}", fmt::join(words, "|"));
-  option.accepts = fmt::format("one of {}", fmt::join(words, ", "));
+  std::vector<std::string> shown = words;
+  for (std::string& word : shown)
+    if (word.empty()) word = R"("")";
+  option.kind = fmt::format("{}", fmt::join(shown, "|"));
+  option.accepts = fmt::format("one of {}", fmt::join(shown, ", "));
+  option.words = words;
   const std::size_t initial = get();
   SHOAL_CHECK(initial < words.size(), "option {}: its default is none of its words", option.name);
   option.default_value = words[initial];

@@ -23,6 +23,15 @@ std::string shown(const Json& value) {
   return text;
 }
 
+// The word of a choice that a wrong value is close to.
+std::string nearly(const Option& option, const Json& value) {
+  if (!value.is_string() || option.words.empty()) return "";
+  const auto& given = value.get_ref<const std::string&>();
+  const std::string nearest = nearest_name(given, option.words);
+  const bool close = 3 * edit_distance(given, nearest) <= std::ssize(nearest);
+  return close ? fmt::format("; did you mean {}?", nearest) : "";
+}
+
 std::string underscored(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '-', '_');
@@ -75,8 +84,8 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
                            std::string source, int level) {
   auto normal = option.normalise(value);
   if (!normal) {
-    problems.push_back(
-        fmt::format("{} is {} ({}); it takes {}", written, shown(value), source, option.accepts));
+    problems.push_back(fmt::format("{} is {} ({}); it takes {}{}", written, shown(value), source,
+                                   option.accepts, nearly(option, value)));
     return;
   }
   auto& given = option.given;

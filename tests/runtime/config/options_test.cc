@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -208,6 +209,8 @@ TEST(Options, WrongValueIsOneLineWithItsSource) {
   EXPECT_EQ(
       Parsed().line({"--eval_strategy", "daily"}).problem(),
       R"(eval_strategy is "daily" (command line --eval_strategy); it takes one of no, steps, epoch)");
+  EXPECT_THAT(Parsed().line({"--eval_strategy", "epochs"}).problem(),
+              EndsWith("it takes one of no, steps, epoch; did you mean epoch?"));
 }
 
 TEST(Options, AllProblemsInOneReportAndNothingChanges) {
