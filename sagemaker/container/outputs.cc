@@ -83,16 +83,20 @@ std::vector<std::string> export_model(const std::string& output_dir, const std::
 }
 
 std::string reason_of(std::string_view error, int status) {
-  std::string last, ours;
+  std::string last, ours, denied;  // denied: ssh's line, which mpirun's help text follows
   std::istringstream lines{std::string(error)};
   for (std::string line; std::getline(lines, line);) {
     line = without_marks(line);
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (line.empty() || line.starts_with("-----")) continue;
     last = line;
+    if (line.find(": Permission denied (") != std::string::npos) denied = line;
     if (line.starts_with("shoal ") || line.starts_with("shoal:")) ours = line;
   }
-  std::string reason = !ours.empty() ? ours : !last.empty() ? last : "shoal train said nothing";
+  std::string reason = !ours.empty()     ? ours
+                       : !denied.empty() ? "ssh: " + denied
+                       : !last.empty()   ? last
+                                         : "shoal train said nothing";
   reason += fmt::format(" (exit status {})", status);
   if (status == 137 && ours.empty())
     reason +=

@@ -43,16 +43,22 @@ std::optional<std::string> scanned_key(const std::string& path) {
 
 void make_ssh_key(const HostRules& rules) {
   std::error_code error;
-  fs::remove_all(rules.keys, error);  // of an earlier job on this machine
+  // Of an earlier job on this machine. A folder with anything else in it stays, and is refused.
+  for (const char* name : {"key", "key.pub", "authorized_keys", "answer"})
+    fs::remove(fs::path(rules.keys) / name, error);
+  fs::remove(rules.keys, error);
   if (!fs::create_directory(rules.keys, error))
     throw Error(ErrorCode::unavailable,
-                fmt::format("{} for keys of ssh cannot be made: {}", rules.keys, error.message()),
+                fmt::format("{} for keys of ssh cannot be made: {}", rules.keys,
+                            error ? error.message() : "it is there, with other things in it"),
                 "hosts of one job reach each other as root");
   fs::permissions(rules.keys, fs::perms::owner_all);
   run_or_throw(
       {rules.ssh_keygen, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key_file(rules)});
   if (!std::ofstream(admitted_file(rules)))
     throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
+  // sshd reads none that others may write to.
+  fs::permissions(admitted_file(rules), fs::perms::owner_read | fs::perms::owner_write);
 }
 
 void admit_host(const std::string& host, const HostRules& rules, const std::atomic<int>& stop) {

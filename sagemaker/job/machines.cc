@@ -20,8 +20,13 @@ const TextRules kKmsKey = {
 // bf16 is an instruction of GPUs from compute capability 8.0 on; before, `shoal train` refuses it.
 bool asks_for_bf16(Draft& draft) {
   const Json* const options = draft.job.value("hyperparameters");
-  if (options == nullptr || !options->is_object() || !options->contains("bf16")) return false;
-  return (*options)["bf16"] == true || (*options)["bf16"] == "true";
+  if (options == nullptr || !options->is_object()) return false;
+  const auto is_on = [options](const char* name) {
+    const auto found = options->find(name);
+    return found != options->end() &&
+           (*found == true || *found == "true" || *found == "True" || *found == "1");
+  };
+  return is_on("bf16") && !is_on("use_cpu") && !is_on("no_cuda");
 }
 
 // True: the type exists and the image can run on it.

@@ -27,6 +27,11 @@ TEST(Reason, IsWhatShoalSaid) {
   EXPECT_EQ(reason_of("[1,0]<stdout>:[1,3]<stderr>:shoal: x\n[1,1]<stdlog>:y\n[a] <stderr>:z\n", 1),
             "shoal: x (exit status 1)");
   EXPECT_EQ(reason_of("[1,1]<stdlog>:y", 1), "[1,1]<stdlog>:y (exit status 1)");
+  EXPECT_EQ(
+      reason_of("root@algo-2: Permission denied (publickey).\n-----\nORTE was unable to start "
+                "a daemon\nand network routing requirements\n",
+                1),
+      "ssh: root@algo-2: Permission denied (publickey). (exit status 1)");
   EXPECT_EQ(reason_of("", 3), "shoal train said nothing (exit status 3)");
   EXPECT_THAT(reason_of("", 137), ::testing::HasSubstr("probably for memory"));
   EXPECT_EQ(reason_of(std::string(100000, '['), 1).substr(0, 3), "[[[");

@@ -56,6 +56,14 @@ TEST(SshKeys, AreMadeForOneJobAndLetNobodyIn) {
   make_ssh_key(rules);
   EXPECT_NE(read_text_file(rules.keys + "/key.pub"), first);
   EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "");
+  EXPECT_EQ(fs::status(rules.keys + "/authorized_keys").permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+  HostRules others = rules;  // somebody's own keys
+  others.keys = root / "own";
+  fs::create_directory(others.keys);
+  std::ofstream(others.keys + "/id_rsa") << "theirs";
+  EXPECT_THAT(refusal([&] { make_ssh_key(others); }), HasSubstr("with other things in it"));
+  EXPECT_EQ(read_text_file(others.keys + "/id_rsa"), "theirs");
   HostRules nowhere = rules;
   nowhere.keys = root / "no/such";
   EXPECT_THAT(refusal([&] { make_ssh_key(nowhere); }), HasSubstr("no/such for keys of ssh"));

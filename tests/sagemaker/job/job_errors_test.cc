@@ -248,6 +248,20 @@ TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
                         "are compiled for 7.0 to 9.0"));
 }
 
+TEST(JobFile, Bf16IsNoMatterOnCpus) {
+  const auto make = [](const Json& hyperparameters) {
+    Json job = right();
+    job["instance_type"] = "ml.p3.2xlarge";
+    job["image_uri"] = "me/shoal:1-cuda12";
+    job["hyperparameters"] = hyperparameters;
+    return make_training_job(job, {.region = {}, .account = {}, .now = {}});
+  };
+  for (const Json& on : {Json(true), Json("True"), Json("1")}) {
+    EXPECT_THROW(make({{"bf16", on}}), Error) << on;
+    EXPECT_NO_THROW(make({{"bf16", on}, {"use_cpu", true}})) << on;
+  }
+}
+
 std::vector<std::string> notices_of(const Json& changes) {
   Json job = right();
   for (const auto& [name, value] : changes.items()) job[name] = value;
