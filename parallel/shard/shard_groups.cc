@@ -23,6 +23,8 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
     entry->first =
         groups_.shard->reduce_scatter(data, entry->part, entry->count, DType::f32, ReduceOp::sum);
     waiting_.push_back(entry);
+    // NCCL's calls wait in the stream for those before them: every rank queues both groups' alike.
+    if (groups_.replicas->backend() == "nccl") go_on();
     return std::make_unique<Handle>(shared_from_this(), entry);
   }
 

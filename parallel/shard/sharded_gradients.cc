@@ -226,6 +226,9 @@ void PassingGradients::hand_over(int index) {
     statistics_.reduced_bytes += bytes_of(layout_.plan.bucket(index));
   }
   reducing_.push_back({index, std::move(work)});
+  // NCCL's calls wait in the stream for those before them: every rank queues both groups' alike.
+  if (groups.copies() > 1 && groups.replicas->backend() == "nccl")
+    while (!reducing_.empty()) wait_for_oldest();
   progress();
 }
 

@@ -36,7 +36,8 @@ class TrainerCallback {
   virtual ~TrainerCallback() = default;
   // False of every callback: steps on a device are waited for where they log, evaluate or save, and
   // on_step_end() hears of those between before they are done, without loss and norm. What is
-  // logged is the same. Asked once, when training begins.
+  // logged is the same, but after a step that is left out, whose learning rate those queued behind
+  // it then pass over. Asked once, when training begins.
   virtual bool needs_every_step() const { return true; }
   virtual void on_train_begin(const TrainerState& state) { (void)state; }
   virtual void on_step_end(const StepReport& report, TrainerControl& control) {

@@ -86,6 +86,10 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
                     "mp_parameters speak of the loss scale, and so does a grad_scaler option",
                     "give one of them");
       take(smp, a);
+      if (!a.fp16 && changes_loss_scale(a))
+        throw Error(ErrorCode::invalid_argument,
+                    "a grad_scaler option is given, but the loss is scaled only with fp16",
+                    "set fp16");
       a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
     });
   collect([&] { take_full_eval(a); });
@@ -106,7 +110,7 @@ collectives::CommunicatorOptions communicator_options(const TrainingArguments& a
                 fmt::format("the backend is nccl, which cannot carry the messages between the {} "
                             "stages of a pipeline",
                             a.model_parallel->pipeline),
-                "use native or auto (ddp_backend, ddp_dist_backend, SHOAL_BACKEND)");
+                "use native or auto (ddp_backend, SHOAL_BACKEND), and auto for ddp_dist_backend");
   if (how.backend == "auto") how.backend = "native";
   return how;
 }

@@ -246,6 +246,8 @@ TEST(Arguments, TheLossScaleIsOfF16AndSaidOnce) {
                      {"grad_scaler_growth_interval", 100}}),
             "accepted");
   EXPECT_THAT(refusal({{"grad_scaler_init_scale", 1024}}), HasSubstr("set fp16"));
+  EXPECT_THAT(refusal({{"grad_scaler_init_scale", 1024}, {"mp_parameters", {{"bf16", true}}}}),
+              HasSubstr("set fp16"));
   EXPECT_THAT(refusal({{"bf16", true}, {"grad_scaler_growth_interval", 5}}), HasSubstr("set fp16"));
   EXPECT_EQ(refusal({{"grad_scaler_init_scale", 65536}}), "accepted");
   EXPECT_THAT(refusal({{"fp16", true}, {"grad_scaler_backoff_factor", 1}}),
