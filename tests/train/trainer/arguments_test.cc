@@ -167,7 +167,7 @@ TEST(Arguments, DefaultsAreTransformers) {
       {"ddp_bucket_cap_mb", 25},
   };
   const auto unset = [](const nlohmann::json& value) {
-    return value.is_null() || value == "" || value == false || value == "none" ||
+    return value.is_null() || value == nlohmann::json("") || value == false || value == "none" ||
            (value.is_structured() && value.empty()) || value == nlohmann::json{"none"};
   };
   const nlohmann::json theirs = transformers("defaults");
