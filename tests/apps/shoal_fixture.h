@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "apps/program.h"
+#include "support/free_port.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 namespace shoal {
 
@@ -102,8 +102,7 @@ class Shoal : public ::testing::Test {
   // The ranks' results, rank 0's first.
   static std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words) {
     words.insert(words.begin(), SHOAL_PROGRAM);
-    static int jobs = 0;  // a port each
-    const int port = 20000 + (::getpid() + 20000 + 100 * ++jobs) % 20000;
+    const int port = testing::free_port();
     std::vector<std::vector<std::string>> environments;
     for (int rank = 0; rank < ranks; ++rank)
       environments.push_back({fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),

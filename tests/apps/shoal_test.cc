@@ -192,7 +192,7 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   ASSERT_EQ(alone.status, 0) << alone.err;
   auto words = train_words({"--per_device_train_batch_size", "2", "--output_dir", mine_ / "two"});
   words.insert(words.begin(), SHOAL_PROGRAM);
-  const std::string port = std::to_string(20000 + ::getpid() % 20000);
+  const std::string port = std::to_string(testing::free_port());
   const auto environment = [&](const char* rank) {
     return std::vector<std::string>{std::string("RANK=") + rank,
                                     std::string("LOCAL_RANK=") + rank,

@@ -9,6 +9,7 @@
 #include "apps/program.h"
 #include "fault_deadlines.h"
 #include "support/efa.h"
+#include "support/free_port.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -246,8 +247,7 @@ TEST_P(HostFaults, AreNamedInTimeAndLeaveNothing) {
   test::use_efa_provider();
   const FaultRun run;
   const auto before = shared_files();
-  // Of a test with the next process number: beyond this one's scenarios.
-  const int port = 10000 + static_cast<int>(getpid() % 600) * 32;
+  const int port = testing::free_ports(32);  // two for each scenario
   std::vector<std::vector<std::string>> environments;
   for (int rank = 0; rank < kSize; ++rank) {
     environments.push_back({"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(kSize),

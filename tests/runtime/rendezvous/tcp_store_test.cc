@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "support/free_port.h"
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -73,8 +74,6 @@ std::string u32(std::uint32_t value) {
   return text;
 }
 
-int free_port() { return TcpStoreServer(0, "127.0.0.1").port(); }
-
 TEST(TcpStore, HostileBytesCostOnlyTheirOwnConnection) {
   TcpStoreServer server(0, "127.0.0.1");
   const auto store = make_tcp_store("127.0.0.1", server.port(), false, 0, soon());
@@ -121,7 +120,7 @@ TEST(TcpStore, TruncatedAndRandomBytesDoNotHarm) {
 }
 
 TEST(TcpStore, ClientsMayComeBeforeTheServer) {
-  const int port = free_port();
+  const int port = testing::free_port();
   auto early = std::async(std::launch::async, [port] {
     return make_tcp_store("localhost", port, false, 2, soon())->get("k", soon());
   });
@@ -148,7 +147,7 @@ TEST(TcpStore, TheServingRankMayLeaveFirst) {
 }
 
 TEST(TcpStore, NobodyThereIsATimeoutThatNamesTheAddress) {
-  const int port = free_port();
+  const int port = testing::free_port();
   const auto start = Clock::now();
   const Error error = error_of(
       [&] { (void)make_tcp_store("127.0.0.1", port, false, 2, Deadline::in_seconds(0.3)); });
@@ -265,7 +264,7 @@ int exit_status(pid_t child) {
 
 TEST(TcpStore, ProcessRanksMeet) {
   constexpr int kRanks = 4;
-  const int port = free_port();
+  const int port = testing::free_port();
   std::vector<pid_t> children;
   for (int rank = 0; rank < kRanks; ++rank)
     children.push_back(in_child([rank, port] {
@@ -281,7 +280,7 @@ TEST(TcpStore, ProcessRanksMeet) {
 }
 
 TEST(TcpStore, KilledServerIsPeerLostInSeconds) {
-  const int port = free_port();
+  const int port = testing::free_port();
   const pid_t server = in_child([port] {
     const TcpStoreServer serving(port, "127.0.0.1");
     ::pause();

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/free_port.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -157,7 +158,7 @@ class RealSshd : public ::testing::Test {
 };
 
 TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
-  const int port = 20000 + (::getpid() % 20000) * 2;
+  const int port = testing::free_ports(3);
   const HostRules first = host("first", port), second = host("second", port + 1);
   const std::atomic<int> stop{0};
   start_sshd(first);

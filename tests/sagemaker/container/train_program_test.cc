@@ -15,6 +15,7 @@
 #include "apps/program.h"
 #include "sagemaker/container/greeter.h"
 #include "sagemaker/container/opt_ml.h"
+#include "support/free_port.h"
 #include "support/pipe_writer.h"
 #ifdef SHOAL_TEST_S3
 #include "sagemaker/rest/fake_aws.h"
@@ -452,7 +453,7 @@ TEST_F(Train, TrainsOnTwoHosts) {
                                 "pids=\"$pids $!\"\ndone\n"
                                 "for pid in $pids; do wait $pid || exit $?; done\n");
   ProgramOptions options;
-  options.environment = {fmt::format("MASTER_PORT={}", 20000 + (::getpid() % 20000))};
+  options.environment = {fmt::format("MASTER_PORT={}", testing::free_port())};
   const ProgramResult result = train(ml,
                                      {"--mpirun", ml.path("mpirun"), "--sshd", ml.path("sshd"),
                                       "--ssh-port", std::to_string(ssh.port())},
