@@ -104,19 +104,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   for (int step = 0; step < steps; ++step) {
     fetch(step + 1);
     const int key = step * S::kColumns;
-    const Bits<S> shown = shown_keys<S>(a, p, key);
-    const bool whole = shown.all() && key + S::kColumns <= visible_keys(a, query);
     Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
-#pragma unroll
-    for (int m = 0; m < S::kMatrices; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int q = query + 16 * m + 8 * half + lane / 4;
-        if (!whole)
-          seen[m][half] =
-              columns_between(0, q < a.queries ? visible_keys(a, q) - key : 0, shown).of_lane();
-        if (a.kept) kept[m][half] = kept_keys<S>(a, p, q, key).of_lane();
-      }
+    const bool whole = scores_that_count<S>(a, p, query, key, seen, kept);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s;

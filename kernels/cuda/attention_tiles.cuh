@@ -329,6 +329,26 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
   }
   return bits;
 }
+// Of a warp's queries from `query` on and a tile of keys: which scores each row of the lane sees,
+// and with dropout which it keeps. True: it sees all, and `seen` is not set.
+template <typename S>
+__device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
+                                  Bits<S> (&seen)[S::kMatrices][2],
+                                  Bits<S> (&kept)[S::kMatrices][2]) {
+  const Bits<S> shown = shown_keys<S>(a, p, key);
+  const bool whole = shown.all() && key + S::kColumns <= visible_keys(a, query);
+#pragma unroll
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int q = query + 16 * m + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
+      if (!whole)
+        seen[m][half] =
+            columns_between(0, q < a.queries ? visible_keys(a, q) - key : 0, shown).of_lane();
+      if (a.kept) kept[m][half] = kept_keys<S>(a, p, q, key).of_lane();
+    }
+  return whole;
+}
 
 // Shared memory of a block: tiles of rows, two stages of two tiles of columns, patches.
 template <typename S, typename T, int kRowTiles>
