@@ -44,8 +44,9 @@ class Samples final : public Dataset {
 // What the clock says differs from run to run.
 template <typename Json>
 void forget_times(Json& record) {
-  for (const char* name : {"train_runtime", "train_samples_per_second", "train_steps_per_second",
-                           "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"})
+  for (const char* name :
+       {"train_runtime", "train_samples_per_second", "train_steps_per_second", "eval_runtime",
+        "eval_samples_per_second", "eval_steps_per_second", "loader_stall_share"})
     record.erase(name);
 }
 
