@@ -14,7 +14,8 @@ struct LinearCrossEntropyArgs {
   ConstView bias;     // optional [V]
   ConstView targets;  // [N] i32; negative: not a target (Hugging Face's -100)
   float label_smoothing = 0;
-  // Gradients are those of loss_scale * sum of losses, times state->loss_scale unless it is null.
+  // Gradients are those of loss_scale * sum of losses, times state->inverse_targets *
+  // state->loss_scale unless it is null.
   float loss_scale = 1;
   const StepState* state = nullptr;  // where the kernels are
   View loss_sum;                     // [1] f32: sum of the losses of valid targets; overwritten
@@ -57,7 +58,8 @@ struct ShardCrossEntropyArgs {
   ConstView targets;     // [N] i32; negative: not a target
   std::int64_t first_class = 0, classes = 0;  // of this rank's column 0; of all ranks
   float label_smoothing = 0;
-  float loss_scale = 1;
+  float loss_scale = 1;  // as above
+  const StepState* state = nullptr;
   View token_loss;  // [N] f32, the same bits on every rank; 0 where there is no target
   View dlogits;     // optional [N, Vl] f32, bf16 or f16; f32 may be `exponentials` themselves
 };

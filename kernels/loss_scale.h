@@ -45,9 +45,9 @@ SHOAL_SCALES void follow(const LossScaleRule& rule, bool overflow, StepState& st
   state.loss_scale = shrunk > rule.min_scale ? shrunk : rule.min_scale;
 }
 
-// What gradients of a loss are multiplied with: `scale`, and the state's where there is one.
+// What gradients of a loss are multiplied with: `scale`, and the state's two where there is one.
 SHOAL_SCALES float whole_scale(float scale, const StepState* state) {
-  return state ? scale * state->loss_scale : scale;
+  return state ? scale * state->inverse_targets * state->loss_scale : scale;
 }
 
 }  // namespace shoal::kernels

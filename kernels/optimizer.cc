@@ -8,9 +8,8 @@
 
 namespace shoal::kernels {
 
-void OptimizerKernels::set_step(StepState* state, float learning_rate, float unscale, Stream) {
-  state->learning_rate = learning_rate;
-  state->unscale = unscale;
+void OptimizerKernels::set_step(StepState* state, const StepNumbers& numbers, Stream) {
+  set_numbers(*state, numbers);
 }
 
 void OptimizerKernels::begin_update(const BeginUpdateArgs& args, Stream) {

@@ -5,6 +5,7 @@
 
 #include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
+#include "shoal/kernels/step_numbers.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
 
@@ -60,8 +61,8 @@ struct BeginUpdateArgs {
 class OptimizerKernels {
  public:
   virtual ~OptimizerKernels() = default;
-  // state->learning_rate and unscale for the steps queued from now on; outside of what is captured.
-  virtual void set_step(StepState* state, float learning_rate, float unscale, Stream stream);
+  // `numbers` of the step that is queued next; outside of what is captured.
+  virtual void set_step(StepState* state, const StepNumbers& numbers, Stream stream);
   virtual void begin_update(const BeginUpdateArgs& args, Stream stream);
   // As one call for each, in as few launches as the device allows: `args` share beta1, beta2,
   // epsilon and state.

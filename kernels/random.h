@@ -18,6 +18,9 @@ struct StepState {
   float gradient_scale = 1;  // what gradients are multiplied with before the update: unscale × clip
   std::uint32_t skip = 0;    // 1: leave everything as it is (loss scaling met an inf)
   float unscale = 1;         // of the gradients as backward left them, before clipping
+  // What losses are multiplied with (loss_scale.h): 1 / the step's targets, where that is not a
+  // number of the host.
+  float inverse_targets = 1;
   // Of f16 (loss_scale.h): what losses were multiplied with, beside `unscale`, and its counters.
   float loss_scale = 1;
   std::uint32_t good_steps = 0;            // updates without overflow

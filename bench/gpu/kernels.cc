@@ -374,7 +374,7 @@ void optimizer(Bench& bench) {
   OptimizerKernels& kernels = bench.kernels().optimizer();
   const StepState first;
   device_backend(DeviceType::cuda).copy(step, &first, sizeof(StepState), bench.stream());
-  kernels.set_step(step, 1e-4f, 1, bench.stream());
+  kernels.set_step(step, {.learning_rate = 1e-4f}, bench.stream());
   BeginUpdateArgs begin;
   begin.sum_of_squares = squares;
   begin.norm = squares;

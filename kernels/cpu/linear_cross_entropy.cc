@@ -434,7 +434,8 @@ void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
   check_shard_cross_entropy(args);
   const std::int64_t rows = args.targets.shape.count(), columns = args.exponentials.shape[1];
   const auto smoothing = static_cast<double>(args.label_smoothing),
-             scale = static_cast<double>(args.loss_scale), n = static_cast<double>(args.classes);
+             scale = static_cast<double>(whole_scale(args.loss_scale, args.state)),
+             n = static_cast<double>(args.classes);
   const bool backward = args.dlogits.defined() && columns > 0;
   parallel_for(room_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {

@@ -311,6 +311,7 @@ void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream str
   launch.fault = room_.fault();
   launch.label_smoothing = args.label_smoothing;
   launch.scale = args.loss_scale;
+  launch.state = args.state;
   launch.token_loss = static_cast<float*>(args.token_loss.data);
   launch.gradient = launch.columns > 0 ? args.dlogits.data : nullptr;
   launch.gradient_type = args.dlogits.dtype;

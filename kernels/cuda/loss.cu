@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kMostThreads)
     return;
   }
   const double smoothing = args.label_smoothing, n = static_cast<double>(args.classes),
-               scale = args.scale;
+               scale = static_cast<double>(whole_scale(args.scale, args.state));
   if (threadIdx.x == 0) {
     const auto of = [&](std::int64_t rank) {
       return args.statistics + 4 * (rank * args.rows + row);

@@ -22,7 +22,7 @@ struct CrossEntropyLaunch {
   std::int64_t first_row;       // of all rows, for a report
   FaultRecord* fault;
   float label_smoothing, scale;
-  const StepState* state;  // its loss_scale multiplies `scale`; null: nothing does
+  const StepState* state;  // its two scales multiply `scale` (whole_scale()); null: nothing does
   float* token_loss;       // [rows]; 0 where there is no target
   std::int32_t* correct;   // [rows] 1 where the target is the first largest logit; null: not wanted
 };
@@ -58,6 +58,7 @@ struct ShardLossLaunch {
   std::int64_t first_class, classes;
   FaultRecord* fault;
   float label_smoothing, scale;
+  const StepState* state;  // as above
   float* token_loss;
   void* gradient;  // null: not wanted
   DType gradient_type;

@@ -46,9 +46,9 @@ class CudaOptimizer final : public OptimizerKernels {
  public:
   explicit CudaOptimizer(CudaRoom& room) : room_(room) {}
 
-  void set_step(StepState* state, float learning_rate, float unscale, Stream stream) override {
+  void set_step(StepState* state, const StepNumbers& numbers, Stream stream) override {
     SHOAL_CHECK(state != nullptr, "set_step: there is no StepState");
-    check_cuda(launch_set_step(state, learning_rate, unscale, room_.begin(stream)), "set_step");
+    check_cuda(launch_set_step(state, numbers, room_.begin(stream)), "set_step");
   }
 
   void begin_update(const BeginUpdateArgs& args, Stream stream) override {

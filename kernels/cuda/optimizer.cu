@@ -346,9 +346,8 @@ __global__ void __launch_bounds__(kThreads)
   if (mine) *found = 1;
 }
 
-__global__ void set_step_kernel(StepState* state, float learning_rate, float unscale) {
-  state->learning_rate = learning_rate;
-  state->unscale = unscale;
+__global__ void set_step_kernel(StepState* state, StepNumbers numbers) {
+  set_numbers(*state, numbers);
 }
 
 __global__ void begin_update_kernel(const double* sum_of_squares, double max_norm, double* out,
@@ -424,9 +423,8 @@ cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
                        0, stream, tensor, found);
 }
 
-cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
-                            cudaStream_t stream) {
-  return launch_kernel(set_step_kernel, 1, 1, 0, stream, state, learning_rate, unscale);
+cudaError_t launch_set_step(StepState* state, const StepNumbers& numbers, cudaStream_t stream) {
+  return launch_kernel(set_step_kernel, 1, 1, 0, stream, state, numbers);
 }
 
 cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,

@@ -8,6 +8,7 @@
 #include "shoal/kernels/cuda/fault.cuh"
 #include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
+#include "shoal/kernels/step_numbers.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 namespace shoal::kernels {
@@ -104,8 +105,7 @@ cudaError_t launch_squares_total(const double* partial, int count, double* out, 
 cudaError_t launch_non_finite(const SquaresTensor& tensor, std::uint32_t* found,
                               int multiprocessors, cudaStream_t stream);
 
-cudaError_t launch_set_step(StepState* state, float learning_rate, float unscale,
-                            cudaStream_t stream);
+cudaError_t launch_set_step(StepState* state, const StepNumbers& numbers, cudaStream_t stream);
 cudaError_t launch_begin_update(const double* sum_of_squares, double max_norm, double* norm,
                                 StepState* state, const LossScaleRule& scaling,
                                 cudaStream_t stream);

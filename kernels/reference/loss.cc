@@ -151,7 +151,8 @@ class ReferenceLoss final : public LossKernels {
     const std::int64_t ranks = args.statistics.shape[0], rows = args.targets.shape.count(),
                        columns = args.exponentials.shape[1];
     const auto smoothing = static_cast<double>(args.label_smoothing);
-    const auto scale = static_cast<double>(args.loss_scale), n = static_cast<double>(args.classes);
+    const auto scale = static_cast<double>(whole_scale(args.loss_scale, args.state)),
+               n = static_cast<double>(args.classes);
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto number = [&](std::int64_t rank, std::int64_t k) {
         return load(args.statistics, (rank * rows + i) * kShardStatistics + k);

@@ -237,6 +237,9 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
   sum_ = numbers.narrowed(0, 0, 1);
   norm_ = numbers.narrowed(0, 1, 1);
   zero_ = numbers.narrowed(0, 2, 1);
+  if (!kernels.device().is_cpu())
+    rates_ = Tensor::empty({kernels::kRates}, DType::f32, memory, MemoryTag::workspace,
+                           kernels.stream());
 }
 
 Stream Optimizer::queue(Stream stream) const {
@@ -250,8 +253,14 @@ StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& option
 }
 
 void Optimizer::set_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
-  kernels_.optimizer().set_step(&state, static_cast<float>(options.learning_rate),
-                                static_cast<float>(options.gradient_scale), queue(stream));
+  kernels::StepNumbers numbers{.learning_rate = static_cast<float>(options.learning_rate),
+                               .unscale = static_cast<float>(options.gradient_scale),
+                               .inverse_targets = options.inverse_targets};
+  if (options.update >= 0 && rates_.defined()) {
+    numbers.rates = static_cast<float*>(rates_.view().data);
+    numbers.update = static_cast<std::uint32_t>(options.update);
+  }
+  kernels_.optimizer().set_step(&state, numbers, queue(stream));
 }
 
 void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
@@ -284,8 +293,10 @@ StepOutcome Optimizer::outcome(Stream stream) const {
 void Optimizer::begin(kernels::StepState& state, double learning_rate, double scale,
                       Stream stream) {
   stream = queue(stream);
-  kernels_.optimizer().set_step(&state, static_cast<float>(learning_rate),
-                                static_cast<float>(scale), stream);
+  kernels_.optimizer().set_step(
+      &state,
+      {.learning_rate = static_cast<float>(learning_rate), .unscale = static_cast<float>(scale)},
+      stream);
   kernels_.optimizer().begin_update(
       {.sum_of_squares = zero_, .norm = norm_.view(), .state = &state}, stream);
 }

@@ -41,6 +41,14 @@ struct SquareSums {
 
 struct StepOptions {
   double learning_rate = 0;
+  // Number of the update, from 0, that learning_rate is of, where steps before may have been left
+  // out and nobody has read that yet: then the rate is that of the update which the state says
+  // comes next, of those given with the up to kernels::kRates steps before. Negative, or on the
+  // host: learning_rate as it is.
+  std::int64_t update = -1;
+  // What losses are multiplied with by StepState (kernels/loss.h), where that is not their own
+  // number.
+  float inverse_targets = 1;
   double gradient_scale = 1;     // gradients are first multiplied with this (1 / loss scale)
   double max_gradient_norm = 0;  // 0: no clipping
   // Of f16: how the loss scale of the StepState, which losses were multiplied with beside 1 /
@@ -77,9 +85,9 @@ class Optimizer {
   // On a device it waits for the outcome.
   StepOutcome step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
 
-  // step() in three, for who waits for nothing: what differs from step to step; the work, which may
-  // be captured and replayed (max_gradient_norm and the sums of the options count); what came of
-  // the last one, which waits for it.
+  // step() in three, for who waits for nothing: what differs from step to step, before its forward
+  // where losses read the state; the work, which may be captured and replayed (max_gradient_norm
+  // and the sums of the options count); what came of the last one, which waits for it.
   void set_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   void queue_step(kernels::StepState& state, const StepOptions& options, Stream stream = {});
   StepOutcome outcome(Stream stream = {}) const;
@@ -122,6 +130,7 @@ class Optimizer {
   std::vector<std::vector<Tensor>> states_;  // [segment][state]
   Stream queue(Stream stream) const;         // the kernels' own for one that is not given
   Tensor sum_, norm_, zero_;                 // [1] f64: sum of squares, its root unscaled, 0
+  Tensor rates_;  // [kernels::kRates] f32: StepNumbers::rates; of a device
 };
 
 struct AdamWOptions {  // torch.optim.AdamW's defaults but for the decay, which is Hugging Face's

@@ -23,8 +23,8 @@ struct Setting {
   DType dtype = DType::f32;
   bool bias = false, accumulate = false, backward = true;
   float smoothing = 0, loss_scale = 1;
-  float state_scale = 0;  // of a StepState; 0: there is none
-  int ignored_every = 0;  // every n-th row has target -100; 1: all
+  float state_scale = 0, inverse_targets = 1;  // of a StepState; 0: there is none
+  int ignored_every = 0;                       // every n-th row has target -100; 1: all
 };
 
 struct Result {
@@ -59,6 +59,7 @@ class LossTest : public ::testing::Test {
     args.loss_scale = s.loss_scale;
     StepState state;
     state.loss_scale = s.state_scale;
+    state.inverse_targets = s.inverse_targets;
     const Placed<StepState> placed(state);
     if (s.state_scale != 0) args.state = placed.get();
     args.loss_sum = r.loss_sum;
@@ -130,6 +131,55 @@ TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
       }
 }
 
+// A whole vocabulary cut at uneven places, some shards empty: the ranks' parts against the whole's
+// cross-entropy.
+struct Sharded {
+  std::vector<Array> statistics, gradients;
+  Array token_loss;
+};
+
+Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
+                    const std::vector<std::int64_t>& cuts, DType gradient, float smoothing,
+                    float scale, const StepState* state = nullptr) {
+  const At at(kernels);
+  const std::int64_t rows = logits.shape()[0], classes = logits.shape()[1];
+  const auto ranks = static_cast<std::int64_t>(cuts.size()) - 1;
+  Sharded out;
+  std::vector<Array> shards;
+  Array all({ranks, rows, kShardStatistics}, DType::f32);
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    const std::int64_t first = cuts[r], columns = cuts[r + 1] - first;
+    shards.emplace_back(Shape{rows, columns}, DType::f32);
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        shards[r].set(i * columns + j, logits.at(i * classes + first + j));
+    out.statistics.emplace_back(Shape{rows, kShardStatistics}, DType::f32);
+    kernels.loss().shard_statistics(shards[r], targets, first, out.statistics[r], {});
+    for (std::int64_t k = 0; k < rows * kShardStatistics; ++k)
+      all.set(static_cast<std::int64_t>(r) * rows * kShardStatistics + k, out.statistics[r].at(k));
+  }
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    out.token_loss = Array({rows}, DType::f32);
+    out.gradients.emplace_back(shards[r].shape(), gradient);
+    ShardCrossEntropyArgs args;
+    args.exponentials = shards[r];
+    args.statistics = all;
+    args.rank = static_cast<int>(r);
+    args.targets = targets;
+    args.first_class = cuts[r];
+    args.classes = classes;
+    args.label_smoothing = smoothing;
+    args.loss_scale = scale;
+    args.state = state;
+    args.token_loss = out.token_loss;
+    args.dlogits = gradient == DType::f32 ? shards[r].view() : out.gradients[r].view();
+    kernels.loss().shard_cross_entropy(args, {});
+    // Moved: a copy of an Array may lie otherwise in its memory.
+    if (gradient == DType::f32) out.gradients[r] = std::move(shards[r]);
+  }
+  return out;
+}
+
 // Where the scale comes from changes nothing: not one bit, for powers of two.
 TEST_F(LossTest, TheScaleMayLieInTheStepState) {
   for (DType dtype : {DType::f32, DType::f16}) {
@@ -140,8 +190,9 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
                         .smoothing = 0.1f,
                         .loss_scale = 16};
     Setting there = plain;
-    there.loss_scale = 0.25f;
+    there.loss_scale = 0.5f;
     there.state_scale = 64;
+    there.inverse_targets = 0.5f;
     check(plain);
     const Result a = run(ours_->loss(), ours_->device(), plain),
                  b = run(ours_->loss(), ours_->device(), there),
@@ -152,6 +203,7 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
 
     StepState state;
     state.loss_scale = 64;
+    state.inverse_targets = 0.5f;
     const Placed<StepState> placed(state);
     const Array logits = Array::random({7, 33}, dtype, 1, 3);
     const Array targets = Array::integers({7}, -1, 32, 2);
@@ -167,12 +219,13 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
                                    {});
       return out;
     };
-    EXPECT_TRUE(gradient(*ours_, 16, false).same_bytes(gradient(*ours_, 0.25f, true)));
-    EXPECT_TRUE(close(gradient(*ours_, 0.25f, true), gradient(*reference_, 0.25f, true),
+    EXPECT_TRUE(gradient(*ours_, 16, false).same_bytes(gradient(*ours_, 0.5f, true)));
+    EXPECT_TRUE(close(gradient(*ours_, 0.5f, true), gradient(*reference_, 0.5f, true),
                       4 * epsilon(dtype), 16));
   }
   StepState state;
   state.loss_scale = 64;
+  state.inverse_targets = 0.5f;
   const Placed<StepState> placed(state);
   const Array x = Array::random({101}, DType::f32, 3), wanted = Array::random({101}, DType::f32, 4);
   const auto of_numbers = [&](Kernels& kernels, float scale, bool has_state) {
@@ -187,8 +240,19 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
                                  {});
     return dx;
   };
-  for (Kernels* kernels : {ours_.get(), reference_.get()})
-    EXPECT_TRUE(of_numbers(*kernels, 16, false).same_bytes(of_numbers(*kernels, 0.25f, true)));
+  const Array classes = Array::random({5, 33}, DType::f32, 1, 3),
+              rows = Array::integers({5}, -1, 32, 2);
+  for (Kernels* kernels : {ours_.get(), reference_.get()}) {
+    const auto of_shards = [&](float scale, const StepState* at) {
+      return run_sharded(*kernels, classes, rows, {0, 14, 33}, DType::f32, 0.1f, scale, at);
+    };
+    const StepState* const there = kernels == ours_.get() ? placed.get() : &state;
+    for (const std::size_t rank : {0, 1})
+      EXPECT_TRUE(of_shards(16, nullptr)
+                      .gradients[rank]
+                      .same_bytes(of_shards(0.5f, there).gradients[rank]));
+    EXPECT_TRUE(of_numbers(*kernels, 16, false).same_bytes(of_numbers(*kernels, 0.5f, true)));
+  }
 }
 
 // Slices of 32 rows: the gradients of the weight and of the bias go on from slice to slice.
@@ -298,54 +362,6 @@ TEST_F(LossTest, CrossEntropyOfLogits) {
             EXPECT_TRUE(close(ours.first, expected.first, 2e-6, static_cast<double>(rows)));
             EXPECT_TRUE(close(ours.second, expected.second, epsilon(gradient) + 1e-6, 1));
           }
-}
-
-// A whole vocabulary cut at uneven places, some shards empty: the ranks' parts against the whole's
-// cross-entropy.
-struct Sharded {
-  std::vector<Array> statistics, gradients;
-  Array token_loss;
-};
-
-Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
-                    const std::vector<std::int64_t>& cuts, DType gradient, float smoothing,
-                    float scale) {
-  const At at(kernels);
-  const std::int64_t rows = logits.shape()[0], classes = logits.shape()[1];
-  const auto ranks = static_cast<std::int64_t>(cuts.size()) - 1;
-  Sharded out;
-  std::vector<Array> shards;
-  Array all({ranks, rows, kShardStatistics}, DType::f32);
-  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
-    const std::int64_t first = cuts[r], columns = cuts[r + 1] - first;
-    shards.emplace_back(Shape{rows, columns}, DType::f32);
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < columns; ++j)
-        shards[r].set(i * columns + j, logits.at(i * classes + first + j));
-    out.statistics.emplace_back(Shape{rows, kShardStatistics}, DType::f32);
-    kernels.loss().shard_statistics(shards[r], targets, first, out.statistics[r], {});
-    for (std::int64_t k = 0; k < rows * kShardStatistics; ++k)
-      all.set(static_cast<std::int64_t>(r) * rows * kShardStatistics + k, out.statistics[r].at(k));
-  }
-  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
-    out.token_loss = Array({rows}, DType::f32);
-    out.gradients.emplace_back(shards[r].shape(), gradient);
-    ShardCrossEntropyArgs args;
-    args.exponentials = shards[r];
-    args.statistics = all;
-    args.rank = static_cast<int>(r);
-    args.targets = targets;
-    args.first_class = cuts[r];
-    args.classes = classes;
-    args.label_smoothing = smoothing;
-    args.loss_scale = scale;
-    args.token_loss = out.token_loss;
-    args.dlogits = gradient == DType::f32 ? shards[r].view() : out.gradients[r].view();
-    kernels.loss().shard_cross_entropy(args, {});
-    // Moved: a copy of an Array may lie otherwise in its memory.
-    if (gradient == DType::f32) out.gradients[r] = std::move(shards[r]);
-  }
-  return out;
 }
 
 TEST_F(LossTest, SquaredError) {

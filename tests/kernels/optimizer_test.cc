@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -197,7 +198,8 @@ TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
     const Placed<StepState> state(initial);
     const Host squares = Host::filled(Shape{1}, DType::f64, c.squares);
     Host norm(Shape{1}, DType::f64);
-    kernels->optimizer().set_step(state.get(), 0.25f, 0.5f, kernels->stream());
+    kernels->optimizer().set_step(state.get(), {.learning_rate = 0.25f, .unscale = 0.5f},
+                                  kernels->stream());
     BeginUpdateArgs args;
     args.sum_of_squares = squares;
     args.max_norm = c.max_norm;
@@ -212,6 +214,44 @@ TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
     EXPECT_EQ(now.step, 7u);
     EXPECT_NEAR(norm.at(0), c.norm, 1e-12);
     EXPECT_NEAR(now.gradient_scale, c.scale, 1e-6);
+  }
+}
+
+// The host gives the rate of the highest update that a step may be; the state knows which it is.
+TEST(OptimizerState, ARateIsThatOfTheNextUpdate) {
+  const auto kernels = make_test_kernels();
+  const auto rate_of = [](std::uint32_t update) { return 1 / (3.0f + static_cast<float>(update)); };
+  for (const std::uint32_t first : {0u, kRates - 3, 5 * kRates - 1}) {  // as of a checkpoint
+    StepState initial;
+    initial.step = first;
+    const Placed<StepState> state(initial);
+    const Placed<std::array<float, kRates>> rates;
+    const Host good = Host::filled(Shape{1}, DType::f64, 4),
+               bad = Host::filled(Shape{1}, DType::f64, std::numeric_limits<double>::infinity());
+    Host norm(Shape{1}, DType::f64);
+    std::uint32_t known = 0;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const bool overflows = i % 5 == 2 || i % 5 == 3;
+      const std::uint32_t update = first + (i < 8 ? i : known + i - 8);  // read once, before step 8
+      kernels->optimizer().set_step(state.get(),
+                                    {.learning_rate = rate_of(update),
+                                     .unscale = 0.5f,
+                                     .inverse_targets = 0.125f,
+                                     .rates = rates.get()->data(),
+                                     .update = update},
+                                    kernels->stream());
+      const StepState now = state.value();
+      EXPECT_EQ(now.step, first + known);
+      EXPECT_EQ(now.learning_rate, rate_of(now.step)) << i;
+      EXPECT_EQ(now.inverse_targets, 0.125f);
+      BeginUpdateArgs args;
+      args.sum_of_squares = overflows ? bad : good;
+      args.norm = norm;
+      args.state = state.get();
+      kernels->optimizer().begin_update(args, {});
+      if (!overflows) ++known;
+    }
+    EXPECT_EQ(known, 8u);
   }
 }
 
@@ -237,7 +277,8 @@ TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
     }
     return state.value();
   };
-  kernels->optimizer().set_step(state.get(), 0.25f, 0.5f, kernels->stream());
+  kernels->optimizer().set_step(state.get(), {.learning_rate = 0.25f, .unscale = 0.5f},
+                                kernels->stream());
   // What gradients are multiplied with undoes the scale that the loss of this step had.
   StepState now = update(false);
   EXPECT_EQ(now.gradient_scale, 0.5f / 16);
