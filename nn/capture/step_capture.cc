@@ -207,6 +207,8 @@ std::string StepCapture::describe() {
     line += fmt::format("; {:.3f} ms a step call by call, {:.3f} ms {}", timed.before_ms,
                         timed.after_ms, graphs_ ? "replayed" : "planned");
   }
+  if (s.replayed > 0)
+    line += fmt::format("; {} of {} steps replayed", s.replayed, s.direct + s.replayed);
   return line;
 }
 

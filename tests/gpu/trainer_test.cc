@@ -21,24 +21,34 @@ namespace {
 
 using testing::TemporaryDirectory;
 
-// Samples of one length, all of whose positions count: the steps of a run are alike.
+// Of what kind samples are. alike: of one length, all of whose positions count, so the steps of a
+// run are alike. masked: of one length, any number of whose positions count. two_lengths: those,
+// every third half as long.
+enum class Kind : std::uint8_t { alike, masked, two_lengths };
+
 class Samples final : public Dataset {
  public:
-  explicit Samples(std::int64_t length) : length_(length) {}
+  explicit Samples(std::int64_t length, Kind kind = Kind::alike) : length_(length), kind_(kind) {}
   std::int64_t size() const override { return 40; }
   Sample get(std::int64_t index) const override {
     Sample sample;
     auto x = static_cast<std::uint32_t>(index) * 2654435761U;
-    for (std::int64_t t = 0; t < length_; ++t) {
+    const std::int64_t length =
+        kind_ == Kind::two_lengths && index % 3 == 0 ? length_ / 2 : length_;
+    for (std::int64_t t = 0; t < length; ++t) {
       x = x * 1664525U + 1013904223U;
       sample.input_ids.push_back(static_cast<std::int32_t>((x >> 16U) % 29));
     }
     sample.labels = sample.input_ids;
+    if (kind_ != Kind::alike)
+      for (std::int64_t t = 2; t < length; ++t)
+        if (t % (2 + index % 5) == 0) sample.labels[static_cast<std::size_t>(t)] = kIgnoreLabel;
     return sample;
   }
 
  private:
   std::int64_t length_;
+  Kind kind_;
 };
 
 // What the clock says differs from run to run.
@@ -86,12 +96,14 @@ struct Ran {
   TrainerState state;
   std::int64_t activations = 0, optimizer = 0;  // bytes of the device at their peak
   std::vector<std::string> header;
+  std::string capture;
 };
 
 struct Options {
   bool waits = false;  // a callback wants to hear of every step
   std::int64_t stop_after = -1, save_after = -1;
   std::int64_t length = 8, layers = 2;
+  Kind kind = Kind::alike;
 };
 
 TrainingArguments arguments_of(const std::string& output) {
@@ -116,7 +128,9 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   const auto kernels = kernels::make_cuda_kernels(
       {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
   const auto store = make_hash_store();
-  const auto communicator = collectives::make_communicator({}, *store);
+  collectives::CommunicatorOptions on_device;
+  on_device.stream = kernels->stream();
+  const auto communicator = collectives::make_communicator({}, *store, on_device);
   nn::Gpt2Config config;
   config.vocab_size = 29;
   config.n_positions = options.length;
@@ -136,13 +150,14 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   parts.host_memory = &host;
   parts.planned_memory = &planned;
   parts.communicator = communicator.get();
-  parts.train_dataset = std::make_shared<Samples>(options.length);
+  parts.train_dataset = std::make_shared<Samples>(options.length, options.kind);
   parts.eval_dataset = std::make_shared<Samples>(options.length);
   parts.collator = std::make_shared<PaddingCollator>();
   parts.callbacks = {run.recorder.get()};
   Trainer trainer(arguments, parts);
   run.header = trainer.header();
   run.result = trainer.train();
+  run.capture = trainer.describe_capture();
   run.state = trainer.state();
   for (nlohmann::json& record : run.state.log_history) forget_times(record);
   run.activations = memory.usage(MemoryTag::activations).peak;
@@ -156,12 +171,23 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// How many graphs were captured.
+int graphs_of(const Ran& run) {
+  const std::string& said = run.recorder->messages;
+  const std::string graph = "step capture: a graph with";
+  int count = 0;
+  for (auto at = said.find(graph); at != std::string::npos; at = said.find(graph, at + 1)) ++count;
+  return count;
+}
+
 // What a run came to, whoever waited for what.
 void expect_same(const Ran& a, const Ran& b) {
-  EXPECT_EQ(a.recorder->logs, b.recorder->logs);
+  // As text, where a norm that is not finite is equal to itself.
+  EXPECT_EQ(nlohmann::ordered_json(a.recorder->logs).dump(),
+            nlohmann::ordered_json(b.recorder->logs).dump());
   EXPECT_EQ(a.result.train_loss, b.result.train_loss);
   EXPECT_EQ(a.result.global_step, b.result.global_step);
-  EXPECT_EQ(a.state.to_json(), b.state.to_json());
+  EXPECT_EQ(a.state.to_json().dump(), b.state.to_json().dump());
 }
 
 TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
@@ -195,6 +221,40 @@ TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
     EXPECT_EQ(run.recorder->messages.find("step capture: a graph with") != std::string::npos,
               capture == StepCaptureMode::on)
         << run.recorder->messages;
+  }
+}
+
+// A graph is of batches of one shape, however many of their positions count.
+TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  for (const Kind kind : {Kind::masked, Kind::two_lengths}) {
+    const bool f16 = kind == Kind::two_lengths;
+    auto arguments = arguments_of(output / "plain");
+    arguments.overwrite_output_dir = true;
+    arguments.bf16 = !f16;
+    arguments.fp16 = f16;
+    arguments.per_device_train_batch_size = 1;  // nothing is padded: as many shapes as lengths
+    arguments.max_steps = 20;
+    arguments.logging_steps = 1;
+    arguments.save_strategy = Interval::steps;
+    arguments.save_steps = 20;
+    arguments.step_capture = StepCaptureMode::off;
+    const Options options{.length = 16, .kind = kind};
+    const Ran plain = train(arguments, options);
+    arguments.output_dir = output / "captured";
+    arguments.step_capture = StepCaptureMode::on;
+    const Ran captured = train(arguments, options);
+    expect_same(captured, plain);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(bytes_of(output / "captured/checkpoint-20/" + file),
+                bytes_of(output / "plain/checkpoint-20/" + file))
+          << file;
+    EXPECT_EQ(graphs_of(plain), 0);
+    const int shapes = kind == Kind::masked ? 1 : 2;
+    EXPECT_EQ(graphs_of(captured), shapes) << captured.recorder->messages;
+    EXPECT_THAT(captured.capture,
+                ::testing::HasSubstr(fmt::format("{} of 20 steps replayed", 20 - 3 * shapes)));
   }
 }
 

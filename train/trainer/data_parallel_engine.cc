@@ -18,6 +18,10 @@ namespace {
 
 using collectives::ReduceOp;
 
+// Of batches whose inputs and graphs are kept. Questions about texts of up to 384 tokens, padded to
+// multiples of 8, are of some 25 shapes, each of which comes again.
+constexpr std::size_t kMostShapes = 32;
+
 const Tensor& named(const std::vector<HeldNumbers>& tensors, const nn::Parameter& parameter) {
   for (const HeldNumbers& entry : tensors)
     if (entry.held.name == parameter.name()) return entry.tensor;
@@ -171,7 +175,8 @@ void DataParallelEngine::begin_capture() {
   }
   capture_ = std::make_unique<nn::StepCapture>(
       context_.kernels(), *parts_.trainer.planned_memory,
-      nn::StepCaptureOptions{.say = [this](const std::string& line) { parts_.say(line); }});
+      nn::StepCaptureOptions{.most_kept = static_cast<int>(kMostShapes),
+                             .say = [this](const std::string& line) { parts_.say(line); }});
 }
 
 std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
@@ -182,7 +187,8 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
-    if (parts_.arguments.fp16) input.loss.state = step_state_.pointer();
+    if (parts_.arguments.fp16 || late_) input.loss.state = step_state_.pointer();
+    if (late_) input.loss.loss_scale = 1;  // the state has it: graphs are of any number
     for (const Tensor* tensor : input.tensors()) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
@@ -195,8 +201,6 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     shapes += fmt::format("of {} ", input.target_rows.count());
   }
   if (on_cpu()) return all;
-  // Some shapes come again (the last batch of an epoch), others do not (texts of any length).
-  constexpr std::size_t kMostShapes = 8;
   if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
     device_backend(context_.stream.device.type).synchronize(context_.stream);
     staged_.clear();
@@ -257,6 +261,7 @@ double DataParallelEngine::loss_sum() const {
 
 nn::StepOptions DataParallelEngine::step_options(const StepWork& work) const {
   return {.learning_rate = work.learning_rate,
+          .inverse_targets = late_ ? work.loss.loss_scale : 1,
           .max_gradient_norm = parts_.arguments.max_grad_norm,
           .scaling = scaler_.rule()};
 }
@@ -321,7 +326,7 @@ void DataParallelEngine::try_step(const Batch& batch) {
 
 // What a graph would not see change is in its key.
 void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
-  std::string key = fmt::format("{} {}", work.loss.loss_scale, work.loss.label_smoothing);
+  std::string key = fmt::format("{}", work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     key += fmt::format(" {}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
