@@ -2,6 +2,7 @@
 // one that waits for every step.
 #include "shoal/train/trainer/trainer.h"
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/trainer_state.h"
 #include "shoal/train/tasks/causal_lm.h"
@@ -190,14 +192,24 @@ void expect_same(const Ran& a, const Ran& b) {
   EXPECT_EQ(a.state.to_json().dump(), b.state.to_json().dump());
 }
 
+struct Way {
+  const char* name;
+  StepCaptureMode capture = StepCaptureMode::off;
+  bool f16 = false, mesh = false;
+};
+
 TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
-  for (const auto capture : {StepCaptureMode::off, StepCaptureMode::on}) {
-    SCOPED_TRACE(capture == StepCaptureMode::on ? "captured" : "call by call");
+  for (const Way& way : {Way{"call by call"}, Way{"captured", StepCaptureMode::on},
+                         Way{"f16 captured", StepCaptureMode::on, true}}) {
+    SCOPED_TRACE(way.name);
     auto arguments = arguments_of(output.path());
     arguments.overwrite_output_dir = true;
-    arguments.step_capture = capture;
+    arguments.step_capture = way.capture;
+    arguments.bf16 = !way.f16;
+    arguments.fp16 = way.f16;
+    if (way.mesh) arguments.mp_parameters = {{"ddp", true}, {"microbatches", 2}};
     const Ran run = train(arguments), waits = train(arguments, {.waits = true});
     expect_same(run, waits);
     ASSERT_EQ(run.recorder->reports.size(), 14U);
@@ -210,17 +222,20 @@ TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
       EXPECT_EQ(report.loss, known.loss);
       EXPECT_EQ(report.grad_norm, known.grad_norm);
     }
-    // Of a run that has warmed up: step 12 logs, and 14 is the last.
+    // Of a run that has warmed up: step 12 logs, and 14 is the last. Of f16 the scale is read
+    // behind a step that logs.
+    const auto reads = [&](std::size_t step) {
+      return way.f16 && (step == 9 || step == 13) ? 1 : 0;
+    };
     for (std::size_t step = 9; step <= 14; ++step)
-      EXPECT_EQ(run.recorder->waits_of(step), step == 12 || step == 14 ? 1 : 0) << "step " << step;
+      EXPECT_EQ(run.recorder->waits_of(step), (step == 12 || step == 14 ? 1 : 0) + reads(step))
+          << "step " << step;
     for (std::size_t step = 9; step <= 14; ++step)
-      EXPECT_EQ(waits.recorder->waits_of(step), 1) << "step " << step;
+      EXPECT_EQ(waits.recorder->waits_of(step), 1 + reads(step)) << "step " << step;
     const DeviceStatistics &before = run.recorder->driver[8], &after = run.recorder->driver[13];
-    EXPECT_EQ(after.blocking_copies, before.blocking_copies);
+    EXPECT_EQ(after.blocking_copies - before.blocking_copies, reads(13));
     EXPECT_EQ(after.deallocations, before.deallocations);
-    EXPECT_EQ(run.recorder->messages.find("step capture: a graph with") != std::string::npos,
-              capture == StepCaptureMode::on)
-        << run.recorder->messages;
+    EXPECT_EQ(graphs_of(run), way.capture == StepCaptureMode::on ? 1 : 0) << run.recorder->messages;
   }
 }
 
@@ -256,6 +271,75 @@ TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
     EXPECT_THAT(captured.capture,
                 ::testing::HasSubstr(fmt::format("{} of 20 steps replayed", 20 - 3 * shapes)));
   }
+}
+
+// Which update a step is, and so its rate, only the device knows until somebody reads: steps whose
+// gradients overflow are none.
+TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  for (const bool mesh : {false}) {
+    const std::string kind = mesh ? "warmup_stable_decay" : "cosine_with_restarts";
+    SCOPED_TRACE(kind);
+    auto arguments = arguments_of(output / "late");
+    arguments.overwrite_output_dir = true;
+    arguments.bf16 = false;
+    arguments.fp16 = true;
+    arguments.grad_scaler_init_scale = 0x1p20;
+    arguments.grad_scaler_growth_interval = 3;  // and overflows again
+    arguments.lr_scheduler_type = kind;
+    if (mesh) arguments.lr_scheduler_kwargs = {{"num_decay_steps", 5}};
+    arguments.warmup_steps = 4;
+    arguments.logging_steps = 7;
+    arguments.save_strategy = Interval::steps;
+    arguments.save_steps = 14;
+    if (mesh) arguments.mp_parameters = {{"ddp", true}};
+    const Ran late = train(arguments);
+    arguments.output_dir = output / "waited";
+    const Ran waited = train(arguments, {.waits = true});
+    expect_same(late, waited);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+      if (!mesh) {
+        EXPECT_EQ(bytes_of(output / "late/checkpoint-14/" + file),
+                  bytes_of(output / "waited/checkpoint-14/" + file))
+            << file;
+      }
+    std::int64_t updates = 0;
+    const nn::Schedule schedule(kind, arguments.learning_rate, 4, 14,
+                                arguments.lr_scheduler_kwargs);
+    for (const StepReport& report : waited.recorder->reports) {
+      EXPECT_EQ(report.learning_rate, schedule.learning_rate(updates)) << report.step;
+      if (std::isfinite(report.grad_norm)) ++updates;
+    }
+    EXPECT_EQ(late.state.optimizer_steps, updates);
+    EXPECT_LT(updates, 12);
+    EXPECT_GT(updates, 4);
+  }
+}
+
+// From a checkpoint between two overflows, whose steps nobody had heard of.
+TEST(GpuTrainer, LateF16GoesOnFromACheckpoint) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output / "whole");
+  arguments.bf16 = false;
+  arguments.fp16 = true;
+  arguments.grad_scaler_init_scale = 0x1p26;
+  arguments.grad_scaler_growth_interval = 2;
+  arguments.logging_steps = 14;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 14;
+  const Ran whole = train(arguments);
+  arguments.output_dir = output / "broken";
+  const Ran broken = train(arguments, {.stop_after = 9, .save_after = 9});
+  EXPECT_LT(broken.state.optimizer_steps, 9);
+  arguments.resume_from_checkpoint = "true";
+  const Ran rest = train(arguments);
+  EXPECT_EQ(rest.recorder->logs.front(), whole.recorder->logs.front());
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes_of(output / "whole/checkpoint-14/" + file),
+              bytes_of(output / "broken/checkpoint-14/" + file))
+        << file;
 }
 
 // Whatever wants the numbers between has them: evaluations, checkpoints, an end that was asked for.

@@ -18,7 +18,8 @@ struct TrainerControl {
 
 struct StepReport {
   std::int64_t step = 0, total_steps = 0;  // updates done; of this run
-  // False: the step runs on a device, nobody waits for it, and loss and norm are NaN (see
+  // False: the step runs on a device, nobody waits for it, loss and norm are NaN, and the learning
+  // rate is that of a run in which no step since the last known one is left out (see
   // TrainerCallback::needs_every_step()).
   bool known = true;
   double loss = 0;  // mean over the step's targets, all ranks
@@ -34,10 +35,9 @@ struct StepReport {
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
-  // False of every callback: steps on a device are waited for where they log, evaluate or save, and
-  // on_step_end() hears of those between before they are done, without loss and norm. What is
-  // logged is the same, but after a step that is left out, whose learning rate those queued behind
-  // it then pass over. Asked once, when training begins.
+  // False of every callback of every rank: steps on a device are waited for where they log,
+  // evaluate or save, and on_step_end() hears of those between before they are done, without loss
+  // and norm. What is computed and logged is the same. Asked once, when training begins.
   virtual bool needs_every_step() const { return true; }
   virtual void on_train_begin(const TrainerState& state) { (void)state; }
   virtual void on_step_end(const StepReport& report, TrainerControl& control) {

@@ -1,5 +1,6 @@
 #include "shoal/train/trainer/data_parallel_engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -261,6 +262,7 @@ double DataParallelEngine::loss_sum() const {
 
 nn::StepOptions DataParallelEngine::step_options(const StepWork& work) const {
   return {.learning_rate = work.learning_rate,
+          .update = work.update,
           .inverse_targets = late_ ? work.loss.loss_scale : 1,
           .max_gradient_norm = parts_.arguments.max_grad_norm,
           .scaling = scaler_.rule()};
@@ -275,8 +277,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
     queue_step(work, all);
     late_->note(
         {losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)), optimizer_->norm()});
-    // Of f16 the next step's learning rate depends on whether this one was skipped.
-    if (!work.wait && !parts_.arguments.fp16) return {.known = false};
+    if (!work.wait) return {.known = false};
     read_late();
     done = read_.back();
     read_.pop_back();
@@ -295,7 +296,10 @@ StepDone DataParallelEngine::step(const StepWork& work) {
 
 std::vector<StepDone> DataParallelEngine::collect() {
   if (late_) read_late();
-  return std::exchange(read_, {});
+  std::vector<StepDone> done = std::exchange(read_, {});
+  if (std::ranges::any_of(done, [](const StepDone& step) { return step.outcome.skipped; }))
+    scaler();
+  return done;
 }
 
 void DataParallelEngine::read_late() {

@@ -50,7 +50,11 @@ struct StepWork {
   std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
   double targets = 1;              // of the step on all ranks
   nn::LossOptions loss = {};       // loss_scale: 1 / targets; an engine that scales adds its own
+  // learning_rate is that of update number `update`, from 0: the highest that the step may be,
+  // where steps before it are not known yet. A device then takes its own update's, of those given
+  // before.
   double learning_rate = 0;
+  std::int64_t update = 0;
   // False: where the step runs on a device, its numbers may come with collect(), so that nobody
   // waits for it.
   bool wait = true;
@@ -88,7 +92,7 @@ class Engine {
   virtual void prepare_training() = 0;
   virtual StepDone step(const StepWork& work) = 0;
   // Of the steps whose numbers step() did not know, in their order, each once; waits for them. Not
-  // of a last one that was waited for.
+  // of a last one that was waited for. Throws, too, as scaler() does.
   virtual std::vector<StepDone> collect() { return {}; }
   // The memory of a step with such a batch, by this rank alone: a forward and a backward after
   // which everything is as before. out_of_memory; unavailable where ranks share a model.

@@ -20,6 +20,7 @@ namespace {
 using collectives::ReduceOp;
 
 constexpr std::size_t kMostPending = 1000;  // then a step is waited for, whoever wants to know
+static_assert(kMostPending < kernels::kRates);
 
 }  // namespace
 
@@ -290,12 +291,15 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   const TraceSpan whole(parts.tracer, "step", "step", state.global_step + 1);
   const auto targets = static_cast<double>(std::max<std::int64_t>(input.targets, 1));
   StepReport report;
-  report.learning_rate = schedule->learning_rate(state.optimizer_steps);
+  // If none of the steps before was left out.
+  const std::int64_t update = state.optimizer_steps + std::ssize(pending);
+  report.learning_rate = schedule->learning_rate(update);
   const auto before = engine->reduced();
   StepWork work{.batches = input.batches,
                 .number = state.global_step + 1,
                 .first_ordinal = input.first_ordinal,
-                .learning_rate = report.learning_rate};
+                .learning_rate = report.learning_rate,
+                .update = update};
   work.targets = targets;
   work.loss.loss_scale = static_cast<float>(1 / targets);
   work.loss.label_smoothing = static_cast<float>(args.label_smoothing_factor);
@@ -310,7 +314,6 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
         state.global_step + 1, static_cast<double>(reduced.reduced_bytes) * 1e-6,
         reduced.hidden_share() * 100, reduced.exposed_seconds * 1e3);
   }
-  ++state.optimizer_steps;
   ++state.global_step;
   state.tokens_seen += input.tokens;
   report.step = state.global_step;
@@ -332,8 +335,10 @@ void Trainer::Impl::learn(StepReport& report, double targets, const StepDone& do
   report.known = true;
   report.loss = done.loss_sum / targets;
   report.grad_norm = done.outcome.gradient_norm;
-  if (done.outcome.skipped) {
-    --state.optimizer_steps;
+  report.learning_rate = schedule->learning_rate(state.optimizer_steps);
+  if (!done.outcome.skipped) {
+    ++state.optimizer_steps;
+  } else {
     if (!args.fp16 && !std::exchange(warned_not_finite, true))
       say(fmt::format(
           "warning: the gradient norm of step {} is not finite; such steps change nothing",
@@ -482,8 +487,10 @@ TrainResult Trainer::Impl::train() {
   if (!writer && (is_main() || engine->writes_parts()))
     writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
-  needs_every_step = std::ranges::any_of(
+  std::int64_t needing = std::ranges::count_if(
       parts.callbacks, [](const TrainerCallback* c) { return c->needs_every_step(); });
+  sum(&needing, 1);  // ranks read what steps came to together
+  needs_every_step = needing > 0;
   if (args.eval_on_start && parts.eval_dataset && !resumed) evaluate(parts.eval_dataset);
 
   const auto began = Clock::now();

@@ -57,8 +57,8 @@ struct Trainer::Impl {
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0;
   bool warned_not_finite = false;
-  bool needs_every_step = true;  // TrainerCallback's, of any of them
-  // Steps whose numbers are not known yet.
+  bool needs_every_step = true;  // TrainerCallback's, of any of them on any rank
+  // Steps whose numbers are not known yet, and not yet among state.optimizer_steps.
   struct PendingStep {
     StepReport report;
     double targets = 0;
