@@ -51,6 +51,10 @@ class Context {
                 MemoryTag tag = MemoryTag::data) const;
   // `tensor` itself where kernels can read it; a host tensor of a device's kernels: a copy there.
   Tensor to_device(const Tensor& tensor) const;
+  // What the host has of tensors that it has given to a device and that stay as they are, by where
+  // they begin there: who reads one on the host need not wait for it (host_copy()).
+  std::map<const void*, Tensor> host_copies;
+  Tensor host_copy(const Tensor& tensor) const;  // undefined: there is none
   // The one number of a tensor (f32, f64 or i32). On a device it waits for what is queued.
   double read(const Tensor& scalar) const { return read_scalar(scalar, stream); }
   // Through the dispatcher. Undefined tensors are allowed in both lists.

@@ -1,5 +1,7 @@
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
+#include <utility>
+
 namespace shoal::parallel {
 namespace {
 
@@ -25,25 +27,50 @@ DistributedOptimizer::DistributedOptimizer(ParallelModel& model, const Make& mak
         return make(segments_of(model.owned()));
       })) {}
 
+nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options) {
+  nn::StepOptions update{.learning_rate = options.learning_rate,
+                         .update = options.update,
+                         .inverse_targets = options.inverse_targets,
+                         .max_gradient_norm = options.max_gradient_norm,
+                         .scaling = options.scaling};
+  if (model_.mesh().world().size() > 1) {
+    update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
+    update.sum_in_place = [this](const Tensor& sum, Stream stream) {
+      last_sum_ = model_.sum_squares_in_place(sum, stream);
+    };
+  }
+  if (model_.has_parts())
+    update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
+  return update;
+}
+
 nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
                                            const UpdateOptions& options) {
   return model_.mesh().guarded([&] {
     model_.wait_for_values();  // of the step before: gathers read what is updated now
-    nn::StepOptions update{.learning_rate = options.learning_rate,
-                           .gradient_scale = 1 / scaler_.scale(),
-                           .max_gradient_norm = options.max_gradient_norm};
-    if (model_.mesh().world().size() > 1) {
-      update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
-      update.sum_in_place = [this](const Tensor& sum, Stream stream) {
-        model_.sum_squares_in_place(sum, stream);
-      };
-    }
-    if (model_.has_parts())
-      update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
-    const nn::StepOutcome outcome = rule_->step(state, update);
+    nn::StepOptions update = step_options(options);
+    update.gradient_scale = 1 / scaler_.scale();
+    rule_->set_step(state, update);
+    rule_->queue_step(state, update);
+    if (const collectives::WorkPtr sum = std::move(last_sum_)) sum->wait();
+    const nn::StepOutcome outcome = rule_->outcome();
     if (!outcome.skipped) model_.publish();
     scaler_.update(outcome.skipped);
     return outcome;
+  });
+}
+
+void DistributedOptimizer::set_step(kernels::StepState& state, const UpdateOptions& options) {
+  rule_->set_step(state, step_options(options));
+}
+
+collectives::WorkPtr DistributedOptimizer::queue_step(kernels::StepState& state,
+                                                      const UpdateOptions& options) {
+  return model_.mesh().guarded([&] {
+    model_.wait_for_values();
+    rule_->queue_step(state, step_options(options));
+    model_.publish();
+    return std::move(last_sum_);
   });
 }
 

@@ -32,6 +32,10 @@ struct DistributedOptimizerOptions {  // SMP's arguments and defaults
 struct UpdateOptions {
   double learning_rate = 0;
   double max_gradient_norm = 0;  // 0: no clipping
+  // Of nn::StepOptions, for set_step() and queue_step().
+  std::int64_t update = -1;
+  float inverse_targets = 1;
+  kernels::LossScaleRule scaling = {};
 };
 
 // What this rank keeps of one tensor that a checkpoint has.
@@ -61,6 +65,16 @@ class DistributedOptimizer {
   // evaluate() wait for what they read. Blocks.
   nn::StepOutcome step(kernels::StepState& state, const UpdateOptions& options);
 
+  // On a device a step of which the host waits for nothing, between them ParallelModel's
+  // queue_train(): what differs from step to step, then the work. Losses are scaled by `state`
+  // (LossOptions::state), whose loss scale follows the `scaling` of the options: loss_scale() and
+  // scaler() have no part in it. Where the step is left out, rule().norm() is not finite, and
+  // values are given to the other ranks all the same.
+  void set_step(kernels::StepState& state, const UpdateOptions& options);
+  // The last of its sums over ranks: who waits for the stream waits for that before, which has a
+  // deadline. Null: there is one rank.
+  collectives::WorkPtr queue_step(kernels::StepState& state, const UpdateOptions& options);
+
   // For checkpoints: masters and the rule's states, in an order of no meaning. Whole parameters, or
   // with sharding this rank's runs of them, loaded on every rank, whoever wrote them.
   std::vector<HeldRun> held() const;
@@ -72,7 +86,10 @@ class DistributedOptimizer {
   nn::Optimizer& rule() { return *rule_; }
 
  private:
+  nn::StepOptions step_options(const UpdateOptions& options);
+
   ParallelModel& model_;
+  collectives::WorkPtr last_sum_;  // of the step that is being queued
   nn::LossScaler scaler_;
   std::unique_ptr<nn::Optimizer> rule_;
 };

@@ -196,12 +196,9 @@ double ParallelModel::sum_squares(double mine) {
   return refused ? std::numeric_limits<double>::quiet_NaN() : sums[0];
 }
 
-// 0 times what is not finite is NaN: such a copy's veto, and all others of them add nothing.
-void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream) {
-  if (mesh_.world().size() == 1) return;
-  void* const sum = mine.view().data;
-  if (!state_->is_first_copy()) context_.kernels().reduction().scale(DType::f64, sum, 0, 1, stream);
-  mesh_.world().all_reduce(sum, sum, 1, DType::f64, ReduceOp::sum, stream)->block_stream(stream);
+collectives::WorkPtr ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream) {
+  return parallel::sum_squares_in_place(mesh_.world(), context_.kernels().reduction(), mine,
+                                        state_->is_first_copy(), stream);
 }
 
 // Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
@@ -232,13 +229,24 @@ std::int64_t ParallelModel::sum_over_samples(std::int64_t value) {
   return value;
 }
 
-StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
-                             const std::function<void()>& after_last_forward, bool scores) {
+void ParallelModel::run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
+                        const std::function<void()>& after_last_forward, bool scores) {
   SHOAL_CHECK(microbatches.size() == static_cast<std::size_t>(options_.microbatches),
               "{} microbatches are given to a pipeline of {}", microbatches.size(),
               options_.microbatches);
   for (const auto& [number, stage] : stages_) stage->begin(microbatches, scores);
   executor.run(after_last_forward);
+}
+
+// A tensor-parallel head has the loss of its whole group, the same on every rank of it; so has any
+// head where they see the same samples.
+bool ParallelModel::losses_differ_over_tp() const {
+  const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
+  return split_ == ActivationSplit::batch &&
+         std::ranges::none_of(chain_.unit_parameters(chain_.units() - 1), is_part);
+}
+
+StageLoss ParallelModel::loss_of_all() {
   double loss[2] = {};
   const auto last = stages_.find(schedule_.stages() - 1);
   if (last != stages_.end()) {
@@ -246,15 +254,17 @@ StageLoss ParallelModel::run(PipelineExecutor& executor, std::span<const Microba
     loss[0] = own_loss.sum;
     loss[1] = static_cast<double>(own_loss.targets);
   }
-  // A tensor-parallel head has the loss of its whole group, the same on every rank of it; so has
-  // any head where they see the same samples.
-  const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
-  const bool own = split_ == ActivationSplit::batch &&
-                   std::ranges::none_of(chain_.unit_parameters(chain_.units() - 1), is_part);
-  for (collectives::Communicator* group : {&mesh_.pp(), own ? &mesh_.dp() : &mesh_.rdp()})
+  for (collectives::Communicator* group :
+       {&mesh_.pp(), losses_differ_over_tp() ? &mesh_.dp() : &mesh_.rdp()})
     if (group->size() > 1)
       group->host().all_reduce(loss, loss, 2, DType::f64, ReduceOp::sum)->wait();
   return {loss[0], static_cast<std::int64_t>(loss[1])};
+}
+
+Tensor ParallelModel::own_losses() const {
+  const auto last = stages_.find(schedule_.stages() - 1);
+  const bool counts = mesh_.place().tp == 0 || losses_differ_over_tp();
+  return last != stages_.end() && counts ? last->second->losses() : Tensor();
 }
 
 void ParallelModel::prepare_training() {
@@ -267,9 +277,20 @@ StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   return mesh_.guarded([&] {
     context_.mode = nn::Mode::train;
     state_->begin_step();
-    const StageLoss loss = run(*executor_, microbatches, [this] { state_->arm(); });
+    run(*executor_, microbatches, [this] { state_->arm(); });
+    const StageLoss loss = loss_of_all();
     state_->finish();
     return loss;
+  });
+}
+
+void ParallelModel::queue_train(std::span<const Microbatch> microbatches) {
+  prepare_training();
+  mesh_.guarded([&] {
+    context_.mode = nn::Mode::train;
+    state_->begin_step();
+    run(*executor_, microbatches, [this] { state_->arm(); });
+    state_->finish();
   });
 }
 
@@ -284,7 +305,8 @@ StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,
     StageLoss loss;
     {
       const Evaluating evaluating{context_};
-      loss = run(*evaluator_, microbatches, {}, logits != nullptr);
+      run(*evaluator_, microbatches, {}, logits != nullptr);
+      loss = loss_of_all();
     }
     if (logits != nullptr) {
       logits->clear();

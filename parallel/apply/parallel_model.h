@@ -86,8 +86,8 @@ class ParallelModel {
   // rank; where one rank's is not finite, whichever copy it is of, not finite on all. Blocks.
   double sum_squares(double mine);
   // The same of an f64 [1] of a device, queued on `stream` (StepOptions::sum_in_place). Waits for
-  // nothing that the device does.
-  void sum_squares_in_place(const Tensor& mine, Stream stream);
+  // nothing that the device does. Null: there is one rank.
+  collectives::WorkPtr sum_squares_in_place(const Tensor& mine, Stream stream);
   // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
   // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
   // Blocks.
@@ -110,6 +110,11 @@ class ParallelModel {
   // Forward and backward of as many microbatches as the options say; gradients are then sums over
   // all ranks and microbatches. Returns the loss of all of them, on every rank. Blocks.
   StageLoss train(std::span<const Microbatch> microbatches);
+  // train() of a device whose host waits for nothing: all of it is queued on context.stream.
+  void queue_train(std::span<const Microbatch> microbatches);
+  // Of the microbatches given last, what this rank adds to the loss of all: f32 [n] where the
+  // kernels are, in no sum yet. Undefined on ranks that add nothing.
+  Tensor own_losses() const;
   // `logits`: takes the scores of each microbatch's rows (Chain::head_logits()) on one of the ranks
   // that read them; empty on the others.
   StageLoss evaluate(std::span<const Microbatch> microbatches,
@@ -131,8 +136,11 @@ class ParallelModel {
   void make_state();
   ChainStageOptions stage_options() const;
   void make_stages();
-  StageLoss run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
-                const std::function<void()>& after_last_forward, bool scores = false);
+  void run(PipelineExecutor& executor, std::span<const Microbatch> microbatches,
+           const std::function<void()>& after_last_forward, bool scores = false);
+  StageLoss loss_of_all();
+  // Each rank of a tensor-parallel group has a loss of its own samples.
+  bool losses_differ_over_tp() const;
   ScheduleOptions schedule_options(bool forward_only) const;
 
   nn::Context& context_;

@@ -140,7 +140,7 @@ class ShardedState final : public ModelState {
           owners_with(peers_[static_cast<std::size_t>(set)])
               .all_reduce(data, data, part.count(), DType::f32, ReduceOp::sum, context_.stream));
     }
-    for (const collectives::WorkPtr& work : works) work->wait();
+    for (const collectives::WorkPtr& work : works) work->block_stream(context_.stream);
   }
 
   ProcessMesh& mesh_;

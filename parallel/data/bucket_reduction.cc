@@ -66,6 +66,19 @@ class NoReduction final : public BucketReduction {
 
 }  // namespace
 
+// 0 times what is not finite is NaN: such a rank's veto, and all others of them add nothing.
+collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
+                                          kernels::ReductionKernels& kernels, const Tensor& sum,
+                                          bool counts, Stream stream) {
+  if (ranks.size() == 1) return nullptr;
+  void* const data = sum.view().data;
+  if (!counts) kernels.scale(DType::f64, data, 0, 1, stream);
+  collectives::WorkPtr work =
+      ranks.all_reduce(data, data, 1, DType::f64, collectives::ReduceOp::sum, stream);
+  work->block_stream(stream);
+  return work;
+}
+
 std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream) {
   return std::make_shared<NoReduction>(memory, stream);
 }

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "shoal/collectives/communicator.h"
+#include "shoal/kernels/reduction.h"
+#include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::parallel {
 
@@ -27,6 +29,13 @@ class BucketReduction {
   virtual void agree(std::span<std::int32_t> numbers) = 0;
   virtual void abort(std::string_view reason) = 0;
 };
+
+// The sum of squares of gradients, f64 [1] of a device, over all ranks, in place and queued on
+// `stream`, which waits for it; the host does not. Of ranks with the same gradients one `counts`. A
+// sum that is not finite on any rank makes it not finite on all. Null: there is one rank.
+collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
+                                          kernels::ReductionKernels& kernels, const Tensor& sum,
+                                          bool counts, Stream stream);
 
 // all_reduce: every rank has the whole sum. `communicator` must outlive the result.
 std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator);

@@ -227,7 +227,8 @@ void Reducer::wait_for_oldest() {
   // Taken out first: after an Error nothing may wait for it again.
   const InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  oldest.work->wait();
+  // A device's stream waits, and the host goes on.
+  oldest.work->block_stream(reduction_->stream());
   finished(oldest);
   progress();
 }

@@ -101,7 +101,8 @@ class Reducer {
   // After flush(): waits until this parameter's gradient is the sum over all ranks. Every rank
   // must end the step with finish(), whatever it waited for.
   void wait_for(const nn::Parameter& parameter);
-  // flush(), unless it was called, and waits for everything. Throws the communicator's Errors.
+  // flush(), unless it was called, and waits for everything; on a device the communicator's stream
+  // does, as in wait_for(), and the host goes on. Throws the communicator's Errors.
   void finish();
 
   const BucketPlan& plan() const { return plan_; }

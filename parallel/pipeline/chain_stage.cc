@@ -57,20 +57,26 @@ void ChainStage::begin(std::span<const Microbatch> microbatches, bool scores) {
   targets_ = 0;
 }
 
+Tensor ChainStage::losses() const {
+  if (losses_.size() == 1) return losses_[0];
+  const auto count = static_cast<std::int64_t>(losses_.size());
+  Tensor all = context_.empty({count}, DType::f32, MemoryTag::workspace);
+  for (std::int64_t i = 0; i < count; ++i)
+    context_.kernels().elementwise().cast(losses_[static_cast<std::size_t>(i)],
+                                          all.narrowed(0, i, 1).view(), context_.stream);
+  return all;
+}
+
 StageLoss ChainStage::loss() const {
   StageLoss loss{.targets = targets_};
-  const auto count = static_cast<std::int64_t>(losses_.size());
-  if (count < 2 || context_.kernels().device().is_cpu()) {
+  if (losses_.empty()) return loss;
+  if (context_.kernels().device().is_cpu()) {
     for (const Tensor& sum : losses_) loss.sum += context_.read(sum);
     return loss;
   }
   // A device is waited for once.
-  const Tensor all = context_.empty({count}, DType::f32, MemoryTag::workspace);
-  for (std::int64_t i = 0; i < count; ++i)
-    context_.kernels().elementwise().cast(losses_[static_cast<std::size_t>(i)],
-                                          all.narrowed(0, i, 1).view(), context_.stream);
   std::vector<float> sums(losses_.size());
-  nn::copy_to_host(sums.data(), all, context_.stream);
+  nn::copy_to_host(sums.data(), losses(), context_.stream);
   for (const float sum : sums) loss.sum += static_cast<double>(sum);
   return loss;
 }

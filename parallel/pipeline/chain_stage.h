@@ -52,6 +52,7 @@ class ChainStage final : public Stage {
   // Of the head, of each microbatch since begin(), as Chain::head_logits(); empty: none were kept.
   std::vector<Tensor> take_logits() { return std::move(logits_); }
   StageLoss loss() const;  // on a device it waits for the numbers
+  Tensor losses() const;   // of each microbatch of the head since begin(): f32 [n], n > 0
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
   Message input(int microbatch) const override { return message(microbatch); }

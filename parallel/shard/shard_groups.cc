@@ -49,6 +49,13 @@ class TwoHops : public std::enable_shared_from_this<TwoHops> {
       }
       entry_->second->wait(deadline);
     }
+    void block_stream(Stream stream) override {
+      while (!entry_->second) {
+        hops_->waiting_.front()->first->wait();
+        hops_->go_on();
+      }
+      entry_->second->block_stream(stream);
+    }
     double default_deadline_seconds() const override {
       return entry_->first->default_deadline_seconds();
     }

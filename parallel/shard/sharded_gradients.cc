@@ -274,8 +274,8 @@ void PassingGradients::wait_for_oldest() {
   // Taken out first: after an Error nothing may wait for it again.
   const InFlight oldest = std::move(reducing_.front());
   reducing_.pop_front();
-  // In the middle of backward a device's stream may wait, and the host go on.
-  if (oldest.work) finishing_ ? oldest.work->wait() : oldest.work->block_stream(kernels_.stream());
+  // A device's stream waits, and the host goes on.
+  if (oldest.work) oldest.work->block_stream(kernels_.stream());
   statistics_.exposed_seconds += seconds_since(start);
   take_over(oldest.bucket);
 }
@@ -306,7 +306,7 @@ void PassingGradients::finish() {
       kernels_.elementwise().fill(part(b).view(), 0, {});
   }
   const auto start = Clock::now();
-  for (const auto& work : replicas_) work->wait();
+  for (const auto& work : replicas_) work->block_stream(kernels_.stream());
   statistics_.exposed_seconds += seconds_since(start);
   replicas_.clear();
   finishing_ = false;

@@ -39,7 +39,8 @@ class ShardedGradients {
   virtual void begin_step() = 0;
   // After the last forward of the step, before its backward.
   virtual void arm() = 0;
-  // After the last backward: blocks until parts are sums. Throws the communicators' Errors.
+  // After the last backward: blocks until parts are sums; on a device the kernels' stream, not the
+  // host. Throws the communicators' Errors.
   virtual void finish() = 0;
   // This rank's part of a bucket, f32 [part_count(bucket)]; of any use after finish().
   virtual Tensor part(int bucket) const = 0;

@@ -160,7 +160,8 @@ Value VocabularyParallelEmbedding::forward(Context& context, const Tensor& ids) 
               to_string(ids.shape()));
   return leave(
       context, group_,
-      embedding_part(context, group_, gather_samples(context, group_, ids), *weight_, padding_));
+      embedding_part(context, group_, gather_samples(context, group_, on_host(context, ids)),
+                     *weight_, padding_));
 }
 
 }  // namespace shoal::parallel

@@ -170,6 +170,7 @@ Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   args.classes = weight_.whole_shape()[0];
   args.label_smoothing = options_.label_smoothing;
   args.loss_scale = options_.loss_scale;
+  args.state = options_.state;
   args.token_loss = loss.view();
   if (gradient.defined()) args.dlogits = gradient.view();
   context_.run("vocabulary_loss.losses", {slice.logits, all, targets_}, {loss, gradient},
@@ -365,14 +366,11 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
               to_string(hidden.tensor.shape()), weight_->shape()[1]);
   SHOAL_CHECK(targets.dtype() == DType::i32, "{}: targets are {}, not i32", weight_->name(),
               to_string(targets.dtype()));
-  SHOAL_CHECK(options.state == nullptr,
-              "{}: a head whose classes lie on several ranks takes its loss scale as a number",
-              weight_->name());
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
   LossPass pass(context, group_, *weight_, bias_.get(), options);
   {
-    const Tensor all = gather_samples(context, group_, targets);
+    const Tensor all = gather_samples(context, group_, on_host(context, targets));
     const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);
     SHOAL_CHECK(all.count() == x.shape().rows(),
                 "{}: targets {} for hidden states {} of the group; under optimize = memory every "

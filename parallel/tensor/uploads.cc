@@ -56,6 +56,7 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
 
 Tensor on_host(const nn::Context& context, const Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor;
+  if (Tensor known = context.host_copy(tensor); known.defined()) return known;
   const Tensor copy = host_tensor(tensor.shape(), tensor.dtype());
   nn::copy_to_host(copy.view().data, tensor, context.stream);
   return copy;

@@ -37,7 +37,8 @@ class Uploads {
 
 // In host memory of its own, uninitialised.
 Tensor host_tensor(const Shape& shape, DType dtype);
-// What the host reads of it: itself, or of a device a copy, for which it waits.
+// What the host reads of it: itself, or of a device what it has of it (Context::host_copy()), or a
+// copy, for which it waits.
 Tensor on_host(const nn::Context& context, const Tensor& tensor);
 
 }  // namespace shoal::parallel

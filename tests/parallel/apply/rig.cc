@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 #include <tuple>
 
 #include "support/one_core.h"
+
+#include "shoal/nn/capture/late_numbers.h"
 
 namespace shoal::parallel {
 
@@ -93,6 +96,8 @@ ParallelOptions options_of(const Layout& layout) {
 
 namespace {
 
+constexpr double kRate = 3e-3;
+
 std::string prefix_of(const HeldRun& run) { return run.state.empty() ? "" : run.state + "/"; }
 
 void load(const HeldRun& run, const Whole& from) {
@@ -132,7 +137,7 @@ std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::
 nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Rank& rank,
                        Rule rule) {
   // LAMB's rate is relative to a parameter's norm.
-  const UpdateOptions options{.learning_rate = rule == Rule::adamw ? 3e-3 : 5e-2,
+  const UpdateOptions options{.learning_rate = rule == Rule::adamw ? kRate : 5e-2,
                               .max_gradient_norm = 0.5};
   if (rule != Rule::lamb_of_parts) return optimizer.step(rank.state, options);
   model.wait_for_values();
@@ -143,6 +148,63 @@ nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Ra
   model.publish();
   return outcome;
 }
+
+// Steps of a device that nobody waits for, and what they came to.
+class Queued {
+ public:
+  Queued(Rank& rank, ParallelModel& model, DistributedOptimizer& optimizer)
+      : rank_(rank),
+        model_(model),
+        optimizer_(optimizer),
+        numbers_(rank.context.stream),
+        scaler_(model.options().dtype == DType::f16 ? nn::LossScaler({.init_scale = 0x1p26})
+                                                    : nn::LossScaler::none()) {
+    scaler_.put(rank.state);
+  }
+  // `rate` of update number `update`, which may be too high by the steps that were left out.
+  void step(std::vector<Microbatch>& microbatches, double targets, int update, double rate) {
+    const UpdateOptions options{.learning_rate = rate,
+                                .max_gradient_norm = 0.5,
+                                .update = update,
+                                .inverse_targets = static_cast<float>(1 / targets),
+                                .scaling = scaler_.rule()};
+    optimizer_.set_step(rank_.state, options);
+    for (Microbatch& microbatch : microbatches) microbatch.input.loss.state = &rank_.state;
+    model_.queue_train(microbatches);
+    last_ = optimizer_.queue_step(rank_.state, options);
+    const Tensor losses = model_.own_losses();
+    counts_.push_back(losses.defined());
+    if (losses.defined())
+      numbers_.note({losses, optimizer_.rule().norm()});
+    else
+      numbers_.note({optimizer_.rule().norm()});
+    targets_.push_back(targets);
+  }
+  // The same on every rank.
+  void read(Trained& result, collectives::Communicator& group) {
+    if (last_) last_->wait();
+    const auto all = numbers_.take();
+    for (std::size_t step = 0; step < all.size(); ++step) {
+      double loss = 0;
+      for (std::size_t i = 0; i + 1 < all[step].size(); ++i) loss += all[step][i];
+      EXPECT_EQ(all[step].size() > 1, counts_[step]);
+      group.host().all_reduce(&loss, &loss, 1, DType::f64, collectives::ReduceOp::sum)->wait();
+      result.losses.push_back(loss / targets_[step]);
+      result.norms.push_back(all[step].back());
+      result.skipped.push_back(!std::isfinite(all[step].back()));
+    }
+  }
+
+ private:
+  Rank& rank_;
+  ParallelModel& model_;
+  DistributedOptimizer& optimizer_;
+  nn::LateNumbers numbers_;
+  nn::LossScaler scaler_;
+  collectives::WorkPtr last_;
+  std::vector<bool> counts_;
+  std::vector<double> targets_;
+};
 
 // This rank's microbatches of a step; `targets` are added to.
 std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
@@ -200,11 +262,26 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
       optimizer.refresh();
       rank.state.step = static_cast<std::uint32_t>(from);
     }
+    std::optional<Queued> queued;
+    if (layout.queued) queued.emplace(rank, model, optimizer);
     for (int step = from; step < to; ++step) {
       std::int64_t targets = 0;
       std::vector<Microbatch> microbatches = batches(rank, layout, model, step, targets);
       const auto global = static_cast<double>(model.sum_over_samples(targets));
       const DeviceStatistics before = statistics_of_all(*group);
+      const auto asked = [&] {
+        const DeviceStatistics after = statistics_of_all(*group);
+        if (world.rank == layout.ranks() - 1)
+          result.asked.push_back({after.synchronizations - before.synchronizations,
+                                  after.blocking_copies - before.blocking_copies,
+                                  after.allocations - before.allocations,
+                                  after.deallocations - before.deallocations});
+      };
+      if (queued) {
+        queued->step(microbatches, global, step, kRate);
+        asked();
+        continue;
+      }
       for (Microbatch& microbatch : microbatches)
         microbatch.input.loss.loss_scale = static_cast<float>(optimizer.loss_scale() / global);
       const StageLoss loss = model.train(microbatches);
@@ -216,16 +293,16 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
             collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
       }
       const nn::StepOutcome outcome = update(optimizer, model, rank, layout.rule);
-      const DeviceStatistics after = statistics_of_all(*group);
+      asked();
       if (world.rank == layout.ranks() - 1) {
-        result.asked.push_back({after.synchronizations - before.synchronizations,
-                                after.blocking_copies - before.blocking_copies,
-                                after.allocations - before.allocations,
-                                after.deallocations - before.deallocations});
         result.losses.push_back(loss.sum / global);
         result.norms.push_back(outcome.gradient_norm);
         result.skipped.push_back(outcome.skipped);
       }
+    }
+    if (queued) {
+      Trained mine;
+      queued->read(world.rank == layout.ranks() - 1 ? result : mine, *group);
     }
     std::int64_t targets = 0;
     const std::vector<Microbatch> unseen = batches(rank, layout, model, kSteps, targets);

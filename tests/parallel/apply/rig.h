@@ -91,6 +91,7 @@ struct Layout {
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
   Rule rule = Rule::adamw;
+  bool queued = false;     // queue_train() and queue_step(): numbers are read at the end
   bool frozen = false;     // the positions and a block are not trained
   bool disturbed = false;  // a third of the weights up by a last place at the start, a third down
 
@@ -107,6 +108,7 @@ struct Layout {
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
+    if (queued) all += "_queued";
     if (frozen) all += "_frozen";
     if (disturbed) all += "_disturbed";
     if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
