@@ -1,6 +1,8 @@
 #include "shoal/runtime/device/device.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/stream_gate.h"
 
 namespace shoal {
 namespace {
@@ -82,6 +85,66 @@ class OnCuda : public ::testing::Test {
   DeviceBackend& cuda_ = device_backend(DeviceType::cuda);
   const Device device_ = Device::cuda(0);
 };
+
+TEST(StreamGate, AHostStreamsWorkWaitsInItsThread) {
+  EXPECT_EQ(why_no_stream_gates(Device::cpu()), "");
+  const auto gate = make_stream_gate(Device::cpu());
+  std::atomic<bool> passed{false};
+  std::thread thread([&] {
+    gate->block_stream({});
+    passed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(passed);
+  gate->open();
+  thread.join();
+  gate->block_stream({});
+}
+
+TEST_F(OnCuda, AGateHoldsItsStreamUntilItIsOpened) {
+  if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
+  const OwnedStream stream(device_), other(device_);
+  Event reached(device_), passed(device_);
+  auto* host = static_cast<unsigned char*>(cuda_.allocate_pinned(2));
+  std::fill_n(host, 2, static_cast<unsigned char>(0));
+  // Words are used again: the second gate's stream comes to the first one late, and still passes.
+  for (int turn = 0; turn < 3; ++turn) {
+    auto gate = make_stream_gate(device_);
+    reached.record(stream.view());
+    const DeviceStatistics before = cuda_.statistics();
+    gate->block_stream(stream.view());
+    cuda_.fill(host, turn + 1, 1, stream.view());
+    passed.record(stream.view());
+    EXPECT_EQ(cuda_.statistics(), before);
+    reached.synchronize();
+    for (int asked = 0; asked < 5; ++asked) EXPECT_FALSE(passed.query());
+    if (turn == 0) {
+      gate->open();
+      passed.synchronize();
+      EXPECT_EQ(host[0], 1);
+    }
+    gate.reset();
+    if (turn == 1) {
+      const auto next = make_stream_gate(device_);
+      next->block_stream(other.view());
+      passed.synchronize();
+      EXPECT_EQ(host[0], 2);
+    }
+  }
+  cuda_.synchronize(other.view());
+  cuda_.synchronize(stream.view());
+  EXPECT_EQ(host[0], 3);
+  cuda_.deallocate_pinned(host);
+}
+
+TEST_F(OnCuda, AGateIsNoPartOfAGraph) {
+  if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
+  const OwnedStream stream(device_);
+  const auto gate = make_stream_gate(device_);
+  cuda_.begin_capture(stream.view());
+  EXPECT_THROW(gate->block_stream(stream.view()), Error);
+  cuda_.abandon_capture(stream.view());
+}
 
 TEST_F(OnCuda, CopiesFillsAndMeasures) {
   const OwnedStream stream(device_);

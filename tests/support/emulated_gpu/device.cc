@@ -74,6 +74,7 @@ Settings read() {
     made.major = text[0] - '0';
     made.minor = text[2] - '0';
   }
+  made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
     made.eager = std::string_view(set) == "1";  // as CUDA's
   if (const char* set = std::getenv("SHOAL_EMULATED_GPU_STREAMS")) {

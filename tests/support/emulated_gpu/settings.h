@@ -12,6 +12,7 @@ struct Settings {
   std::vector<int> visible = {0};
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
+  bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
 };
 const Settings& settings();

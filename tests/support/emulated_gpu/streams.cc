@@ -36,14 +36,18 @@ void work(Lock& lock, const Operation& operation) {
   lock.lock();
 }
 
-void run_next(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
+// False: it may not run yet.
+bool run_next(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
+  const Operation& next = stream->queue.front();  // stays: only who runs the stream takes it
+  if (const auto after = next.after; after && !after->done)
+    if (!advance(lock, after->stream, after->place)) return false;
+  if (next.may_run && !next.may_run()) return false;
   Operation operation = std::move(stream->queue.front());
   stream->queue.pop_front();
-  if (operation.after && !operation.after->done)
-    run(lock, operation.after->stream, operation.after->place);
   work(lock, operation);
   finish(Streams::get(), operation);
   ++stream->done;
+  return true;
 }
 
 // What a pinned destination holds until its copy has run, unless something queued may still read
@@ -147,15 +151,16 @@ cudaError_t submit(Lock& lock, const std::shared_ptr<CUstream_st>& stream, Opera
     if (const cudaError_t refused = refuse_legacy(lock, stream->device)) return refused;
   order_with_legacy(all, stream);
   queue(all, stream, std::move(operation));
-  if (settings().eager) run(lock, stream);
+  if (settings().eager) (void)advance(lock, stream, stream->queued);
   return cudaSuccess;
 }
 
-void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place) {
+bool advance(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place) {
   Streams& all = Streams::get();
   const auto self = std::this_thread::get_id();
   std::optional<Opened> opened;
-  while (stream->done < place) {
+  bool runs = true;
+  while (runs && stream->done < place) {
     if (stream->runner == self)
       fail(fmt::format("operation {} of a stream of device {} waits for itself", stream->done + 1,
                        stream->device));
@@ -165,12 +170,28 @@ void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t p
     }
     stream->runner = self;
     if (run_depth++ == 0) opened.emplace();
-    while (stream->done < place) run_next(lock, stream);
+    while (runs && stream->done < place) runs = run_next(lock, stream);
     --run_depth;
     stream->runner.reset();
     all.progress.notify_all();
   }
   if (opened) check_guards();
+  return runs;
+}
+
+// A real GPU's would be patient for ever.
+void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place) {
+  constexpr auto kLook = std::chrono::microseconds(100);
+  constexpr auto kPatience = std::chrono::seconds(100);
+  std::optional<Clock::time_point> since;
+  while (!advance(lock, stream, place)) {
+    if (!since) since = Clock::now();
+    if (Clock::now() - *since > kPatience)
+      fail(fmt::format(
+          "operation {} of a stream of device {} waits for the host, which waits for it",
+          stream->done + 1, stream->device));
+    Streams::get().progress.wait_for(lock, kLook);
+  }
 }
 
 void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream) {
@@ -326,8 +347,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (!record || record->done) return cudaSuccess;
     if (const cudaError_t refused = refuse_unordered(lock)) return refused;
     if (event->asked++ < kNotReady) return cudaErrorNotReady;
-    run(lock, record->stream, record->place);
-    return cudaSuccess;
+    return advance(lock, record->stream, record->place) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 

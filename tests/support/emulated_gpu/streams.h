@@ -2,7 +2,8 @@
 //
 // An operation runs when the host waits for it, or when another one that must come after it does:
 // in the thread that waits. Whatever waits was queued later than what it waits for, so threads that
-// run each other's streams cannot wait in a circle.
+// run each other's streams cannot wait in a circle. An operation may also wait for a word that the
+// host sets: who waits for it then looks at the word, and holds up nobody who runs other streams.
 #pragma once
 
 #include <chrono>
@@ -48,6 +49,7 @@ struct Record {
 struct Operation {
   std::function<void()> work;      // empty: orders only
   std::shared_ptr<Record> after;   // runs first
+  std::function<bool()> may_run;   // empty: it may
   std::shared_ptr<Record> record;  // done with this operation
   std::vector<std::shared_ptr<Pinned>> uses;
   bool uses_unknown = false;       // may touch any pinned memory
@@ -74,6 +76,8 @@ std::shared_ptr<CUevent_st> event_of(cudaEvent_t handle);
 // Queues an operation, or notes it where the stream is captured.
 cudaError_t submit(Lock& lock, const std::shared_ptr<CUstream_st>& stream, Operation operation);
 
+// Runs the stream up to a place as far as it may now; false where it waits for the host.
+bool advance(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place);
 // Runs the stream up to a place; all that is queued on it now; and all that is queued on a device.
 // Gives up the lock meanwhile.
 void run(Lock& lock, const std::shared_ptr<CUstream_st>& stream, std::uint64_t place);

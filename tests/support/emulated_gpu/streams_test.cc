@@ -1,5 +1,6 @@
 // That the emulated GPU is late, poisoned and closed: each of its strictnesses, without which a
 // mistake of the host would pass here.
+#include <atomic>
 #include <cmath>
 #include <thread>
 
@@ -378,6 +379,74 @@ TEST_F(Late, HandlesAndDevicesAreChecked) {
     CUDA(cudaStreamWaitEvent(there, event));  // of any device
   }
   CUDA(cudaSetDevice(0));
+}
+
+using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsigned);
+WaitValue wait_value() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CUDA(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, 0, &found));
+  EXPECT_EQ(found, cudaDriverEntryPointSuccess);
+  return reinterpret_cast<WaitValue>(function);
+}
+unsigned long long address_of(const int* word) { return reinterpret_cast<std::uintptr_t>(word); }
+
+// Queries never wait, so that the thread that is to set the word can ask; other streams run.
+TEST_F(Late, AStreamWaitsForAWordThatTheHostSets) {
+  const OwnStream stream, behind, other;
+  const OwnEvent event, last;
+  const Ints word(1, Ints::pinned), plain(1);
+  std::atomic_ref<int> value(*word.data);
+  value = -3;
+  int ran = 0;
+  std::atomic<int> after{0};
+  CUDA(launch(stream, [&] { ran = 1; }, {}));
+  EXPECT_EQ(wait_value()(stream, address_of(word.data), static_cast<std::uint32_t>(-2), 0), 0);
+  CUDA(launch(stream, [&] { after = 1; }, {}));
+  CUDA(cudaEventRecord(event, stream));
+  CUDA(cudaStreamWaitEvent(behind, event));
+  CUDA(launch(behind, [&] { after = 2; }, {}));
+  CUDA(cudaEventRecord(last, behind));
+  for (int asked = 0; asked < 6; ++asked) {
+    EXPECT_CUDA(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_CUDA(cudaErrorNotReady, cudaEventQuery(last));
+  }
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(after, 0);
+  std::thread waiting([&] { CUDA(cudaStreamSynchronize(behind)); });
+  CUDA(cudaMemsetAsync(plain.data, 0, sizeof(int), other));
+  CUDA(cudaStreamSynchronize(other));
+  usleep(1000);
+  EXPECT_EQ(after, 0);
+  value = 1;  // beyond it is good too
+  waiting.join();
+  EXPECT_EQ(after, 2);
+  EXPECT_NE(wait_value()(stream, address_of(plain.data), 0, 0), 0) << "of pinned memory only";
+}
+
+TEST_F(LateDeath, AWordThatAStreamWaitsForIsNotFreed) {
+  EXPECT_DEATH(
+      {
+        const OwnStream stream;
+        void* word = nullptr;
+        (void)cudaHostAlloc(&word, 4, cudaHostAllocPortable);
+        *static_cast<int*>(word) = 0;
+        (void)wait_value()(stream, address_of(static_cast<int*>(word)), 1, 0);
+        (void)cudaFreeHost(word);
+      },
+      "1 queued operations still use");
+}
+
+TEST_F(LateDeath, ADriverMayHaveNoStreamValues) {
+  EXPECT_EXIT(
+      {
+        setenv("SHOAL_EMULATED_GPU_STREAM_VALUES", "0", 1);
+        void* function = nullptr;
+        cudaDriverEntryPointQueryResult found{};
+        (void)cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, 0, &found);
+        std::_Exit(found == cudaDriverEntryPointSymbolNotFound && !function ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 // Each thread's streams depend on its left neighbour's in turn: whoever waits runs what it needs,

@@ -1,0 +1,185 @@
+// Gates of CUDA streams: cuStreamWaitValue32 on words of pinned memory. The function is the
+// driver's; it comes by the runtime, so that nothing links libcuda.
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/stream_gate.h"
+
+namespace shoal {
+namespace {
+
+// CUresult (CUstream, CUdeviceptr, cuuint32_t value, unsigned flags). Its default condition is a
+// cyclic *address >= value.
+using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsigned);
+constexpr unsigned kGreaterOrEqual = 0;
+
+void check(cudaError_t status, const char* call, Device device) {
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();
+  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::internal,
+              "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
+              cudaGetErrorName(status));
+}
+
+class Current {
+ public:
+  explicit Current(Device device) : wanted_(device.index) {
+    check(cudaGetDevice(&previous_), "cudaGetDevice", device);
+    if (previous_ != wanted_) check(cudaSetDevice(wanted_), "cudaSetDevice", device);
+  }
+  ~Current() {
+    if (previous_ != wanted_) (void)cudaSetDevice(previous_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int wanted_, previous_ = 0;
+};
+
+// Null where the driver has none.
+WaitValue find_wait_value() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  constexpr unsigned long long kDefault = 0;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, kDefault, &found);
+#else
+  const cudaError_t status =
+      cudaGetDriverEntryPoint("cuStreamWaitValue32", &function, kDefault, &found);
+#endif
+  (void)cudaGetLastError();
+  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
+  return reinterpret_cast<WaitValue>(function);
+}
+
+// A word is used again as soon as its gate is open, though streams may not have come to it yet: its
+// value only grows, so that they pass whatever the next gate does.
+struct Word {
+  std::atomic<std::uint32_t>* value = nullptr;
+  std::uint32_t last = 0;  // what opened the newest gate, or will
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
+              sizeof(std::atomic<std::uint32_t>) == 4);
+
+// Of all devices. They end with the process, as streams may look at them for as long.
+class Words {
+ public:
+  static Words& get() {
+    static Words& all = *new Words;
+    return all;
+  }
+
+  std::string why_none(Device device) {
+    const std::scoped_lock lock(mutex_);
+    const auto [found, fresh] = why_none_.try_emplace(device.index);
+    if (fresh) found->second = try_on(device);
+    return found->second;
+  }
+  Word take(Device device) {
+    const std::scoped_lock lock(mutex_);
+    Word word = take_one(device);
+    ++word.last;
+    return word;
+  }
+  void give(Word word) {
+    const std::scoped_lock lock(mutex_);
+    free_.push_back(word);
+  }
+  void wait(Stream stream, const Word& word) const {
+    const Current current(stream.device);
+    auto* const native = static_cast<cudaStream_t>(stream.handle);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(native, &capture), "cudaStreamIsCapturing", stream.device);
+    if (capture != cudaStreamCaptureStatusNone)
+      throw Error(ErrorCode::internal,
+                  fmt::format("a stream of {} was to wait for the host while it is being captured",
+                              to_string(stream.device)),
+                  "capture between collectives, not across them");
+    if (const int status = wait_value_(native, address(word), word.last, kGreaterOrEqual))
+      throw_error(ErrorCode::internal, "cuStreamWaitValue32 on {}: CUDA error {}",
+                  to_string(stream.device), status);
+  }
+
+ private:
+  Words() : wait_value_(find_wait_value()) {}
+  static unsigned long long address(const Word& word) {
+    return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: the device's too
+  }
+
+  // With the lock.
+  Word take_one(Device device) {
+    constexpr std::size_t kBytes = 1 << 16, kStride = 64;
+    if (free_.empty()) {
+      const Current current(device);
+      void* page = nullptr;
+      check(cudaHostAlloc(&page, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
+            "cudaHostAlloc", device);
+      for (std::size_t at = kBytes; at > 0; at -= kStride)
+        free_.push_back(
+            {new (static_cast<std::byte*>(page) + at - kStride) std::atomic<std::uint32_t>(0)});
+    }
+    const Word word = free_.back();
+    free_.pop_back();
+    return word;
+  }
+
+  // A wait for what has come already. No attribute says that version 2 of these calls is there.
+  std::string try_on(Device device) {
+    if (!wait_value_) return "this driver has no cuStreamWaitValue32 of CUDA 12";
+    const Current current(device);
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0),
+          "cudaStreamCreateWithPriority", device);
+    const Word word = take_one(device);
+    const int status = wait_value_(stream, address(word), word.last, kGreaterOrEqual);
+    const cudaError_t end = cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+    free_.push_back(word);
+    check(end, "cudaStreamSynchronize", device);
+    return status == 0 ? std::string()
+                       : fmt::format("cuStreamWaitValue32 says CUDA error {}", status);
+  }
+
+  const WaitValue wait_value_;
+  std::mutex mutex_;
+  std::vector<Word> free_;
+  std::map<int, std::string> why_none_;  // by device
+};
+
+class CudaGate final : public StreamGate {
+ public:
+  explicit CudaGate(Device device) : word_(Words::get().take(device)) {}
+  ~CudaGate() override {
+    CudaGate::open();
+    Words::get().give(word_);
+  }
+  CudaGate(const CudaGate&) = delete;
+  CudaGate& operator=(const CudaGate&) = delete;
+  void block_stream(Stream stream) override { Words::get().wait(stream, word_); }
+  void open() noexcept override { word_.value->store(word_.last, std::memory_order_release); }
+
+ private:
+  const Word word_;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamGate> make_cuda_stream_gate(Device device) {
+  if (const std::string why = why_no_cuda_stream_gates(device); !why.empty())
+    throw_error(ErrorCode::unavailable, "streams of {} cannot wait for the host: {}",
+                to_string(device), why);
+  return std::make_unique<CudaGate>(device);
+}
+
+std::string why_no_cuda_stream_gates(Device device) { return Words::get().why_none(device); }
+
+}  // namespace shoal
