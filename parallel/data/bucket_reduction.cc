@@ -10,7 +10,11 @@ namespace {
 class AllReduction final : public BucketReduction {
  public:
   explicit AllReduction(collectives::Communicator& communicator) : communicator_(communicator) {
-    if (const Stream own = communicator.stream(); !own.device.is_cpu()) lane_.emplace(own.device);
+    // NCCL computes there. What hosts carry out has streams of its own, and this one only waits for
+    // what may be behind a gate (stream_gate.h): it is to be of another priority.
+    if (const Stream own = communicator.stream(); !own.device.is_cpu())
+      lane_.emplace(own.device, communicator.backend() == "nccl" ? StreamPriority::high
+                                                                 : StreamPriority::normal);
   }
   int ranks() const override { return communicator_.size(); }
   MemoryResource& memory() override { return communicator_.memory_resource(); }
@@ -30,7 +34,7 @@ class AllReduction final : public BucketReduction {
   // On a device: sums go beside what backward queues, not between.
   class Lane {
    public:
-    explicit Lane(Device device) : stream_(device, StreamPriority::high), written_(device) {}
+    Lane(Device device, StreamPriority priority) : stream_(device, priority), written_(device) {}
     // For work behind all that is queued on `other` by now.
     Stream behind(Stream other) {
       written_.record(other);

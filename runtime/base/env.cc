@@ -27,7 +27,8 @@ constexpr std::array kVariables{kLog,
                                 kFlightDir,
                                 kGoodput,
                                 kCudaAttention,
-                                kCudaAttentionWorkspace};
+                                kCudaAttentionWorkspace,
+                                kStreamGates};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
@@ -16,6 +17,7 @@ class DeviceWork final : public Work {
   bool test() override { return DeviceEngine::test(*operation_); }
   void wait(Deadline deadline) override { engine_->wait(*operation_, deadline); }
   double default_deadline_seconds() const override { return engine_->deadline_seconds(); }
+  void block_stream(Stream stream) override { engine_->block_stream(*operation_, stream); }
 
  private:
   std::shared_ptr<DeviceEngine> engine_;
@@ -56,7 +58,9 @@ DeviceEngine::Setup setup_of(const DeviceCommunicator::Options& options) {
           .deadline_seconds = options.deadline_seconds,
           .counted_by = options.counted_by,
           .slice_bytes = options.slice_bytes,
-          .copy_bytes = options.copy_bytes};
+          .copy_bytes = options.copy_bytes,
+          .gates = options.gates,
+          .family = options.family};
 }
 
 }  // namespace
@@ -65,7 +69,9 @@ DeviceCommunicator::DeviceCommunicator(std::unique_ptr<Communicator> host, Optio
     : options_(std::move(options)),
       host_(std::move(host)),
       engine_(std::make_shared<DeviceEngine>(host_->split(0, host_->rank()), setup_of(options_))),
-      reductions_(options_.stream.device, options_.fixed_order) {}
+      reductions_(options_.stream.device, options_.fixed_order) {
+  options_.family->join(host_);
+}
 
 CommunicatorStatistics DeviceCommunicator::statistics() const {
   CommunicatorStatistics statistics = engine_->statistics();
@@ -137,7 +143,8 @@ std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communica
                                                    .host = std::move(name),
                                                    .fixed_order = options.fixed_order,
                                                    .deadline_seconds = options.deadline_seconds,
-                                                   .counted_by = options.counted_by});
+                                                   .counted_by = options.counted_by,
+                                                   .gates = env::get_boolean(env::kStreamGates)});
 }
 
 }  // namespace shoal::collectives

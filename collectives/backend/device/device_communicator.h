@@ -4,9 +4,19 @@
 // Where all ranks are on one host, buffers from memory_resource() are read and written in place
 // (statistics: zero_copy), others are copied there on their stream (bounced). Between hosts, and
 // where a buffer is very large, data passes through pinned host memory (bounced, logged once). A
-// buffer may also be host memory. block_stream() blocks the caller until the operation is done, for
-// hosts take part in it: no call may be made while its stream is being captured, unless the rank is
-// alone.
+// buffer may also be host memory.
+//
+// block_stream() returns at once: the stream waits at a gate (runtime/device/stream_gate.h) that
+// the thread opens. The caller waits too for the first operation of a kind (operation, dtype,
+// magnitude, peer), which loads and allocates what the others use, and where streams have no gates
+// (logged once) or SHOAL_STREAM_GATES=0 says so. Hosts take part in each operation: no call may be
+// made while its stream is being captured, unless the rank is alone.
+//
+// Errors: a failure opens the gates, and streams go on over buffers whose contents are undefined.
+// What the Communicator is called next throws it, and so does Work::test() or wait(). As the Work
+// may be gone, this Communicator, its host() and all that have been split from one with it fail
+// together where a stream was waiting, on every rank: no later sum or agreement of a step returns.
+// Destroying a Communicator carries out what was called, or fails it, and leaves no gate shut.
 #pragma once
 
 #include "shoal/collectives/backend/device/device_engine.h"
@@ -23,6 +33,8 @@ class DeviceCommunicator final : public CallCommunicator {
     CountingMemory* counted_by = nullptr;
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // DeviceEngine::Setup's
     std::int64_t copy_bytes = std::int64_t{128} << 20;
+    bool gates = true;
+    std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
   // Collective.
   DeviceCommunicator(std::unique_ptr<Communicator> host, Options options);
@@ -35,6 +47,8 @@ class DeviceCommunicator final : public CallCommunicator {
   Stream stream() const override { return options_.stream; }
   Communicator& host() override { return *host_; }
   void abort(std::string_view reason) override;
+  // How often a call blocked its thread so far: of this and of all split from one with it.
+  std::int64_t waits() const { return options_.family->waits(); }
 
  private:
   WorkPtr submit(Call&& call) override;
@@ -46,7 +60,7 @@ class DeviceCommunicator final : public CallCommunicator {
   std::unique_ptr<Communicator> make_split(const SplitPlan& plan) override;
 
   const Options options_;
-  std::unique_ptr<Communicator> host_;
+  const std::shared_ptr<Communicator> host_;
   std::shared_ptr<DeviceEngine> engine_;
   DeviceReductions reductions_;  // of a rank that is alone
   std::int64_t alone_operations_ = 0;

@@ -1,6 +1,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
@@ -21,6 +22,21 @@ Signature signature_of_all(const std::vector<Call>& calls) {
   }
   first.counts = hash_counts(numbers);
   return first;
+}
+
+// Sizes by powers of two, as pools know them.
+std::uint64_t kind_of_all(const std::vector<Call>& calls, int rank, int size) {
+  std::vector<std::int64_t> numbers;
+  const auto magnitude = [](std::int64_t bytes) {
+    return static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(bytes)));
+  };
+  for (const Call& call : calls)
+    numbers.insert(
+        numbers.end(),
+        {static_cast<std::int64_t>(call.operation), static_cast<std::int64_t>(call.dtype),
+         static_cast<std::int64_t>(call.op), call.root, magnitude(call.send_bytes(rank, size)),
+         magnitude(call.recv_bytes(rank, size))});
+  return hash_counts(numbers);
 }
 
 }  // namespace
@@ -52,7 +68,25 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup)
       reductions_(device(), setup_.fixed_order),
       in_(device(), StreamPriority::high),
       out_(device(), StreamPriority::high) {
+  setup_.family->join(inner_);
   meet();
+  if (direct_)
+    direct_messages_ = std::make_unique<DirectMessages>(DirectMessages::Setup{
+        .inner = inner_.get(),
+        .opened = opened_.get(),
+        .staging = &staging_,
+        .in = in_.view(),
+        .out = out_.view(),
+        .place_of = [this](const void* data, std::int64_t bytes) { return place_of(data, bytes); },
+        .end = [this](DeviceOperation& one, bool staged) { end_message(one, staged); }});
+  if (!device().is_cpu() && setup_.gates) {
+    const std::string why = why_no_stream_gates(device());
+    gates_ = why.empty();
+    if (!gates_)
+      log::once(log::Level::info, "device-no-gates",
+                fmt::format("threads wait for collectives on {}, whose streams cannot: {}",
+                            to_string(device()), why));
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -102,7 +136,9 @@ std::shared_ptr<DeviceOperation> DeviceEngine::submit(std::vector<Call> calls) {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Error(*failure_).in_operation(describe(calls.front()));
   }
-  auto operation = std::make_shared<DeviceOperation>(std::move(calls), ++submitted_, device());
+  const std::uint64_t kind = kind_of_all(calls, rank_, size_);
+  auto operation =
+      std::make_shared<DeviceOperation>(std::move(calls), ++submitted_, kind, device());
   make_reachable(*operation);
   operation->ready.record(operation->call().stream);
   const std::lock_guard lock(mutex_);
@@ -122,6 +158,7 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
   constexpr auto kGrace = std::chrono::seconds(10);  // in which the thread says who is missing
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return operation.over.load(); };
+  if (!is_over()) setup_.family->count_wait();
   const auto wait_until = [&](Clock::time_point time) {
     if (time != Clock::time_point::max()) return over_.wait_until(lock, time, is_over);
     over_.wait(lock, is_over);
@@ -140,6 +177,24 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
   (void)test(operation);
 }
 
+// What a kind of operation needs of the driver it needs the first time: memory, peers' memory
+// opened, kernels loaded. Any of that may wait for the whole device, and so for a stream that waits
+// for this operation.
+void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
+  std::shared_ptr<StreamGate> gate;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gates_ && !stream.device.is_cpu() && !operation.over && kinds_.contains(operation.kind)) {
+      if (!operation.gate) operation.gate = make_stream_gate(device());
+      gate = operation.gate;
+    }
+  }
+  if (gate)
+    gate->block_stream(stream);
+  else
+    wait(operation, Deadline::in_seconds(setup_.deadline_seconds));
+}
+
 void DeviceEngine::abort(std::string_view reason) { inner_->abort(reason); }
 
 void DeviceEngine::run() {
@@ -148,7 +203,7 @@ void DeviceEngine::run() {
     {
       std::unique_lock lock(mutex_);
       const auto work = [this] {
-        return !collectives_.empty() || !arriving_.empty() || !messages_.empty();
+        return !collectives_.empty() || !arriving_.empty() || has_messages();
       };
       wake_.wait(lock, [&] { return stop_ || work(); });
       if (!work()) return;
@@ -166,7 +221,7 @@ void DeviceEngine::run() {
       };
       for (Backoff backoff; !more();) {
         if (progress_messages()) backoff = {};
-        if (messages_.empty()) break;
+        if (!has_messages()) break;
         if (is_late()) give_up_messages();
         backoff.take();
       }
@@ -199,10 +254,15 @@ void DeviceEngine::until(const Call& call, const std::function<bool()>& conditio
 }
 
 void DeviceEngine::give_up_messages() {
+  if (direct_messages_) direct_messages_->give_up();
   for (const Message& message : messages_)
     if (message.work)
       message.work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
-  until(messages_.front().operation->call(), [] { return false; });
+  throw Error(ErrorCode::timeout,
+              fmt::format("the work of {} that messages wait for did not finish in time",
+                          to_string(device())),
+              "see what else runs on the device, or raise SHOAL_DEADLINE_S")
+      .at_rank(rank_);
 }
 
 void DeviceEngine::until_done(Work& work) {
@@ -253,28 +313,57 @@ void DeviceEngine::finish(DeviceOperation& operation) {
   operation.copies.clear();
   const std::lock_guard lock(mutex_);
   if (!collectives_.empty() && collectives_.front().get() == &operation) collectives_.pop_front();
+  kinds_.insert(operation.kind);
+  end(operation);
+}
+
+// With the lock.
+void DeviceEngine::end(DeviceOperation& operation) {
   operation.over.store(true, std::memory_order_release);
+  if (operation.gate) operation.gate->open();
   over_.notify_all();
 }
 
+// What this rank has queued itself ends before the owners of the memory go on. It waits for nobody
+// but the device, which may have failed.
+void DeviceEngine::let_streams_end() noexcept try {
+  for (const OwnedStream* stream : {&in_, &out_}) {
+    Event done(device());
+    done.record(stream->view());
+    const Deadline deadline = Deadline::in_seconds(5);
+    for (Backoff backoff; !done.query() && !deadline.passed();) backoff.take();
+  }
+} catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
+}
+
+// Gates are opened: what waits behind them computes with whatever is there, and what the rank calls
+// or waits for next throws.
 void DeviceEngine::fail(const Error& error) {
   step_of({});
   const bool ours = error.code() != ErrorCode::timeout && error.code() != ErrorCode::peer_lost &&
                     error.code() != ErrorCode::mismatch && error.code() != ErrorCode::aborted;
   if (ours) inner_->abort(error.message());
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = error;
-  const auto give_up = [&](DeviceOperation& operation) {
-    operation.failure = *failure_;
-    operation.over.store(true, std::memory_order_release);
-  };
-  for (const auto& operation : collectives_) give_up(*operation);
-  for (const auto& operation : arriving_) give_up(*operation);
-  for (const Message& message : messages_) give_up(*message.operation);
-  collectives_.clear();
-  arriving_.clear();
-  messages_.clear();
-  over_.notify_all();
+  let_streams_end();
+  bool unseen = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    const auto give_up = [&](DeviceOperation& operation) {
+      if (operation.over) return;
+      unseen = unseen || operation.gate;
+      operation.failure = *failure_;
+      end(operation);
+    };
+    for (const auto& operation : collectives_) give_up(*operation);
+    for (const auto& operation : arriving_) give_up(*operation);
+    for (const Message& message : messages_) give_up(*message.operation);
+    if (direct_messages_) direct_messages_->drop(give_up);
+    collectives_.clear();
+    arriving_.clear();
+    messages_.clear();
+    over_.notify_all();
+  }
+  if (unseen) setup_.family->give_up(error);
 }
 
 }  // namespace shoal::collectives

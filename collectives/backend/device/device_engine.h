@@ -7,14 +7,18 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <set>
 #include <thread>
 
 #include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/device/device_family.h"
+#include "shoal/collectives/backend/device/direct_messages.h"
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/stream_gate.h"
 
 namespace shoal::collectives {
 
@@ -27,15 +31,19 @@ struct ReachableCopy {
 // A call in flight, or the collectives of a group, which share their rounds between hosts. The
 // engine and the caller's Work share it.
 struct DeviceOperation {
-  DeviceOperation(std::vector<Call>&& what, std::uint32_t which, Device device)
-      : calls(std::move(what)), number(which), ready(device) {}
+  DeviceOperation(std::vector<Call>&& what, std::uint32_t which, std::uint64_t kind_of_all,
+                  Device device)
+      : calls(std::move(what)), number(which), kind(kind_of_all), ready(device) {}
   std::vector<Call> calls;  // at least one
   const Call& call() const { return calls.front(); }
   const std::uint32_t number;
+  const std::uint64_t kind;           // alike in all that decides what the driver is asked for
   std::vector<ReachableCopy> copies;  // by call; empty: there are none
   Event ready;                        // what was queued on the call's stream before it is done
   std::atomic<bool> over{false};
   std::optional<Error> failure;  // valid once `over`
+  // Where streams wait for it; made when the first one does, with the engine's lock.
+  std::shared_ptr<StreamGate> gate;
 };
 
 // Reductions on that device; made when they are first needed. For one thread.
@@ -62,6 +70,8 @@ class DeviceEngine {
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
     // The largest buffer from elsewhere that is copied into memory that peers reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
+    bool gates = true;  // streams wait by themselves, where the device lets them
+    std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
   // Collective. `inner` moves host memory and is the engine's alone.
   DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup);
@@ -83,6 +93,9 @@ class DeviceEngine {
   // True when it is done; throws its Error.
   static bool test(const DeviceOperation& operation);
   void wait(DeviceOperation& operation, Deadline deadline);
+  // Later work on `stream` waits for it; the caller does too for the first operation of a kind, and
+  // where streams cannot.
+  void block_stream(DeviceOperation& operation, Stream stream);
   void abort(std::string_view reason);  // from any thread
 
  private:
@@ -123,7 +136,9 @@ class DeviceEngine {
   void copy_out(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
                 Slot& slot);
   bool progress_messages();
+  bool has_messages() const;
   bool progress(Message& message);
+  void end_message(DeviceOperation& operation, bool staged);
   void give_up_messages();
   void step_of(std::optional<OuterCall> outer);
   // Waits, and brings messages on meanwhile. Throws timeout, of the work or of the device.
@@ -131,12 +146,14 @@ class DeviceEngine {
   void until_done(Work& work);
   bool is_late() const { return Clock::now() >= give_up_at_.load(); }
   void finish(DeviceOperation& operation);
+  void end(DeviceOperation& operation);
   void fail(const Error& error);
+  void let_streams_end() noexcept;
 
   const Setup setup_;
   const int rank_, size_;
   DeviceBackend& backend_;
-  std::unique_ptr<Communicator> inner_;
+  const std::shared_ptr<Communicator> inner_;
   CallCommunicator* steps_;  // inner_, where it can be told what its calls are steps of; or null
   std::optional<OuterCall> step_of_;
   std::shared_ptr<PeerAccess> access_;
@@ -144,6 +161,7 @@ class DeviceEngine {
   std::unique_ptr<OpenedSegments> opened_;
   bool direct_ = false;     // ranks reach each other's memory
   bool processes_ = false;  // some are other processes
+  bool gates_ = false;
   std::unique_ptr<MemoryResource> pinned_;
   PoolMemory staging_;
   DeviceReductions reductions_;
@@ -158,7 +176,10 @@ class DeviceEngine {
   std::uint32_t submitted_ = 0;
   std::atomic<Clock::time_point> give_up_at_{Clock::time_point::max()};
   CommunicatorStatistics statistics_;
-  std::list<Message> messages_;  // the thread's own; in the order of their calls
+  std::set<std::uint64_t> kinds_;  // of operations that were carried out
+  // The thread's own.
+  std::list<Message> messages_;                      // in the order of their calls
+  std::unique_ptr<DirectMessages> direct_messages_;  // where ranks reach each other's memory
   std::thread thread_;
 };
 

@@ -141,10 +141,12 @@ bool DeviceEngine::may_be_direct(const Call& call) const {
 // By the thread of the calls, on their streams. What is too large, or finds no room, stays where it
 // is, and then the operation passes through host memory.
 void DeviceEngine::make_reachable(DeviceOperation& operation) {
-  if (!direct_ || is_message(operation.call().operation)) return;
+  if (!direct_) return;
   for (std::size_t i = 0; i < operation.calls.size(); ++i) {
     Call& call = operation.calls[i];
-    if (call.operation == Operation::barrier || !may_be_direct(call)) continue;
+    if (call.operation == Operation::barrier || call.operation == Operation::recv ||
+        !may_be_direct(call))
+      continue;
     const std::int64_t sent = call.send_bytes(rank_, size_),
                        received = call.recv_bytes(rank_, size_);
     const auto is_elsewhere = [&](const void* pointer, std::int64_t bytes) {

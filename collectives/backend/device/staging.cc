@@ -82,8 +82,9 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   const Parts parts = parts_of(call, rank_, size_);
   const Slicing slicing = slicing_of(call, size_, setup_.slice_bytes);
   const auto element = static_cast<std::int64_t>(size_of(call.dtype));
-  operation.ready.block_stream(in_.view());
-  operation.ready.block_stream(out_.view());  // until then recv may be in use
+  // Before it recv may be in use. Not waited for by these streams: behind what a call of this
+  // rank's is behind, others' data could not pass.
+  until(call, [&] { return operation.ready.query(); });
 
   // Of one byte at least: no part is null where the host's Communicator wants a pointer.
   const auto buffer = [&](const std::vector<std::int64_t>& part) {
@@ -121,15 +122,24 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
   statistics_.bounced_bytes += bytes;
 }
 
+bool DeviceEngine::has_messages() const {
+  return !messages_.empty() || (direct_messages_ && !direct_messages_->idle());
+}
+
 // Posted in the order of their calls; then each at its own pace.
 bool DeviceEngine::progress_messages() {
   {
     const std::lock_guard lock(mutex_);
     for (; !arriving_.empty(); arriving_.pop_front())
-      messages_.push_back({.operation = arriving_.front(), .copied = Event(device())});
+      if (direct_messages_)
+        direct_messages_->take(arriving_.front());
+      else
+        messages_.push_back({.operation = arriving_.front(), .copied = Event(device())});
   }
-  if (messages_.empty()) return false;
-  bool moved = false, may_post = true;
+  if (!has_messages()) return false;
+  const auto outer = step_of_;
+  step_of({});
+  bool moved = direct_messages_ && direct_messages_->progress(), may_post = true;
   for (auto message = messages_.begin(); message != messages_.end();) {
     if (!may_post && message->stage == Message::Stage::arrived) break;
     moved = progress(*message) || moved;
@@ -139,9 +149,11 @@ bool DeviceEngine::progress_messages() {
     else
       ++message;
   }
+  step_of(outer);
   return moved;
 }
 
+// Streams are not waited for by in_ and out_, as in stage().
 bool DeviceEngine::progress(Message& message) {
   DeviceOperation& operation = *message.operation;
   const Call& call = operation.call();
@@ -150,30 +162,21 @@ bool DeviceEngine::progress(Message& message) {
       static_cast<std::size_t>(call.count) * static_cast<std::size_t>(size_of(call.dtype));
   switch (message.stage) {
     case Message::Stage::arrived:
+      if (sends && !operation.ready.query()) return false;
       message.staged = Buffer(staging_, std::max<std::size_t>(bytes, 1), MemoryTag::communication);
-      if (sends) {
-        operation.ready.block_stream(in_.view());
-        backend_.copy(message.staged.data(), call.send, bytes, in_.view());
-      }
+      if (sends) backend_.copy(message.staged.data(), call.send, bytes, in_.view());
       message.copied.record(in_.view());
       message.stage = Message::Stage::copying_in;
       [[fallthrough]];
-    case Message::Stage::copying_in: {
+    case Message::Stage::copying_in:
       if (!message.copied.query()) return false;
-      const auto outer = step_of_;
-      step_of({});
       message.work = issue(*inner_, sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
                                            message.staged.data(), message.staged.data()));
-      step_of(outer);
       message.stage = Message::Stage::posted;
       return true;
-    }
     case Message::Stage::posted:
-      if (!message.work->test()) return false;
-      if (!sends) {
-        operation.ready.block_stream(out_.view());
-        backend_.copy(call.recv, message.staged.data(), bytes, out_.view());
-      }
+      if (!message.work->test() || !operation.ready.query()) return false;
+      if (!sends) backend_.copy(call.recv, message.staged.data(), bytes, out_.view());
       message.copied.record(out_.view());
       message.stage = Message::Stage::copying_out;
       [[fallthrough]];
@@ -181,13 +184,24 @@ bool DeviceEngine::progress(Message& message) {
       break;
   }
   if (!message.copied.query()) return false;
+  end_message(operation, true);
+  return true;
+}
+
+void DeviceEngine::end_message(DeviceOperation& operation, bool staged) {
+  const Call& call = operation.call();
+  const bool copied = !operation.copies.empty();
+  operation.copies.clear();
   const std::lock_guard lock(mutex_);
   ++statistics_.operations;
-  ++statistics_.bounced;
-  if (sends) statistics_.bounced_bytes += static_cast<std::int64_t>(bytes);
-  operation.over.store(true, std::memory_order_release);
-  over_.notify_all();
-  return true;
+  if (staged || copied) {
+    ++statistics_.bounced;
+    statistics_.bounced_bytes += call.send_bytes(rank_, size_);
+  } else {
+    ++statistics_.zero_copy;
+  }
+  kinds_.insert(operation.kind);
+  end(operation);
 }
 
 }  // namespace shoal::collectives

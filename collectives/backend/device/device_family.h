@@ -1,0 +1,43 @@
+// A Communicator of device memory and all that were split from it, in this process.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+
+class DeviceFamily {
+ public:
+  // `member`: of host memory.
+  void join(const std::shared_ptr<Communicator>& member) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(members_, [](const auto& one) { return one.expired(); });
+    members_.push_back(member);
+  }
+  // An operation failed behind which a stream waited, and nobody may look at its Work: whatever
+  // this rank calls next, or waits for, of any member, throws, and so do the other ranks. Once.
+  void give_up(const Error& why) noexcept {
+    if (given_up_.exchange(true)) return;
+    const std::lock_guard lock(mutex_);
+    for (const auto& one : members_) try {
+        if (const auto member = one.lock()) member->abort(why.what());
+      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has failed already
+      }
+  }
+  // Calls that blocked their thread until an operation was done.
+  void count_wait() { ++waits_; }
+  std::int64_t waits() const { return waits_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Communicator>> members_;
+  std::atomic<bool> given_up_{false};
+  std::atomic<std::int64_t> waits_{0};
+};
+
+}  // namespace shoal::collectives

@@ -1,0 +1,346 @@
+// Collectives and messages of device memory in the order of a stream, with hosts that do not wait:
+// what comes behind them sees what they brought, and no thread is held up.
+#include <cstdlib>
+#include <vector>
+
+#include "gpu/on_gpu.h"
+#include "support/calls.h"
+#include "support/error_text.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "shoal/collectives/backend/device/device_communicator.h"
+#include "shoal/runtime/device/stream_gate.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::error_text;
+using shoal::test::expect_on_gpu;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kCount = 3001;
+constexpr auto kBytes = static_cast<std::size_t>(kCount);
+
+// A rank's Communicator, a stream, buffers of bytes on the device, and one that the host reads.
+struct Rank {
+  Rank(const World& world, Store& its_store, double seconds = 30, bool symmetric = true)
+      : store(its_store), stream_(shoal::test::device_of(world)), landed_(stream_.view().device) {
+    CommunicatorOptions options = shoal::test::with_deadline(seconds);
+    options.stream = stream_.view();
+    communicator = make_communicator(world, store, options);
+    if (!symmetric) device_memory_ = make_device_memory(stream_.view().device);
+    MemoryResource& memory = symmetric ? communicator->memory_resource() : *device_memory_;
+    for (Buffer* buffer : {&a_, &b_})
+      *buffer = Buffer(memory, kBytes, MemoryTag::activations, stream_.view());
+    host_ = static_cast<unsigned char*>(cuda_.allocate_pinned(kBytes));
+    gates = why_no_stream_gates(stream_.view().device).empty();
+  }
+  ~Rank() {
+    cuda_.synchronize(stream_.view());
+    cuda_.deallocate_pinned(host_);
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  void fill(const Buffer& buffer, int value) {
+    cuda_.fill(buffer.data(), value, kBytes, stream_.view());
+  }
+  void copy(const Buffer& to, const Buffer& from) {
+    cuda_.copy(to.data(), from.data(), kBytes, stream_.view());
+  }
+  WorkPtr sum(const Buffer& buffer) {
+    return communicator->all_reduce(buffer.data(), buffer.data(), kCount, DType::u8, ReduceOp::sum);
+  }
+  WorkPtr send(const Buffer& from, int peer) {
+    return communicator->send(from.data(), kCount, DType::u8, peer);
+  }
+  WorkPtr recv(const Buffer& into, int peer) {
+    return communicator->recv(into.data(), kCount, DType::u8, peer);
+  }
+  void behind(const WorkPtr& work) { work->block_stream(stream_.view()); }
+  // Queued behind all so far; and waited for.
+  void land(const Buffer& buffer) {
+    cuda_.copy(host_, buffer.data(), kBytes, stream_.view());
+    landed_.record(stream_.view());
+  }
+  bool has_landed() const { return landed_.query(); }
+  int landed() const {
+    landed_.synchronize();
+    EXPECT_EQ(host_[0], host_[kBytes - 1]);
+    return host_[0];
+  }
+  int value(const Buffer& buffer) {
+    land(buffer);
+    return landed();
+  }
+  std::int64_t waits() const {
+    return dynamic_cast<const DeviceCommunicator&>(*communicator).waits();
+  }
+  // The first operations of a kind are waited for.
+  void warm_up(int rank) {
+    fill(a_, 1);
+    behind(sum(a_));
+    behind(rank == 0 ? recv(b_, 1) : send(a_, 0));
+    behind(rank == 0 ? send(a_, 1) : recv(b_, 0));
+    communicator->barrier()->wait();
+  }
+
+  Store& store;
+  std::unique_ptr<Communicator> communicator;
+  bool gates = false;
+
+ private:
+  OwnedStream stream_;
+  std::unique_ptr<MemoryResource> device_memory_;
+  DeviceBackend& cuda_ = device_backend(DeviceType::cuda);
+  Event landed_;
+  unsigned char* host_ = nullptr;
+
+ public:
+  Buffer a_, b_;
+};
+
+Deadline soon() { return Deadline::in_seconds(20); }
+
+// Rank 1 calls when rank 0 has gone on: who waited for it would wait for ever.
+void check_that_nobody_waits(const World& world, Store& store, bool symmetric) {
+  Rank r(world, store, 30, symmetric);
+  if (!r.gates) return;
+  r.warm_up(world.rank);
+  const std::int64_t waits = r.waits();
+  const auto first = [&](const std::string& what) {
+    if (world.rank == 0)
+      store.set(what, "went on");
+    else
+      (void)store.get(what, soon());
+  };
+  r.fill(r.a_, world.rank + 3);
+  if (world.rank == 0) {
+    r.behind(r.sum(r.a_));
+    r.land(r.a_);
+    for (int asked = 0; asked < 5; ++asked) EXPECT_FALSE(r.has_landed());
+    first("all_reduce");
+    EXPECT_EQ(r.landed(), 7);
+    r.behind(r.recv(r.b_, 1));
+    r.land(r.b_);
+    for (int asked = 0; asked < 5; ++asked) EXPECT_FALSE(r.has_landed());
+    first("recv");
+    EXPECT_EQ(r.landed(), 21);
+    // The stream overwrites what it sends, once the other has it.
+    r.fill(r.a_, 31);
+    r.behind(r.send(r.a_, 1));
+    r.fill(r.a_, 32);
+    r.land(r.a_);
+    for (int asked = 0; asked < 5; ++asked) EXPECT_FALSE(r.has_landed());
+    first("send");
+    EXPECT_EQ(r.landed(), 32);
+  } else {
+    first("all_reduce");
+    r.behind(r.sum(r.a_));
+    EXPECT_EQ(r.value(r.a_), 7);
+    first("recv");
+    r.fill(r.a_, 21);
+    r.behind(r.send(r.a_, 0));
+    r.fill(r.a_, 22);
+    first("send");
+    r.behind(r.recv(r.b_, 0));
+    EXPECT_EQ(r.value(r.b_), 31);
+    EXPECT_EQ(r.value(r.a_), 22);
+  }
+  EXPECT_EQ(r.waits(), waits);
+}
+
+TEST(StreamOrder, NoThreadWaitsForAnOperation) {
+  expect_on_gpu(
+      2, 60, [](const World& world, Store& store) { check_that_nobody_waits(world, store, true); });
+}
+
+TEST(StreamOrder, NorWhereBuffersAreCopied) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    check_that_nobody_waits(world, store, false);
+  });
+}
+
+// As a pipeline and a tensor-parallel layer would: each step's operations hang on those before them
+// by the stream alone, and all are called before the first is done. Each rank's sends and sums are
+// behind its recvs: none of its own streams may hang on them.
+void check_a_chain(const World& world, Store& store) {
+  Rank r(world, store);
+  r.warm_up(world.rank);
+  const std::int64_t waits = r.waits();
+  constexpr int kTurns = 5;
+  if (world.rank == 0) r.fill(r.a_, 1);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (world.rank == 0) {
+      r.behind(r.send(r.a_, 1));
+      r.behind(r.recv(r.a_, 1));
+    } else {
+      r.behind(r.recv(r.b_, 0));
+      r.copy(r.a_, r.b_);
+      r.behind(r.send(r.a_, 0));
+    }
+    r.behind(r.sum(r.a_));  // twice what it was
+  }
+  EXPECT_EQ(r.waits() - waits, r.gates ? 0 : r.waits() - waits);
+  EXPECT_EQ(r.value(r.a_), 1 << kTurns);
+  r.communicator->barrier()->wait();
+}
+
+TEST(StreamOrder, OperationsHangOnEachOtherByTheStreamAlone) {
+  expect_on_gpu(2, 60, check_a_chain);
+}
+
+TEST(StreamOrder, AndBetweenHosts) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    World apart = world;
+    apart.host = "host " + std::to_string(world.rank);
+    check_a_chain(apart, store);
+  });
+}
+
+// A send that hangs on what arrives later: it holds up neither the recv nor a sum.
+TEST(StreamOrder, MessagesPassEachOther) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store);
+    r.warm_up(world.rank);
+    const int peer = 1 - world.rank;
+    for (int turn = 0; turn < 3; ++turn) {
+      r.fill(r.a_, 10 * turn + world.rank);
+      const WorkPtr out = r.send(r.a_, peer), in = r.recv(r.b_, peer);
+      r.behind(in);
+      r.behind(out);
+      const WorkPtr back = r.send(r.b_, peer);
+      r.behind(r.recv(r.a_, peer));
+      r.behind(back);
+      EXPECT_EQ(r.value(r.a_), 10 * turn + world.rank);
+      EXPECT_EQ(r.value(r.b_), 10 * turn + peer);
+    }
+  });
+}
+
+TEST(StreamOrder, ACommunicatorThatGoesLeavesNoGateShut) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store);
+    const auto part = r.communicator->split(0, world.rank);
+    r.warm_up(world.rank);
+    auto other = r.communicator->split(0, world.rank);
+    for (int turn = 0; turn < 2; ++turn) {
+      r.fill(r.a_, 5);
+      const WorkPtr work =
+          other->all_reduce(r.a_.data(), r.a_.data(), kCount, DType::u8, ReduceOp::sum);
+      r.behind(work);
+    }
+    other.reset();
+    EXPECT_EQ(r.value(r.a_), 10);
+    part->barrier()->wait();
+  });
+}
+
+TEST(StreamOrder, CountsWhoWaitsWhereStreamsMayNot) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    setenv("SHOAL_STREAM_GATES", "0", 1);
+    Rank r(world, store);
+    r.warm_up(world.rank);
+    const std::int64_t waits = r.waits();
+    const auto start = [&] {
+      r.fill(r.a_, 1);
+      return r.sum(r.a_);
+    };
+    if (world.rank == 0) {
+      const WorkPtr work = start();
+      store.set("called", "yes");
+      r.behind(work);
+      EXPECT_EQ(r.waits(), waits + 1);
+      EXPECT_TRUE(work->test());
+    } else {
+      (void)store.get("called", soon());
+      r.behind(start());
+    }
+    EXPECT_EQ(r.value(r.a_), 2);
+  });
+}
+
+// Rank 0's stream waits when the other one ends or does not come: it goes on, and rank 0 is told by
+// what it calls next, of the same group or of another.
+TEST(StreamOrder, ALostRankOpensTheGateAndIsNamed) {
+  const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store, 20);
+    const auto part = r.communicator->split(0, world.rank);
+    r.warm_up(world.rank);
+    const auto sum = [&] {
+      return part->all_reduce(r.a_.data(), r.a_.data(), kCount, DType::u8, ReduceOp::sum);
+    };
+    r.behind(sum());
+    if (world.rank == 1) {
+      (void)store.get("waiting", soon());
+      _exit(3);
+    }
+    r.behind(sum());
+    r.land(r.a_);
+    store.set("waiting", "yes");
+    (void)r.landed();  // the stream does not hang
+    EXPECT_THAT(error_text([&] { r.behind(sum()); }), HasSubstr("rank 1"));
+    EXPECT_THAT(error_text([&] { r.communicator->host().barrier()->wait(); }), HasSubstr("rank 1"));
+    EXPECT_THAT(error_text([&] { r.sum(r.a_)->wait(); }), HasSubstr("rank 1"));
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_EQ(outcomes[0].exit_status, 0) << outcomes[0].error;
+  EXPECT_EQ(outcomes[1].exit_status, 3);
+}
+
+// Nobody waits for the Work, so nobody's deadline but the Communicator's own ends it.
+TEST(StreamOrder, ADeadlineOpensTheGate) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store, 2);
+    r.warm_up(world.rank);
+    if (world.rank == 1) {
+      (void)store.get("told", soon());
+      EXPECT_THAT(error_text([&] { r.communicator->host().barrier()->wait(); }),
+                  HasSubstr("rank 0"));
+      return;
+    }
+    r.behind(r.recv(r.b_, 1));
+    r.land(r.b_);
+    (void)r.landed();
+    EXPECT_THAT(error_text([&] { (void)r.send(r.a_, 1); }), HasSubstr("rank 1"));
+    EXPECT_THAT(error_text([&] { r.communicator->host().barrier()->wait(); }),
+                HasSubstr("did not finish"));
+    store.set("told", "yes");
+  });
+}
+
+TEST(StreamOrder, AnAbortOpensTheGate) {
+  expect_on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store);
+    r.warm_up(world.rank);
+    if (world.rank == 1) {
+      (void)store.get("waiting", soon());
+      r.communicator->abort("enough");
+      return;
+    }
+    r.behind(r.sum(r.a_));
+    r.land(r.a_);
+    store.set("waiting", "yes");
+    (void)r.landed();
+    EXPECT_THAT(error_text([&] { (void)r.sum(r.a_); }), HasSubstr("rank 1 aborted: enough"));
+  });
+}
+
+TEST(StreamOrder, MessagesThatDifferAreNamedOnBothSides) {
+  const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
+    Rank r(world, store);
+    if (world.rank == 0)
+      r.communicator->send(r.a_.data(), 5, DType::u8, 1)->wait();
+    else
+      r.communicator->recv(r.a_.data(), 4, DType::u8, 0)->wait();
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  for (const auto& outcome : outcomes)
+    EXPECT_THAT(outcome.error, HasSubstr("rank 1 called recv of 4 u8 from rank 0, rank 0 called "
+                                         "send of 5 u8 to rank 1"));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
