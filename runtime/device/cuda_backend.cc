@@ -3,6 +3,8 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <set>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -201,16 +203,23 @@ class CudaBackend final : public DeviceBackend {
     settle(stream);
   }
 
-  // Relaxed: a library that asks the driver for something meanwhile does no harm.
+  // Relaxed: a library that asks the driver for something meanwhile does no harm. A wait for the
+  // device does, in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so
+  // our own leave a device alone while one of its streams is captured.
   void begin_capture(Stream stream) override {
     const CurrentDevice current(stream.device);
+    Captures& captures = captures_of(stream.device);
+    const std::scoped_lock lock(captures.mutex);
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed),
           "cudaStreamBeginCapture", stream.device);
+    captures.streams.insert(stream.handle);
   }
   void* end_capture(Stream stream) override {
     const CurrentDevice current(stream.device);
     cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(native(stream), &graph), "cudaStreamEndCapture", stream.device);
+    const cudaError_t ended = cudaStreamEndCapture(native(stream), &graph);
+    after_capture(stream);
+    check(ended, "cudaStreamEndCapture", stream.device);
     cudaGraphExec_t made = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
     (void)cudaGraphDestroy(graph);
@@ -222,6 +231,7 @@ class CudaBackend final : public DeviceBackend {
     if (cudaStreamEndCapture(native(stream), &graph) == cudaSuccess && graph)
       (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
+    after_capture(stream);
   }
   void launch_graph(void* graph, Stream stream) override {
     const CurrentDevice current(stream.device);
@@ -234,7 +244,12 @@ class CudaBackend final : public DeviceBackend {
 
   void* allocate(Device device, std::size_t bytes, Stream stream) override {
     const CurrentDevice current(device);
-    refuse_in_capture(device, bytes, stream);
+    // It would become a node of the graph, whose memory is only there while that runs.
+    if (is_captured(stream))
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} bytes were asked of {} while a step is being captured", bytes,
+                              to_string(device)),
+                  "run the step once before it is captured, so that its pool holds them");
     const cudaMemPool_t pool = pool_of(device);
     ++allocations_;
     void* pointer = nullptr;
@@ -243,7 +258,9 @@ class CudaBackend final : public DeviceBackend {
       // What was freed may not be free yet, or stand in the way of others (pinned, IPC,
       // libraries').
       (void)cudaGetLastError();
-      synchronize_device(device);
+      Captures& captures = captures_of(device);
+      const std::scoped_lock lock(captures.mutex);
+      if (captures.streams.empty()) wait_for_device(device);
       check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device);
       status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     }
@@ -254,9 +271,15 @@ class CudaBackend final : public DeviceBackend {
   void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
     const CurrentDevice current(device);
     ++deallocations_;
-    if (!stream.handle) synchronize_device(device);
+    Captures& captures = captures_of(device);
+    const std::scoped_lock lock(captures.mutex);
+    if (!captures.streams.empty() && (!stream.handle || is_captured(stream))) {
+      captures.freed.push_back(pointer);
+      return;
+    }
+    if (!stream.handle) wait_for_device(device);
     (void)cudaFreeAsync(pointer, native(stream));
-  } catch (const Error&) {  // the device is lost, and its memory with it
+  } catch (const std::exception&) {  // the device is lost, and its memory with it
   }
 
   Room room(Device device) const override {
@@ -278,23 +301,45 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  // It would become a node of the graph, whose memory is only there while that runs.
-  static void refuse_in_capture(Device device, std::size_t bytes, Stream stream) {
+  // The streams of a device that are captured, and what was freed meanwhile. Never held while a
+  // caller's code runs.
+  struct Captures {
+    std::mutex mutex;
+    std::set<void*> streams;
+    std::vector<void*> freed;
+  };
+  Captures& captures_of(Device device) {
+    const std::scoped_lock lock(mutex_);
+    return captures_[device.index];
+  }
+
+  // Also of a stream that joined a capture by an event.
+  static bool is_captured(Stream stream) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (!stream.handle) return;
-    check(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing", device);
-    if (capture != cudaStreamCaptureStatusNone)
-      throw Error(ErrorCode::internal,
-                  fmt::format("{} bytes were asked of {} while a step is being captured", bytes,
-                              to_string(device)),
-                  "run the step once before it is captured, so that its pool holds them");
+    if (!stream.handle) return false;
+    check(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing", stream.device);
+    return capture != cudaStreamCaptureStatusNone;
+  }
+
+  // The last one frees what could not be.
+  void after_capture(Stream stream) noexcept try {
+    const CurrentDevice current(stream.device);
+    Captures& captures = captures_of(stream.device);
+    const std::scoped_lock lock(captures.mutex);
+    captures.streams.erase(stream.handle);
+    if (!captures.streams.empty() || captures.freed.empty()) return;
+    wait_for_device(stream.device);
+    for (void* const pointer : captures.freed) (void)cudaFreeAsync(pointer, nullptr);
+    captures.freed.clear();
+  } catch (const std::exception&) {  // the device is lost, and its memory with it
   }
 
   void settle(Stream stream) {
     if (!stream.handle) synchronize(stream);
   }
 
-  void synchronize_device(Device device) {
+  // With its captures' mutex, and none under way.
+  void wait_for_device(Device device) {
     ++synchronizations_;
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
   }
@@ -319,6 +364,7 @@ class CudaBackend final : public DeviceBackend {
 
   std::mutex mutex_;
   std::map<int, cudaMemPool_t> pools_;  // by device; they end with the process
+  std::map<int, Captures> captures_;    // by device
   mutable std::atomic<std::int64_t> synchronizations_{0}, blocking_copies_{0}, allocations_{0},
       deallocations_{0};
 };

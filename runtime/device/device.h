@@ -89,8 +89,8 @@ class DeviceBackend {
 
   // Memory of `device`, aligned to 64 bytes (host) or 256 (CUDA), stream-ordered; bytes > 0. A
   // stream without handle says nothing of who uses the memory: then any stream may at once, and
-  // deallocate() waits for the whole device. Used by runtime/memory, which counts it: nobody else
-  // calls these. Both ask the driver: a steady step has a pool above. Not while a step is captured.
+  // deallocate() waits for the whole device; while a step is captured there, it does so at its end.
+  // Used by runtime/memory alone. Both ask the driver: a steady step has a pool above it.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
   // Bytes of `device` that nobody holds, and all it has; {0, 0}: not known.

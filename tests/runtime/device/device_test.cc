@@ -196,6 +196,51 @@ TEST_F(OnCuda, WhatDoesNotFitIsOutOfMemoryAndTheDeviceGoesOn) {
   cuda_.synchronize(stream.view());
 }
 
+// As CUDA's graphs have it, a wait for the device ends every capture there, another thread's too.
+TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
+  const OwnedStream captured(device_), other(device_);
+  constexpr std::size_t kBytes = 16 << 20;
+  void* written = cuda_.allocate(device_, kBytes, captured.view());
+  auto* seen = static_cast<unsigned char*>(cuda_.allocate_pinned(1));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(cuda_.allocate(device_, kBytes, other.view()));
+  cuda_.synchronize(other.view());
+  for (const bool abandoned : {false, true}) {
+    const DeviceStatistics before = cuda_.statistics();
+    const std::size_t free = cuda_.room(device_).free;
+    cuda_.begin_capture(captured.view());
+    cuda_.fill(written, 7, kBytes, captured.view());
+    std::thread([&] {
+      // Still to be read when it is freed.
+      cuda_.fill(blocks[0], 3, kBytes, other.view());
+      cuda_.copy(seen, blocks[0], 1, other.view());
+      cuda_.deallocate(device_, blocks[0], {});
+      cuda_.deallocate(device_, blocks[1], captured.view());
+      cuda_.deallocate(device_, blocks[2], other.view());  // in its stream's order, at once
+      // Not even where there is no room.
+      EXPECT_THROW((void)cuda_.allocate(device_, std::size_t{1} << 46, other.view()), Error);
+    }).join();
+    EXPECT_EQ(cuda_.statistics().synchronizations, before.synchronizations);
+    if (abandoned) {
+      cuda_.abandon_capture(captured.view());
+    } else {
+      void* graph = nullptr;
+      ASSERT_NO_THROW(graph = cuda_.end_capture(captured.view())) << "the capture was ended";
+      cuda_.launch_graph(graph, captured.view());
+      cuda_.synchronize(captured.view());
+      cuda_.destroy_graph(graph);
+    }
+    EXPECT_EQ(*seen, 3) << "freed after one wait for the device";
+    cuda_.synchronize(Stream{device_, nullptr});
+    for (void*& block : blocks) block = cuda_.allocate(device_, kBytes, other.view());
+    EXPECT_GE(cuda_.room(device_).free + kBytes, free) << "what was freed is there again";
+  }
+  for (void* const block : blocks) cuda_.deallocate(device_, block, other.view());
+  cuda_.deallocate(device_, written, captured.view());
+  cuda_.synchronize(captured.view());
+  cuda_.deallocate_pinned(seen);
+}
+
 TEST(CudaDevice, WithoutItSaysWhichFlag) {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
   if (cuda.count() > 0) GTEST_SKIP() << "there is a CUDA device here";
