@@ -68,9 +68,9 @@ inline constexpr Variable kCudaAttentionWorkspace{
     "that would need more goes in pieces; 0: never in pieces"};
 
 inline constexpr Variable kStreamGates{
-    "SHOAL_STREAM_GATES", Kind::boolean, "1",
-    "GPU streams wait by themselves for collectives that hosts carry out; 0: the calling thread "
-    "does"};
+    "SHOAL_STREAM_GATES", Kind::boolean, "0",
+    "1: GPU streams wait by themselves for collectives that hosts carry out (not yet tried on a "
+    "GPU); 0: the calling thread does"};
 
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();

@@ -27,6 +27,7 @@ constexpr auto kBytes = static_cast<std::size_t>(kCount);
 struct Rank {
   Rank(const World& world, Store& its_store, double seconds = 30, bool symmetric = true)
       : store(its_store), stream_(shoal::test::device_of(world)), landed_(stream_.view().device) {
+    setenv("SHOAL_STREAM_GATES", "1", 0);  // of this rank's process
     CommunicatorOptions options = shoal::test::with_deadline(seconds);
     options.stream = stream_.view();
     communicator = make_communicator(world, store, options);
