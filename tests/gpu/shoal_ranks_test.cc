@@ -194,6 +194,30 @@ TEST_F(GpuRanks, TwoPartsOfEachLayer) {
   expect_as_on_one_cpu(out());
 }
 
+// One record for all steps, read when the last has ended.
+TEST_F(GpuRanks, StepsThatNobodyWaitsFor) {
+  const std::vector<double> want = losses(*reference_ / "out");
+  double mean = 0;
+  for (const double loss : want) mean += loss / kSteps;
+  struct Case {
+    int replicas;
+    std::string mesh;
+  };
+  for (const Case& c :
+       {Case{2, ""}, Case{1, R"({"pipeline_parallel_degree": 2, "microbatches": 2,
+                                 "skip_tracing": true})"},
+        Case{1, R"({"tensor_parallel_degree": 2, "ddp": true, "prescaled_batch": true})"}}) {
+    std::vector<std::string> more = {"--logging_steps",        std::to_string(kSteps),
+                                     "--save_steps",           std::to_string(kSteps),
+                                     "--overwrite_output_dir", "true"};
+    if (!c.mesh.empty()) more.insert(more.end(), {"--mp_parameters", c.mesh});
+    train_on(2, words(c.replicas, out(), more));
+    ASSERT_EQ(losses(out()).size(), 1U);
+    EXPECT_NEAR(losses(out())[0], mean, 2e-5 * mean) << c.mesh;
+    expect_weights_as_on_one_cpu(out());
+  }
+}
+
 TEST_F(GpuRanks, GoOnFromACheckpointOfCpus) {
   fs::create_directories(out());
   fs::copy(*reference_ / "out/checkpoint-2", out() + "/checkpoint-2", fs::copy_options::recursive);

@@ -202,7 +202,9 @@ TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   for (const Way& way : {Way{"call by call"}, Way{"captured", StepCaptureMode::on},
-                         Way{"f16 captured", StepCaptureMode::on, true}}) {
+                         Way{"f16 captured", StepCaptureMode::on, true},
+                         Way{"mesh", StepCaptureMode::off, false, true},
+                         Way{"f16 mesh", StepCaptureMode::off, true, true}}) {
     SCOPED_TRACE(way.name);
     auto arguments = arguments_of(output.path());
     arguments.overwrite_output_dir = true;
@@ -278,7 +280,7 @@ TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
 TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
-  for (const bool mesh : {false}) {
+  for (const bool mesh : {false, true}) {
     const std::string kind = mesh ? "warmup_stable_decay" : "cosine_with_restarts";
     SCOPED_TRACE(kind);
     auto arguments = arguments_of(output / "late");

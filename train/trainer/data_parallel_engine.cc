@@ -146,16 +146,15 @@ void DataParallelEngine::prepare_training() {
   parallel::ReducerOptions options = reducer_options(parts_);
   // A device's host would wait for it at each parameter.
   if (parts_.arguments.overlaps_forward(ranks()) && on_cpu()) overlap_forward(options);
-  const bool alone_on_device = ranks() == 1 && !on_cpu();
   reducer_ = std::make_unique<parallel::Reducer>(
       parameters,
-      alone_on_device ? parallel::make_no_reduction(context_.memory(), context_.stream)
-                      : parallel::make_all_reduction(communicator),
+      ranks() == 1 && !on_cpu() ? parallel::make_no_reduction(context_.memory(), context_.stream)
+                                : parallel::make_all_reduction(communicator),
       options);
   optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
   losses_ =
       context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
-  if (alone_on_device) late_ = std::make_unique<nn::LateNumbers>(context_.stream);
+  if (!on_cpu()) late_ = std::make_unique<LateSteps>(context_.stream, communicator.host());
   if (parts_.arguments.activation_offloading)
     offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
                                                        parallel::OffloadOptions{}, context_.stream);
@@ -188,8 +187,8 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     all.push_back(task_.chain_input(batch, parts_.trainer.host()));
     nn::ChainInput& input = all.back();
     input.loss = work.loss;
-    if (parts_.arguments.fp16 || late_) input.loss.state = step_state_.pointer();
-    if (late_) input.loss.loss_scale = 1;  // the state has it: graphs are of any number
+    if (parts_.arguments.fp16 || !on_cpu()) input.loss.state = step_state_.pointer();
+    if (!on_cpu()) input.loss.loss_scale = 1;  // the state has it: graphs are of any number
     for (const Tensor* tensor : input.tensors()) {
       host.push_back(*tensor);
       shapes += tensor->defined() ? to_string(tensor->shape()) + " " : "none ";
@@ -260,12 +259,20 @@ double DataParallelEngine::loss_sum() const {
   return total;
 }
 
-nn::StepOptions DataParallelEngine::step_options(const StepWork& work) const {
-  return {.learning_rate = work.learning_rate,
-          .update = work.update,
-          .inverse_targets = late_ ? work.loss.loss_scale : 1,
-          .max_gradient_norm = parts_.arguments.max_grad_norm,
-          .scaling = scaler_.rule()};
+nn::StepOptions DataParallelEngine::step_options(const StepWork& work) {
+  nn::StepOptions options{.learning_rate = work.learning_rate,
+                          .update = work.update,
+                          .max_gradient_norm = parts_.arguments.max_grad_norm,
+                          .scaling = scaler_.rule()};
+  if (on_cpu()) return options;
+  options.inverse_targets = work.loss.loss_scale;
+  if (ranks() > 1)
+    options.sum_in_place = [this](const Tensor& sum, Stream stream) {
+      collectives::Communicator& all = *parts_.trainer.communicator;
+      last_sum_ = parallel::sum_squares_in_place(all, context_.kernels().reduction(), sum,
+                                                 all.rank() == 0, stream);
+    };
+  return options;
 }
 
 StepDone DataParallelEngine::step(const StepWork& work) {
@@ -275,12 +282,10 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   StepDone done;
   if (late_) {
     queue_step(work, all);
-    late_->note(
-        {losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)), optimizer_->norm()});
+    late_->note(losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)),
+                optimizer_->norm(), std::move(last_sum_));
     if (!work.wait) return {.known = false};
-    read_late();
-    done = read_.back();
-    read_.pop_back();
+    done = late_->last();
   } else if (capture_) {
     queue_step(work, all);
     done.outcome = optimizer_->outcome();
@@ -295,20 +300,11 @@ StepDone DataParallelEngine::step(const StepWork& work) {
 }
 
 std::vector<StepDone> DataParallelEngine::collect() {
-  if (late_) read_late();
-  std::vector<StepDone> done = std::exchange(read_, {});
+  if (!late_) return {};
+  std::vector<StepDone> done = late_->collect();
   if (std::ranges::any_of(done, [](const StepDone& step) { return step.outcome.skipped; }))
     scaler();
   return done;
-}
-
-void DataParallelEngine::read_late() {
-  for (const std::vector<double>& numbers : late_->take()) {
-    const double norm = numbers.back();
-    StepDone done{.outcome = {.gradient_norm = norm, .skipped = !std::isfinite(norm)}};
-    for (std::size_t i = 0; i + 1 < numbers.size(); ++i) done.loss_sum += numbers[i];
-    read_.push_back(done);
-  }
 }
 
 void DataParallelEngine::try_step(const Batch& batch) {
@@ -413,7 +409,7 @@ std::optional<double> DataParallelEngine::settle() {
 }
 
 std::optional<parallel::ReducerStatistics> DataParallelEngine::reduced() const {
-  if (!reducer_) return std::nullopt;
+  if (!reducer_ || !on_cpu()) return std::nullopt;
   return reducer_->statistics();
 }
 

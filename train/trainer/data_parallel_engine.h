@@ -4,13 +4,13 @@
 #include <map>
 
 #include "shoal/nn/autograd/context.h"
-#include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/activation/offload.h"
 #include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/engine.h"
+#include "shoal/train/trainer/late_steps.h"
 
 namespace shoal {
 
@@ -32,7 +32,7 @@ class DataParallelEngine final : public Engine {
   void restore_scaler(const nn::LossScalerState& state) override;
   std::optional<double> settle() override;
   std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
-  std::optional<parallel::ReducerStatistics> reduced() const override;
+  std::optional<parallel::ReducerStatistics> reduced() const override;  // on the host
   bool knows_phases() const override { return on_cpu(); }
 
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;
@@ -56,10 +56,9 @@ class DataParallelEngine final : public Engine {
   void forward_backward(const StepWork& work, std::span<const nn::ChainInput> inputs, bool reduces);
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss);
-  nn::StepOptions step_options(const StepWork& work) const;
-  // One rank's. All of it queued, or captured, and nothing waited for.
+  nn::StepOptions step_options(const StepWork& work);
+  // All of it queued, or captured, and nothing waited for. On a device, or of one rank.
   void queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
-  void read_late();
 
   const EngineParts parts_;
   Task& task_;
@@ -81,9 +80,9 @@ class DataParallelEngine final : public Engine {
   // Losses of a step's microbatches, [gradient_accumulation_steps] f32: graphs write them again.
   Tensor losses_;
   std::size_t microbatches_ = 0;  // of the last step
-  // Where one rank computes on a device: what its steps came to, and what of it was read.
-  std::unique_ptr<nn::LateNumbers> late_;
-  std::vector<StepDone> read_;
+  // On a device: what steps came to, and of the one that is queued the last sum over ranks.
+  std::unique_ptr<LateSteps> late_;
+  collectives::WorkPtr last_sum_;
   std::unique_ptr<parallel::Offloader> offloader_;  // null: what tapes save stays
   std::unique_ptr<nn::StepCapture> capture_;        // null: steps run call by call
   bool step_open_ = false;                          // the last one failed between its two ends

@@ -89,10 +89,15 @@ parallel::MeshShape checked_shape(const EngineParts& parts, const parallel::SmpP
   return parallel::mesh_shape(ranks, smp.pipeline, smp.tensor);
 }
 
+nn::LossScalerOptions scaler_options(const TrainingArguments& arguments,
+                                     const parallel::SmpParameters& smp) {
+  return smp.loss_scaling.value_or(loss_scaling(arguments));
+}
+
 parallel::DistributedOptimizerOptions scaling(const TrainingArguments& arguments,
                                               const parallel::SmpParameters& smp) {
   if (!arguments.fp16) return {};
-  const nn::LossScalerOptions options = smp.loss_scaling.value_or(loss_scaling(arguments));
+  const nn::LossScalerOptions options = scaler_options(arguments, smp);
   return {.static_loss_scale = options.init_scale,
           .dynamic_loss_scale = options.dynamic,
           .dynamic_loss_args = options};
@@ -107,7 +112,10 @@ MeshEngine::MeshEngine(const EngineParts& parts)
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       staged_(*parts.trainer.kernels, *parts.trainer.memory),
-      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement) {
+      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement),
+      scaler_(parts.arguments.fp16 && on_device()
+                  ? nn::LossScaler(scaler_options(parts.arguments, smp_))
+                  : nn::LossScaler::none()) {
   mesh_.guarded([this] { build(); });
 }
 
@@ -201,12 +209,18 @@ std::optional<Microbatch> MeshEngine::trace() const {
 
 const nn::LossScaler& MeshEngine::scaler() {
   SHOAL_ASSERT(optimizer_);
-  return optimizer_->scaler();
+  if (!on_device()) return optimizer_->scaler();
+  if (scaler_.dynamic()) scaler_.take(step_state_.read());
+  return scaler_;
 }
 
 void MeshEngine::restore_scaler(const nn::LossScalerState& state) {
   SHOAL_ASSERT(optimizer_);
-  optimizer_->scaler().restore(state);
+  if (!on_device()) return optimizer_->scaler().restore(state);
+  scaler_.restore(state);
+  kernels::StepState there = step_state_.read();
+  scaler_.put(there);
+  step_state_.write(there);
 }
 
 DataShare MeshEngine::data_share() const {
@@ -264,7 +278,10 @@ void MeshEngine::prepare_training() {
       [this](std::vector<nn::Segment> segments) {
         return make_optimizer(parts_, std::move(segments));
       },
-      scaling(parts_.arguments, smp_));
+      on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
+  if (!on_device()) return;
+  late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world().host());
+  restore_scaler(scaler_.state());
 }
 
 int MeshEngine::batches_at_a_time() const {
@@ -301,9 +318,9 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   return all;
 }
 
-// Numbers as targets stay on the host, where the loss of numbers reads them.
+// Layers in parts read ids and targets on the host: it keeps them.
 void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
-  if (context_.kernels().device().is_cpu()) return;
+  if (!on_device()) return;
   std::vector<Tensor*> all;
   for (Microbatch& microbatch : microbatches) {
     nn::ChainInput& input = microbatch.input;
@@ -312,21 +329,55 @@ void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
       input.target_rows = nn::rows_with_targets(
           input.targets, nn::target_rows_granularity(input.targets), parts_.trainer.host());
     for (Tensor* tensor : input.tensors())
-      if (tensor->defined() && tensor->dtype() != DType::f32) all.push_back(tensor);
+      if (tensor->defined()) all.push_back(tensor);
     if (input.target_rows.defined()) all.push_back(&input.target_rows);
   }
   std::vector<Tensor> host;
   for (const Tensor* tensor : all) host.push_back(*tensor);
   const std::vector<Tensor>& device = staged_.fill(host);
-  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = device[i];
+  context_.host_copies.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    *all[i] = device[i];
+    if (host[i].count() > 0) context_.host_copies[device[i].const_view().data] = host[i];
+  }
+}
+
+StepDone MeshEngine::queue_step(const StepWork& work, std::span<const Microbatch> microbatches) {
+  const parallel::UpdateOptions update{.learning_rate = work.learning_rate,
+                                       .max_gradient_norm = parts_.arguments.max_grad_norm,
+                                       .update = work.update,
+                                       .inverse_targets = work.loss.loss_scale,
+                                       .scaling = scaler_.rule()};
+  optimizer_->set_step(*step_state_, update);
+  {
+    const TraceSpan span(parts_.trainer.tracer, "step", "pipeline");
+    model_->queue_train(microbatches);
+  }
+  const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
+  collectives::WorkPtr last = optimizer_->queue_step(*step_state_, update);
+  late_->note(model_->own_losses(), optimizer_->rule().norm(), std::move(last));
+  if (!work.wait) return {.known = false};
+  const StepDone done = late_->last();
+  if (done.outcome.skipped) scaler();  // who diverges is told at once
+  return done;
+}
+
+std::vector<StepDone> MeshEngine::collect() {
+  if (!late_) return {};
+  std::vector<StepDone> done = late_->collect();
+  if (std::ranges::any_of(done, [](const StepDone& step) { return step.outcome.skipped; }))
+    scaler();
+  return done;
 }
 
 StepDone MeshEngine::step(const StepWork& work) {
   Tracer* const tracer = parts_.trainer.tracer;
   nn::LossOptions loss = work.loss;
-  loss.loss_scale = static_cast<float>(optimizer_->loss_scale() / work.targets);
+  loss.loss_scale = on_device() ? 1 : static_cast<float>(optimizer_->loss_scale() / work.targets);
+  if (on_device()) loss.state = step_state_.pointer();  // has the rest
   std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, loss);
   upload(microbatches);
+  if (on_device()) return queue_step(work, microbatches);
   StepDone done;
   {
     const TraceSpan span(tracer, "step", "pipeline");

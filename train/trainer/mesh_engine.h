@@ -17,6 +17,7 @@
 #include "shoal/parallel/mesh/process_mesh.h"
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/held_numbers.h"
+#include "shoal/train/trainer/late_steps.h"
 
 namespace shoal {
 
@@ -33,13 +34,15 @@ class MeshEngine final : public Engine {
 
   void prepare_training() override;
   StepDone step(const StepWork& work) override;
+  std::vector<StepDone> collect() override;
   const nn::LossScaler& scaler() override;
   void restore_scaler(const nn::LossScalerState& state) override;
-  std::optional<parallel::ReducerStatistics> reduced() const override {
+  std::optional<parallel::ReducerStatistics> reduced() const override {  // on the host
+    if (on_device()) return std::nullopt;
     return model_->gradient_statistics();
   }
   bool has_pipeline() const override { return mesh_.shape().pp > 1; }
-  bool knows_phases() const override { return context_.kernels().device().is_cpu(); }
+  bool knows_phases() const override { return !on_device(); }
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }
@@ -52,6 +55,9 @@ class MeshEngine final : public Engine {
   void save_model(const std::string& directory) override;
 
  private:
+  bool on_device() const { return !context_.kernels().device().is_cpu(); }
+  // On a device: all of the step, and nothing is waited for but where `work` says so.
+  StepDone queue_step(const StepWork& work, std::span<const parallel::Microbatch> microbatches);
   // How the model is cut: as the checkpoint that is continued, or by what units take on the run's
   // own samples.
   void prepare_cut(parallel::ParallelOptions& options);
@@ -81,6 +87,10 @@ class MeshEngine final : public Engine {
   std::unique_ptr<parallel::ParallelModel> model_;
   std::string cut_by_;                                         // how, for the log
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;  // from prepare_training() on
+  // On a device: the rule of the loss scale, and the scale as it was last read, for it lives in
+  // step_state_; what steps came to, from prepare_training() on. On the host optimizer_ scales.
+  nn::LossScaler scaler_;
+  std::unique_ptr<LateSteps> late_;
 };
 
 }  // namespace shoal

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "support/temporary_directory.h"
+#include "train/trainer/gpu_room.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
@@ -18,6 +19,7 @@ namespace {
 using test::bytes_of;
 using test::error_of;
 using test::expect_close;
+using test::GpuRoom;
 using test::Outcome;
 using test::run;
 using test::RunOptions;
@@ -31,18 +33,6 @@ bool plays_v100() {
   return capability != nullptr && std::string_view(capability) == "7.0";
 }
 
-// What apps/compute.h gives a rank on a GPU.
-struct GpuRoom {
-  std::unique_ptr<MemoryResource> source = make_device_memory(Device::cuda(0)),
-                                  host_source = make_pinned_memory();
-  PoolMemory pool{*source};
-  nn::PlannedMemory planned{pool, *source};
-  CountingMemory memory{planned};
-  PoolMemory host{*host_source};
-  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels(
-      {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
-};
-
 class F16OnGpu : public ::testing::Test {
  protected:
   // The rooms must outlive the Trainers that run() makes.
@@ -51,11 +41,7 @@ class F16OnGpu : public ::testing::Test {
     options.prepare = [this, before = options.prepare](CausalLmTask& task, TrainerParts& parts) {
       if (before) before(task, parts);
       const std::lock_guard lock(mutex_);
-      GpuRoom& room = rooms_.emplace_back();
-      parts.kernels = room.kernels.get();
-      parts.memory = &room.memory;
-      parts.host_memory = &room.host;
-      parts.planned_memory = &room.planned;
+      rooms_.emplace_back().give(parts);
     };
     return options;
   }

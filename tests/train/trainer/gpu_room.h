@@ -1,0 +1,30 @@
+// What apps/compute.h gives a rank on a GPU.
+#pragma once
+
+#include <memory>
+
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/capture/planned_memory.h"
+#include "shoal/train/trainer/trainer.h"
+
+namespace shoal::test {
+
+struct GpuRoom {
+  std::unique_ptr<MemoryResource> source = make_device_memory(Device::cuda(0)),
+                                  host_source = make_pinned_memory();
+  PoolMemory pool{*source};
+  nn::PlannedMemory planned{pool, *source};
+  CountingMemory memory{planned};
+  PoolMemory host{*host_source};
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels(
+      {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
+
+  void give(TrainerParts& parts) {
+    parts.kernels = kernels.get();
+    parts.memory = &memory;
+    parts.host_memory = &host;
+    parts.planned_memory = &planned;
+  }
+};
+
+}  // namespace shoal::test

@@ -1,0 +1,126 @@
+// Two ranks of the Trainer on a GPU that the CPU plays: steps that nobody waits for, on every axis.
+#include <list>
+#include <mutex>
+
+#include "support/temporary_directory.h"
+#include "train/trainer/gpu_room.h"
+#include "train/trainer/toy_training.h"
+#include <gmock/gmock.h>
+
+namespace shoal {
+namespace {
+
+using test::GpuRoom;
+using test::Outcome;
+using test::run;
+using test::RunOptions;
+using testing::TemporaryDirectory;
+
+constexpr std::int64_t kSteps = 8;
+
+struct Layout {
+  const char* name;
+  nlohmann::json mesh;  // mp_parameters
+  int replicas = 1;     // with samples of their own
+  bool f16 = false;
+  friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+};
+
+// Of rank 0.
+class Watcher final : public TrainerCallback {
+ public:
+  explicit Watcher(bool needs) : needs_(needs) {}
+  bool needs_every_step() const override { return needs_; }
+  void on_step_end(const StepReport& report, TrainerControl&) override {
+    reports.push_back(report);
+    driver.push_back(device_backend(DeviceType::cuda).statistics());
+  }
+  void on_log(const nlohmann::ordered_json& record) override {
+    if (!record.contains("loss")) return;
+    logs.push_back(record);
+    logs.back().erase("loader_stall_share");  // what the clock says
+  }
+  std::vector<StepReport> reports;
+  std::vector<DeviceStatistics> driver;
+  std::vector<nlohmann::ordered_json> logs;
+
+ private:
+  bool needs_;
+};
+
+struct Ran {
+  Outcome outcome;
+  Watcher watcher;
+};
+
+Ran train(const Layout& layout, const std::string& output, bool waits) {
+  Ran ran{{}, Watcher(waits)};
+  // They outlive the Trainers that run() makes.
+  std::list<GpuRoom> rooms;
+  std::list<std::unique_ptr<collectives::Communicator>> communicators;
+  std::list<Watcher> others;
+  std::mutex mutex;
+  const auto store = make_hash_store();
+  RunOptions options{.ranks = 2, .samples = 32};
+  options.config.n_head = 4;
+  options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
+    World world;
+    world.rank = world.local_rank = parts.communicator->rank();
+    world.size = world.local_size = parts.communicator->size();
+    GpuRoom* room = nullptr;
+    std::unique_ptr<collectives::Communicator>* communicator = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      room = &rooms.emplace_back();
+      communicator = &communicators.emplace_back();
+      parts.callbacks = {world.rank == 0 ? &ran.watcher : &others.emplace_back(false)};
+    }
+    room->give(parts);
+    collectives::CommunicatorOptions on_device;
+    on_device.stream = room->kernels->stream();
+    *communicator = collectives::make_communicator(world, *store, on_device);
+    parts.communicator = communicator->get();
+  };
+  TrainingArguments arguments = test::toy_arguments(output);
+  arguments.max_steps = kSteps;
+  arguments.logging_steps = 4;
+  arguments.warmup_steps = 2;
+  arguments.per_device_train_batch_size = 4 / layout.replicas;
+  arguments.fp16 = layout.f16;
+  if (layout.f16) arguments.grad_scaler_init_scale = 0x1p22;  // the first steps overflow
+  arguments.mp_parameters = layout.mesh;
+  ran.outcome = run(arguments, options);
+  return ran;
+}
+
+class RanksOnGpu : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
+  const TemporaryDirectory output;
+  const Ran late = train(GetParam(), output / "late", false),
+            waited = train(GetParam(), output / "waited", true);
+  ASSERT_EQ(late.watcher.logs.size(), 2U);
+  EXPECT_EQ(late.watcher.logs, waited.watcher.logs);
+  EXPECT_EQ(late.outcome.result.train_loss, waited.outcome.result.train_loss);
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    EXPECT_EQ(late.watcher.reports[i].known, i % 4 == 3) << i;
+    EXPECT_TRUE(waited.watcher.reports[i].known) << i << " (rank 0 asks, so rank 1 waits)";
+  }
+  // Step 4 logs, and 8 does. Ranks agree before each step, so that between the ends of steps 5 and
+  // 7 of one rank the other is between those of 4 and 7.
+  EXPECT_EQ(late.watcher.driver[6].synchronizations, late.watcher.driver[4].synchronizations);
+  EXPECT_GT(waited.watcher.driver[6].synchronizations, waited.watcher.driver[4].synchronizations);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RanksOnGpu,
+    ::testing::Values(
+        Layout{"replicas_of_f16", nlohmann::json::object(), 2, true},
+        Layout{"parts_of_layers", {{"ddp", true}, {"tensor_parallel_degree", 2}}, 2},
+        Layout{"stages",
+               {{"pipeline_parallel_degree", 2}, {"microbatches", 2}, {"skip_tracing", true}}},
+        Layout{"sharded_f16", {{"ddp", true}, {"sharding_strategy", "SHARD_GRAD_OP"}}, 2, true}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace shoal

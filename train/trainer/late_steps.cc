@@ -1,0 +1,49 @@
+#include "shoal/train/trainer/late_steps.h"
+
+#include <cmath>
+#include <utility>
+
+namespace shoal {
+
+void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last) {
+  if (losses.defined())
+    numbers_.note({losses, norm});
+  else
+    numbers_.note({norm});
+  last_ = std::move(last);
+}
+
+StepDone LateSteps::last() {
+  read();
+  StepDone done = read_.back();
+  read_.pop_back();
+  return done;
+}
+
+std::vector<StepDone> LateSteps::collect() {
+  read();
+  return std::exchange(read_, {});
+}
+
+// Losses are added in the order of the ranks: the same bits however many steps are read at a time.
+void LateSteps::read() {
+  if (const collectives::WorkPtr last = std::move(last_)) last->wait();
+  const std::vector<std::vector<double>> all = numbers_.take();
+  if (all.empty()) return;
+  std::vector<double> losses(all.size());
+  for (std::size_t step = 0; step < all.size(); ++step)
+    for (std::size_t i = 0; i + 1 < all[step].size(); ++i) losses[step] += all[step][i];
+  if (host_.size() > 1) {
+    const std::vector<double> own = std::exchange(losses, std::vector<double>(all.size()));
+    std::vector<double> of_ranks(own.size() * static_cast<std::size_t>(host_.size()));
+    host_.all_gather(own.data(), of_ranks.data(), std::ssize(own), DType::f64)->wait();
+    for (std::size_t i = 0; i < of_ranks.size(); ++i) losses[i % own.size()] += of_ranks[i];
+  }
+  for (std::size_t step = 0; step < all.size(); ++step) {
+    const double norm = all[step].back();
+    read_.push_back({.loss_sum = losses[step],
+                     .outcome = {.gradient_norm = norm, .skipped = !std::isfinite(norm)}});
+  }
+}
+
+}  // namespace shoal
