@@ -1,6 +1,7 @@
 // The nccl backend's own sources over a shim of NCCL and CUDA (nccl_shim/), with several ranks: the
 // sequences of calls, their results, and what happens when something fails. What only several GPUs
 // can show is listed in docs/gpu.md.
+#include <algorithm>
 #include <vector>
 
 #include "nccl_shim/shim.h"
@@ -191,6 +192,47 @@ TEST(NcclFailures, TwoRanksOfOneGpuAreNamed) {
   });
   EXPECT_THAT(errors,
               Each(AllOf(HasSubstr("ranks 0 and 2 are both on GPU-shim-0"), HasSubstr("native"))));
+}
+
+// As sharded gradients and values do it: a bucket's memory lives from its first use to its sum.
+TEST(NcclMemory, SteadyStepsAskForNoneAndFindTheirBuffersWhereTheyWere) {
+  shim::clear();
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    const Stream stream{Device::cuda(world.rank), nullptr};
+    std::vector<float> shard(3000);
+    std::vector<std::vector<void*>> places;
+    for (int step = 0; step < 4; ++step) {
+      c->host().barrier()->wait();
+      const auto before = shim::memory_calls();
+      c->host().barrier()->wait();
+      auto& mine = places.emplace_back();
+      for (const std::size_t elements : {6000u, 4000u, 6000u}) {
+        Buffer bucket(c->memory_resource(), elements * sizeof(float), MemoryTag::gradients, stream);
+        mine.push_back(bucket.data());
+        const auto count = static_cast<std::int64_t>(elements / 2);
+        c->reduce_scatter(bucket.data(), shard.data(), count, DType::f32, ReduceOp::sum, stream)
+            ->block_stream(stream);
+      }
+      c->barrier()->wait();
+      c->host().barrier()->wait();
+      if (step > 0) {
+        EXPECT_EQ(shim::memory_calls(), before) << "step " << step;
+      }
+      EXPECT_EQ(mine, places.front());
+      c->host().barrier()->wait();
+    }
+  });
+  // A segment each, and nothing is unmapped before the device was waited for.
+  const std::vector<std::string> calls = shim::memory_calls();
+  EXPECT_EQ(std::ranges::count(calls, "memAlloc 8388608"), 2);
+  EXPECT_EQ(std::ranges::count(calls, "memFree"), 2);
+  EXPECT_EQ(calls.size(), 6u);
+  std::int64_t waits = 0;
+  for (const std::string& call : calls) {
+    waits += call == "deviceSynchronize" ? 1 : call == "memFree" ? -1 : 0;
+    EXPECT_GE(waits, 0);
+  }
 }
 
 // Values in host memory go beside NCCL, over the same ranks, also those of a group that was split.

@@ -1,6 +1,8 @@
 // Ranks whose kernels run on the tests' device (support/device.h), and their Communicators.
 #pragma once
 
+#include <cstdlib>
+
 #include "support/device.h"
 
 #include "shoal/collectives/communicator.h"
@@ -8,10 +10,12 @@
 namespace shoal::testing {
 
 // The calling thread is this rank: it takes its device, and the options are of buffers there.
+// SHOAL_TEST_BACKEND in the environment names another backend than the options do.
 inline collectives::CommunicatorOptions on_test_device(
     const World& world, collectives::CommunicatorOptions options = {}) {
   use_device_of(world.rank);
   options.stream = test_stream();
+  if (const char* backend = std::getenv("SHOAL_TEST_BACKEND")) options.backend = backend;
   return options;
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "shoal/runtime/base/error.h"
-
 namespace shoal::collectives {
 namespace {
 
@@ -15,15 +13,6 @@ class HostPeerAccess final : public PeerAccess {
   }
   void deallocate(void* base) noexcept override {
     device_backend(DeviceType::cpu).deallocate({}, base, {});
-  }
-  Handle export_memory(void*) override { refuse(); }
-  void* open(const Handle&) override { refuse(); }
-  void close(void*) noexcept override {}
-  void reach(Device) override {}
-
- private:
-  [[noreturn]] static void refuse() {
-    throw_error(ErrorCode::unavailable, "host memory is not opened by other processes");
   }
 };
 
@@ -47,6 +36,7 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
   const std::size_t length = rounded(bytes);
   const std::lock_guard lock(mutex_);
   void* const user = user_of(stream);
+  std::string cause;
   std::byte* pointer = take(free_[user], length);
   if (!pointer) {
     // What the driver maps: a segment has its pages for itself, as its handle stands for them.
@@ -58,14 +48,15 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
       give(free_[user], base, segment);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::out_of_memory) throw;
+      cause = problem.message();
       take_back_from_others(user);
     }
     pointer = take(free_[user], length);
   }
   if (!pointer)
     throw Error(ErrorCode::out_of_memory,
-                fmt::format("{}: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
-                            counted_by_ ? "; held are " + counted_by_->describe() : ""),
+                fmt::format("{}: no room for {} bytes of {} ({}){}", name(), bytes, to_string(tag),
+                            cause, counted_by_ ? "; held are " + counted_by_->describe() : ""),
                 "use a smaller batch or model, or more ranks");
   if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
   return pointer;

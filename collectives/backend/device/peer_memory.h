@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::collectives {
@@ -20,19 +21,27 @@ class PeerAccess {
   virtual ~PeerAccess() = default;
   virtual std::string name() const = 0;  // "CUDA IPC"
   virtual void* allocate(std::size_t bytes) = 0;
+  // After all that is queued on the device: nothing says which of its streams used the memory.
   virtual void deallocate(void* base) noexcept = 0;
-  virtual Handle export_memory(void* base) = 0;  // of allocate()
-  virtual void* open(const Handle& handle) = 0;
-  virtual void close(void* opened) noexcept = 0;
+  // Of allocate(). Where nothing else is said, other processes cannot open it: unavailable.
+  virtual Handle export_memory(void*) { refuse(); }
+  virtual void* open(const Handle&) { refuse(); }
+  virtual void close(void*) noexcept {}
   // Pointers into the memory of that device, of this process, may be used on this one.
-  virtual void reach(Device peer) = 0;
+  virtual void reach(Device) {}
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw_error(ErrorCode::unavailable, "memory of {} is not opened by other processes", name());
+  }
 };
 // Between processes none: a host device has no memory that could be opened.
 std::unique_ptr<PeerAccess> make_host_peer_access();
 std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
 std::unique_ptr<PeerAccess> make_peer_access(Device device);
 
-// First fit in segments of at least kSegmentBytes, kept until the end because peers have them open.
+// First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
+// or registered: a steady step asks the driver for nothing, and finds its buffers where they were.
 // Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at once there for
 // what is allocated on it, and nobody waits; other streams' free memory is waited for and taken
 // only where the device has none left.

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <thread>
 
+#include <cuda_runtime_api.h>
 #include <fmt/ranges.h>
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
 #include "shoal/runtime/device/identity.h"
 
@@ -46,37 +48,30 @@ class NcclWork final : public Work {
   std::string operation_;
 };
 
-// NCCL's own allocations can be mapped by the other GPUs of the node without registration.
-class NcclMemory final : public MemoryResource {
+// NCCL's own allocations can be mapped by the other GPUs of the node without registration. Each
+// costs a call of the driver and whole pages: ShareableMemory cuts and keeps them.
+class NcclAccess final : public PeerAccess {
  public:
-  NcclMemory(Device device, CountingMemory* counted_by)
-      : device_(device), counted_by_(counted_by) {}
-  void* allocate(std::size_t bytes, MemoryTag tag, Stream) override {
+  explicit NcclAccess(Device device) : device_(device) {}
+  std::string name() const override { return "NCCL"; }
+  void* allocate(std::size_t bytes) override {
     const CurrentCudaDevice current(device_);
     void* pointer = nullptr;
     const ncclResult_t result = ncclMemAlloc(&pointer, bytes);
     if (result != ncclSuccess)
-      throw_error(ErrorCode::out_of_memory, "ncclMemAlloc of {} bytes of {}: {}", bytes,
-                  to_string(tag), ncclGetErrorString(result));
-    if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
+      throw_error(ErrorCode::out_of_memory, "ncclMemAlloc of {} bytes: {}", bytes,
+                  ncclGetErrorString(result));
     return pointer;
   }
-  void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
-                  Stream stream) noexcept override {
-    try {
-      const CurrentCudaDevice current(device_);
-      device_backend(DeviceType::cuda).synchronize({device_, stream.handle});  // not stream-ordered
-      ncclMemFree(pointer);
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost
-    }
-    if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
+  // NCCL unmaps without waiting. Memory that cannot be waited for is left to the process's end.
+  void deallocate(void* base) noexcept override try {
+    const CurrentCudaDevice current(device_);
+    if (cudaDeviceSynchronize() == cudaSuccess) ncclMemFree(base);
+  } catch (const Error&) {  // the device is lost, and its memory with it
   }
-  Device device() const override { return device_; }
-  std::string name() const override { return "NCCL memory of " + shoal::to_string(device_); }
 
  private:
   Device device_;
-  CountingMemory* counted_by_;
 };
 
 class NcclRegistration final : public Registration {
@@ -107,7 +102,9 @@ class NcclCommunicator final : public CallCommunicator {
       : comm_(std::move(comm)),
         options_(options),
         host_name_(std::move(host_name)),
-        memory_(comm_->device(), options.counted_by),
+        memory_(std::make_shared<NcclAccess>(comm_->device()),
+                {comm_->device(), options.stream.device.is_cpu() ? nullptr : options.stream.handle},
+                options.counted_by),
         device_memory_(make_device_memory(comm_->device())),
         word_(*device_memory_, 4, MemoryTag::communication) {
     const Stream stream{comm_->device(), nullptr};
@@ -265,7 +262,7 @@ class NcclCommunicator final : public CallCommunicator {
   std::shared_ptr<NcclComm> comm_;
   const CommunicatorOptions options_;
   const std::string host_name_;  // of this rank's machine
-  NcclMemory memory_;
+  ShareableMemory memory_;
   std::unique_ptr<MemoryResource> device_memory_;
   Buffer word_;
   CommunicatorStatistics statistics_;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "cuda_runtime_api.h"
+#include <cuda_runtime_api.h>
 
 #define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
 #define NCCL_CONFIG_INITIALIZER \

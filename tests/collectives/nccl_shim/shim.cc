@@ -1,6 +1,8 @@
 #include "shim.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <list>
 #include <map>
@@ -8,13 +10,12 @@
 #include <mutex>
 #include <utility>
 
+#include "device.h"
 #include "nccl.h"
 #include <fmt/format.h>
 
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/device/backends.h"
-#include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/tensor/dtype.h"
 
 // One rank of a communicator.
@@ -44,6 +45,7 @@ struct Step {
   int op = 0;         // ncclRedOp_t
   double factor = 1;  // of this rank's elements
   int peer = -1;      // or the root
+  cudaStream_t stream = nullptr;
   bool done = false;
   friend bool is_message(const Step& step) {
     return step.kind == Kind::send || step.kind == Kind::recv;
@@ -54,7 +56,10 @@ struct Step {
 struct Launch {
   ncclComm* comm;
   std::vector<Step> steps;
+  bool finished = false;
 };
+
+using Queue = std::deque<std::shared_ptr<Launch>>;
 
 struct Rank {
   std::vector<std::string> calls;
@@ -63,7 +68,9 @@ struct Rank {
 
 struct State {
   std::mutex mutex;
-  std::map<std::string, std::map<int, std::deque<Launch>>> queues;  // by group and rank
+  std::condition_variable progress;
+  std::vector<std::string> memory_calls;
+  std::map<std::string, std::map<int, Queue>> queues;  // by group and rank
   std::map<std::string, std::list<std::unique_ptr<ncclComm>>> comms;
   std::map<int, Rank> ranks;
   std::map<std::string, int> arrived;  // ranks that have come to a split
@@ -172,14 +179,14 @@ Step* first_undone(Launch& launch, bool (*wanted)(const Step&, int), int peer) {
   return nullptr;
 }
 
-bool advance_collectives(std::map<int, std::deque<Launch>>& queues, int size) {
+bool advance_collectives(std::map<int, Queue>& queues, int size) {
   std::vector<Step*> steps;
   for (int rank = 0; rank < size; ++rank) {
     auto& queue = queues[rank];
     Step* step =
         queue.empty()
             ? nullptr
-            : first_undone(queue.front(), [](const Step& s, int) { return !is_message(s); }, 0);
+            : first_undone(*queue.front(), [](const Step& s, int) { return !is_message(s); }, 0);
     if (!step) return false;
     steps.push_back(step);
   }
@@ -192,14 +199,14 @@ bool advance_collectives(std::map<int, std::deque<Launch>>& queues, int size) {
   return true;
 }
 
-bool advance_messages(std::map<int, std::deque<Launch>>& queues, int size) {
+bool advance_messages(std::map<int, Queue>& queues, int size) {
   bool moved = false;
   for (int from = 0; from < size; ++from) {
     if (queues[from].empty()) continue;
-    for (Step& step : queues[from].front().steps) {
+    for (Step& step : queues[from].front()->steps) {
       if (step.done || step.kind != Kind::send || queues[step.peer].empty()) continue;
       Step* other = first_undone(
-          queues[step.peer].front(),
+          *queues[step.peer].front(),
           [](const Step& s, int peer) { return s.kind == Kind::recv && s.peer == peer; }, from);
       if (!other) continue;
       if (other->count != step.count)
@@ -221,8 +228,10 @@ void match_launches(const std::string& group, int size) {
     moved = advance_messages(queues, size) || moved;
     for (auto& [rank, queue] : queues)
       while (!queue.empty() &&
-             std::ranges::all_of(queue.front().steps, [](const Step& s) { return s.done; })) {
-        ++state().ranks[queue.front().comm->world_rank].finished;
+             std::ranges::all_of(queue.front()->steps, [](const Step& s) { return s.done; })) {
+        ++state().ranks[queue.front()->comm->world_rank].finished;
+        queue.front()->finished = true;
+        state().progress.notify_all();
         queue.pop_front();
         moved = true;
       }
@@ -233,25 +242,48 @@ void record(const ncclComm* comm, std::string text) {
   state().ranks[comm->world_rank].calls.push_back(std::move(text));
 }
 
-ncclResult_t launch(std::vector<std::pair<ncclComm*, Step>> steps) {
+// The stream has come to it: it begins once every rank's has.
+void enter(const std::shared_ptr<Launch>& launch) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  s.queues[launch->comm->group][launch->comm->rank].push_back(launch);
+  match_launches(launch->comm->group, launch->comm->size);
+}
+
+// Holds the stream up until it is done, or the communicator aborted.
+void wait_for(const Launch& launch) {
+  std::unique_lock lock(state().mutex);
+  const bool ended = state().progress.wait_for(
+      lock, std::chrono::seconds(60), [&] { return launch.finished || launch.comm->broken; });
+  if (!ended) throw_error(ErrorCode::internal, "NCCL: a kernel waited 60 s for other ranks'");
+}
+
+ncclResult_t launch(std::vector<std::pair<ncclComm*, Step>> steps) {
   std::map<ncclComm*, Launch> launches;
   for (auto& [comm, step] : steps) {
     launches[comm].comm = comm;
     launches[comm].steps.push_back(step);
   }
   for (auto& [comm, made] : launches) {
-    if (comm->broken) return ncclInvalidUsage;
-    record(comm, fmt::format("launch {}", made.steps.size()));
-    ++s.ranks[comm->world_rank].launched;
-    s.queues[comm->group][comm->rank].push_back(std::move(made));
-    match_launches(comm->group, comm->size);
+    {
+      const std::lock_guard lock(state().mutex);
+      if (comm->broken) return ncclInvalidUsage;
+      record(comm, fmt::format("launch {}", made.steps.size()));
+      ++state().ranks[comm->world_rank].launched;
+    }
+    // A graph may run it more than once.
+    const bool queued = queue_launch(made.steps.front().stream, [made](bool waits) {
+      const auto own = std::make_shared<Launch>(made);
+      enter(own);
+      if (waits) wait_for(*own);
+    });
+    if (!queued) return ncclUnhandledCudaError;
   }
   return ncclSuccess;
 }
 
-ncclResult_t call(ncclComm* comm, Step step) {
+ncclResult_t call(ncclComm* comm, cudaStream_t stream, Step step) {
+  step.stream = stream;
   constexpr const char* kOps[] = {" sum", " prod", " max", " min", " avg"};
   {
     const std::lock_guard lock(state().mutex);
@@ -279,59 +311,6 @@ ncclResult_t call(ncclComm* comm, Step step) {
   return ncclInProgress;
 }
 
-// Events of a rank's device are done when everything it had launched is.
-struct ShimEvent {
-  int device = 0;
-  std::int64_t launched = 0;
-};
-
-class ShimBackend final : public DeviceBackend {
- public:
-  ShimBackend() : host_(make_host_device_backend()) {}
-  int count() const override { return kDevices; }
-  std::string describe(Device) const override { return "a shim"; }
-  void check_available(Device device) const override {
-    SHOAL_CHECK(device.index < kDevices, "device {}", device.index);
-  }
-  void* create_stream(Device, StreamPriority) override { return nullptr; }
-  void destroy_stream(Stream) noexcept override {}
-  void synchronize(Stream) override {}
-  void* create_event(Device device, EventKind) override { return new ShimEvent{device.index}; }
-  void destroy_event(Device, void* event) noexcept override {
-    delete static_cast<ShimEvent*>(event);
-  }
-  void record(void* event, Stream) override {
-    auto* e = static_cast<ShimEvent*>(event);
-    const std::lock_guard lock(state().mutex);
-    e->launched = state().ranks[e->device].launched;
-  }
-  bool query(Device, void* event) override {
-    const auto* e = static_cast<ShimEvent*>(event);
-    const std::lock_guard lock(state().mutex);
-    return state().ranks[e->device].finished >= e->launched;
-  }
-  void wait(Stream, void*) override {}
-  void synchronize(Device, void*) override {}
-  double elapsed_ms(Device, void*, void*) override { return 0; }
-  void copy(void* to, const void* from, std::size_t bytes, Stream) override {
-    host_->copy(to, from, bytes, {});
-  }
-  void fill(void* to, int byte, std::size_t bytes, Stream) override {
-    host_->fill(to, byte, bytes, {});
-  }
-  void* allocate(Device, std::size_t bytes, Stream) override {
-    return host_->allocate({}, bytes, {});
-  }
-  void deallocate(Device, void* pointer, Stream) noexcept override {
-    host_->deallocate({}, pointer, {});
-  }
-  void* allocate_pinned(std::size_t bytes) override { return host_->allocate_pinned(bytes); }
-  void deallocate_pinned(void* pointer) noexcept override { host_->deallocate_pinned(pointer); }
-
- private:
-  std::unique_ptr<DeviceBackend> host_;
-};
-
 }  // namespace
 
 std::vector<std::string> calls(int rank) {
@@ -343,8 +322,24 @@ void clear() {
   const std::lock_guard lock(state().mutex);
   state().ranks.clear();
   state().queues.clear();
+  state().memory_calls.clear();
   state().version = NCCL_VERSION(2, 28, 9);
   state().remote_error = -1;
+}
+
+std::vector<std::string> memory_calls() {
+  const std::lock_guard lock(state().mutex);
+  return state().memory_calls;
+}
+
+void record_memory_call(std::string text) {
+  const std::lock_guard lock(state().mutex);
+  state().memory_calls.push_back(std::move(text));
+}
+
+std::pair<std::int64_t, std::int64_t> launched_and_finished(int rank) {
+  const std::lock_guard lock(state().mutex);
+  return {state().ranks[rank].launched, state().ranks[rank].finished};
 }
 
 void pretend_version(int version) { state().version = version; }
@@ -355,15 +350,6 @@ void pretend_remote_error(int rank) {
 }
 
 }  // namespace shoal::test::nccl_shim
-
-// In place of runtime/device's own, which the linker then leaves in its archive.
-std::string shoal::device_identity(Device device) {
-  return fmt::format("GPU-shim-{}", device.index);
-}
-
-std::unique_ptr<shoal::DeviceBackend> shoal::make_cuda_device_backend() {
-  return std::make_unique<shoal::test::nccl_shim::ShimBackend>();
-}
 
 using namespace shoal::test::nccl_shim;
 
@@ -437,6 +423,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const std::lock_guard lock(state().mutex);
   record(comm, "commAbort");
   comm->broken = true;
+  state().progress.notify_all();
   return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
@@ -449,11 +436,13 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 }
 
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes) {
-  *pointer = ::operator new(bytes, std::align_val_t{256});
-  return ncclSuccess;
+  record_memory_call(fmt::format("memAlloc {}", bytes));
+  *pointer = take_memory(bytes);
+  return *pointer ? ncclSuccess : ncclUnhandledCudaError;
 }
 ncclResult_t ncclMemFree(void* pointer) {
-  ::operator delete(pointer, std::align_val_t{256});
+  record_memory_call("memFree");
+  give_memory(pointer);
   return ncclSuccess;
 }
 ncclResult_t ncclCommRegister(ncclComm_t, void* data, std::size_t, void** handle) {
@@ -505,37 +494,42 @@ ncclResult_t ncclGroupEnd() {
 }
 
 ncclResult_t ncclAllReduce(const void* send, void* recv, std::size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return call(comm,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream,
               {Kind::all_reduce, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op});
 }
 ncclResult_t ncclReduceScatter(const void* send, void* recv, std::size_t count, ncclDataType_t type,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return call(comm, {Kind::reduce_scatter, send, recv, static_cast<std::int64_t>(count),
-                     dtype_of(type), op});
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(
+      comm, stream,
+      {Kind::reduce_scatter, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op});
 }
 ncclResult_t ncclReduce(const void* send, void* recv, std::size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
-  return call(comm, {Kind::reduce, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op,
-                     1, root});
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(
+      comm, stream,
+      {Kind::reduce, send, recv, static_cast<std::int64_t>(count), dtype_of(type), op, 1, root});
 }
 ncclResult_t ncclAllGather(const void* send, void* recv, std::size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t) {
-  return call(comm,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream,
               {Kind::all_gather, send, recv, static_cast<std::int64_t>(count), dtype_of(type)});
 }
 ncclResult_t ncclBroadcast(const void* send, void* recv, std::size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t) {
-  return call(comm, {Kind::broadcast, send, recv, static_cast<std::int64_t>(count), dtype_of(type),
-                     0, 1, root});
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(
+      comm, stream,
+      {Kind::broadcast, send, recv, static_cast<std::int64_t>(count), dtype_of(type), 0, 1, root});
 }
 ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t) {
-  return call(comm, {Kind::send, send, nullptr, static_cast<std::int64_t>(count), dtype_of(type), 0,
-                     1, peer});
+                      ncclComm_t comm, cudaStream_t stream) {
+  return call(
+      comm, stream,
+      {Kind::send, send, nullptr, static_cast<std::int64_t>(count), dtype_of(type), 0, 1, peer});
 }
 ncclResult_t ncclRecv(void* recv, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t) {
-  return call(comm, {Kind::recv, nullptr, recv, static_cast<std::int64_t>(count), dtype_of(type), 0,
-                     1, peer});
+                      cudaStream_t stream) {
+  return call(
+      comm, stream,
+      {Kind::recv, nullptr, recv, static_cast<std::int64_t>(count), dtype_of(type), 0, 1, peer});
 }

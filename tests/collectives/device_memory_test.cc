@@ -1,0 +1,132 @@
+// Memory that ranks' GPUs share, on emulated ones: whose it is after it was freed, and what is said
+// where there is none left. Over CUDA's own and over NCCL's, whose calls a shim answers
+// (nccl_shim/).
+#include <cstdlib>
+#include <vector>
+
+#include "predictable.h"
+#include "support/calls.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::collectives {
+namespace {
+
+using shoal::test::error_text;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+// Two GPUs of 96 MiB, unless the environment says otherwise.
+[[maybe_unused]] const int kChosen =
+    setenv("SHOAL_EMULATED_GPUS", "2", 0) + setenv("SHOAL_EMULATED_GPU_MEMORY", "100663296", 0);
+
+// A rank with a GPU of its own. What it holds is counted in `memory`, the communicator's too.
+struct Rank {
+  Rank(const World& world, Store& store, const std::string& backend)
+      : device(Device::cuda(world.rank)), stream(device) {
+    CommunicatorOptions options = shoal::test::with_deadline(60);
+    options.backend = backend;
+    options.stream = stream.view();
+    options.counted_by = &memory;
+    communicator = make_communicator(world, store, options);
+  }
+  Buffer symmetric(std::size_t bytes, Stream on) {
+    return {communicator->memory_resource(), bytes, MemoryTag::gradients, on};
+  }
+  Device device;
+  OwnedStream stream;
+  DeviceBackend& cuda = device_backend(DeviceType::cuda);
+  std::unique_ptr<MemoryResource> upstream = make_device_memory(device);
+  CountingMemory memory{*upstream};
+  std::unique_ptr<Communicator> communicator;
+};
+
+class DeviceMemory : public ::testing::TestWithParam<const char*> {
+ protected:
+  static void on_two_gpus(const std::function<void(Rank&)>& body) {
+    shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+      Rank rank(world, store, GetParam());
+      body(rank);
+      rank.communicator->host().barrier()->wait();
+    });
+  }
+};
+
+TEST_P(DeviceMemory, IsTheStreamsThatFreedIt) {
+  on_two_gpus([](Rank& rank) {
+    const OwnedStream other(rank.device);
+    const auto pinned = make_pinned_memory();
+    const Buffer seen(*pinned, 1, MemoryTag::data);
+    Buffer first = rank.symmetric(kMiB, rank.stream.view());
+    const void* const where = first.data();
+    rank.cuda.fill(first.data(), 1, kMiB, rank.stream.view());
+    rank.cuda.copy(seen.data(), first.data(), 1, rank.stream.view());  // has yet to run
+    first.reset();
+    const Buffer second = rank.symmetric(kMiB, other.view());
+    EXPECT_NE(second.data(), where) << "no event says that the first stream is done with it";
+    rank.cuda.fill(second.data(), 2, kMiB, other.view());
+    rank.cuda.synchronize(other.view());
+    rank.cuda.synchronize(rank.stream.view());
+    EXPECT_EQ(*static_cast<const char*>(seen.data()), 1);
+    EXPECT_EQ(rank.symmetric(kMiB, rank.stream.view()).data(), where);
+  });
+}
+
+TEST_P(DeviceMemory, GoesToAnotherStreamBehindItsWorkWhereThereIsNoOther) {
+  on_two_gpus([](Rank& rank) {
+    const OwnedStream other(rank.device);
+    const auto pinned = make_pinned_memory();
+    const Buffer seen(*pinned, 1, MemoryTag::data);
+    Buffer first = rank.symmetric(60 * kMiB, rank.stream.view());
+    const void* const where = first.data();
+    rank.cuda.fill(first.data(), 1, kMiB, rank.stream.view());
+    rank.cuda.copy(seen.data(), first.data(), 1, rank.stream.view());
+    first.reset();
+    const Buffer second = rank.symmetric(60 * kMiB, other.view());
+    EXPECT_EQ(second.data(), where);
+    rank.cuda.fill(second.data(), 2, kMiB, other.view());
+    rank.cuda.synchronize(other.view());
+    EXPECT_EQ(*static_cast<const char*>(seen.data()), 1);
+  });
+}
+
+TEST_P(DeviceMemory, OutOfItSaysWhatWasAskedWhatIsHeldAndWhatToDo) {
+  on_two_gpus([](Rank& rank) {
+    const Stream stream = rank.stream.view();
+    const Buffer parameters(rank.memory, 20 * kMiB, MemoryTag::parameters, stream);
+    const Buffer gradients = rank.symmetric(12 * kMiB, stream);
+    const auto held =
+        HasSubstr("; held are parameters 20.0 MiB, gradients 12.0 MiB; use a smaller");
+    const std::string call =
+        std::string(GetParam()) == "nccl" ? "(ncclMemAlloc of 73400320 bytes" : "(cudaMalloc";
+    EXPECT_THAT(error_text([&] { rank.symmetric(70 * kMiB, stream); }),
+                AllOf(HasSubstr("no room for 73400320 bytes of gradients"), HasSubstr(call), held));
+    // Of other memory, too, it is known what the communicator holds.
+    EXPECT_THAT(error_text([&] { Buffer(rank.memory, 70 * kMiB, MemoryTag::activations, stream); }),
+                AllOf(HasSubstr("no room for 73400320 bytes of activations"), held));
+    EXPECT_EQ(rank.memory.total().current, static_cast<std::int64_t>(32 * kMiB));
+    EXPECT_TRUE(rank.symmetric(kMiB, stream)) << "and it goes on";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, ::testing::Values("native", "nccl"),
+                         [](const auto& test) { return test.param; });
+
+// Streams late, memory of GPUs: stricter than the shim over host memory.
+TEST(NcclOnGpus, EveryOperationIsExactAndAutoChoosesIt) {
+  shoal::test::run_thread_ranks(2, [](const World& world, Store& store) {
+    Rank rank(world, store, "auto");
+    EXPECT_EQ(rank.communicator->backend(), "nccl");
+    EXPECT_THAT(test::check_everything(*rank.communicator, {7, 1031}), IsEmpty());
+  });
+}
+
+}  // namespace
+}  // namespace shoal::collectives

@@ -1,0 +1,52 @@
+// The shim's devices as emulated GPUs: launches come in their streams' turns, which wait for the
+// other ranks' as NCCL's kernels do. What memory it takes counts among what was asked of the
+// driver.
+#include <map>
+#include <mutex>
+
+#include "device.h"
+#include "support/emulated_gpu/stream.h"
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/device.h"
+
+namespace shoal::test::nccl_shim {
+namespace {
+
+// Of the current device, and the shim's alone: it is in no order with those that use the memory.
+Stream own_stream() {
+  static std::mutex mutex;
+  static auto& streams = *new std::map<int, OwnedStream>;  // outlive every thread
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  const std::lock_guard lock(mutex);
+  return streams.try_emplace(device, Device::cuda(device)).first->second.view();
+}
+
+}  // namespace
+
+bool queue_launch(cudaStream_t stream, const std::function<void(bool)>& launch) {
+  return emulated_gpu::enqueue(stream, [launch] { launch(true); }) == cudaSuccess;
+}
+
+void* take_memory(std::size_t bytes) {
+  const Stream stream = own_stream();
+  DeviceBackend& backend = device_backend(DeviceType::cuda);
+  try {
+    void* const pointer = backend.allocate(stream.device, bytes, stream);
+    backend.synchronize(stream);
+    return pointer;
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::out_of_memory) throw;
+    return nullptr;
+  }
+}
+
+void give_memory(void* pointer) {
+  const Stream stream = own_stream();
+  DeviceBackend& backend = device_backend(DeviceType::cuda);
+  backend.deallocate(stream.device, pointer, stream);
+  backend.synchronize(stream);
+}
+
+}  // namespace shoal::test::nccl_shim
