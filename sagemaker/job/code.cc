@@ -3,6 +3,7 @@
 
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/parts.h"
+#include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -18,7 +19,7 @@ std::pair<std::string, std::string> split_s3(std::string_view uri) {
 }
 
 std::optional<GitSource> read_git(Draft& draft, const SourceCode& code) {
-  auto fields = draft.job.object("git_config");
+  auto fields = draft.job.object("git_config", /*secret=*/true);
   if (!fields) return std::nullopt;
   GitSource git;
   git.repository = fields->text("repo", {.min = 1}).value_or("");
@@ -36,6 +37,8 @@ std::optional<GitSource> read_git(Draft& draft, const SourceCode& code) {
   if (!is_known) fields->problem("repo", "begins with none of https://, ssh://, git@, file://");
   if (git.repository.starts_with("http") && git.repository.find('@') != std::string::npos)
     fields->problem("repo", "has a name or password in it; give username, password or token");
+  else if (has_password(git.repository))
+    fields->problem("repo", "has a password in it, which git's command line would show; use a key");
   for (const auto& [name, text] :
        {std::pair{"username", git.username}, {"password", git.password}, {"token", git.token}})
     if (!text.empty() && !git.repository.empty() && !git.repository.starts_with("https://"))

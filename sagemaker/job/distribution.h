@@ -24,7 +24,7 @@ struct Machines {
   std::vector<InstanceGroup> groups;
   std::string image_uri;  // empty: one of Amazon's images, by versions
   std::string framework = "pytorch", framework_version;  // of Amazon's image
-  bool compiler = false;
+  bool compiler = false, compiler_debug = false;
 };
 
 // The hyperparameters that the SDK makes of `distribution`, not yet encoded: sagemaker_mpi_enabled

@@ -7,14 +7,21 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::sagemaker {
 namespace {
 
 const Json kEmptyObject = Json::object();
 
-// For messages: long values are cut.
-std::string shown(const Json& value) {
+// For messages: long values are cut, of secret ones only the kind is said.
+std::string shown(const Json& value, bool secret) {
+  if (secret) {
+    if (value.is_string()) return "a text (not shown)";
+    if (value.is_number()) return "a number (not shown)";
+    if (value.is_array()) return "a list (not shown)";
+    return value.is_object() ? "an object (not shown)" : "true or false";
+  }
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
@@ -72,23 +79,28 @@ bool check_text(Problems& problems, const std::string& path, const std::string& 
             : fmt::format("has {} characters; {} to {} are allowed", length, rules.min, rules.max));
     return false;
   }
+  if (!rules.secret && has_password(text)) {
+    problems.add(path, "has a password in its URL, which others would see; leave it out");
+    return false;
+  }
   if (!rules.choices.empty() && std::ranges::find(rules.choices, text) == rules.choices.end()) {
     problems.add(path,
-                 fmt::format("{} is not one of {}{}", shown(text), fmt::join(rules.choices, ", "),
-                             did_you_mean(text, rules.choices)));
+                 fmt::format("{} is not one of {}{}", shown(text, rules.secret),
+                             fmt::join(rules.choices, ", "), did_you_mean(text, rules.choices)));
     return false;
   }
   if (rules.pattern != nullptr && !std::regex_match(text, std::regex(rules.pattern))) {
-    problems.add(path, fmt::format("{} does not look like {}", shown(text), rules.looks));
+    problems.add(path,
+                 fmt::format("{} does not look like {}", shown(text, rules.secret), rules.looks));
     return false;
   }
   return true;
 }
 
-Fields::Fields(const Json& object, std::string path, Problems& problems)
-    : object_(&object), path_(std::move(path)), problems_(&problems) {
+Fields::Fields(const Json& object, std::string path, Problems& problems, bool secret)
+    : object_(&object), path_(std::move(path)), problems_(&problems), secret_(secret) {
   if (object.is_object()) return;
-  problems.add(path_, fmt::format("is {}, but an object is needed", shown(object)));
+  problems.add(path_, fmt::format("is {}, but an object is needed", shown(object, secret)));
   object_ = &kEmptyObject;
 }
 
@@ -107,12 +119,15 @@ bool Fields::has(const std::string& name) { return value(name) != nullptr; }
 std::optional<std::string> Fields::text(const std::string& name, const TextRules& rules) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
+  const bool secret = secret_ || rules.secret;
   if (!given->is_string()) {
-    problem(name, fmt::format("is {}, but a text is needed", shown(*given)));
+    problem(name, fmt::format("is {}, but a text is needed", shown(*given, secret)));
     return std::nullopt;
   }
   auto text = given->get<std::string>();
-  if (!check_text(*problems_, path(name), text, rules)) return std::nullopt;
+  TextRules all = rules;
+  all.secret = secret;
+  if (!check_text(*problems_, path(name), text, all)) return std::nullopt;
   return text;
 }
 
@@ -122,7 +137,7 @@ std::optional<std::int64_t> Fields::integer(const std::string& name, std::int64_
   if (given == nullptr) return std::nullopt;
   if (!given->is_number_integer() ||
       (given->is_number_unsigned() && given->get<std::uint64_t>() > std::uint64_t{1} << 62U)) {
-    problem(name, fmt::format("is {}, but an integer is needed", shown(*given)));
+    problem(name, fmt::format("is {}, but an integer is needed", shown(*given, secret_)));
     return std::nullopt;
   }
   const auto number = given->get<std::int64_t>();
@@ -139,7 +154,7 @@ std::optional<bool> Fields::boolean(const std::string& name) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
   if (given->is_boolean()) return given->get<bool>();
-  problem(name, fmt::format("is {}, but true or false is needed", shown(*given)));
+  problem(name, fmt::format("is {}, but true or false is needed", shown(*given, secret_)));
   return std::nullopt;
 }
 
@@ -150,7 +165,7 @@ std::optional<std::vector<std::string>> Fields::texts(const std::string& name,
   if (given == nullptr) return std::nullopt;
   if (!given->is_array() ||
       !std::ranges::all_of(*given, [](const Json& x) { return x.is_string(); })) {
-    problem(name, fmt::format("is {}, but a list of texts is needed", shown(*given)));
+    problem(name, fmt::format("is {}, but a list of texts is needed", shown(*given, secret_)));
     return std::nullopt;
   }
   if (given->size() < min_count || given->size() > max_count) {
@@ -172,8 +187,9 @@ std::optional<std::vector<std::pair<std::string, std::string>>> Fields::dictiona
     const TextRules& values) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
+  const bool secret = secret_ || values.secret;
   if (!given->is_object()) {
-    problem(name, fmt::format("is {}, but an object is needed", shown(*given)));
+    problem(name, fmt::format("is {}, but an object is needed", shown(*given, secret)));
     return std::nullopt;
   }
   if (given->size() > max_count)
@@ -182,7 +198,8 @@ std::optional<std::vector<std::pair<std::string, std::string>>> Fields::dictiona
   for (const auto& [key, text] : given->items()) {
     const std::string where = path(name) + "/" + escaped(key);
     if (!text.is_string()) {
-      problems_->add(where, fmt::format("is {}, but a text is needed (in quotes)", shown(text)));
+      problems_->add(where,
+                     fmt::format("is {}, but a text is needed (in quotes)", shown(text, secret)));
       continue;
     }
     all.emplace_back(key, text.get<std::string>());
@@ -192,10 +209,10 @@ std::optional<std::vector<std::pair<std::string, std::string>>> Fields::dictiona
   return all;
 }
 
-std::optional<Fields> Fields::object(const std::string& name) {
+std::optional<Fields> Fields::object(const std::string& name, bool secret) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
-  return Fields(*given, path(name), *problems_);
+  return Fields(*given, path(name), *problems_, secret_ || secret);
 }
 
 void Fields::refuse(const std::string& name, std::string_view why) {

@@ -39,8 +39,9 @@ struct TextRules {
   const char* pattern = nullptr;                                       // the whole text matches it
   const char* looks = nullptr;  // what a text that matches looks like, for the message
   std::vector<std::string> choices = {};
+  bool secret = false;  // stands in no message
 };
-// Checks one text against the rules; true: it keeps to them.
+// Checks one text against the rules; true: it keeps to them. A password in a URL keeps to none.
 bool check_text(Problems& problems, const std::string& path, const std::string& text,
                 const TextRules& rules);
 
@@ -50,7 +51,8 @@ TextRules s3_rules();
 class Fields {
  public:
   // `object` and `problems` outlive this. What is no object is a problem, and reads as empty.
-  Fields(const Json& object, std::string path, Problems& problems);
+  // `secret`: no value in it stands in a message.
+  Fields(const Json& object, std::string path, Problems& problems, bool secret = false);
 
   // Present and not null. Every name asked for, by this or what follows, is a known key.
   bool has(const std::string& name);
@@ -62,11 +64,11 @@ class Fields {
   bool flag(const std::string& name, bool otherwise) { return boolean(name).value_or(otherwise); }
   std::optional<std::vector<std::string>> texts(const std::string& name, std::size_t min_count,
                                                 std::size_t max_count, const TextRules& rules = {});
-  // An object of texts.
+  // An object of texts. All of it is as secret as its values.
   std::optional<std::vector<std::pair<std::string, std::string>>> dictionary(
       const std::string& name, std::size_t max_count, const TextRules& keys,
       const TextRules& values);
-  std::optional<Fields> object(const std::string& name);
+  std::optional<Fields> object(const std::string& name, bool secret = false);
   // A name that Amazon's SDK has and Shoal has not; giving it is a problem.
   void refuse(const std::string& name, std::string_view why);
 
@@ -80,6 +82,7 @@ class Fields {
   const Json* object_;
   std::string path_;
   Problems* problems_;
+  bool secret_;
   std::vector<std::string> known_;
 };
 

@@ -11,6 +11,7 @@
 #include "shoal/sagemaker/job/metric_definitions.h"
 #include "shoal/sagemaker/job/parts.h"
 #include "shoal/sagemaker/job/python_text.h"
+#include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -28,7 +29,9 @@ void read_place(Draft& draft, const JobContext& context) {
   if (region && context.is_region_asked && *region != context.region)
     job.problem("region", fmt::format("is {}, but --region says {}", *region, context.region));
   if (!region && !job.has("region") && context.region.empty())
-    job.problem("region", "is needed, here or as AWS_REGION");
+    job.problem(
+        "region",
+        "is needed, here or as AWS_REGION (or --region, or the profile's in ~/.aws/config)");
   if (!job.has("role"))
     job.problem("role", "is needed: the ARN of the role that the job runs under");
   else if (const Json* role = job.value("role");
@@ -181,10 +184,8 @@ Json gather_hyperparameters(Draft& draft, std::optional<SourceCode>& code) {
   code = add_code(draft, made);
   made.update(distribution_hyperparameters(job, draft.machines));
   if (draft.machines.compiler) {
-    const Json* given = job.value("compiler_config");
     made["sagemaker_training_compiler_enabled"] = true;
-    made["sagemaker_training_compiler_debug_mode"] =
-        given->is_object() && given->value("debug", false);
+    made["sagemaker_training_compiler_debug_mode"] = draft.machines.compiler_debug;
   }
   for (const auto& [name, value] : made.items()) {
     if (all.contains(name))
@@ -222,7 +223,7 @@ void read_compiler(Draft& draft) {
   }
   Fields fields(*given, "/compiler_config", draft.problems());
   draft.machines.compiler = fields.flag("enabled", true);
-  static_cast<void>(fields.boolean("debug"));
+  draft.machines.compiler_debug = fields.flag("debug", false);
   fields.finish();
 }
 
@@ -298,9 +299,15 @@ void add_environment(Draft& draft) {
   if (const auto pairs = draft.job.dictionary(
           "environment", 100,
           {.max = 512, .pattern = "[a-zA-Z_][a-zA-Z0-9_]*", .looks = "a variable's name"},
-          {.max = 512})) {
+          {.max = 512, .secret = true})) {
     Json environment = Json::object();
-    for (const auto& [name, value] : *pairs) environment[name] = value;
+    for (const auto& [name, value] : *pairs) {
+      environment[name] = value;
+      if (is_aws_key(name))
+        draft.problems().add("/environment/" + name,
+                             "is a key of yours, which all who may describe the job would read; "
+                             "leave it out: the job has its role");
+    }
     draft.request["Environment"] = environment;
   }
   if (auto experiment = draft.job.object("experiment_config")) {
@@ -379,7 +386,13 @@ TrainingJob make_training_job(const Json& json, const JobContext& context) {
 
 Json read_job_file(const std::string& path) {
   const std::string text = read_text_file(path);
-  static_cast<void>(parse_json(text, path));  // strictly; the second reading keeps the order
+  try {
+    static_cast<void>(parse_json(text, path));  // strictly; the second reading keeps the order
+  } catch (const Error& error) {
+    // Where it stands is said; what was read last may be a password that lacks its quotes.
+    throw Error(error.code(), error.message().substr(0, error.message().find("; last read")),
+                error.remedy());
+  }
   return Json::parse(text);
 }
 

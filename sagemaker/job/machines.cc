@@ -117,6 +117,33 @@ void add_instances(Draft& draft, Json& resources) {
   resources["InstanceType"] = type.value_or("");
 }
 
+// In the API's own words, as the SDK takes it.
+Json read_placement(Fields& placement) {
+  Json out = Json::object();
+  if (const auto several = placement.boolean("EnableMultipleJobs"))
+    out["EnableMultipleJobs"] = *several;
+  if (const Json* list = placement.value("PlacementSpecifications")) {
+    if (!list->is_array() || list->size() > 10) {
+      placement.problem("PlacementSpecifications", "is not a list of at most 10 places");
+      return out;
+    }
+    out["PlacementSpecifications"] = Json::array();
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      Fields place((*list)[i], fmt::format("{}/{}", placement.path("PlacementSpecifications"), i),
+                   placement.problems());
+      Json one = Json::object();
+      if (const auto id = place.text("UltraServerId", {.max = 256})) one["UltraServerId"] = *id;
+      if (const auto count = place.integer("InstanceCount", 1, kMostInstances))
+        one["InstanceCount"] = *count;
+      if (!place.has("InstanceCount")) place.problem("InstanceCount", "is needed");
+      place.finish();
+      out["PlacementSpecifications"].push_back(one);
+    }
+  }
+  placement.finish();
+  return out;
+}
+
 }  // namespace
 
 void add_machines(Draft& draft) {
@@ -134,7 +161,7 @@ void add_machines(Draft& draft) {
                     .looks = "arn:aws:sagemaker:REGION:ACCOUNT:training-plan/NAME"}))
     resources["TrainingPlanArn"] = *plan;
   if (auto placement = job.object("instance_placement_config"))
-    resources["InstancePlacementConfig"] = *job.value("instance_placement_config");
+    resources["InstancePlacementConfig"] = read_placement(*placement);
   draft.request["ResourceConfig"] = resources;
 }
 

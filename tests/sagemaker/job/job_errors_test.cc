@@ -1,6 +1,8 @@
 // What is wrong in a job file: all of it at once, each with its JSON path.
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <sstream>
 
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/job/job.h"
+#include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::sagemaker {
 namespace {
@@ -89,13 +92,28 @@ INSTANTIATE_TEST_SUITE_P(
         Case{R"({"inputs": {"a": {"s3_data": "s3://x", "distribution": "Sharded"}}})",
              "did you mean ShardedByS3Key?"},
         Case{R"({"environment": {"1A": "x"}})", "/environment/1A: "},
-        Case{R"({"environment": {"A": 1}})", "/environment/A: is 1, but a text is needed"},
+        Case{R"({"environment": {"A": 1}})",
+             "/environment/A: is a number (not shown), but a text is needed"},
         Case{R"({"tags": {"aws:x": "y"}})", "Amazon's own"},
         Case{R"({"tags": [{"Key": "a", "Value": "b"}, {"Key": "a", "Value": "c"}]})",
              "stands twice"},
         Case{R"({"tags": {"a": "b;c"}})", "/tags/a: letters, digits, spaces and _ . :"},
         Case{R"({"entry_point": "a.json", "git_config": {"repo": "http://x/y", "token": "t"}})",
              "/git_config/token: is carried by https:// only"},
+        Case{R"({"entry_point": "a", "git_config": {"repo": "ssh://me:pw@x/y"}})",
+             "/git_config/repo: has a password in it"},
+        Case{R"({"output_path": "https://me:pw@bucket/x"})",
+             "/output_path: has a password in its URL"},
+        Case{R"({"environment": {"AWS_SECRET_ACCESS_KEY": "x"}})",
+             "/environment/AWS_SECRET_ACCESS_KEY: is a key of yours"},
+        Case{R"({"compiler_config": {"debug": "yes"}})",
+             "/compiler_config/debug: is \"yes\", but true or false is needed"},
+        Case{R"({"instance_placement_config": {"a": 1}})",
+             "/instance_placement_config/a: there is no such key"},
+        Case{R"({"instance_placement_config": {"PlacementSpecifications": [{}]}})",
+             "/instance_placement_config/PlacementSpecifications/0/InstanceCount: is needed"},
+        Case{R"({"instance_placement_config": {"PlacementSpecifications": 3}})",
+             "/instance_placement_config/PlacementSpecifications: is not a list"},
         Case{R"({"subnets": ["subnet-1"]})", "/security_group_ids: is needed"},
         Case{R"({"metric_definitions": [{"Name": "x"}]})",
              "/metric_definitions/0/Regex: is needed"},
@@ -353,6 +371,115 @@ TEST(JobFile, MayHoldNoKeyTwice) {
   EXPECT_THROW(read_job_file(root / "nothing.json"), Error);
 }
 
+// A wrong type, a name in the wrong place: what stands there may be a password all the same.
+TEST(JobFile, ItsSecretsStandInNoMessage) {
+  const Json wrong = {"s3cret", 5318008, {"s3cret"}, {{"s3cret", "s3cret"}}, true};
+  for (const Json& value : wrong)
+    for (const char* key : {"repo", "branch", "commit", "username", "password", "token"}) {
+      const std::string said = changed(
+          {{"entry_point", "a"}, {"git_config", {{key, value}, {"2FA_enabled", "s3cret"}}}});
+      EXPECT_THAT(said, HasSubstr("/git_config/2FA_enabled: is a text (not shown)"));
+      EXPECT_THAT(said, ::testing::Not(::testing::AnyOf(HasSubstr("s3cret"), HasSubstr("5318008"))))
+          << key;
+    }
+  for (const Json& value : wrong) {
+    if (!value.is_object()) {
+      EXPECT_THAT(changed({{"environment", value}}), HasSubstr("/environment: is"));
+      EXPECT_THAT(changed({{"entry_point", "a"}, {"git_config", value}}),
+                  HasSubstr("/git_config: is"));
+    }
+    for (const std::string& said :
+         {changed({{"environment", value}}), changed({{"environment", {{"A", value}}}}),
+          changed({{"entry_point", "a"}, {"git_config", value}})})
+      EXPECT_THAT(
+          said, ::testing::Not(::testing::AnyOf(HasSubstr(": is \"s3cret"), HasSubstr("[\"s3cret"),
+                                                HasSubstr("5318008"))));
+  }
+  EXPECT_THAT(changed({{"output_path", "s3://key:s3cret@bucket/x"}}),
+              ::testing::Not(HasSubstr("s3cret")));
+  const testing::TemporaryDirectory root;
+  std::ofstream(root / "job.json") << R"({"git_config": {"password": "s3cret)";
+  try {
+    read_job_file(root / "job.json");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(HasSubstr("line 1, column"), ::testing::Not(HasSubstr("s3cret"))));
+  }
+}
+
+TEST(JobFile, ItsRequestIsShownWithoutSecrets) {
+  const Json shown = without_secrets(
+      {{"Environment",
+        {{"DB_PASSWORD", "a"},
+         {"HF_TOKEN", "b"},
+         {"MAX_TOKENS", "c"},
+         {"P", "http://u:p@proxy:1"}}},
+       {"HyperParameters", {{"hub_token", "\"d\""}, {"lr", "0.1"}, {"uri", "\"http://u:p@h\""}}},
+       {"RoleArn", "arn"}});
+  EXPECT_EQ(
+      shown,
+      Json({{"Environment",
+             {{"DB_PASSWORD", "***"}, {"HF_TOKEN", "***"}, {"MAX_TOKENS", "c"}, {"P", "***"}}},
+            {"HyperParameters", {{"hub_token", "***"}, {"lr", "0.1"}, {"uri", "***"}}},
+            {"RoleArn", "arn"}}));
+  EXPECT_FALSE(has_password("ssh://git@host:22/x"));
+  EXPECT_FALSE(has_password("https://host:443/a@b"));
+}
+
+TEST(JobFile, TakesPlacesOfUltraServers) {
+  Json job = right();
+  job["instance_placement_config"] = {
+      {"EnableMultipleJobs", true},
+      {"PlacementSpecifications", {{{"UltraServerId", "us-1"}, {"InstanceCount", 2}}}}};
+  EXPECT_EQ(make_training_job(job, {.region = {}, .account = {}, .now = {}})
+                .request["ResourceConfig"]["InstancePlacementConfig"],
+            job["instance_placement_config"]);
+}
+
+// Paths of all values of a file, with those of what they are in.
+void add_paths(const Json& value, const Json::json_pointer& here,
+               std::map<std::string, const Json*>& paths, const Json& whole) {
+  if (!here.empty()) paths.emplace(here.to_string(), &whole);
+  if (value.is_object())
+    for (const auto& [key, inner] : value.items()) add_paths(inner, here / key, paths, whole);
+  if (value.is_array())
+    for (std::size_t i = 0; i < value.size(); ++i) add_paths(value[i], here / i, paths, whole);
+}
+
+// Every key that the golden jobs have, and these, as every type.
+TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
+  const Json golden = read_job_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/requests.json");
+  std::vector<Json> jobs;
+  for (const Json& one : golden.at("cases")) jobs.push_back(one.at("job"));
+  jobs.push_back(right());
+  jobs.back().update(Json::parse(R"({"compiler_config": {"enabled": true, "debug": true},
+      "entry_point": "a", "dependencies": ["x"], "environment": {"A": "b"},
+      "git_config": {"repo": "https://h/x", "branch": "b", "commit": "c", "token": "t"},
+      "instance_placement_config": {"EnableMultipleJobs": true,
+        "PlacementSpecifications": [{"UltraServerId": "u", "InstanceCount": 1}]},
+      "container_arguments": ["a"], "experiment_config": {"RunName": "a"}, "tags": {"a": "b"},
+      "metric_definitions": [{"Name": "a", "Regex": "b"}]})"));
+  std::map<std::string, const Json*> paths;
+  for (const Json& job : jobs) add_paths(job, Json::json_pointer(), paths, job);
+  EXPECT_GT(paths.size(), 150U);
+  int refused = 0;
+  for (const auto& [path, job] : paths)
+    for (const Json& value :
+         {Json("x"), Json(7), Json(1.5), Json(true), Json::array({1}), Json::object({{"a", 1}})}) {
+      Json wrong = *job;
+      wrong[Json::json_pointer(path)] = value;
+      std::string said;
+      ASSERT_NO_THROW(said = problems_of(wrong)) << path << " " << value;
+      if (said == "accepted") continue;
+      ++refused;
+      std::istringstream lines(said);
+      for (std::string line; std::getline(lines, line);)
+        EXPECT_TRUE(line.starts_with('/')) << path << " " << value << ": " << line;
+    }
+  EXPECT_GT(refused, 600);
+}
+
 // Whatever a file holds: a list of problems, or a request.
 TEST(JobFile, OfAnyShapeIsRefusedAndNothingElse) {
   const std::vector<Json> values = {nullptr,
@@ -388,7 +515,6 @@ TEST(JobFile, OfAnyShapeIsRefusedAndNothingElse) {
                            "entry_point",
                            "tensorboard_output_config",
                            "experiment_config",
-                           "instance_placement_config",
                            "job_name"})
     keys.emplace_back(name);
   for (const std::string& key : keys)

@@ -1,0 +1,47 @@
+#include "shoal/sagemaker/job/secrets.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace shoal::sagemaker {
+namespace {
+
+bool is_name_of_secret(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return std::ranges::any_of(
+      std::array{"PASSWORD", "PASSWD", "SECRET", "TOKEN", "API_KEY", "APIKEY", "ACCESS_KEY",
+                 "SECRET_KEY", "PRIVATE_KEY", "CREDENTIALS"},
+      [&](const char* end) { return upper.ends_with(end); });
+}
+
+}  // namespace
+
+bool has_password(std::string_view url) {
+  for (auto at = url.find("://"); at != url.npos; at = url.find("://", at)) {
+    at += 3;
+    const std::string_view authority =
+        url.substr(at, std::min(url.size(), url.find_first_of("/?# \"", at)) - at);
+    const auto user = authority.rfind('@');
+    if (user != authority.npos && authority.substr(0, user).find(':') != authority.npos)
+      return true;
+  }
+  return false;
+}
+
+bool is_aws_key(std::string_view variable) {
+  return variable == "AWS_ACCESS_KEY_ID" || variable == "AWS_SECRET_ACCESS_KEY" ||
+         variable == "AWS_SESSION_TOKEN" || variable == "AWS_SECURITY_TOKEN";
+}
+
+Json without_secrets(Json request) {
+  for (const char* group : {"Environment", "HyperParameters"})
+    if (const auto found = request.find(group); found != request.end())
+      for (auto& [name, value] : found->items())
+        if (is_name_of_secret(name) || has_password(value.get_ref<const std::string&>()))
+          value = "***";
+  return request;
+}
+
+}  // namespace shoal::sagemaker
