@@ -107,6 +107,11 @@ bool may_pass(const Error& error) {
 
 }  // namespace
 
+std::string region_of(const AwsWords& words) {
+  return words.region.value_or(
+      sagemaker::configured_region(sagemaker::process_environment(), words.profile).value_or(""));
+}
+
 sagemaker::Session session_of(const AwsWords& words) {
   forbid_core_files();  // whatever the credentials come from
   return sagemaker::Session(

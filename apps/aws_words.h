@@ -13,6 +13,9 @@ struct AwsWords {
   std::optional<std::string> region = {}, profile = {}, endpoint_url = {};
 };
 void add_aws_words(CLI::App& command, AwsWords& words);
+// --region, AWS_REGION, AWS_DEFAULT_REGION, or the profile's (which a build without a client of AWS
+// does not read); empty where none says one. No network.
+std::string region_of(const AwsWords& words);
 
 struct SubmitWords {
   std::string path;  // of the job file

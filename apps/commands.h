@@ -26,8 +26,11 @@ void add_doctor(CLI::App& app, Action& action);
 void add_submit(CLI::App& app, Action& action);
 
 // What `shoal train` would say of these words before it looks at any data: invalid_argument and the
-// like, a line a problem.
-void check_train_words(const std::vector<std::string>& words);
+// like, a line a problem. Else what they ask of the machine.
+struct TrainNeeds {
+  bool bf16 = false, gpu = true;
+};
+TrainNeeds check_train_words(const std::vector<std::string>& words);
 
 // One line (or one a problem) on standard error: "shoal train: ...".
 void report_error(const std::string& command, const std::string& text);

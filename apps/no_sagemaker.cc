@@ -1,5 +1,7 @@
 // Instead of aws.cc, jobs_command.cc, sources.cc and submit_job.cc, where libcurl or pugixml were
 // missing.
+#include <cstdlib>
+
 #include "aws_words.h"
 #include "commands.h"
 #include "sources.h"
@@ -20,6 +22,13 @@ void add_jobs(CLI::App& app, Action& action) {
   auto* group = app.add_subcommand("jobs", "SageMaker training jobs (not in this build)");
   group->allow_extras();
   group->callback([&action] { action = []() -> int { refuse("shoal jobs"); }; });
+}
+
+std::string region_of(const AwsWords& words) {
+  if (words.region) return *words.region;
+  for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"})
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  return {};
 }
 
 int submit_job(const SubmitWords& /*words*/) { refuse("shoal submit without --dry-run"); }

@@ -1,6 +1,5 @@
 // What shoal submit does over the network.
 #include <cstdio>
-#include <filesystem>
 
 #include "aws.h"
 #include "submit_check.h"
@@ -17,8 +16,6 @@
 namespace shoal::app {
 namespace {
 
-namespace fs = std::filesystem;
-
 void upload(const sagemaker::SourceCode& code, const std::string& directory,
             const sagemaker::Session& session, bool quiet) {
   const sagemaker::ScratchDirectory scratch;
@@ -33,22 +30,11 @@ void upload(const sagemaker::SourceCode& code, const std::string& directory,
 }  // namespace
 
 int submit_job(const SubmitWords& words) {
-  const auto environment = sagemaker::process_environment();
-  const std::string region = words.aws.region.value_or(
-      sagemaker::configured_region(environment, words.aws.profile).value_or(""));
-  sagemaker::TrainingJob job = sagemaker::make_training_job(
-      sagemaker::read_job_file(words.path), {.region = region,
-                                             .is_region_asked = words.aws.region.has_value(),
-                                             .account = {},
-                                             .now = std::chrono::system_clock::now()});
-  const std::string directory = fs::absolute(words.path).parent_path().string();
-  if (job.code) sagemaker::check_source(*job.code, directory);
-  check_run(job, directory);
-  for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
+  const sagemaker::TrainingJob job = checked_job(words);
   AwsWords place = words.aws;
   place.region = job.region;
   const sagemaker::Session session = session_of(place);
-  if (job.code) upload(*job.code, directory, session, words.json);
+  if (job.code) upload(*job.code, directory_of(words.path), session, words.json);
   const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
   const std::string arn = jobs.create(nlohmann::json(job.request));
   if (words.json)

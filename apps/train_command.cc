@@ -531,10 +531,12 @@ int train(const std::vector<std::string>& words) {
 
 }  // namespace
 
-void check_train_words(const std::vector<std::string>& words) {
+TrainNeeds check_train_words(const std::vector<std::string>& words) {
   RunArguments arguments;
   nlohmann::ordered_json values;
   parse(words, arguments, values);
+  return {.bf16 = arguments.training.bf16 || arguments.training.bf16_full_eval,
+          .gpu = !arguments.training.use_cpu};
 }
 
 void add_train(CLI::App& app, Action& action) {

@@ -104,6 +104,32 @@ TEST_F(Secrets, StandInNoLog) {
   EXPECT_THAT(shown.out, HasSubstr("TrainingJobName"));
 }
 
+// Wrong types, wrong places: what stands there may be the secret.
+TEST_F(Secrets, StandInNoComplaintAboutAJobFile) {
+  const std::string token = "t0ken-of-git";
+  for (const json& more :
+       std::vector<json>{{{"git_config", "https://user:" + token + "@host/x"}},
+                         {{"git_config", {{"repo", "https://user:" + token + "@host/x"}}}},
+                         {{"git_config", {{"repo", "ssh://user:" + token + "@host/x"}}}},
+                         {{"git_config", {{"repo", "https://host/x"}, {"password", {token}}}}},
+                         {{"environment", {{"AWS_SECRET_ACCESS_KEY", FakeAws::kSecret}}}},
+                         {{"environment", {{"AWS_SESSION_TOKEN", kToken}}}},
+                         {{"environment", {"DB_PASSWORD=" + token}}},
+                         {{"output_path", "s3://key:" + token + "@bucket/x"}}}) {
+    const ProgramResult result = debug({"submit", job_file("wrong-job", more), "--dry-run"});
+    EXPECT_EQ(result.status, 1) << more << result.out;
+    EXPECT_THAT(result.err, HasSubstr("submit: /")) << more;
+  }
+  std::ofstream(mine_ / "torn.json") << R"({"git_config": {"token": ")" << token;
+  const ProgramResult torn = debug({"submit", mine_ / "torn.json", "--dry-run"});
+  EXPECT_EQ(torn.status, 1);
+  EXPECT_THAT(torn.err, HasSubstr("line 1"));
+  const ProgramResult shown =
+      debug({"submit", job_file("shown", {{"environment", {{"HF_TOKEN", token}}}}), "--dry-run"});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr(R"("HF_TOKEN": "***")"));
+}
+
 TEST_F(Secrets, StandInNoError) {
   const test::ServedReply told = test::json_error(
       400, "ExpiredTokenException", "The security token included in the request is expired");

@@ -19,8 +19,9 @@ class Submit : public ::testing::Test {
     std::filesystem::create_directories(root_ / "code");
     std::ofstream(root_ / "code/run.json") << "{}";
   }
-  test::ProgramResult dry_run(const nlohmann::json& changes,
-                              const std::string& words = "--dry-run") {
+  test::ProgramResult dry_run(const nlohmann::json& changes, const std::string& words = "--dry-run",
+                              const std::vector<std::string>& environment = {
+                                  "AWS_REGION=eu-north-1", "AWS_SECRET_ACCESS_KEY=geheim"}) {
     nlohmann::json job = {{"role", "arn:aws:iam::111122223333:role/R"},
                           {"image_uri", "shoal:0.1.0-cuda12"},
                           {"instance_type", "ml.g5.xlarge"},
@@ -32,9 +33,7 @@ class Submit : public ::testing::Test {
     // Not where the file lies: its paths are its own.
     return test::run_program(
         {SHOAL_PROGRAM, "submit", root_ / "job.json", words},
-        {.directory = "/",
-         .environment = {"AWS_REGION=eu-north-1", "AWS_SECRET_ACCESS_KEY=geheim"},
-         .signal_when_out_has = {}});
+        {.directory = "/", .environment = environment, .signal_when_out_has = {}});
   }
   testing::TemporaryDirectory root_;
 };
@@ -79,6 +78,45 @@ TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
                                 {"seed", nullptr}}}});
   EXPECT_EQ(right.status, 0) << right.err;
   EXPECT_EQ(right.err, "");
+}
+
+// Wherever they stand: what trains resolves them all.
+TEST_F(Submit, KnowsWhereThereIsNoBf16) {
+  const nlohmann::json v100 = {{"instance_type", "ml.p3.16xlarge"}};
+  std::ofstream(root_ / "code/run.json") << R"({"bf16": true})";
+  const auto in_file = dry_run(v100);
+  EXPECT_EQ(in_file.status, 1) << in_file.out;
+  EXPECT_THAT(in_file.err, HasSubstr("/instance_type: ml.p3.16xlarge has V100 GPUs (compute "
+                                     "capability 7.0), which have no bf16"));
+  EXPECT_EQ(dry_run({{"instance_type", "ml.p4d.24xlarge"}}).status, 0);
+  auto overridden = v100;
+  overridden["hyperparameters"] = {{"bf16", false}};
+  EXPECT_EQ(dry_run(overridden).status, 0) << "hyperparameters win";
+  std::ofstream(root_ / "code/run.json") << R"({"bf16": true, "use_cpu": true})";
+  EXPECT_EQ(dry_run(v100).status, 0);
+  std::ofstream(root_ / "code/run.json") << "{}";
+  auto smp = v100;
+  smp["distribution"] = {
+      {"smdistributed",
+       {{"modelparallel",
+         {{"enabled", true}, {"parameters", {{"partitions", 2}, {"bf16", true}}}}}}},
+      {"mpi", {{"enabled", true}, {"processes_per_host", 8}}}};
+  EXPECT_THAT(dry_run(smp).err, HasSubstr("which have no bf16"));
+}
+
+// As `shoal submit` without it.
+TEST_F(Submit, FindsTheRegionOfAProfile) {
+  std::ofstream(root_ / "config") << "[profile dev]\nregion = ap-south-1\n";
+  const std::vector<std::string> environment = {
+      "AWS_REGION=", "AWS_DEFAULT_REGION=", "AWS_PROFILE=dev",
+      "AWS_CONFIG_FILE=" + root_ / "config"};
+  const auto result = dry_run(nlohmann::json::object(), "--dry-run", environment);
+  if (result.status != 0 &&
+      test::run_program({SHOAL_PROGRAM, "jobs", "list"}, {.environment = environment})
+              .err.find("this build has no client") != std::string::npos)
+    GTEST_SKIP() << "a build without a client of AWS reads no profile";
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("s3://sagemaker-ap-south-1-111122223333/"));
 }
 
 // Several ranks, a GPU each: nothing speaks against it.
