@@ -85,12 +85,13 @@ void refuse_sharded_channels(const Contract& c) {
   if (c.hosts.size() == 1) return;
   for (const auto& [name, config] : c.inputs.items())
     if (config.is_object() && config.value("S3DistributionType", "") == "ShardedByS3Key")
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("channel {} is ShardedByS3Key: each of the {} hosts has other files, "
-                              "but `shoal train` shares the samples of the same files among all "
-                              "ranks",
-                              name, c.hosts.size()),
-                  "set its distribution to FullyReplicated, or stream it from s3://");
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("channel {} is ShardedByS3Key: each of the {} hosts has other files, "
+                      "but `shoal train` shares the samples of the same files among all "
+                      "ranks",
+                      name, c.hosts.size()),
+          "set its distribution to FullyReplicated, or stream it from s3:// with shard_by_rank");
 }
 
 using Options = std::vector<std::pair<std::string, std::string>>;

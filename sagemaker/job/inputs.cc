@@ -87,10 +87,11 @@ void check_sharding(Draft& draft, const Json& channel, const std::string& path) 
   if (hosts > 1 && s3 != source.end() &&
       s3->value("S3DataDistributionType", "") == "ShardedByS3Key" &&
       shoal_build(draft.machines.image_uri))
-    draft.notices.push_back(
-        fmt::format("{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "
-                    "`shoal train` read the same: the job will end with that; use FullyReplicated",
-                    path));
+    draft.notices.push_back(fmt::format(
+        "{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "
+        "`shoal train` read the same: the job will end with that; use FullyReplicated, or no "
+        "channel and in hyperparameters streaming, train_file s3://... and shard_by_rank",
+        path));
 }
 
 bool is_one_input(const Json& value) {

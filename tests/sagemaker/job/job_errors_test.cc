@@ -241,8 +241,11 @@ TEST(JobFile, SaysThatRanksReadTheSameFiles) {
     return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
   };
   ASSERT_EQ(notices(2, "me/shoal:1-cuda12").size(), 1U);
-  EXPECT_THAT(notices(2, "me/shoal:1-cuda12")[0],
-              HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host other files"));
+  EXPECT_THAT(
+      notices(2, "me/shoal:1-cuda12")[0],
+      ::testing::AllOf(
+          HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host other files"),
+          HasSubstr("shard_by_rank")));
   EXPECT_TRUE(notices(1, "me/shoal:1-cuda12").empty());
   EXPECT_TRUE(notices(2, "me/other:1").empty());
 }
