@@ -34,7 +34,7 @@ constexpr std::array kFamilies = {
     Family{"p3dn", cuda, "V100", 70, "24xlarge:8*"},
     Family{"p4d", cuda, "A100", 80, "24xlarge:8*"},
     Family{"p4de", cuda, "A100", 80, "24xlarge:8*"},
-    Family{"p5", cuda, "H100", 90, "4xlarge:1 48xlarge:8*"},
+    Family{"p5", cuda, "H100", 90, "4xlarge:1* 48xlarge:8*"},
     Family{"p5e", cuda, "H200", 90, "48xlarge:8*"},
     Family{"p5en", cuda, "H200", 90, "48xlarge:8*"},
     Family{"p6-b200", cuda, "B200", 100, "48xlarge:8*"},

@@ -14,6 +14,7 @@ TEST(Instances, HaveTheirGpus) {
   EXPECT_EQ(find_instance_type("ml.c5n.18xlarge")->gpus, 0);
   EXPECT_TRUE(find_instance_type("ml.c5n.18xlarge")->has_efa);
   EXPECT_FALSE(find_instance_type("ml.p3.16xlarge")->has_efa);
+  EXPECT_TRUE(find_instance_type("ml.p5.4xlarge")->has_efa);
   EXPECT_EQ(find_instance_type("ml.p3dn.24xlarge")->capability, 70);
   EXPECT_FALSE(find_instance_type("ml.p4d.23xlarge"));
   EXPECT_TRUE(find_instance_type("ml.c8i.96xlarge")->has_efa);
