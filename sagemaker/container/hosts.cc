@@ -150,11 +150,13 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
 }
 
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
-                                             const std::atomic<int>& stop, double grace_seconds) {
+                                             const std::atomic<int>& stop, double grace_seconds,
+                                             const std::function<bool()>& gives_up) {
   const Deadline start = Deadline::in_seconds(rules.start_seconds);
   std::optional<Clock::time_point> seen, stopped;  // mpirun's process here, last; the signal
   for (;; pause(rules.poll_seconds)) {
     if (auto ending = told_ending(path)) return ending;
+    if (gives_up && gives_up()) return std::nullopt;
     if (process_runs(rules.orted)) seen = Clock::now();
     if (seen && seconds_since(*seen) >= rules.quiet_seconds) return std::nullopt;
     if (stop != 0 && !stopped) stopped = Clock::now();

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::size_t kKeptError = 64 << 10;
 constexpr int kPollMilliseconds = 20;
+constexpr double kGivenUpSeconds = 10;  // of which mpirun takes one to end ranks
 
 // This process's variables with those of `changes` instead.
 std::vector<std::string> merged_environment(const std::vector<std::string>& changes) {
@@ -156,10 +157,16 @@ ProcessResult run_process(const std::vector<std::string>& words, const ProcessOp
                   fmt::format("{} has ended, and nobody knows how", words[0]),
                   "whoever starts this program must not have SIGCHLD ignored");
     ended = waited == child;
-    if (!ended && options.stop != nullptr && *options.stop != 0 && !result.was_stopped) {
+    const bool is_ending = ended || result.was_stopped || result.was_given_up;
+    if (!is_ending && options.stop != nullptr && *options.stop != 0) {
       result.was_stopped = true;
       grace = Deadline::in_seconds(options.grace_seconds);
       ::kill(child, options.choose_stop ? options.choose_stop() : options.stop_with);
+    }
+    if (!is_ending && !result.was_stopped && options.gives_up && options.gives_up()) {
+      result.was_given_up = true;
+      grace = Deadline::in_seconds(kGivenUpSeconds);
+      ::kill(child, SIGTERM);
     }
     if (!ended && grace.passed()) {
       result.was_killed = true;

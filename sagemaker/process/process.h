@@ -18,13 +18,17 @@ struct ProcessOptions {
   int stop_with = 15;
   std::function<int()> choose_stop = {};  // if any, says at that moment what to send instead
   double grace_seconds = 110;
+  // If any, asked at each look; once true, the program is ended as having failed: SIGTERM, and
+  // SIGKILL for its process group 10 s later.
+  std::function<bool()> gives_up = {};
 };
 
 struct ProcessResult {
-  int status = 0;            // exit status, or 128 + the signal that ended it
-  std::string error;         // the end of what it wrote to standard error, at most 64 KiB
-  bool was_stopped = false;  // `stop` was non-zero before it ended
-  bool was_killed = false;   // the grace had passed
+  int status = 0;             // exit status, or 128 + the signal that ended it
+  std::string error;          // the end of what it wrote to standard error, at most 64 KiB
+  bool was_stopped = false;   // `stop` was non-zero before it ended
+  bool was_killed = false;    // the grace had passed
+  bool was_given_up = false;  // gives_up was true before it ended
 };
 
 // Runs words[0] (searched for in PATH) to its end, in a process group of its own; its standard

@@ -1,14 +1,22 @@
 #include "shoal/sagemaker/container/hosts.h"
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <sstream>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "sagemaker/container/greeter.h"
 #include "support/temporary_directory.h"
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,48 +56,98 @@ TEST(Hosts, AreThereOnceTheySpeakSsh) {
   wait_for_hosts({"127.0.0.1"}, rules, stop);  // returns
 }
 
-// A program of an own name, which runs as long as it is told.
+// A program of an own name, which runs until end().
 class Orted {
  public:
-  explicit Orted(const testing::TemporaryDirectory& root, const std::string& seconds) {
-    name_ = "orted" + std::to_string(::getpid());
+  explicit Orted(const testing::TemporaryDirectory& root)
+      : name_("orted" + std::to_string(::getpid())) {
     std::filesystem::copy_file("/bin/sleep", root / name_,
                                std::filesystem::copy_options::overwrite_existing);
-    thread_ = std::thread([path = root / name_, seconds] { run_process({path, seconds}); });
+    thread_ =
+        std::thread([this, path = root / name_] { run_process({path, "1000"}, {.stop = &stop_}); });
+    while (!process_runs(name_)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  ~Orted() { thread_.join(); }
+  ~Orted() { end(); }
   Orted(const Orted&) = delete;
   Orted& operator=(const Orted&) = delete;
   const std::string& name() const { return name_; }
+  void end() {
+    stop_ = SIGTERM;
+    if (thread_.joinable()) thread_.join();
+  }
 
  private:
   std::string name_;
+  std::atomic<int> stop_{0};
   std::thread thread_;
+};
+
+// A named pipe in the place of the ending's file: whoever looks at that waits for us.
+class HeldLook {
+ public:
+  explicit HeldLook(std::string path) : path_(std::move(path)) { make(); }
+  // Returns once somebody looks.
+  void wait() { descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC); }
+  // That look finds nothing; returns in the next one. (Each has a pipe of its own.)
+  void wait_for_next() {
+    const int last = descriptor_;
+    ::unlink(path_.c_str());
+    make();
+    ::close(last);
+    wait();
+  }
+  // This look and later ones find nothing.
+  void let_go() {
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+
+ private:
+  void make() { ::mkfifo(path_.c_str(), 0600); }
+  std::string path_;
+  int descriptor_ = -1;
 };
 
 TEST(Hosts, ServeMpirunUntilItIsGone) {
   const testing::TemporaryDirectory root;
-  const Orted orted(root, "0.5");
+  Orted orted(root);
   HostRules rules = quick();
   rules.orted = orted.name();
-  rules.start_seconds = 10;
-  std::atomic<int> stop{0};
-  const auto start = Clock::now();
-  EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 10));
-  EXPECT_GE(seconds_since(start), 0.4);
-  EXPECT_FALSE(process_runs(orted.name()));
+  rules.start_seconds = 600;
+  const std::atomic<int> stop{0};
+  HeldLook look(root / "ended");
+  auto serves = std::async(std::launch::async,
+                           [&] { return wait_for_mpirun_to_end(rules, root / "ended", stop, 10); });
+  look.wait();
+  look.wait_for_next();  // the look before saw that mpirun runs
+  EXPECT_EQ(serves.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  orted.end();
+  look.let_go();
+  EXPECT_FALSE(serves.get());
 }
 
 TEST(Hosts, WaitForMpirunsGraceAfterASignal) {
   const testing::TemporaryDirectory root;
-  const Orted orted(root, "1.5");
+  const Orted orted(root);
   HostRules rules = quick();
   rules.orted = orted.name();
-  rules.start_seconds = 10;
-  while (!process_runs(rules.orted)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  std::atomic<int> stop{15};
+  rules.start_seconds = 600;
+  const std::atomic<int> stop{15};
+  const auto start = Clock::now();
   EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 0.2));
-  EXPECT_TRUE(process_runs(rules.orted));  // the grace was shorter than it ran
+  EXPECT_GE(seconds_since(start), 0.2);
+  EXPECT_TRUE(process_runs(rules.orted));
+}
+
+TEST(Hosts, ServeNoLongerThanTheyCan) {
+  const testing::TemporaryDirectory root;
+  const Orted orted(root);
+  HostRules rules = quick();
+  rules.orted = orted.name();
+  rules.start_seconds = 600;
+  const std::atomic<int> stop{0};
+  EXPECT_FALSE(wait_for_mpirun_to_end(rules, root / "ended", stop, 10, [] { return true; }));
+  EXPECT_TRUE(process_runs(rules.orted));
 }
 
 // As what mpirun leaves on a host whose first process waits for nobody.
@@ -131,15 +189,14 @@ TEST(Hosts, GiveMpirunAMomentAfterASignal) {
   const testing::TemporaryDirectory root;
   HostRules rules = quick();
   rules.orted = "no-such-program";
-  rules.start_seconds = 10;
-  rules.quiet_seconds = 5;
+  rules.start_seconds = rules.quiet_seconds = 600;
   std::atomic<int> stop{15};
   std::thread told([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     std::ofstream(root / "new") << "143\n";
     std::filesystem::rename(root / "new", root / "ended");
   });
-  const auto ending = wait_for_mpirun_to_end(rules, root / "ended", stop, 10);
+  const auto ending = wait_for_mpirun_to_end(rules, root / "ended", stop, 600);
   told.join();
   ASSERT_TRUE(ending);
   EXPECT_EQ(ending->status, 143);

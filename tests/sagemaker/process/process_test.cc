@@ -119,6 +119,23 @@ TEST(Process, IsKilledWithItsChildrenAfterTheGrace) {
   EXPECT_LT(seconds_since(start), 20);
 }
 
+TEST(Process, IsGivenUpUnlessItIsStopped) {
+  std::atomic<int> stop{0};
+  ProcessOptions options;
+  options.stop = &stop;
+  options.gives_up = [] { return true; };
+  const ProcessResult lost = shell("exec sleep 600", options);
+  EXPECT_TRUE(lost.was_given_up);
+  EXPECT_FALSE(lost.was_stopped);
+  EXPECT_EQ(lost.status, 128 + SIGTERM);
+  stop = SIGTERM;
+  options.stop_with = SIGINT;
+  const ProcessResult stopped = shell("exec sleep 600", options);
+  EXPECT_TRUE(stopped.was_stopped);
+  EXPECT_FALSE(stopped.was_given_up);
+  EXPECT_EQ(stopped.status, 128 + SIGINT);
+}
+
 // Who inherited its pipe may live longer.
 TEST(Process, IsNotWaitedForBeyondItsOwnEnd) {
   const auto start = Clock::now();
