@@ -33,6 +33,11 @@ std::string region_of(const AwsWords& words) {
 
 int submit_job(const SubmitWords& /*words*/) { refuse("shoal submit without --dry-run"); }
 
+Finding s3_finding() {
+  return {"S3", "not in this build", false,
+          "s3:// and SageMaker (-DSHOAL_SAGEMAKER=ON, with libcurl and pugixml)"};
+}
+
 void add_sources(SourceRegistry& registry) {
   registry.add(
       "s3", [](const std::string& uri) -> std::shared_ptr<ByteSource> { refuse(uri); },

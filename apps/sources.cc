@@ -1,18 +1,19 @@
 #include "sources.h"
 
-#include "core_files.h"
+#include "s3_here.h"
 
 #include "shoal/sagemaker/rest/s3_source.h"
-#include "shoal/sagemaker/rest/session.h"
 
 namespace shoal::app {
 
+Finding s3_finding() {
+  return {"S3", "yes", true,
+          "s3:// and SageMaker: data and code of jobs, shoal submit, shoal jobs"};
+}
+
 void add_sources(SourceRegistry& registry) {
-  sagemaker::register_s3(registry, [] {
-    forbid_core_files();
-    return std::make_shared<const sagemaker::S3Reader>(
-        sagemaker::Session(sagemaker::process_environment()).s3());
-  });
+  sagemaker::register_s3(registry,
+                         [] { return std::make_shared<const sagemaker::S3Reader>(s3_here()); });
 }
 
 }  // namespace shoal::app

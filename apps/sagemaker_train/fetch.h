@@ -1,13 +1,11 @@
 // The job's code, from S3.
 #pragma once
 
-#include <functional>
-#include <string>
+#include "shoal/sagemaker/container/run.h"
 
 namespace shoal::app {
 
-// Fetches s3://bucket/key into a file, as the role that the job runs under; null in builds without
-// S3, where code in S3 is refused.
-std::function<void(const std::string& uri, const std::string& path)> code_fetcher();
+// As the role that the job runs under; null in builds without S3, where code in S3 is refused.
+sagemaker::Fetch code_fetcher();
 
 }  // namespace shoal::app

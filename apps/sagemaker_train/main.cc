@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
   using shoal::sagemaker::ContainerOptions;
   ContainerOptions options;
+  options.trains_on_gpus = SHOAL_BUILDS_CUDA;
   // Amazon's toolkit reads the same variable.
   if (const char* root = std::getenv("SAGEMAKER_BASE_DIR"); root != nullptr && *root != '\0')
     options.root = root;
@@ -38,6 +39,8 @@ int main(int argc, char** argv) {
   app.add_flag("--dry-run", options.only_shows,
                "print this host's role, command and SM_ variables; start nothing, write nothing");
   app.add_option("--shoal", options.shoal, "the program that trains");
+  app.add_option("--for-gpus", options.trains_on_gpus,
+                 "whether that is a build for GPUs, as this one is or is not (true, false)");
   app.add_option("--mpirun", options.mpirun, "the program that starts ranks");
   app.add_option("--sshd", options.hosts.sshd, "the program by which mpirun reaches this host");
   app.add_option("--ssh", options.hosts.ssh, "the program by which it tells hosts how it ended");

@@ -3,6 +3,6 @@
 
 namespace shoal::app {
 
-std::function<void(const std::string& uri, const std::string& path)> code_fetcher() { return {}; }
+sagemaker::Fetch code_fetcher() { return {}; }
 
 }  // namespace shoal::app

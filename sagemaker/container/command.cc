@@ -216,6 +216,7 @@ TrainCommand train_command(const Contract& c, const std::string& shoal, const st
     command.words.push_back(file);
   }
   const Said said(c.hyperparameters, file);
+  command.on_cpu = said.is_true("use_cpu") || said.is_true("no_cuda");
   const auto add = [&command](const std::string& name, const std::string& value) {
     command.words.push_back("--" + name);
     command.words.push_back(value);

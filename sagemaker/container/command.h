@@ -14,6 +14,7 @@ struct TrainCommand {
   std::string output_dir;           // checkpoints and, at the end, the model
   std::vector<std::string> notes;   // what was filled in
   std::vector<PipedChannel> pipes;  // to be looked after, in this order
+  bool on_cpu = false;              // use_cpu is true: GPUs are left alone
 };
 
 // Decoded hyperparameters as the words of a command, "--learning_rate", "5e-05": all but those that

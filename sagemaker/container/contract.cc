@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 
+#include <fmt/format.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
@@ -116,12 +118,26 @@ VariableReader process_variables() {
 Hardware find_hardware() {
   Hardware found;
   found.cpus = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
-      ::popen("nvidia-smi --list-gpus 2>/dev/null", "r"), &::pclose);
-  if (!pipe) return found;
-  std::array<char, 1024> line{};
-  while (std::fgets(line.data(), line.size(), pipe.get()) != nullptr)
-    if (std::string_view(line.data()).starts_with("GPU ")) ++found.gpus;
+  std::FILE* const pipe = ::popen("nvidia-smi --list-gpus 2>&1", "r");
+  if (pipe == nullptr) return found;
+  std::array<char, 1024> block{};
+  while (std::fgets(block.data(), block.size(), pipe) != nullptr) {
+    std::string line = block.data();
+    while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0)
+      line.pop_back();
+    if (line.starts_with("GPU "))
+      ++found.gpus;
+    else if (!line.empty() && !line.starts_with("  MIG ") && found.gpu_problem.empty())
+      found.gpu_problem = line;
+  }
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    found.gpu_problem = "there is no nvidia-smi";
+  else if (status != 0)
+    found.gpu_problem =
+        fmt::format("nvidia-smi ended with status {}{}",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+                    found.gpu_problem.empty() ? "" : ", saying: " + found.gpu_problem);
   return found;
 }
 

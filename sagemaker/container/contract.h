@@ -20,8 +20,9 @@ VariableReader process_variables();
 struct Hardware {
   int gpus = 0;
   int cpus = 1;
+  std::string gpu_problem = {};  // what nvidia-smi said besides GPUs, or that there is none
 };
-Hardware find_hardware();  // nvidia-smi, where there is one
+Hardware find_hardware();  // GPUs as nvidia-smi lists them
 
 struct Contract {
   std::string root;           // "/opt/ml"

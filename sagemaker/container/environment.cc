@@ -115,6 +115,13 @@ std::vector<std::string> user_arguments(const Json& hyperparameters) {
   return words;
 }
 
+std::string region_for_s3(const Contract& c, const VariableReader& variables) {
+  for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"})
+    if (!variables(name).value_or("").empty()) return {};
+  const auto found = c.settings.find("sagemaker_region");
+  return found == c.settings.end() ? std::string() : value_text(*found);
+}
+
 Variables sm_variables(const Contract& c, const VariableReader& variables) {
   const Json shared = shared_values(c, variables);
   Json all = shared;

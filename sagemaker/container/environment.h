@@ -17,6 +17,11 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // SAGEMAKER_REGION and CURRENT_HOST, which it sets too.
 Variables sm_variables(const Contract& contract, const VariableReader& variables);
 
+// The job's region, where the container's environment names none (AWS_REGION,
+// AWS_DEFAULT_REGION); else, and where the job names none, empty. What reads S3 wants it as
+// AWS_REGION, which SageMaker does not always set.
+std::string region_for_s3(const Contract& contract, const VariableReader& variables);
+
 // Those that are of one host: never forwarded to the ranks of another.
 bool is_of_one_host(std::string_view name);
 

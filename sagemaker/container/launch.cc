@@ -189,6 +189,23 @@ int ranks_of_a_host(const Contract& c) {
   return uses_mpi(c) ? asked : 1;
 }
 
+void check_gpus(const Contract& c, const TrainCommand& command) {
+  const auto type = find_instance_type(c.instance_type);
+  if (command.on_cpu || !type || type->accelerator != Accelerator::cuda || type->gpus <= 0) return;
+  const auto asked = c.framework_parameters.find("sagemaker_mpi_num_of_processes_per_host");
+  const bool says_ranks =
+      !uses_mpi(c) || (asked != c.framework_parameters.end() && !asked->is_null());
+  const int found = c.hardware.gpus;
+  if (says_ranks ? found >= std::min(ranks_of_a_host(c), type->gpus) : found == type->gpus) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("host {} shows {} GPU{}, but its type, {}, has {}{}", c.current_host, found,
+                  found == 1 ? "" : "s", c.instance_type, type->gpus,
+                  c.hardware.gpu_problem.empty() ? "" : " (" + c.hardware.gpu_problem + ")"),
+      "start the job again: another host will have them all; or set processes_per_host of "
+      "mpi, or use_cpu");
+}
+
 Launch plan_launch(const Contract& c, const TrainCommand& command, const MpirunWords& mpirun) {
   Launch launch;
   const bool takes_part =

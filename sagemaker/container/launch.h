@@ -29,6 +29,13 @@ struct Launch {
 // That mpirun starts; 1 where the job has no distribution.
 int ranks_of_a_host(const Contract& contract);
 
+// For an image that trains on GPUs: invalid_argument where this host shows another number of them
+// than its instance type has, and so ranks would be too few, on the wrong hosts, or on the CPU.
+// Accepted: the CPU, where the job asks for it; types whose GPUs are not known; fewer GPUs than
+// the type has, where the ranks that the job asks for (processes_per_host, or one process without a
+// distribution) have one each.
+void check_gpus(const Contract& contract, const TrainCommand& command);
+
 struct MpirunWords {
   std::string mpirun = "mpirun";  // the program
   std::vector<std::string> forwarded =

@@ -2,9 +2,9 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
@@ -111,9 +111,9 @@ struct PipeFanOut::Impl {
     return pipes;
   }
   void serve() {
-    std::vector<std::byte> block(kBlock);
     try {
-      auto ranks = make_pipes(0);
+      std::vector<std::byte> block(kBlock);
+      ranks = make_pipes(0);
       for (std::int64_t epoch = 0; !stop; ++epoch) {
         NamedPipe from(fmt::format("{}_{}", channel.prefix, epoch), stop, kForEver);
         while (const std::size_t got = from.read(block))
@@ -121,13 +121,19 @@ struct PipeFanOut::Impl {
         for (const auto& rank : ranks) rank->wait_for_reader(stop);
         ranks = make_pipes(epoch + 1);  // the next are there before these end
       }
-    } catch (const Error& error) {
-      if (!stop) std::fprintf(stderr, "train: %s\n", error.what());
+    } catch (const std::exception& error) {
+      if (stop) return;
+      const std::lock_guard lock(mutex);
+      failure =
+          fmt::format("channel {}: {}", fs::path(channel.prefix).filename().string(), error.what());
     }
   }
 
   PipedChannel channel;
+  std::vector<std::unique_ptr<RankPipe>> ranks;  // open until the end, even after a failure
   std::atomic<bool> stop{false};
+  mutable std::mutex mutex;  // of failure
+  std::optional<std::string> failure;
   std::thread thread;
 };
 
@@ -138,6 +144,11 @@ PipeFanOut::PipeFanOut(const PipedChannel& channel) : impl_(std::make_unique<Imp
 PipeFanOut::~PipeFanOut() {
   impl_->stop = true;
   impl_->thread.join();
+}
+
+std::optional<std::string> PipeFanOut::failure() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure;
 }
 
 }  // namespace shoal::sagemaker

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace shoal::sagemaker {
@@ -19,11 +20,14 @@ struct PipedChannel {
 void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop);
 
 // Gives every byte of each pipe to all ranks, on a thread of its own, at the pace of the slowest,
-// for as long as it lives. What goes wrong, ranks find out: their pipes end.
+// for as long as it lives. What goes wrong, ranks do not find out: to them an end of their pipes
+// would be the end of an epoch, so they wait, and whoever started them has to end them.
 class PipeFanOut {
  public:
   explicit PipeFanOut(const PipedChannel& channel);
   ~PipeFanOut();
+  // What went wrong; nothing: all is well. From any thread.
+  std::optional<std::string> failure() const;
   PipeFanOut(const PipeFanOut&) = delete;
   PipeFanOut& operator=(const PipeFanOut&) = delete;
 

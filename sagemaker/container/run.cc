@@ -28,9 +28,18 @@ void say(std::string_view line) {
   std::fflush(stdout);
 }
 
+using FanOuts = std::vector<std::unique_ptr<PipeFanOut>>;
+
+// What went wrong with a channel that ranks of this host read; nothing: all is well.
+std::optional<std::string> failure_of(const FanOuts& fan_outs) {
+  for (const auto& one : fan_outs)
+    if (auto failure = one->failure()) return failure;
+  return std::nullopt;
+}
+
 // The job's code, unpacked into code/ of `place`; the directory that has it.
 std::string unpack_code(const Contract& c, const ContainerOptions& options,
-                        const std::string& place) {
+                        const std::string& place, const std::string& region) {
   const auto found = c.settings.find("sagemaker_submit_directory");
   if (found == c.settings.end() || !found->is_string()) return c.path("code");
   auto from = found->get<std::string>();
@@ -44,7 +53,7 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
                   fmt::format("the code is in S3 ({}), which this program does not read", from),
                   "set enable_network_isolation, with which SageMaker brings it");
     const std::string archive = place + "/sourcedir.tar.gz";
-    options.fetch(from, archive);
+    options.fetch(from, archive, region);
     from = archive;
   } else if (constexpr std::string_view kRoot = "/opt/ml"; from.starts_with(kRoot)) {
     from = c.root + from.substr(kRoot.size());
@@ -59,12 +68,19 @@ std::string unpack_code(const Contract& c, const ContainerOptions& options,
   return code;
 }
 
+// This process's, NAME=value.
+std::vector<std::string> own_variables() {
+  std::vector<std::string> all;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    all.emplace_back(*entry);
+  return all;
+}
+
 std::vector<std::string> names_of(const Variables& variables) {
   std::vector<std::string> names;
   for (const auto& [name, unused] : variables) names.push_back(name);
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string name(text.substr(0, text.find('=')));
+  for (const std::string& entry : own_variables()) {
+    const std::string name = entry.substr(0, entry.find('='));
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   return names;
@@ -90,15 +106,25 @@ void tell_workers(const Contract& c, const Launch& launch, const ContainerOption
     say(fmt::format("host {} could not be told how this one ended", host));
 }
 
-// A worker's part: ssh for mpirun, until that is done.
-int serve_mpirun(const Contract& c, const ContainerOptions& options, const std::atomic<int>& stop) {
+// A worker's part: ssh for mpirun, until that is done. Its ranks get this container's environment,
+// and over it what mpirun forwards.
+int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOuts& fan_outs,
+                 const std::atomic<int>& stop) {
+  const LoginVariables login = login_variables(own_variables());
+  for (const std::string& name : login.left_out)
+    say(fmt::format("ranks of this host do not get the variable {}: sshd cannot give its value",
+                    name));
   make_ssh_key(options.hosts);
   wait_for_hosts({c.master_host}, options.hosts, stop);
-  if (stop == 0) admit_host(c.master_host, options.hosts, stop);
+  if (stop == 0) admit_host(c.master_host, login, options.hosts, stop);
   if (stop != 0) return 128 + stop;
   start_sshd(options.hosts);
   const auto ending =
-      wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds);
+      wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds,
+                             [&fan_outs] { return failure_of(fan_outs).has_value(); });
+  // The ranks here end with this container.
+  if (const auto failure = failure_of(fan_outs); failure && !ending && stop == 0)
+    throw Error(ErrorCode::io, *failure);
   if (stop != 0 && !(ending && ending->status == 0)) return 128 + stop;
   if (!ending) {
     say(fmt::format("mpirun is done here; host {} did not say how", c.master_host));
@@ -132,8 +158,8 @@ void say_stopped(const ProcessResult& result, const std::string& output_dir, dou
 
 // The command to its end; the model where rank 0 ran.
 int run_command(const Contract& c, const Launch& launch, const TrainCommand& command,
-                const Variables& variables, const ContainerOptions& options,
-                const std::atomic<int>& stop) {
+                const Variables& variables, const FanOuts& fan_outs,
+                const ContainerOptions& options, const std::atomic<int>& stop) {
   ProcessOptions how;
   for (const auto& [name, value] : variables) how.environment.push_back(name + "=" + value);
   how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // as launch.cc says
@@ -146,25 +172,27 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
       return process_runs(rank) ? SIGUSR1 : SIGTERM;
     };
   how.grace_seconds = options.grace_seconds;
+  how.gives_up = [&fan_outs] { return failure_of(fan_outs).has_value(); };
   const auto began = fs::file_time_type::clock::now();
   const ProcessResult result = run_process(launch.words, how);
-  if (result.was_stopped) {
-    // It may have ended by itself in the same moment. (mpirun says 0 too where the signal met it
-    // while it was starting ranks.)
-    const bool is_done =
-        result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
-    if (!is_done) {
-      say_stopped(result, command.output_dir, options.grace_seconds, stop);
-      tell_workers(c, launch, options, {.status = 128 + stop});
-      return 128 + stop;
-    }
+  // Told to end, it may have ended by itself in the same moment. (mpirun says 0 too where the
+  // signal met it while it was starting ranks.)
+  const bool is_done =
+      result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
+  if (result.was_stopped && !is_done) {
+    say_stopped(result, command.output_dir, options.grace_seconds, stop);
+    tell_workers(c, launch, options, {.status = 128 + stop});
+    return 128 + stop;
   }
-  if (result.status != 0) {
-    const std::string reason = reason_of(result.error, result.status);
+  const bool lost_input = result.was_given_up && !is_done;
+  if (result.status != 0 || lost_input) {
+    const std::string reason =
+        lost_input ? *failure_of(fan_outs) : reason_of(result.error, result.status);
+    const int status = result.status == 0 ? 1 : result.status;
     write_failure(c.path("output"), reason);
     say("failed: " + reason);
-    tell_workers(c, launch, options, {.status = result.status, .reason = reason});
-    return result.status;
+    tell_workers(c, launch, options, {.status = status, .reason = reason});
+    return status;
   }
   tell_workers(c, launch, options, {});
   if (launch.is_rank_0) {
@@ -174,14 +202,22 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   return 0;
 }
 
+// As `shoal train` has it: then it takes the CPU.
+bool hides_gpus(const VariableReader& variables) {
+  const auto visible = variables("CUDA_VISIBLE_DEVICES");
+  return visible && (visible->empty() || *visible == "-1");
+}
+
 int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   const VariableReader environment = process_variables();
   const Contract c = read_contract(options.root, find_hardware(), environment);
-  const Variables variables = sm_variables(c, environment);
+  Variables variables = sm_variables(c, environment);
+  const std::string region = region_for_s3(c, environment);
+  if (!region.empty()) variables.emplace_back("AWS_REGION", region);
   // Who only looks leaves nothing behind: the code, whose options are read, lies aside.
   std::optional<ScratchDirectory> aside;
   if (options.only_shows) aside.emplace();
-  const std::string code = unpack_code(c, options, aside ? aside->path() : c.root);
+  const std::string code = unpack_code(c, options, aside ? aside->path() : c.root, region);
   TrainCommand command = train_command(c, options.shoal, code);
   if (aside && code == *aside / "code")
     for (std::string& word : command.words)
@@ -199,15 +235,16 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   fs::create_directories(command.output_dir, ignored);
   fs::create_directories(c.path("output/data"), ignored);
   if (launch.role == HostRole::idle) return 0;
+  if (options.trains_on_gpus && !hides_gpus(environment)) check_gpus(c, command);
   fs::remove(ending_file(c), ignored);
-  std::vector<std::unique_ptr<PipeFanOut>> fan_outs;
+  FanOuts fan_outs;
   for (const PipedChannel& channel : command.pipes)
     if (channel.file.empty())
       fan_outs.push_back(std::make_unique<PipeFanOut>(channel));
     else
       copy_to_file(channel, stop);
   if (stop != 0) return 128 + stop;
-  if (launch.role == HostRole::mpi_worker) return serve_mpirun(c, options, stop);
+  if (launch.role == HostRole::mpi_worker) return serve_mpirun(c, options, fan_outs, stop);
   for (const std::string& note : command.notes) say("filled in: " + note);
   if (launch.role == HostRole::mpi_master && launch.hosts.size() > 1) {
     make_ssh_key(options.hosts);
@@ -216,7 +253,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     wait_for_hosts(workers, options.hosts, stop);
   }
   if (stop != 0) return 128 + stop;  // before anything could be trained
-  return run_command(c, launch, command, variables, options, stop);
+  return run_command(c, launch, command, variables, fan_outs, options, stop);
 }
 
 }  // namespace

@@ -10,15 +10,19 @@
 
 namespace shoal::sagemaker {
 
+// Fetches s3://... into a file. `region`: the job's, where the environment names none; else empty.
+using Fetch =
+    std::function<void(const std::string& uri, const std::string& path, const std::string& region)>;
+
 struct ContainerOptions {
   std::string root = "/opt/ml";
   std::string shoal = "shoal", mpirun = "mpirun";
   HostRules hosts;
   // SageMaker grants 120 s between SIGTERM and the end; after this many the ranks are killed.
   double grace_seconds = 110;
-  bool only_shows = false;  // prints what would be run, runs nothing, leaves no file behind
-  // Fetches s3://... into a file; null: code in S3 is refused.
-  std::function<void(const std::string& uri, const std::string& path)> fetch;
+  bool only_shows = false;      // prints what would be run, runs nothing, leaves no file behind
+  bool trains_on_gpus = false;  // `shoal` is a build for GPUs: a host that lacks some is refused
+  Fetch fetch;                  // null: code in S3 is refused
 };
 
 // Runs this host's part of the job; `stop` is the signal that asks for its end, 0 until then.

@@ -1,9 +1,13 @@
 #include "shoal/sagemaker/container/ssh_keys.h"
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "shoal/runtime/base/clock.h"
@@ -16,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kKind = "ssh-ed25519";
+// A message between sshd's processes has 256 KiB at most, and the words of a key are in one.
+constexpr std::size_t kMostLoginBytes = 192 << 10;
 
 std::string key_file(const HostRules& rules) { return rules.keys + "/key"; }
 std::string admitted_file(const HostRules& rules) { return rules.keys + "/authorized_keys"; }
@@ -37,6 +43,13 @@ std::optional<std::string> scanned_key(const std::string& path) {
     if (words >> host >> kind >> key && host[0] != '#' && kind == kKind) return key;
   }
   return std::nullopt;
+}
+
+// What a login sets itself, and what says where a shell was.
+bool is_of_login(const std::string& name) {
+  constexpr std::array<std::string_view, 10> kNames = {
+      "HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "_", "TERM"};
+  return name.starts_with("SSH_") || std::ranges::find(kNames, name) != kNames.end();
 }
 
 }  // namespace
@@ -61,7 +74,39 @@ void make_ssh_key(const HostRules& rules) {
   fs::permissions(admitted_file(rules), fs::perms::owner_read | fs::perms::owner_write);
 }
 
-void admit_host(const std::string& host, const HostRules& rules, const std::atomic<int>& stop) {
+LoginVariables login_variables(const std::vector<std::string>& variables) {
+  LoginVariables made;
+  for (const std::string& entry : variables) {
+    const auto equals = entry.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string name = entry.substr(0, equals);
+    if (is_of_login(name)) continue;
+    // sshd knows one escape in a quoted word: a backslash before a quotation mark.
+    const bool is_plain =
+        std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+    if (name.empty() || !is_plain || entry.find_first_of("\r\n") != std::string::npos ||
+        entry.ends_with('\\')) {
+      made.left_out.push_back(name);
+      continue;
+    }
+    made.options += ",environment=\"";
+    for (const char letter : entry) {
+      if (letter == '"') made.options += '\\';
+      made.options += letter;
+    }
+    made.options += '"';
+  }
+  if (made.options.size() > kMostLoginBytes)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the environment of this container has {} bytes; sshd gives ranks at "
+                            "most {}",
+                            made.options.size(), kMostLoginBytes),
+                "put long values into a file of the job's code, or a channel");
+  return made;
+}
+
+void admit_host(const std::string& host, const LoginVariables& variables, const HostRules& rules,
+                const std::atomic<int>& stop) {
   const Deadline deadline = Deadline::in_seconds(rules.connect_seconds);
   const std::string answer = rules.keys + "/answer";
   for (;;) {
@@ -72,7 +117,7 @@ void admit_host(const std::string& host, const HostRules& rules, const std::atom
                      std::to_string(rules.ssh_port), host});
     if (const auto key = scanned_key(answer)) {
       std::ofstream file(admitted_file(rules));
-      file << "restrict " << kKind << ' ' << *key << '\n';
+      file << "restrict" << variables.options << ' ' << kKind << ' ' << *key << '\n';
       if (file.flush()) return;
       throw Error(ErrorCode::unavailable, admitted_file(rules) + " cannot be written");
     }
@@ -96,7 +141,7 @@ void start_sshd(const HostRules& rules) {
   run_or_throw({rules.sshd, "-h", key_file(rules), "-o",
                 "AuthorizedKeysFile=" + admitted_file(rules), "-o", "PasswordAuthentication=no",
                 "-o", "KbdInteractiveAuthentication=no", "-o", "PermitRootLogin=prohibit-password",
-                "-o", "MaxStartups=4096"});
+                "-o", "MaxStartups=4096", "-o", "PermitUserEnvironment=yes"});
 }
 
 std::vector<std::string> ssh_options(const HostRules& rules) {

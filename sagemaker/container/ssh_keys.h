@@ -19,9 +19,21 @@ namespace shoal::sagemaker {
 // that fails, or there is no ssh-keygen.
 void make_ssh_key(const HostRules& rules);
 
-// Lets in who has the key with which sshd on `host` answers. Asks until it does; timeout after
-// rules.connect_seconds. `stop` non-zero: returns at once.
-void admit_host(const std::string& host, const HostRules& rules, const std::atomic<int>& stop);
+// What sshd gives to whoever is let in, as words of authorized_keys. An sshd's sessions have none
+// of its own variables.
+struct LoginVariables {
+  std::string options;                // ,environment="NAME=value",environment=...
+  std::vector<std::string> left_out;  // names that it cannot give: a value with a line's end, or
+                                      // with a backslash at its end
+};
+// Of these, NAME=value, all but the login's own (HOME, USER, PWD ...). invalid_argument where they
+// are longer than sshd takes.
+LoginVariables login_variables(const std::vector<std::string>& variables);
+
+// Lets in who has the key with which sshd on `host` answers, with these variables. Asks until it
+// does; timeout after rules.connect_seconds. `stop` non-zero: returns at once.
+void admit_host(const std::string& host, const LoginVariables& variables, const HostRules& rules,
+                const std::atomic<int>& stop);
 
 // Starts this host's sshd with these keys; it goes into the background. unavailable where there is
 // none, or it fails.

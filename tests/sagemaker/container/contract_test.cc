@@ -99,6 +99,20 @@ TEST(Contract, DecodesEachHyperparameterOnce) {
             Json::parse(R"({"a": "\"1\"", "b": 1, "c": "text", "d": {"x": [1]}})"));
 }
 
+TEST(Contract, HasTheRegionOfS3WhereTheContainerSaysNone) {
+  OptMl ml;
+  ml.hyperparameters({{"sagemaker_region", "\"eu-west-1\""}});
+  const auto region = [&ml](const Json& variables) {
+    return region_for_s3(read_contract(ml.root(), {}, only(variables)), only(variables));
+  };
+  EXPECT_EQ(region(Json::object()), "eu-west-1");
+  EXPECT_EQ(region({{"AWS_REGION", ""}}), "eu-west-1");
+  EXPECT_EQ(region({{"AWS_REGION", "us-east-1"}}), "");
+  EXPECT_EQ(region({{"AWS_DEFAULT_REGION", "us-east-1"}}), "");
+  ml.hyperparameters(Json::object());
+  EXPECT_EQ(region(Json::object()), "");
+}
+
 TEST(Contract, KeepsAHostsOwnVariablesFromOthers) {
   EXPECT_TRUE(is_of_one_host("SM_CURRENT_HOST"));
   EXPECT_FALSE(is_of_one_host("SM_HOSTS"));

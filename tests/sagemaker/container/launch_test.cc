@@ -82,7 +82,8 @@ TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
                 AllOf(HasSubstr("-x NCCL_NET=AWS Libfabric "), HasSubstr("FI_PROVIDER=efa"),
                       Not(HasSubstr("NCCL_PROTO"))));
   EXPECT_THAT(words({"algo-1"}, "ml.p5.48xlarge"), Not(HasSubstr("NCCL_NET=")));
-  for (const char* type : {"ml.p3dn.24xlarge", "ml.g5.48xlarge", "ml.c5n.18xlarge"})
+  for (const char* type :
+       {"ml.p3dn.24xlarge", "ml.p5.4xlarge", "ml.g5.48xlarge", "ml.c5n.18xlarge"})
     EXPECT_THAT(words({"algo-1", "algo-2"}, type),
                 AllOf(HasSubstr("FI_PROVIDER=efa"), Not(HasSubstr("NCCL_NET=")),
                       Not(HasSubstr("DEVICE_RDMA"))));
@@ -106,6 +107,54 @@ TEST(Launch, LetsTheJobHaveTheLastWord) {
   ml.hyperparameters({{"sagemaker_mpi_enabled", "true"}});
   EXPECT_THAT(text(launch_of(ml, 8, {"NCCL_DEBUG"})),
               AllOf(HasSubstr("-x NCCL_DEBUG "), Not(HasSubstr("NCCL_DEBUG="))));
+}
+
+// What check_gpus says of a host with so many GPUs.
+std::string gpus_refused(const OptMl& ml, int gpus, bool on_cpu = false,
+                         const std::string& problem = "") {
+  const Contract c =
+      read_contract(ml.root(), {.gpus = gpus, .cpus = 2, .gpu_problem = problem},
+                    [](std::string_view) -> std::optional<std::string> { return std::nullopt; });
+  TrainCommand command;
+  command.on_cpu = on_cpu;
+  try {
+    check_gpus(c, command);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Launch, RefusesAHostWithFewerGpusThanItsType) {
+  OptMl ml({"algo-1", "algo-2"}, "algo-1", "ml.p4d.24xlarge");
+  ml.hyperparameters(kDataParallel);
+  EXPECT_EQ(gpus_refused(ml, 8), "accepted");
+  EXPECT_THAT(gpus_refused(ml, 7),
+              HasSubstr("host algo-1 shows 7 GPUs, but its type, ml.p4d.24xlarge, has 8"));
+  EXPECT_THAT(gpus_refused(ml, 9), HasSubstr("shows 9 GPUs"));
+  EXPECT_THAT(gpus_refused(ml, 0, false, "nvidia-smi ended with status 9"),
+              HasSubstr("shows 0 GPUs, but its type, ml.p4d.24xlarge, has 8 (nvidia-smi ended with "
+                        "status 9)"));
+  EXPECT_EQ(gpus_refused(ml, 0, true), "accepted");
+  // Whoever says how many ranks there are needs that many.
+  ml.hyperparameters(
+      {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "4"}});
+  EXPECT_EQ(gpus_refused(ml, 7), "accepted");
+  EXPECT_THAT(gpus_refused(ml, 3), HasSubstr("shows 3 GPUs"));
+  ml.hyperparameters(
+      {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "16"}});
+  EXPECT_EQ(gpus_refused(ml, 8), "accepted");
+  EXPECT_THAT(gpus_refused(ml, 7), HasSubstr("shows 7 GPUs"));
+  // One process needs one.
+  ml.hyperparameters(OptMl::Json::object());
+  EXPECT_EQ(gpus_refused(ml, 1), "accepted");
+  EXPECT_THAT(gpus_refused(ml, 0), HasSubstr("shows 0 GPUs"));
+  for (const char* type : {"ml.c5n.18xlarge", "ml.g7.48xlarge", "ml.x9.large", "local"}) {
+    OptMl other({"algo-1"}, "algo-1", type);
+    other.hyperparameters(kDataParallel);
+    EXPECT_EQ(gpus_refused(other, 0), "accepted") << type;
+    EXPECT_EQ(gpus_refused(other, 3), "accepted") << type;
+  }
 }
 
 TEST(Launch, TakesRanksAndOptionsOfMpi) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -11,9 +12,12 @@
 
 #include "support/pipe_writer.h"
 #include "support/temporary_directory.h"
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
@@ -86,6 +90,54 @@ TEST(Pipes, OfARankThatIsThroughHoldNobodyUp) {
   EXPECT_GT(first->read(block), 0U);
   first.reset();
   EXPECT_EQ(other.get(), long_text());
+}
+
+std::string failure_of(const PipeFanOut& fan_out) {
+  for (;;) {
+    if (const auto failure = fan_out.failure()) return *failure;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// The pipes of the second epoch cannot be made: what ranks read of the first has no end.
+TEST(Pipes, ThatFailAreNoEpochsEnd) {
+  const TemporaryDirectory root;
+  std::filesystem::create_directories(root / "ranks/1/train_1/taken");
+  const PipeWriter writer(root / "train", long_text());
+  const PipeFanOut fan_out(
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2});
+  EXPECT_FALSE(fan_out.failure());
+  std::vector<std::unique_ptr<NamedPipe>> ranks;
+  const std::atomic<bool> never{false};
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(
+        std::make_unique<NamedPipe>(root / fmt::format("ranks/{}/train_0", rank), never, 10));
+  const std::size_t length = long_text().size();
+  std::vector<std::future<void>> reading;
+  for (const auto& rank : ranks)
+    reading.push_back(std::async(std::launch::async, [&rank, length] {
+      std::vector<std::byte> block(10007);
+      for (std::size_t got = 0; got < length;) {
+        const std::size_t more = rank->read(block);
+        ASSERT_GT(more, 0U) << "an end after " << got << " bytes";
+        got += more;
+      }
+    }));
+  for (auto& one : reading) one.get();
+  EXPECT_THAT(failure_of(fan_out), ::testing::AllOf(::testing::HasSubstr("channel train: "),
+                                                    ::testing::HasSubstr("ranks/1/train_1")));
+  const int second = ::open((root / "ranks/1/train_0").c_str(), O_RDONLY | O_NONBLOCK);
+  pollfd watched{second, POLLIN, 0};
+  EXPECT_EQ(::poll(&watched, 1, 0), 0);  // neither bytes nor an end
+  ::close(second);
+}
+
+TEST(Pipes, ThatAreNoneAreSaid) {
+  const TemporaryDirectory root;
+  std::ofstream(root / "train_0") << "a file";
+  const PipeFanOut fan_out(
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2});
+  EXPECT_THAT(failure_of(fan_out), ::testing::HasSubstr("train_0 is no named pipe"));
 }
 
 }  // namespace

@@ -84,16 +84,30 @@ TEST(SshKeys, OfTheFirstHostAreItsAnswer) {
                                 "echo '[algo-1]:22 ssh-rsa AAAArsa'\n"
                                 "echo '[algo-1]:22 ssh-ed25519 AAAAed'\n");
   const std::atomic<int> stop{0};
-  admit_host("algo-1", rules, stop);
-  EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "restrict ssh-ed25519 AAAAed\n");
+  const LoginVariables login = login_variables({"HF_HOME=/cache"});
+  admit_host("algo-1", login, rules, stop);
+  EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"),
+            "restrict,environment=\"HF_HOME=/cache\" ssh-ed25519 AAAAed\n");
   EXPECT_THAT(read_text_file(root / "words"), HasSubstr("-t ed25519 -p 22 algo-1"));
   script(rules.ssh_keyscan, "echo 'algo-1 ssh-rsa AAAA'; echo refused >&2\n");
-  EXPECT_THAT(refusal([&] { admit_host("algo-1", rules, stop); }),
+  EXPECT_THAT(refusal([&] { admit_host("algo-1", login, rules, stop); }),
               HasSubstr("sshd on host algo-1 shows no ssh-ed25519 key after 0 s: refused"));
   const std::atomic<int> stopped{15};
   HostRules patient = rules;
   patient.connect_seconds = 600;
-  admit_host("algo-1", patient, stopped);  // returns
+  admit_host("algo-1", login, patient, stopped);  // returns
+}
+
+TEST(SshKeys, ComeWithTheContainersVariables) {
+  const LoginVariables made = login_variables(
+      {"NO_PROXY=10.0.0.0/8,.internal", "HOME=/root", "SSH_CLIENT=x", "PATH=/opt/bin:/bin",
+       "TEXT=say \"a\\\"", "LINES=one\ntwo", "FOLDER=C:\\", "a-b=c", "EMPTY=", "no equals"});
+  EXPECT_EQ(made.options,
+            ",environment=\"NO_PROXY=10.0.0.0/8,.internal\",environment=\"PATH=/opt/bin:/bin\""
+            ",environment=\"TEXT=say \\\"a\\\\\"\",environment=\"EMPTY=\"");
+  EXPECT_THAT(made.left_out, ::testing::ElementsAre("LINES", "FOLDER", "a-b"));
+  EXPECT_THAT(refusal([] { login_variables({"A=" + std::string(300000, 'x')}); }),
+              HasSubstr("has 300"));
 }
 
 TEST(SshKeys, AreWhatSshdStartsWith) {
@@ -105,10 +119,11 @@ TEST(SshKeys, AreWhatSshdStartsWith) {
               HasSubstr("ended with status 1: no privilege separation"));
   script(rules.sshd, "echo \"$*\" > " + (root / "words") + "\n");
   start_sshd(rules);
-  EXPECT_THAT(read_text_file(root / "words"),
-              AllOf(HasSubstr("-h " + rules.keys + "/key "),
-                    HasSubstr("AuthorizedKeysFile=" + rules.keys + "/authorized_keys"),
-                    HasSubstr("PasswordAuthentication=no")));
+  EXPECT_THAT(
+      read_text_file(root / "words"),
+      AllOf(HasSubstr("-h " + rules.keys + "/key "),
+            HasSubstr("AuthorizedKeysFile=" + rules.keys + "/authorized_keys"),
+            HasSubstr("PasswordAuthentication=no"), HasSubstr("PermitUserEnvironment=yes")));
 }
 
 // Two hosts' sshd, on loopback, as the test's user. Each has keys of its own.
@@ -146,10 +161,10 @@ class RealSshd : public ::testing::Test {
     return rules;
   }
   // Of a command on the host at `port`, with the key of `rules`.
-  static int login(const HostRules& rules, int port) {
+  static int login(const HostRules& rules, int port, const std::string& command = "exit 7") {
     std::vector<std::string> words = ssh_options(rules);
     words.insert(words.begin(), {"ssh", "-F", "none", "-x", "-p", std::to_string(port)});
-    words.insert(words.end(), {"-o", "BatchMode=yes", "127.0.0.1", "exit 7"});
+    words.insert(words.end(), {"-o", "BatchMode=yes", "127.0.0.1", command});
     return run_process(words).status;
   }
   const testing::TemporaryDirectory root_;
@@ -165,10 +180,16 @@ TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
   wait_for_hosts({"127.0.0.1"}, first, stop);
   HostRules asks = second;
   asks.ssh_port = port;
-  admit_host("127.0.0.1", asks, stop);
+  const std::string proxies = R"(a b,"c\"d'e$f)";
+  admit_host("127.0.0.1",
+             login_variables({"NO_PROXY=" + proxies, "LONG=" + std::string(100000, 'x')}), asks,
+             stop);
   start_sshd(second);
   wait_for_hosts({"127.0.0.1"}, second, stop);
   EXPECT_EQ(login(first, port + 1), 7);
+  EXPECT_EQ(login(first, port + 1, "printf %s \"$NO_PROXY\" > " + (root_ / "seen")), 0);
+  EXPECT_EQ(read_text_file(root_ / "seen"), proxies);
+  EXPECT_EQ(login(first, port + 1, "[ ${#LONG} = 100000 ]"), 0);
   EXPECT_EQ(login(second, port), 255) << "the first host let the second in";
   EXPECT_EQ(login(host("stranger", port + 2), port + 1), 255) << "the second let a stranger in";
 }

@@ -282,6 +282,22 @@ TEST_F(Train, ReadsPipesAsFiles) {
   EXPECT_EQ(model_of(pipes), model_of(files));
 }
 
+// Ranks wait for the bytes of a channel that cannot be read, and are ended.
+TEST_F(Train, FailsWhereAChannelDoes) {
+  OptMl ml({"localhost"}, "localhost");
+  ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
+                      {"sagemaker_mpi_num_of_processes_per_host", "2"},
+                      {"streaming", "true"},
+                      {"max_steps", "5"}});
+  ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
+  ml.write("input/data/train_0", "no pipe");
+  script(ml.path("mpirun"), "exec sleep 600\n");
+  const ProgramResult result = train(ml, {"--mpirun", ml.path("mpirun")});
+  EXPECT_EQ(result.status, 143) << result.out << result.err;
+  EXPECT_THAT(read_text_file(ml.path("output/failure")),
+              HasSubstr("channel train: " + ml.path("input/data/train_0") + " is no named pipe"));
+}
+
 TEST_F(Train, ContinuesAPipeThatBeginsAnew) {
   const Json run = hyperparameters(300, streaming());
   OptMl files, pipes;
@@ -421,6 +437,66 @@ TEST_F(Train, FetchesItsCodeFromS3) {
 }
 #endif
 
+#ifdef SHOAL_TEST_S3
+// SageMaker does not always set AWS_REGION: the job's own hyperparameter has it.
+TEST_F(Train, TakesTheJobsRegionForS3) {
+  for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) ::unsetenv(name);
+  OptMl ml;
+  const testing::TemporaryDirectory code;
+  std::ofstream(code / "run.json") << R"({"max_steps": 2, "streaming": true})";
+  ASSERT_EQ(
+      test::run_program({"tar", "-czf", code / "a.tar.gz", "-C", code.path(), "run.json"}).status,
+      0);
+  test::FakeAws aws;
+  aws.put_object("bucket/source.tar.gz", read_text_file(code / "a.tar.gz"));
+  aws.put_object("bucket/data/train.txt", read_text_file(*shared_ / "train.txt"));
+  Json all = hyperparameters(2, {{"sagemaker_program", "\"run.json\""},
+                                 {"sagemaker_submit_directory", "\"s3://bucket/source.tar.gz\""},
+                                 {"train_file", "\"s3://bucket/data/train.txt\""}});
+  all.erase("max_steps");
+  ml.hyperparameters(all);
+  ProgramOptions here;
+  here.environment = aws.environment();
+  std::erase_if(here.environment, [](const auto& one) { return one.starts_with("AWS_REGION="); });
+  const ProgramResult result = train(ml, {}, here);
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  const ProgramResult shown = train(ml, {"--dry-run"}, here);
+  EXPECT_EQ(Json::parse(shown.out).at("environment").at("AWS_REGION"), "us-east-1");
+  all.erase("sagemaker_region");
+  ml.hyperparameters(all);
+  const ProgramResult refused = train(ml, {}, here);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("no AWS region is given, which S3 needs; set the variable"));
+  EXPECT_THAT(refused.err, Not(HasSubstr("--region")));
+}
+#endif
+
+// A fake nvidia-smi lists GPUs; `shoal` is a program that ends at once.
+TEST_F(Train, RefusesAHostThatLacksGpus) {
+  OptMl ml({"algo-1"}, "algo-1", "ml.p4d.24xlarge");
+  fill(ml, {{"sagemaker_distributed_dataparallel_enabled", "true"}});
+  script(ml.path("nvidia-smi"),
+         "for n in 0 1 2 3 4 5 6; do echo \"GPU $n: NVIDIA A100-SXM4-40GB (UUID: GPU-$n)\"; done\n"
+         "echo 'Unable to determine the device handle for GPU7: GPU is lost' >&2\nexit 15\n");
+  script(ml.path("mpirun"), "echo \"started $*\"; exit 3\n");
+  const auto run = [&ml](std::vector<std::string> words) {
+    words.insert(words.end(), {"--mpirun", ml.path("mpirun")});
+    return train(ml, words,
+                 {.environment = {"PATH=" + ml.root() + ":" + std::getenv("PATH"),
+                                  "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6"}});
+  };
+  const ProgramResult refused = run({"--for-gpus", "true"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.out, Not(HasSubstr("started")));
+  EXPECT_THAT(read_text_file(ml.path("output/failure")),
+              HasSubstr("host algo-1 shows 7 GPUs, but its type, ml.p4d.24xlarge, has 8 "
+                        "(nvidia-smi ended with status 15, saying: Unable to determine"));
+  const ProgramResult for_cpus = run({"--for-gpus", "false"});
+  EXPECT_THAT(for_cpus.out, HasSubstr("started --host algo-1:7 -np 7"));
+  ml.hyperparameters({{"sagemaker_distributed_dataparallel_enabled", "true"}, {"no_cuda", "true"}});
+  EXPECT_THAT(run({"--for-gpus", "true"}).out, HasSubstr("started"));
+}
+
 // With keys in the environment, which mpirun and the ranks inherit.
 TEST_F(Train, LeavesNoCoreFile) {
   OptMl ml;
@@ -524,7 +600,13 @@ TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {
   const std::string orted = "orted" + std::to_string(::getpid());
   fs::copy_file("/bin/sleep", ml.path(orted));
   script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
-  script(ml.path("sshd"), ml.path(orted) + " 0.6 < /dev/null > /dev/null 2>&1 &\n");
+  // `train` finds a named pipe where the first host tells the ending, another at each look: in its
+  // second look it has seen that mpirun runs.
+  const std::string ended = ml.path("output/first-host-ended");
+  script(ml.path("sshd"), fmt::format("exec < /dev/null > /dev/null 2>&1\nmkfifo {0}\n{1} 1000 &\n"
+                                      "runs=$!\n(exec 3> {0}; rm {0}; mkfifo {0}; exec 3>&-; exec "
+                                      "3> {0}; kill $runs; rm {0}) &\n",
+                                      ended, ml.path(orted)));
   const ProgramResult result = train(ml, {"--sshd", ml.path("sshd"), "--ssh-port",
                                           std::to_string(master.port()), "--orted", orted});
   EXPECT_EQ(result.status, 0) << result.out << result.err;
