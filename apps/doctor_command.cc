@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "machine.h"
+#include "sources.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -55,6 +56,7 @@ int print(bool json, const std::vector<std::string>& needed) {
     auto found = (*more)();
     all.insert(all.end(), found.begin(), found.end());
   }
+  all.push_back(s3_finding());
   if (json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const Finding& f : all)

@@ -1,11 +1,17 @@
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
 
 #include "apps/program.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "shoal/runtime/io/byte_source.h"
 
 namespace shoal {
 namespace {
@@ -64,6 +70,42 @@ TEST(DoctorNcclNetwork, IsMissedByName) {
   EXPECT_FALSE(kept.present);
   EXPECT_THAT(kept.matter, HasSubstr("NCCL_NET=Socket keeps NCCL from it"));
   EXPECT_TRUE(ask({"NCCL_NET_PLUGIN=" + kPlugin, "NCCL_NET=A Network"}).present);
+}
+
+// Names of lines that a Dockerfile's health check needs.
+std::vector<std::string> needed_by(const std::string& dockerfile) {
+  const std::string text = read_text_file(std::string(SHOAL_SOURCE_DIR) + "/docker/" + dockerfile);
+  const auto start = text.find("\nHEALTHCHECK ");
+  const std::string check = text.substr(start, text.find('\n', start + 1) - start);
+  std::vector<std::string> names;
+  const std::regex need("\"--need\", \"([^\"]+)\"");
+  for (std::sregex_iterator it(check.begin(), check.end(), need), end; it != end; ++it)
+    names.push_back((*it)[1]);
+  return names;
+}
+
+TEST(DoctorImages, NeedLinesThatThereAre) {
+  const auto doctor = test::run_program({SHOAL_PROGRAM, "doctor", "--json"});
+  std::vector<std::string> lines;
+  for (const auto& row : nlohmann::json::parse(doctor.out)) lines.push_back(row.at("name"));
+  for (const char* dockerfile : {"Dockerfile.cpu", "Dockerfile.cuda"}) {
+    const auto needed = needed_by(dockerfile);
+    EXPECT_THAT(needed, ::testing::IsSupersetOf({"MPI", "libfabric", "S3"})) << dockerfile;
+    EXPECT_THAT(lines, ::testing::IsSupersetOf(needed)) << dockerfile;
+  }
+}
+
+// A fake cmake says what it was called with.
+TEST(DoctorImages, AreBuiltWithWhatJobsNeed) {
+  const testing::TemporaryDirectory root;
+  std::ofstream(root / "cmake") << "#!/bin/sh\necho \"$@\"\n";
+  std::filesystem::permissions(root / "cmake", std::filesystem::perms::owner_all);
+  const auto steps = test::run_program(
+      {std::string(SHOAL_SOURCE_DIR) + "/docker/steps", "compile", "/usr/local", "-DSHOAL_CUDA=ON"},
+      {.environment = {"PATH=" + root.path() + ":" + std::getenv("PATH")}});
+  EXPECT_EQ(steps.status, 0) << steps.err;
+  for (const char* flag : {"SHOAL_SAGEMAKER", "SHOAL_MPI", "SHOAL_LIBFABRIC", "SHOAL_CUDA"})
+    EXPECT_THAT(steps.out, HasSubstr(std::string("-D") + flag + "=ON"));
 }
 
 }  // namespace

@@ -562,6 +562,13 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
   for (const auto& row : nlohmann::json::parse(doctor.out)) {
     if (row["name"] == "CUDA kernels" && row["present"] == false)
       expect_refused(shoal({"doctor", "--need", "CUDA kernels"}), "-DSHOAL_CUDA=ON");
+    if (row.at("name") == "S3") {
+      const auto asked = shoal({"doctor", "--need", "S3"});
+      if (row.at("present").get<bool>())
+        EXPECT_EQ(asked.status, 0) << asked.err;
+      else
+        expect_refused(asked, "-DSHOAL_SAGEMAKER=ON");
+    }
     if (row.at("name") == "GPU" && !row.at("present").get<bool>())
       expect_refused(shoal({"doctor", "--need", "GPU"}), "GPU: none");
   }
