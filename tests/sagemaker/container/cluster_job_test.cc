@@ -108,6 +108,15 @@ class Job {
         fs::copy(folder, hosts_[static_cast<std::size_t>(to)]->path("checkpoints"), all);
     }
   }
+  // Of the newest checkpoint on the first host; 0: none.
+  std::int64_t newest_step() const {
+    std::int64_t step = 0;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(hosts_[0]->path("checkpoints"), ignored))
+      if (const std::string name = entry.path().filename(); name.starts_with("checkpoint-"))
+        step = std::max<std::int64_t>(step, std::stoll(name.substr(11)));
+    return step;
+  }
   bool has_model(std::size_t host) const {
     return fs::exists(hosts_[host]->path("model/model.safetensors"));
   }
@@ -233,11 +242,39 @@ class ClusterJob : public ::testing::Test {
   static inline std::string* text_ = nullptr;
 };
 
+// The tokenizer is one of Hugging Face's cache, whose place only a variable of each host's
+// container says.
 TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
-  // A second of training, so that the signal finds it: a step takes 4 ms where nothing is beside.
-  const Json run = hyperparameters(250);
-  Job unbroken(run, *text_), broken(run, *text_);
-  const auto whole = unbroken.run();
+  const std::string cached = *shared_ / "hub/models--shoal--tok";
+  fs::create_directories(cached + "/refs");
+  fs::create_directories(cached + "/snapshots");
+  fs::copy(*shared_ / "tok", cached + "/snapshots/1", fs::copy_options::recursive);
+  std::ofstream(cached + "/refs/main") << "1\n";
+  const std::string cache = "HF_HOME=" + shared_->path();
+  const Json named = {{"tokenizer_name", "\"shoal/tok\""}};
+
+  // So many steps that the signal finds it training, however fast this machine is.
+  Json run;
+  std::unique_ptr<Job> broken;
+  std::vector<HostEnd> stopped;
+  for (int steps = 250; steps < 100000; steps *= 4) {
+    run = hyperparameters(steps, named);
+    broken = std::make_unique<Job>(run, *text_);
+    stopped = broken->run({cache, "PLAY_WHEN='loss': ", "PLAY_TERM=yes"});
+    if (stopped[0].status != "0") break;
+  }
+  for (const HostEnd& end : stopped) {
+    EXPECT_EQ(end.status, "143") << end.said();
+    EXPECT_EQ(end.failure, "");
+  }
+  EXPECT_FALSE(broken->has_model(0));
+  broken->synchronize_checkpoints();
+  const auto resumed = broken->run({cache});
+  expect_ended_well(resumed);
+  EXPECT_THAT(resumed[0].out, HasSubstr("resuming from "));
+
+  Job unbroken(run, *text_);
+  const auto whole = unbroken.run({cache});
   expect_ended_well(whole);
   EXPECT_THAT(whole[0].out, HasSubstr("host algo-1 of 2, master of mpirun"));
   EXPECT_THAT(whole[1].out, HasSubstr("host algo-2 of 2, worker of mpirun"));
@@ -245,24 +282,13 @@ TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
   expect_metrics_match(whole[0].out);
   EXPECT_TRUE(unbroken.has_model(0));
   EXPECT_FALSE(unbroken.has_model(1));
-
-  const auto stopped = broken.run({"PLAY_TERM_WHEN='loss': "});
-  for (const HostEnd& end : stopped) {
-    EXPECT_EQ(end.status, "143") << end.said();
-    EXPECT_EQ(end.failure, "");
-  }
-  EXPECT_FALSE(broken.has_model(0));
-  broken.synchronize_checkpoints();
-  const auto resumed = broken.run();
-  expect_ended_well(resumed);
-  EXPECT_THAT(resumed[0].out, HasSubstr("resuming from "));
-  EXPECT_EQ(broken.model(), unbroken.model());
-  EXPECT_EQ(broken.losses(), unbroken.losses());
+  EXPECT_EQ(broken->model(), unbroken.model());
+  EXPECT_EQ(broken->losses(), unbroken.losses());
 }
 
 TEST_F(ClusterJob, SaysOnBothHostsWhyItFailed) {
   Job job(hyperparameters(100000), *text_);
-  const auto ends = job.run({"PLAY_KILL_WHEN='loss': ", "PLAY_KILL=shoal"});
+  const auto ends = job.run({"PLAY_WHEN='loss': ", "PLAY_KILL=shoal"});
   for (const HostEnd& end : ends) {
     EXPECT_NE(end.status, "0") << end.said();
     EXPECT_NE(end.status, "") << end.said();
@@ -281,68 +307,108 @@ TEST_F(ClusterJob, NamesTheHostThatNeverCame) {
 
 bool is_full() { return std::getenv("SHOAL_TEST_FULL") != nullptr; }
 
-// What `ends` began with, and how they ended.
-std::string told(const std::vector<HostEnd>& ends) {
-  const auto at = ends[0].out.find("resuming from ");
-  return fmt::format("statuses {} and {}, {}", ends[0].status, ends[1].status,
-                     at == std::string::npos
-                         ? "from the beginning"
-                         : ends[0].out.substr(at, ends[0].out.find('\n', at) - at));
+// The step that a start went on from; 0: from the beginning.
+std::int64_t first_step(const std::vector<HostEnd>& ends) {
+  std::smatch found;
+  return std::regex_search(ends[0].out, found, std::regex("resuming from \\S+ at step (\\d+)"))
+             ? std::stoll(found[1])
+             : 0;
 }
 
-// Of one job, on both hosts, at moments drawn from a seed.
+// Of play_host: when so many steps of this start were logged, and a moment later.
+std::vector<std::string> after_steps(std::int64_t steps, double seconds) {
+  return {"PLAY_WHEN='loss': ", fmt::format("PLAY_LINES={}", steps),
+          fmt::format("PLAY_AFTER={:.3f}", seconds)};
+}
+
+// Of one job, on both hosts. Moments are drawn in steps, each of what is left: so all fall within
+// training, whatever the speed of the machine. Between them are some before there are ranks.
 TEST_F(ClusterJob, SurvivesTwentyInterruptions) {
   if (!is_full()) GTEST_SKIP() << "./dev test --full runs it";
-  const Json run = hyperparameters(1500, {{"logging_steps", "10"}});
+  constexpr int kInterruptions = 20;
+  constexpr std::int64_t kSteps = 3000;
+  const Json run = hyperparameters(kSteps);
   Job unbroken(run, *text_), broken(run, *text_);
   expect_ended_well(unbroken.run());
   std::mt19937 random(7);
-  std::uniform_real_distribution<double> moment(0, 6);
-  int interrupted = 0;
-  for (int i = 0; i < 20; ++i) {
-    const double at = moment(random);
-    const auto ends = broken.run({fmt::format("PLAY_TERM_AFTER={:.3f}", at)});
-    fmt::print("interruption {} after {:.3f} s: {}\n", i + 1, at, told(ends));
+  std::uniform_real_distribution<double> second(0, 1);
+  int within = 0, resumed = 0;
+  std::int64_t step = 0;
+  const auto interrupt = [&](std::vector<std::string> play) {
+    play.emplace_back("PLAY_TERM=yes");
+    const auto ends = broken.run(play);
     for (const HostEnd& end : ends) {
-      ASSERT_TRUE(end.status == "143" || end.status == "0") << end.said();
-      ASSERT_EQ(end.failure, "") << end.said();
+      EXPECT_EQ(end.status, "143") << end.said();
+      EXPECT_EQ(end.failure, "") << end.said();
     }
-    if (ends[0].status == "143") ++interrupted;
     broken.synchronize_checkpoints();
+    return ends;
+  };
+  for (int i = 1; i <= kInterruptions && !HasFailure(); ++i) {
+    // Half of a fair share, since steps go on until the signal has its effect.
+    const std::int64_t most = std::max<std::int64_t>(1, (kSteps - step) / (kInterruptions + 1 - i));
+    const auto steps = 1 + static_cast<std::int64_t>(random() % most);
+    const auto ends = interrupt(after_steps(steps, 0.1 * second(random)));
+    const std::int64_t from = first_step(ends), to = broken.newest_step();
+    fmt::print("interruption {} after {} steps: from step {} to {}\n", i, steps, from, to);
+    EXPECT_EQ(from, step);
+    if (from > 0) ++resumed;
+    if (to >= from + steps && to < kSteps) ++within;
+    step = to;
+    if (i % 5 != 0) continue;
+    interrupt({"PLAY_WHEN=train: host ", fmt::format("PLAY_AFTER={:.3f}", second(random))});
+    fmt::print("and one on the way there: step {}\n", broken.newest_step());
+    step = broken.newest_step();
   }
-  expect_ended_well(broken.run());
-  EXPECT_GE(interrupted, 15);
+  const auto last = broken.run();
+  expect_ended_well(last);
+  EXPECT_EQ(first_step(last), step);
+  fmt::print("{} of {} within training, {} starts resumed\n", within, kInterruptions,
+             resumed + (first_step(last) > 0 ? 1 : 0));
+  EXPECT_EQ(within, kInterruptions);
+  EXPECT_EQ(resumed, kInterruptions - 1);  // all but the first
   EXPECT_EQ(broken.model(), unbroken.model());
   EXPECT_EQ(broken.losses(), unbroken.losses());
 }
 
-// A model in parts, each host's on its own disk. A host is killed, and with it go files that were
-// not in S3 yet.
+// A model in parts, each host's on its own disk. A host is killed while it trains, and with it go
+// files that were not in S3 yet.
 TEST_F(ClusterJob, SurvivesLostHostsAndFiles) {
   if (!is_full()) GTEST_SKIP() << "./dev test --full runs it";
+  constexpr int kLost = 8;
   const Json run = hyperparameters(
-      400, {{"sagemaker_distributed_dataparallel_enabled", "false"},
-            {"sagemaker_mpi_enabled", "true"},
-            {"mp_parameters", R"({"sharded_data_parallel_degree": 2, "ddp": true})"},
-            {"save_strategy", "\"steps\""},
-            {"save_steps", "20"},
-            {"save_total_limit", "3"},
-            {"logging_steps", "10"}});
+      1100, {{"sagemaker_distributed_dataparallel_enabled", "false"},
+             {"sagemaker_mpi_enabled", "true"},
+             {"mp_parameters", R"({"sharded_data_parallel_degree": 2, "ddp": true})"},
+             {"save_strategy", "\"steps\""},
+             {"save_steps", "20"},
+             {"save_total_limit", "3"}});
   Job unbroken(run, *text_), broken(run, *text_);
   expect_ended_well(unbroken.run());
   std::mt19937 random(3);
-  std::uniform_real_distribution<double> moment(1, 8);
-  int passed_over = 0;
-  for (int i = 0; i < 8; ++i) {
-    const auto ends =
-        broken.run({"PLAY_KILL=host", fmt::format("PLAY_KILL_AFTER={:.3f}", moment(random))});
-    fmt::print("lost host {}: {}\n", i + 1, told(ends));
-    EXPECT_TRUE(ends[0].status != "0" || ends[1].status == "0") << ends[0].said();
+  int passed_over = 0, resumed = 0;
+  for (int i = 1; i <= kLost && !HasFailure(); ++i) {
+    // Two whole checkpoints at least, of which one may be lost, and one that is being written.
+    const auto steps = 65 + static_cast<std::int64_t>(random() % 26);
+    auto play = after_steps(steps, 0);
+    play.emplace_back("PLAY_KILL=host");
+    const auto ends = broken.run(play);
+    fmt::print("lost host {} after {} steps: statuses {} and {}, from step {} to {}\n", i, steps,
+               ends[0].status, ends[1].status, first_step(ends), broken.newest_step());
+    EXPECT_EQ(ends[1].status, "killed") << ends[1].said();
+    EXPECT_NE(ends[0].status, "0") << ends[0].said();
+    EXPECT_NE(ends[0].failure, "") << ends[0].said();
     if (ends[0].out.find("is passed over: ") != std::string::npos) ++passed_over;
+    if (first_step(ends) > 0) ++resumed;
     broken.synchronize_checkpoints(&random);
   }
-  expect_ended_well(broken.run());
+  const auto last = broken.run();
+  expect_ended_well(last);
+  EXPECT_GT(first_step(last), 0);
+  fmt::print("{} of {} starts after a loss resumed, {} passed a checkpoint over\n", resumed + 1,
+             kLost, passed_over);
   EXPECT_GE(passed_over, 1);
+  EXPECT_GE(resumed, kLost - 3);
   EXPECT_EQ(broken.model(), unbroken.model());
 }
 
