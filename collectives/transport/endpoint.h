@@ -14,6 +14,7 @@
 #include <string>
 
 #include "shoal/collectives/transport/operation.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives {
 
@@ -93,6 +94,17 @@ class Endpoint {
 
   // Optional: unregistered memory works, through a registration cache.
   virtual std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) = 0;
+
+  // Memory of the device that the endpoint was made for (GPUDirect). Why posts cannot lie there;
+  // empty: they can, while it is registered.
+  virtual std::string device_memory_problem() const { return name() + " carries host memory only"; }
+  // On a thread on which that device is current. Nothing here touches the memory: what lies in it
+  // travels by rendezvous whatever its length, and what may come eagerly (eager_bytes() or less,
+  // from host memory) must not be received into it.
+  virtual std::unique_ptr<MemoryRegion> register_device_memory(void* /*data*/,
+                                                               std::int64_t /*bytes*/) {
+    throw Error(ErrorCode::unavailable, device_memory_problem());
+  }
   virtual EndpointStatistics statistics() const = 0;
 };
 

@@ -44,6 +44,11 @@ inline constexpr Variable kFabricInterfaces{
     "SHOAL_FABRIC_INTERFACES", Kind::string, "",
     "network interfaces (or networks) between hosts: eth0,eth1 or ^lo,docker0 (all but these)"};
 
+inline constexpr Variable kGpuDirect{
+    "SHOAL_GPUDIRECT", Kind::string, "auto",
+    "messages between hosts straight from and into GPU memory (GPUDirect RDMA, libfabric's "
+    "FI_HMEM): auto (where every rank of a group can) or off (through pinned host memory)"};
+
 inline constexpr Variable kHostName{
     "SHOAL_HOST_NAME", Kind::string, "",
     "this host's name, by which ranks find who shares memory with them; default: the system's. "

@@ -121,6 +121,107 @@ TEST(FabricOverEfa, EagerMessagesFitAPacket) {
   });
 }
 
+// Host memory registered as a device's: what is posted there goes by rendezvous, with descriptors,
+// however short it is.
+TEST(FabricOverEfa, MessagesOfDeviceMemoryAreWrittenOnly) {
+  for (const char* fabric : {"efa", "efa-direct"}) {
+    use_efa_provider("lo,lo");
+    ::setenv("SHOAL_TEST_EFA_FABRIC", fabric, 1);
+    ::setenv("SHOAL_TEST_EFA_HMEM", "p2p", 1);
+    run_thread_ranks(2, [&](const World& world, Store& store) {
+      FabricOptions options = over("efa");
+      options.cuda_device = 0;
+      const auto endpoint = connect(world, store, options);
+      ASSERT_EQ(endpoint->device_memory_problem(), "");
+      std::vector<std::uint8_t> memory(400'000, static_cast<std::uint8_t>(1 + world.rank));
+      auto region =
+          endpoint->register_device_memory(memory.data(), static_cast<std::int64_t>(memory.size()));
+      const std::int64_t sizes[] = {0, 1, 1000, endpoint->eager_bytes(), 150'000};
+      std::uint32_t number = 0;
+      for (const std::int64_t bytes : sizes) {
+        const OperationKey key{1, number++};
+        const MessageTag tag{key, 0};
+        endpoint->begin(key, {});
+        Completion done;
+        endpoint->post_receive(1 - world.rank, tag, memory.data() + 200'000, bytes, done);
+        endpoint->post_send(1 - world.rank, tag, memory.data(), bytes, done);
+        drive(*endpoint, done, kSeconds);
+        endpoint->end(key);
+        for (std::int64_t i = 0; i < bytes; ++i)
+          ASSERT_EQ(memory[static_cast<std::size_t>(200'000 + i)], 2 - world.rank) << bytes;
+      }
+      EXPECT_EQ(endpoint->statistics().eager_messages, 1) << "of nothing";
+      EXPECT_EQ(endpoint->statistics().rendezvous_messages, 4);
+      EXPECT_EQ(endpoint->statistics().registrations, 1);
+      meet(*endpoint, store, "all", kSeconds);
+      // Once it is given up it is the host's again.
+      region.reset();
+      Completion done;
+      endpoint->begin({1, 99}, {});
+      endpoint->post_receive(1 - world.rank, {{1, 99}, 0}, memory.data() + 200'000, 1000, done);
+      endpoint->post_send(1 - world.rank, {{1, 99}, 0}, memory.data(), 1000, done);
+      drive(*endpoint, done, kSeconds);
+      EXPECT_EQ(endpoint->statistics().eager_messages, 2);
+      meet(*endpoint, store, "leave", kSeconds);
+    });
+    ::unsetenv("SHOAL_TEST_EFA_FABRIC");
+    ::unsetenv("SHOAL_TEST_EFA_HMEM");
+  }
+}
+
+// Nothing here can copy into a device's memory.
+TEST(FabricOverEfa, AnEagerMessageIntoDeviceMemoryIsRefused) {
+  use_efa_provider();
+  ::setenv("SHOAL_TEST_EFA_HMEM", "p2p", 1);
+  const auto errors = shoal::test::thread_rank_errors(2, [&](const World& world, Store& store) {
+    FabricOptions options = over("efa");
+    options.cuda_device = 0;
+    const auto endpoint = connect(world, store, options);
+    std::vector<std::uint8_t> memory(1000);
+    std::unique_ptr<MemoryRegion> region;
+    if (world.rank == 1) region = endpoint->register_device_memory(memory.data(), 1000);
+    endpoint->begin({1, 1}, {});
+    Completion done;
+    if (world.rank == 0)
+      endpoint->post_send(1, {{1, 1}, 0}, memory.data(), 1000, done);
+    else
+      endpoint->post_receive(0, {{1, 1}, 0}, memory.data(), 1000, done);
+    drive(*endpoint, done, kSeconds);
+    meet(*endpoint, store, "leave", 0.5);
+  });
+  ::unsetenv("SHOAL_TEST_EFA_HMEM");
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("1000 bytes from host memory of rank 0"));
+}
+
+TEST(FabricOverEfa, SaysWhyDeviceMemoryIsOutOfReach) {
+  use_efa_provider();
+  const auto why = [](const char* hmem, int device, bool writes = true) {
+    ::setenv("SHOAL_TEST_EFA_HMEM", hmem, 1);
+    std::string problem;
+    run_thread_ranks(2, [&](const World& world, Store& store) {
+      FabricOptions options = over("efa");
+      options.cuda_device = device;
+      options.remote_writes = writes;
+      const auto endpoint = connect(world, store, options);
+      std::vector<std::uint8_t> memory(100);
+      if (world.rank == 0) {
+        problem = endpoint->device_memory_problem();
+        EXPECT_THROW(endpoint->register_device_memory(memory.data(), 100), Error);
+      }
+      run_traffic(*endpoint, all_sizes(endpoint->eager_bytes()), kSeconds);  // the host's goes on
+      meet(*endpoint, store, "leave", kSeconds);
+    });
+    ::unsetenv("SHOAL_TEST_EFA_HMEM");
+    return problem;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(why("p2p", -1), HasSubstr("no device was asked for"));
+  EXPECT_THAT(why("", 0), HasSubstr("efa offers no FI_HMEM"));
+  EXPECT_THAT(why("copies", 0), HasSubstr("cannot let its card reach device memory "
+                                          "(FI_OPT_FI_HMEM_P2P: Operation not supported)"));
+  EXPECT_THAT(why("p2p", 0, false), HasSubstr("no remote writes between ranks 0 and 1"));
+}
+
 TEST(FabricOverEfa, FewCreditsAreEnough) {
   use_efa_provider("lo,lo");
   run_thread_ranks(3, [&](const World& world, Store& store) {

@@ -329,6 +329,16 @@ void connect_peers(FabricSetup& setup, const std::vector<Opened>& opened) {
   }
 }
 
+std::string device_memory_problem(const FabricSetup& setup) {
+  for (const auto& rail : setup.rails)
+    if (!rail->device_memory_problem().empty()) return rail->device_memory_problem();
+  for (int rank = 0; rank < setup.size; ++rank)
+    if (rank != setup.rank && !setup.peers[static_cast<std::size_t>(rank)].writes)
+      return fmt::format("{}: no remote writes between ranks {} and {}", setup.name, setup.rank,
+                         rank);
+  return {};
+}
+
 void start_rails(FabricSetup& setup) {
   std::vector<int> senders(setup.rails.size(), 0);
   for (const PeerSetup& peer : setup.peers) {
@@ -395,8 +405,8 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
     setup.size = size;
     setup.first_receive_id = options.first_receive_id;
     for (const int rail : plan.open)
-      setup.rails.push_back(
-          std::make_unique<Rail>(std::move(found[static_cast<std::size_t>(rail)])));
+      setup.rails.push_back(std::make_unique<Rail>(std::move(found[static_cast<std::size_t>(rail)]),
+                                                   options.cuda_device));
     setup.name = name_of(setup.rails);
     check_datagrams(setup.rails[0]->provider(), fi_version(), datagram_window(), size - 1);
     setup.idle_registrations = options.idle_registrations >= 0
@@ -412,6 +422,7 @@ std::unique_ptr<Endpoint> make_fabric_endpoint(const FabricOptions& options, int
     start_lane(setup, opened);
     agree(setup, opened);
     connect_peers(setup, opened);
+    setup.device_memory_problem = device_memory_problem(setup);
     start_rails(setup);
     // Nobody sends before everybody has posted its receives.
     exchange_cards(who, kReady, json::object());

@@ -28,6 +28,7 @@ FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+  if ((caps & FI_HMEM) != 0) hints->domain_attr->mr_mode |= FI_MR_HMEM;
   // The endpoint's owner holds one lock around all calls.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   if (!provider.empty()) hints->fabric_attr->prov_name = strdup(provider.c_str());
@@ -46,9 +47,11 @@ FiInfo ask(const std::string& provider, std::uint64_t caps, const char* source =
   return FiInfo(found);
 }
 
-FiInfo ask_with_writes_or_without(const std::string& provider, const char* source = nullptr) {
-  FiInfo found = ask(provider, FI_MSG | FI_RMA, source);
-  return found ? std::move(found) : ask(provider, FI_MSG, source);
+// `memory`: FI_HMEM, or nothing.
+FiInfo ask_with_writes_or_without(const std::string& provider, std::uint64_t memory,
+                                  const char* source = nullptr) {
+  FiInfo found = ask(provider, FI_MSG | FI_RMA | memory, source);
+  return found || memory != 0 ? std::move(found) : ask(provider, FI_MSG, source);
 }
 
 std::string address_text(const fi_info& info) {
@@ -137,13 +140,15 @@ FoundRail make_rail(const fi_info& info, const Locality& locality) {
 }
 
 // One rail for each address that was named.
-std::vector<FoundRail> rails_at_addresses(const Choice& choice, const InterfaceFilter& filter) {
+std::vector<FoundRail> rails_at_addresses(const Choice& choice, std::uint64_t memory,
+                                          const InterfaceFilter& filter) {
   std::vector<FoundRail> rails;
   const Locality locality;
   for (const std::string& address : filter.names) {
-    const FiInfo list = ask_with_writes_or_without(choice.provider, address.c_str());
+    const FiInfo list = ask_with_writes_or_without(choice.provider, memory, address.c_str());
     const fi_info* info = list.get();
     while (info && choice.provider != info->fabric_attr->prov_name) info = info->next;
+    if (!info && memory != 0) return {};
     if (!info)
       throw_error(ErrorCode::unavailable, "{}: no endpoint at {}", choice.provider, address);
     rails.push_back(make_rail(*info, locality));
@@ -176,13 +181,14 @@ std::vector<const fi_info*> one_for_each_interface(const fi_info* list, const Ch
               "choose one of these, or tcp, udp, efa (SHOAL_FABRIC_PROVIDER)");
 }
 
-std::vector<FoundRail> rails_of(const FabricOptions& options, const Choice& choice, bool one_host) {
+std::vector<FoundRail> rails_with(std::uint64_t memory, const FabricOptions& options,
+                                  const Choice& choice, bool one_host) {
   const bool named = !options.interfaces.empty();
   const InterfaceFilter filter =
       named ? parse_interface_filter(options.interfaces) : InterfaceFilter{true, {}};
   if (named && !filter.exclude && std::ranges::all_of(filter.names, is_address))
-    return rails_at_addresses(choice, filter);
-  const FiInfo list = ask_with_writes_or_without(choice.provider);
+    return rails_at_addresses(choice, memory, filter);
+  const FiInfo list = ask_with_writes_or_without(choice.provider, memory);
   std::vector<const fi_info*> loopback, others;
   for (const fi_info* info : one_for_each_interface(list.get(), choice)) {
     const std::string address = address_text(*info);
@@ -196,10 +202,22 @@ std::vector<FoundRail> rails_of(const FabricOptions& options, const Choice& choi
   const Locality locality;
   for (const fi_info* info : use_loopback ? loopback : others)
     rails.push_back(make_rail(*info, locality));
-  if (rails.empty() && list && named)
+  if (rails.empty() && list && named && memory == 0)
     throw_error(ErrorCode::unavailable, "{}: none of its interfaces passes '{}'", choice.provider,
                 options.interfaces);
   return rails;
+}
+
+// Sockets have no way of their own into a device's memory: a provider over them copies.
+bool is_over_sockets(const std::string& provider) {
+  return provider.starts_with("tcp") || provider.starts_with("udp") ||
+         provider.starts_with("sockets") || provider.starts_with("net");
+}
+
+std::vector<FoundRail> rails_of(const FabricOptions& options, const Choice& choice, bool one_host) {
+  if (options.cuda_device >= 0 && !is_over_sockets(choice.provider))
+    if (auto rails = rails_with(FI_HMEM, options, choice, one_host); !rails.empty()) return rails;
+  return rails_with(0, options, choice, one_host);
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ void FabricEndpoint::post_send(int peer, MessageTag tag, const void* data, std::
   ++to.posts;
   statistics_.bytes_sent += bytes;
   const auto* from = static_cast<const std::byte*>(data);
-  if (bytes <= setup_.eager_bytes && to.unmatched_left > 0) {
+  // Of a device's memory nothing can be copied here.
+  if (bytes <= setup_.eager_bytes && to.unmatched_left > 0 && !cache_.is_device(data, bytes)) {
     ++statistics_.eager_messages;
     --to.unmatched_left;
     Message message;
@@ -135,6 +136,7 @@ void FabricEndpoint::post_receive(int peer, MessageTag tag, void* data, std::int
     note_owing(peer);
     if (!lengths_agree(peer, signature, static_cast<std::int64_t>(message.payload.size()), bytes))
       return;
+    if (refuse_on_device(incoming)) return;
     if (bytes > 0) std::memcpy(data, message.payload.data(), message.payload.size());
     return finish(incoming);
   }
@@ -164,6 +166,20 @@ void FabricEndpoint::finish(Outgoing& outgoing) {
   --outgoing.completion->pending;
   --peer_at(outgoing.peer).posts;
   outgoing_.erase(MatchKey{outgoing.peer, outgoing.tag});
+}
+
+// What came eagerly lies in host memory, and only the device could bring it into its own: who posts
+// such a receive has not kept to eager_bytes().
+bool FabricEndpoint::refuse_on_device(const Incoming& incoming) {
+  if (!cache_.is_device(incoming.data, incoming.bytes)) return false;
+  fail(
+      Error(ErrorCode::internal,
+            fmt::format("a message of {} bytes from host memory of rank {} was to be received into "
+                        "device memory; those of {} bytes or less pass through the host",
+                        incoming.bytes, incoming.peer, setup_.eager_bytes))
+          .at_rank(setup_.rank)
+          .with_peer(incoming.peer));
+  return true;
 }
 
 bool FabricEndpoint::lengths_agree(int peer, const Signature& signature, std::int64_t theirs,
@@ -221,6 +237,7 @@ void FabricEndpoint::take_eager(const MessageHeader& header, const std::byte* pa
   ++peer_at(peer).matched_owed;
   Incoming& incoming = found->second;
   if (!lengths_agree(peer, header.signature, header.bytes, incoming.bytes)) return;
+  if (refuse_on_device(incoming)) return;
   if (header.bytes > 0) std::memcpy(incoming.data, payload, static_cast<std::size_t>(header.bytes));
   finish(incoming);
 }
@@ -333,7 +350,7 @@ void FabricEndpoint::start(Outgoing& outgoing, const Grant& grant) {
   const auto segments = cut_into_segments(outgoing.bytes, rule_towards(peer.routes.size()),
                                           peer_at(outgoing.peer).next_stripe++);
   outgoing.outstanding = static_cast<std::int64_t>(segments.size());
-  if (rail_at(0).must_register_local())
+  if (rail_at(0).must_register_local() || cache_.is_device(outgoing.data, outgoing.bytes))
     outgoing.use = cache_.acquire(outgoing.data, outgoing.bytes, false);
   for (const Segment& segment : segments) {
     const Route& route = peer.routes[static_cast<std::size_t>(segment.rail)];
@@ -377,6 +394,13 @@ std::unique_ptr<MemoryRegion> FabricEndpoint::register_memory(void* data, std::i
   if (data == nullptr || bytes <= 0)
     return std::make_unique<KeptRegistration>(RegistrationCache::Use());
   return std::make_unique<KeptRegistration>(cache_.acquire(data, bytes, true));
+}
+
+std::unique_ptr<MemoryRegion> FabricEndpoint::register_device_memory(void* data,
+                                                                     std::int64_t bytes) {
+  if (!setup_.device_memory_problem.empty())
+    throw Error(ErrorCode::unavailable, setup_.device_memory_problem).at_rank(setup_.rank);
+  return std::make_unique<KeptRegistration>(cache_.acquire(data, bytes, true, true));
 }
 
 EndpointStatistics FabricEndpoint::statistics() const {

@@ -36,11 +36,16 @@ struct FabricOptions {
   std::uint32_t first_receive_id = 0;  // tests start just before the wrap
   bool sockets = true;  // over tcp: small messages beside the provider, which is twice as fast
   bool remote_writes = true;  // false: as if the provider had no FI_RMA
+  // The CUDA device whose memory messages may lie in, where the provider can; -1: none.
+  int cuda_device = -1;
 };
 
 // From SHOAL_FABRIC_PROVIDER and SHOAL_FABRIC_INTERFACES; `transport` as in CommunicatorOptions
 // (empty: the environment's provider).
 FabricOptions fabric_options(const std::string& transport = {});
+
+// SHOAL_GPUDIRECT; throws invalid_argument where it is neither auto nor off.
+bool gpudirect_is_wanted();
 
 // Collective: every rank of the job, each with the same `prefix`, which must be new in `store`.
 // local_rank of local_size ranks of this host (they share its rails). Throws unavailable naming the

@@ -56,6 +56,7 @@ struct FabricSetup {
   std::int64_t stripe_bytes = 0;     // agreed by all
   int credits = 0, unmatched = 0;    // agreed by all
   std::size_t idle_registrations = 0;
+  std::string device_memory_problem;  // Endpoint's
   std::uint32_t first_receive_id = 0;
 };
 
@@ -99,6 +100,8 @@ class FabricEndpoint final : public Endpoint {
   bool must_be_polled() const override;
   void sleep(int microseconds) override;
   std::unique_ptr<MemoryRegion> register_memory(void* data, std::int64_t bytes) override;
+  std::string device_memory_problem() const override { return setup_.device_memory_problem; }
+  std::unique_ptr<MemoryRegion> register_device_memory(void* data, std::int64_t bytes) override;
   EndpointStatistics statistics() const override;
 
  private:
@@ -170,6 +173,7 @@ class FabricEndpoint final : public Endpoint {
   bool refuse_lost(int peer);
   void finish(Incoming& incoming);
   void finish(Outgoing& outgoing);
+  bool refuse_on_device(const Incoming& incoming);
   bool lengths_agree(int peer, const Signature& signature, std::int64_t theirs, std::int64_t ours);
   bool same_operation(const MessageHeader& header);
   void take_eager(const MessageHeader& header, const std::byte* payload);

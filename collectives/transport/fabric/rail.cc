@@ -11,6 +11,8 @@ namespace {
 
 // FI_OPT_MAX_MSG_SIZE and FI_OPT_MAX_RMA_SIZE: what we run with may be newer than these headers.
 constexpr int kOptMaxMsgSize = 12, kOptMaxRmaSize = 14;
+// FI_OPT_CUDA_API_PERMITTED and FI_OPT_SHARED_MEMORY_PERMITTED, both bool.
+constexpr int kOptCudaApiPermitted = 10, kOptSharedMemoryPermitted = 11;
 
 std::int64_t bounded(std::size_t bytes) {
   return static_cast<std::int64_t>(
@@ -32,7 +34,8 @@ std::string name_of(fid_ep* endpoint, const std::string& provider) {
 
 }  // namespace
 
-Rail::Rail(FoundRail found) : info_(std::move(found.info)), site_(std::move(found.site)) {
+Rail::Rail(FoundRail found, int cuda_device)
+    : info_(std::move(found.info)), site_(std::move(found.site)), cuda_device_(cuda_device) {
   const std::string name = provider();
   info_->rx_attr->size = datagram_receives(name, fi_version(), info_->rx_attr->size);
   fabric_ = open_fabric<FiFabric>(name, "fi_fabric", [&](fid_fabric** fabric) {
@@ -62,6 +65,7 @@ Rail::Rail(FoundRail found) : info_(std::move(found.info)), site_(std::move(foun
   endpoint_ = open_fabric<FiEndpoint>(name, "fi_endpoint", [&](fid_ep** endpoint) {
     return fi_endpoint(domain_.get(), info_.get(), endpoint, nullptr);
   });
+  device_memory_problem_ = ask_for_device_memory();
   check_fabric(fi_ep_bind(endpoint_.get(), &queue_->fid, FI_TRANSMIT | FI_RECV), name,
                "fi_ep_bind");
   check_fabric(fi_ep_bind(endpoint_.get(), &addresses_->fid, 0), name, "fi_ep_bind");
@@ -75,6 +79,33 @@ Rail::Rail(FoundRail found) : info_(std::move(found.info)), site_(std::move(foun
   length = sizeof limit;
   if (fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptMaxRmaSize, &limit, &length) == 0)
     largest_write_ = bounded(limit);
+}
+
+// Before fi_enable. As aws-ofi-nccl asks: the card itself, and no CUDA call of libfabric's, which
+// might wait for a stream that waits for us. What copies through host memory we stage ourselves.
+std::string Rail::ask_for_device_memory() {
+  if (cuda_device_ < 0) return "no device was asked for";
+  if ((info_->caps & FI_HMEM) == 0) return fmt::format("{} offers no FI_HMEM", provider());
+  if (!can_write()) return fmt::format("{} has no remote writes with completion data", provider());
+  const auto refused = [&](const char* option, int result) {
+    return fmt::format("{} on {} cannot let its card reach device memory ({}: {})", provider(),
+                       site_.name, option, fi_strerror(-result));
+  };
+  const int required = FI_HMEM_P2P_REQUIRED;
+  if (const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required,
+                                   sizeof required))
+    return refused("FI_OPT_FI_HMEM_P2P", result);
+  const bool permitted = false;
+  // Before libfabric 1.18 there was no such option; then only the first speaks.
+  if (const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted,
+                                   &permitted, sizeof permitted);
+      result != 0 && result != -FI_ENOPROTOOPT)
+    return refused("FI_OPT_CUDA_API_PERMITTED", result);
+  // Its shared memory between ranks of one host would copy by CUDA calls. Older ones cannot be
+  // told.
+  (void)fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptSharedMemoryPermitted, &permitted,
+                  sizeof permitted);
+  return {};
 }
 
 bool Rail::can_write() const {
@@ -239,12 +270,24 @@ bool Rail::may_wait() {
   return fi_trywait(fabric_.get(), objects.data(), 1) == FI_SUCCESS;
 }
 
-FiMemory Rail::register_memory(void* data, std::size_t bytes, bool remote) {
+FiMemory Rail::register_memory(void* data, std::size_t bytes, bool remote, bool device) {
   const std::uint64_t access = FI_SEND | FI_RECV | FI_WRITE | (remote ? FI_REMOTE_WRITE : 0);
   const std::uint64_t key = (info_->domain_attr->mr_mode & FI_MR_PROV_KEY) != 0 ? 0 : next_key_++;
-  auto region = open_fabric<FiMemory>(provider(), "fi_mr_reg", [&](fid_mr** mr) {
-    return fi_mr_reg(domain_.get(), data, bytes, access, 0, key, 0, mr, nullptr);
-  });
+  const iovec range{data, bytes};
+  fi_mr_attr of_device{};
+  of_device.mr_iov = &range;
+  of_device.iov_count = 1;
+  of_device.access = access;
+  of_device.requested_key = key;
+  of_device.iface = FI_HMEM_CUDA;
+  of_device.device.cuda = cuda_device_;
+  auto region =
+      device ? open_fabric<FiMemory>(
+                   provider(), "fi_mr_regattr",
+                   [&](fid_mr** mr) { return fi_mr_regattr(domain_.get(), &of_device, 0, mr); })
+             : open_fabric<FiMemory>(provider(), "fi_mr_reg", [&](fid_mr** mr) {
+                 return fi_mr_reg(domain_.get(), data, bytes, access, 0, key, 0, mr, nullptr);
+               });
   if ((info_->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
     check_fabric(fi_mr_bind(region.get(), &endpoint_->fid, 0), provider(), "fi_mr_bind");
     check_fabric(fi_mr_enable(region.get()), provider(), "fi_mr_enable");

@@ -47,7 +47,8 @@ enum class PostResult : std::uint8_t { posted, again, failed };
 
 class Rail {
  public:
-  explicit Rail(FoundRail found);
+  // `cuda_device`: FabricOptions'.
+  Rail(FoundRail found, int cuda_device);
   Rail(const Rail&) = delete;
   Rail& operator=(const Rail&) = delete;
 
@@ -60,6 +61,8 @@ class Rail {
   bool uses_virtual_addresses() const {
     return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   }
+  // Why its card cannot read and write the device's memory by itself; empty: it can.
+  const std::string& device_memory_problem() const { return device_memory_problem_; }
   std::int64_t largest_message() const { return largest_message_; }
   std::int64_t largest_write() const { return largest_write_; }
   int receive_queue() const { return static_cast<int>(info_->rx_attr->size); }
@@ -103,9 +106,11 @@ class Rail {
   int wait_descriptor() const { return wait_fd_; }
   bool may_wait();  // nothing is left in the queue (fi_trywait)
 
-  FiMemory register_memory(void* data, std::size_t bytes, bool remote);
+  // `device`: of cuda_device, not of the host.
+  FiMemory register_memory(void* data, std::size_t bytes, bool remote, bool device = false);
 
  private:
+  std::string ask_for_device_memory();
   PostResult result_of(ssize_t status);
   void post(Transfer* receive);
   void poll_error(std::vector<RailEvent>& events);
@@ -113,6 +118,8 @@ class Rail {
   FiInfo info_;
   std::size_t queue_entries_ = 0;
   RailSite site_;
+  const int cuda_device_;
+  std::string device_memory_problem_;
   std::int64_t largest_message_ = 0, largest_write_ = 0;
   FiFabric fabric_;
   FiDomain domain_;

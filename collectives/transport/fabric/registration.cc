@@ -4,8 +4,8 @@
 
 namespace shoal::collectives {
 
-RegistrationCache::Use RegistrationCache::acquire(const void* data, std::int64_t bytes,
-                                                  bool remote) {
+RegistrationCache::Use RegistrationCache::acquire(const void* data, std::int64_t bytes, bool remote,
+                                                  bool device) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t end = begin + static_cast<std::uintptr_t>(bytes);
   Entry* entry = find(begin, end, remote);
@@ -17,15 +17,24 @@ RegistrationCache::Use RegistrationCache::acquire(const void* data, std::int64_t
   made->begin = begin;
   made->end = end;
   made->remote = remote;
+  made->device = device;
   made->uses = 1;
   for (Rail* rail : rails_)
-    made->regions.push_back(
-        rail->register_memory(const_cast<void*>(data), static_cast<std::size_t>(bytes), remote));
+    made->regions.push_back(rail->register_memory(const_cast<void*>(data),
+                                                  static_cast<std::size_t>(bytes), remote, device));
   ++misses_;
+  devices_ += device;
   longest_ = std::max(longest_, end - begin);
   entry = made.get();
   entry->place = entries_.emplace(begin, std::move(made));
   return Use(this, entry);
+}
+
+bool RegistrationCache::is_device(const void* data, std::int64_t bytes) {
+  if (devices_ == 0 || bytes == 0) return false;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const Entry* entry = find(begin, begin + static_cast<std::uintptr_t>(bytes), false);
+  return entry && entry->device;
 }
 
 RegistrationCache::Entry* RegistrationCache::find(std::uintptr_t begin, std::uintptr_t end,
@@ -41,6 +50,11 @@ RegistrationCache::Entry* RegistrationCache::find(std::uintptr_t begin, std::uin
 
 void RegistrationCache::release(Entry* entry) noexcept {
   if (--entry->uses > 0) return;
+  if (entry->device) {
+    --devices_;
+    entries_.erase(entry->place);
+    return;
+  }
   idle_.push_back(entry);
   entry->idle_place = std::prev(idle_.end());
   while (idle_.size() > idle_limit_) {

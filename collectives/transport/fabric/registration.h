@@ -52,8 +52,11 @@ class RegistrationCache {
     Entry* entry_ = nullptr;
   };
 
-  // `remote`: peers may write there.
-  Use acquire(const void* data, std::int64_t bytes, bool remote);
+  // `remote`: peers may write there. `device`: it is the rails' device's memory; such an entry goes
+  // with its last use.
+  Use acquire(const void* data, std::int64_t bytes, bool remote, bool device = false);
+  // Lies in memory that is registered as the device's.
+  bool is_device(const void* data, std::int64_t bytes);
   std::int64_t misses() const { return misses_; }
   std::size_t idle() const { return idle_.size(); }
   std::size_t size() const { return entries_.size(); }
@@ -71,11 +74,12 @@ class RegistrationCache {
   std::list<Entry*> idle_;      // longest unused first
   std::uintptr_t longest_ = 0;  // bytes of the longest entry there ever was: bounds the search
   std::int64_t misses_ = 0;
+  int devices_ = 0;  // entries of device memory
 };
 
 struct RegistrationCache::Entry {  // of [begin, end)
   std::uintptr_t begin = 0, end = 0;
-  bool remote = false;
+  bool remote = false, device = false;
   int uses = 0;
   std::vector<FiMemory> regions;  // by rail
   Entries::iterator place;

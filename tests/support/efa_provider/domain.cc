@@ -5,6 +5,7 @@
 
 #include "addresses.h"
 #include "endpoint.h"
+#include "gpu.h"
 #include "info.h"
 #include "queue.h"
 #include <rdma/fi_errno.h>
@@ -27,7 +28,21 @@ int register_attributes(fid* object, const fi_mr_attr* attributes, std::uint64_t
                         fid_mr** made) {
   auto* domain = static_cast<Domain*>(reinterpret_cast<fid_domain*>(object));
   if (flags != 0 || attributes->iov_count != 1) return -FI_EINVAL;
-  if (attributes->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
+  const void* const base = attributes->mr_iov[0].iov_base;
+  const std::size_t length = attributes->mr_iov[0].iov_len;
+  if (attributes->iface == FI_HMEM_CUDA) {
+    if (!domain->hmem) return -FI_EOPNOTSUPP;
+    // The driver is asked in the thread's context.
+    const int wanted = attributes->device.cuda;
+    if (Gpu::get().is_there()
+            ? Gpu::get().device_of(base, length) != wanted || Gpu::get().current_device() != wanted
+            : wanted != 0)
+      return -FI_EINVAL;
+  } else if (attributes->iface != FI_HMEM_SYSTEM) {
+    return -FI_ENOSYS;
+  } else if (Gpu::get().device_of(base, length) >= 0) {
+    return -EFAULT;  // no page of the host's is there
+  }
   constexpr std::uint64_t kKnown =
       FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((attributes->access & ~kKnown) != 0) return -FI_EINVAL;
@@ -35,9 +50,10 @@ int register_attributes(fid* object, const fi_mr_attr* attributes, std::uint64_t
   auto* memory = new Memory{};
   memory->fid = {FI_CLASS_MR, attributes->context, &operations};
   memory->domain = domain;
-  memory->start = reinterpret_cast<std::uint64_t>(attributes->mr_iov[0].iov_base);
-  memory->bytes = attributes->mr_iov[0].iov_len;
+  memory->start = reinterpret_cast<std::uint64_t>(base);
+  memory->bytes = length;
   memory->access = attributes->access;
+  memory->of_gpu = attributes->iface == FI_HMEM_CUDA;
   const std::lock_guard lock(domain->mutex);
   memory->key = domain->memory.add(memory);
   memory->mem_desc = reinterpret_cast<void*>(memory->key);  // NOLINT(performance-no-int-to-ptr)
@@ -137,11 +153,45 @@ std::uint64_t MemoryTable::add(Memory* memory) {
 
 bool MemoryTable::covers(std::uint64_t key, std::uint64_t start, std::uint64_t bytes,
                          std::uint64_t access) const {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return false;
-  const Memory& memory = *found->second;
+  const Memory* found = find(key);
+  if (!found) return false;
+  const Memory& memory = *found;
   return (access & ~memory.access) == 0 && start >= memory.start && bytes <= memory.bytes &&
          start - memory.start <= memory.bytes - bytes;
+}
+
+const Memory* MemoryTable::find(std::uint64_t key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? nullptr : found->second;
+}
+
+bool MemoryTable::touches_gpu(std::uint64_t start, std::uint64_t bytes) const {
+  return std::ranges::any_of(by_key_, [&](const auto& entry) {
+    const Memory& memory = *entry.second;
+    return memory.of_gpu && start < memory.start + memory.bytes && memory.start < start + bytes;
+  });
+}
+
+bool Domain::is_of_gpu(const void* start, std::size_t bytes) const {
+  return Gpu::get().device_of(start, bytes) >= 0 ||
+         memory.touches_gpu(reinterpret_cast<std::uint64_t>(start), bytes);
+}
+
+std::span<const std::byte> Domain::read(std::uint64_t key, const std::byte* start,
+                                        std::size_t bytes, std::vector<std::byte>& room) const {
+  const Memory* const region = memory.find(key);
+  if (!region || !region->of_gpu) return {start, bytes};
+  room.resize(bytes);
+  Gpu::get().read(room.data(), start, bytes);
+  return room;
+}
+
+void Domain::write(std::uint64_t key, void* to, std::span<const std::byte> bytes) const {
+  const Memory* const region = memory.find(key);
+  if (region && region->of_gpu)
+    Gpu::get().write(to, bytes);
+  else if (!bytes.empty())
+    std::memcpy(to, bytes.data(), bytes.size());
 }
 
 Domain::Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info)
@@ -150,7 +200,8 @@ Domain::Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info)
       card(its_card),
       options(read_options()),
       direct(is_direct(info)),
-      registers_locally((info.domain_attr->mr_mode & FI_MR_LOCAL) != 0) {}
+      registers_locally((info.domain_attr->mr_mode & FI_MR_LOCAL) != 0),
+      hmem((info.caps & FI_HMEM) != 0) {}
 
 Domain::~Domain() {
   {

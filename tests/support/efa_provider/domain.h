@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -31,6 +32,7 @@ struct Memory : fid_mr {
   Domain* domain = nullptr;
   std::uint64_t start = 0, bytes = 0;
   std::uint64_t access = 0;
+  bool of_gpu = false;
 };
 
 // Descriptors and keys are one number, and never used again: what is closed is known to be.
@@ -41,6 +43,9 @@ class MemoryTable {
   // Registered under `key`, for that access, all of it.
   bool covers(std::uint64_t key, std::uint64_t start, std::uint64_t bytes,
               std::uint64_t access) const;
+  const Memory* find(std::uint64_t key) const;
+  // Some of it is registered as a GPU's.
+  bool touches_gpu(std::uint64_t start, std::uint64_t bytes) const;
 
  private:
   std::unordered_map<std::uint64_t, Memory*> by_key_;
@@ -51,6 +56,12 @@ struct Domain : fid_domain {
   Domain(Fabric& its_fabric, const Card& its_card, const fi_info& info);
   ~Domain();  // ends the thread
 
+  // Bytes of registered memory, whoever's. `room` holds them where they are a GPU's.
+  std::span<const std::byte> read(std::uint64_t key, const std::byte* start, std::size_t bytes,
+                                  std::vector<std::byte>& room) const;
+  void write(std::uint64_t key, void* to, std::span<const std::byte> bytes) const;
+  bool is_of_gpu(const void* start, std::size_t bytes) const;
+
   // A thread that looks every millisecond. Under the mutex.
   void start_card();
 
@@ -59,6 +70,7 @@ struct Domain : fid_domain {
   Options options;
   bool direct;
   bool registers_locally;  // FI_MR_LOCAL
+  bool hmem;               // FI_HMEM was asked for
   std::mutex mutex;
   MemoryTable memory;
   int children = 0;                  // queues, address vectors, endpoints, memory regions

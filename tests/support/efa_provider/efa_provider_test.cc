@@ -552,5 +552,53 @@ TEST_P(BothFabrics, ProgressAsTheySay) {
   EXPECT_TRUE(written);
 }
 
+// Without an emulated GPU host memory that was registered so stands for a device's.
+TEST_F(EfaProvider, ReachesDeviceMemoryThatIsRegisteredAsSuch) {
+  Info hints = make_hints("efa");
+  hints->caps |= FI_HMEM;
+  hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  EXPECT_FALSE(ask(hints.get())) << "not offered";
+  variables_.set("SHOAL_TEST_EFA_HMEM", "p2p");
+  EXPECT_EQ(ask(hints.get())->domain_attr->mr_mode & (FI_MR_HMEM | FI_MR_LOCAL), FI_MR_HMEM);
+  hints->domain_attr->mr_mode &= ~FI_MR_HMEM;
+  EXPECT_FALSE(ask(hints.get())) << "who is not ready to register it";
+  hints->domain_attr->mr_mode |= FI_MR_HMEM;
+
+  Pair pair(hints.get());
+  std::vector<std::uint8_t> from = pattern(20'000), to(20'000);
+  const iovec range{from.data(), from.size()};
+  fi_mr_attr attributes{};
+  attributes.mr_iov = &range;
+  attributes.iov_count = 1;
+  attributes.access = FI_SEND | FI_WRITE;
+  attributes.iface = FI_HMEM_CUDA;
+  attributes.device.cuda = 3;
+  fid_mr* raw = nullptr;
+  EXPECT_EQ(fi_mr_regattr(pair.a.domain.get(), &attributes, 0, &raw), -FI_EINVAL);
+  attributes.iface = FI_HMEM_ZE;
+  EXPECT_EQ(fi_mr_regattr(pair.a.domain.get(), &attributes, 0, &raw), -FI_ENOSYS);
+  attributes.iface = FI_HMEM_CUDA;
+  attributes.device.cuda = 0;
+  ASSERT_EQ(fi_mr_regattr(pair.a.domain.get(), &attributes, 0, &raw), 0);
+  const Region region(raw);
+  const Region target = pair.b.reg(to.data(), to.size());
+  fi_context2 context{};
+  const auto write = [&](void* descriptor) {
+    pair.at_a.clear();
+    EXPECT_EQ(fi_write(pair.a.endpoint.get(), from.data(), from.size(), descriptor, pair.to_b,
+                       address_of(to.data()), fi_mr_key(target.get()), &context),
+              0);
+    EXPECT_TRUE(pair.run([&] { return !pair.at_a.empty(); }));
+    return !pair.at_a.empty() && !pair.at_a.front().failed;
+  };
+  EXPECT_FALSE(write(nullptr)) << "no descriptor, though this fabric wants none for the host's";
+  EXPECT_TRUE(write(fi_mr_desc(region.get())));
+  EXPECT_EQ(to, from);
+
+  Pair plain(make_hints("efa").get());
+  EXPECT_EQ(fi_mr_regattr(plain.a.domain.get(), &attributes, 0, &raw), -FI_EOPNOTSUPP)
+      << "a domain without FI_HMEM";
+}
+
 }  // namespace
 }  // namespace shoal::test

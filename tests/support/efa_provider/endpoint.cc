@@ -19,6 +19,7 @@ constexpr int kFragmentsInOneProgress = 64;
 constexpr std::size_t kResponsesInOnePacket = 512;
 constexpr auto kLongestGoodbye = milliseconds(100);
 // Of libfabric 2 (rdma/fi_endpoint.h); 1.17 has no name for them, but its users may ask.
+constexpr int kOptionCudaPermitted = 10, kOptionSharedMemory = 11;
 constexpr int kOptionLargestMessage = 12, kOptionLargestWrite = 14, kOptionInjectMessage = 16,
               kOptionInjectWrite = 18;
 
@@ -153,8 +154,23 @@ int Endpoint::option(int name, void* value, std::size_t* bytes) const {
 
 bool Endpoint::local_memory_is_registered(const void* descriptor, const void* start,
                                           std::size_t bytes, std::uint64_t access) const {
-  return !descriptor || bytes == 0 ||
-         domain.memory.covers(number(descriptor), number(start), bytes, access);
+  if (bytes == 0) return true;
+  if (!descriptor) return !domain.is_of_gpu(start, bytes);
+  return domain.memory.covers(number(descriptor), number(start), bytes, access);
+}
+
+// What a card that reaches the device grants: that it must, and that no CUDA call is made for it.
+int Endpoint::set_option(int name, const void* value, std::size_t bytes) const {
+  if (enabled_) return -FI_EOPBADSTATE;
+  const bool reaches = domain.hmem && offered_hmem() == Hmem::p2p;
+  if (name == FI_OPT_FI_HMEM_P2P && bytes == sizeof(int)) {
+    int wanted = 0;
+    std::memcpy(&wanted, value, sizeof wanted);
+    return wanted == FI_HMEM_P2P_REQUIRED && !reaches ? -FI_EOPNOTSUPP : FI_SUCCESS;
+  }
+  if (name == kOptionCudaPermitted && bytes == sizeof(bool))
+    return *static_cast<const bool*>(value) || reaches ? FI_SUCCESS : -FI_EOPNOTSUPP;
+  return name == kOptionSharedMemory && bytes == sizeof(bool) ? FI_SUCCESS : -FI_ENOPROTOOPT;
 }
 
 ssize_t Endpoint::post(const Post& wanted) {
@@ -167,6 +183,7 @@ ssize_t Endpoint::post(const Post& wanted) {
   if (!address) return -FI_EINVAL;
   if (domain.registers_locally && !inject && !wanted.descriptor && wanted.total > 0)
     return -FI_EINVAL;
+  if (inject && domain.is_of_gpu(wanted.bytes, wanted.total)) return -FI_EINVAL;
   if (sendings_.size() >= transmit_size_) return -FI_EAGAIN;
 
   auto sending = std::make_unique<Sending>();
@@ -286,7 +303,7 @@ Status Endpoint::place(const Peer& from, const FragmentHeader& header,
   const std::uint64_t to = header.address + header.offset;
   if (!domain.memory.covers(header.key, to, bytes.size(), FI_REMOTE_WRITE))
     return Status::bad_remote_address;
-  std::memcpy(as_pointer(to), bytes.data(), bytes.size());
+  domain.write(header.key, as_pointer(to), bytes);
   return Status::ok;
 }
 
@@ -352,7 +369,7 @@ void Endpoint::deliver(Arrived& arrived, const Receive& receive) {
            !local_memory_is_registered(receive.descriptor, receive.buffer, receive.bytes, FI_RECV))
     local = Status::invalid_local_key, status = Status::bad_remote_address;
   else
-    std::ranges::copy(arrived.bytes, receive.buffer);
+    domain.write(number(receive.descriptor), receive.buffer, arrived.bytes);
   Completed completed{.failed = local != Status::ok};
   completed.entry.op_context = receive.context;
   completed.entry.flags = FI_MSG | FI_RECV;
@@ -433,7 +450,9 @@ bool Endpoint::send_fragment(Sending& sending) {
   header.data = post.data.value_or(0);
   header.has_data = post.data ? 1 : 0;
   header.number = sending.number;
-  if (!link_.send(*sending.peer, post.kind, std::as_bytes(std::span(&header, 1)), {start, bytes}))
+  std::vector<std::byte> room;
+  if (!link_.send(*sending.peer, post.kind, std::as_bytes(std::span(&header, 1)),
+                  domain.read(number(post.descriptor), start, bytes, room)))
     return false;
   sending.ahead.erase(sending.ahead.begin() + static_cast<std::ptrdiff_t>(chosen));
   if (!sending.has_fragments()) std::erase(with_fragments_, &sending);

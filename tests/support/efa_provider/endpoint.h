@@ -51,6 +51,7 @@ class Endpoint : public fid_ep {
   void close();
   int name(void* buffer, std::size_t* bytes) const;
   int option(int name, void* value, std::size_t* bytes) const;
+  int set_option(int name, const void* value, std::size_t bytes) const;
   std::uint64_t default_flags() const { return default_flags_; }
 
   // 0 or a negative error: EAGAIN, EINVAL, EMSGSIZE, EOPBADSTATE.

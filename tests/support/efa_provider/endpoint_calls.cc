@@ -163,7 +163,9 @@ int get_option(fid* object, int level, int name, void* value, std::size_t* bytes
   return level == FI_OPT_ENDPOINT ? of(object).option(name, value, bytes) : -FI_ENOPROTOOPT;
 }
 
-int set_option(fid*, int, int, const void*, std::size_t) { return -FI_ENOPROTOOPT; }
+int set_option(fid* object, int level, int name, const void* value, std::size_t bytes) {
+  return level == FI_OPT_ENDPOINT ? of(object).set_option(name, value, bytes) : -FI_ENOPROTOOPT;
+}
 
 int get_name(fid* object, void* buffer, std::size_t* bytes) {
   return of(object).name(buffer, bytes);

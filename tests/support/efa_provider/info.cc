@@ -126,7 +126,12 @@ bool domain_suits(const fi_info& hints, const fi_info& info) {
 }
 
 bool suits(const fi_info& hints, const fi_info& info) {
-  if (offers_less(hints.caps, kCaps)) return false;  // FI_TAGGED, FI_FENCE, FI_RMA_EVENT, reads
+  // FI_TAGGED, FI_FENCE, FI_RMA_EVENT, reads
+  const bool with_hmem = offered_hmem() != Hmem::none;
+  if (offers_less(hints.caps, kCaps | (with_hmem ? FI_HMEM : 0))) return false;
+  if ((hints.caps & FI_HMEM) != 0 &&
+      !(hints.domain_attr && (hints.domain_attr->mr_mode & FI_MR_HMEM) != 0))
+    return false;
   if ((info.mode & ~hints.mode) != 0) return false;
   if (hints.addr_format != FI_FORMAT_UNSPEC && hints.addr_format != FI_ADDR_EFA) return false;
   if (hints.fabric_attr && differs(hints.fabric_attr->name, info.fabric_attr->name)) return false;
@@ -141,6 +146,7 @@ void adapt(const fi_info& hints, fi_info& info) {
       info.caps |= FI_SEND | FI_RECV;
     if ((hints.caps & FI_RMA) != 0 && (hints.caps & (FI_WRITE | FI_REMOTE_WRITE)) == 0)
       info.caps |= FI_WRITE | FI_REMOTE_WRITE;
+    if ((hints.caps & FI_HMEM) != 0) info.domain_attr->mr_mode |= FI_MR_HMEM;
     info.tx_attr->caps &= info.caps;
     info.rx_attr->caps &= info.caps;
   }

@@ -39,6 +39,11 @@ std::vector<std::string> wanted_interfaces() {
   return names;
 }
 
+Hmem offered_hmem() {
+  const std::string text = text_of("SHOAL_TEST_EFA_HMEM");
+  return text.empty() ? Hmem::none : text == "copies" ? Hmem::copies : Hmem::p2p;
+}
+
 std::string wanted_fabric() { return text_of("SHOAL_TEST_EFA_FABRIC"); }
 
 }  // namespace shoal::test::efa

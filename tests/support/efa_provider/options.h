@@ -23,6 +23,11 @@ struct Options {
 
 Options read_options();
 
+// SHOAL_TEST_EFA_HMEM: "p2p" offers FI_HMEM for CUDA; "copies" too, but as where the card does not
+// reach the device; empty: not offered.
+enum class Hmem : std::uint8_t { none, p2p, copies };
+Hmem offered_hmem();
+
 // SHOAL_TEST_EFA_INTERFACES: "eth0,eth1" or, for several cards on one interface, "lo,lo". Empty:
 // not given.
 std::vector<std::string> wanted_interfaces();
