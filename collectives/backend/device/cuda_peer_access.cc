@@ -35,7 +35,10 @@ class Current {
 
 class CudaPeerAccess final : public PeerAccess {
  public:
-  explicit CudaPeerAccess(Device device) : device_(device) {}
+  explicit CudaPeerAccess(Device device)
+      : device_(device),
+        keeps_order_(attribute(cudaDevAttrGPUDirectRDMAWritesOrdering) >=
+                     cudaGPUDirectRDMAWritesOrderingAllDevices) {}
   std::string name() const override { return "CUDA IPC"; }
 
   // cudaMalloc's own: what comes from a stream-ordered pool has no such handle.
@@ -82,8 +85,38 @@ class CudaPeerAccess final : public PeerAccess {
       check(status, "cudaDeviceEnablePeerAccess", device_);
   }
 
+  // CUDA's programming guide, "GPUDirect RDMA": writes of cards are ordered for work that is
+  // launched later only where the device says so; elsewhere they are flushed.
+  std::string cards_problem() const override {
+    if (attribute(cudaDevAttrGPUDirectRDMASupported) == 0)
+      return fmt::format("the driver of {} offers no GPUDirect RDMA", to_string(device_));
+    if (!keeps_order_ && (attribute(cudaDevAttrGPUDirectRDMAFlushWritesOptions) &
+                          cudaFlushGPUDirectRDMAWritesOptionHost) == 0)
+      return fmt::format("{} neither orders GPUDirect RDMA writes nor lets the host flush them",
+                         to_string(device_));
+    return {};
+  }
+  void flush_cards_writes() override {
+    if (keeps_order_) return;
+    const Current current(device_);
+    check(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                             cudaFlushGPUDirectRDMAWritesToAllDevices),
+          "cudaDeviceFlushGPUDirectRDMAWrites", device_);
+  }
+  void on_device(const std::function<void()>& body) override {
+    const Current current(device_);
+    body();
+  }
+
  private:
+  int attribute(cudaDeviceAttr which) const {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, which, device_.index), "cudaDeviceGetAttribute", device_);
+    return value;
+  }
+
   Device device_;
+  bool keeps_order_;
 };
 
 }  // namespace

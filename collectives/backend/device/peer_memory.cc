@@ -120,6 +120,11 @@ void* ShareableMemory::segment_of(const void* pointer, std::size_t bytes) const 
   return offset <= segment.bytes && bytes <= segment.bytes - offset ? base : nullptr;
 }
 
+std::size_t ShareableMemory::segment_bytes(void* segment) const {
+  const std::lock_guard lock(mutex_);
+  return segments_.at(static_cast<std::byte*>(segment)).bytes;
+}
+
 PeerAccess::Handle ShareableMemory::exported(void* segment) {
   const std::lock_guard lock(mutex_);
   auto& handle = segments_.at(static_cast<std::byte*>(segment)).handle;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,12 @@ class PeerAccess {
   virtual void close(void*) noexcept {}
   // Pointers into the memory of that device, of this process, may be used on this one.
   virtual void reach(Device) {}
+  // Why network cards cannot read and write this device's memory (GPUDirect RDMA); empty: they can.
+  virtual std::string cards_problem() const { return {}; }
+  // What cards have written, and said so, is seen by all device work that starts from now on.
+  virtual void flush_cards_writes() {}
+  // With the device current on this thread, as those want it who ask its driver.
+  virtual void on_device(const std::function<void()>& body) { body(); }
 
  private:
   [[noreturn]] void refuse() const {
@@ -61,6 +68,7 @@ class ShareableMemory final : public MemoryResource {
 
   // The segment that holds all of [pointer, pointer + bytes), or null.
   void* segment_of(const void* pointer, std::size_t bytes) const;
+  std::size_t segment_bytes(void* segment) const;
   // The handle of a segment; null for one that this process alone uses.
   PeerAccess::Handle exported(void* segment);
 

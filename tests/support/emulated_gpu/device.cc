@@ -83,6 +83,8 @@ Settings read() {
       refuse("SHOAL_EMULATED_GPU_STREAMS", text, "late or eager");
     made.eager = text == "eager";
   }
+  if (const char* set = std::getenv("SHOAL_EMULATED_GPU_RDMA"))
+    made.cards_reach = std::string_view(set) != "0";
   return made;
 }
 
@@ -237,6 +239,15 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         return cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         *value = kSharedMemoryOptin;
+        return cudaSuccess;
+      case cudaDevAttrGPUDirectRDMASupported:
+        *value = settings().cards_reach;
+        return cudaSuccess;
+      case cudaDevAttrGPUDirectRDMAFlushWritesOptions:
+        *value = cudaFlushGPUDirectRDMAWritesOptionHost;
+        return cudaSuccess;
+      case cudaDevAttrGPUDirectRDMAWritesOrdering:
+        *value = cudaGPUDirectRDMAWritesOrderingNone;
         return cudaSuccess;
     }
     return cudaErrorInvalidValue;

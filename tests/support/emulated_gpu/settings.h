@@ -14,6 +14,7 @@ struct Settings {
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
+  bool cards_reach = true;  // network cards, its memory; SHOAL_EMULATED_GPU_RDMA=0: not
 };
 const Settings& settings();
 
