@@ -142,6 +142,9 @@ struct CommunicatorOptions {
   // Buffers are in the memory of its device, and a call that passes no stream is ordered on it
   // (Kernels::stream()). The host's: host memory, and calls are done when their Work is.
   Stream stream{};
+  // make_communicator's own: the device of the Communicator for whose hosts this one is made, so
+  // that the transport is asked to reach its memory too.
+  Device wired_device{};
   double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
   // Where a failure is written down for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if it is set.
   std::string flight_directory;

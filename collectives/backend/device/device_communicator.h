@@ -6,12 +6,12 @@
 // where a buffer is very large, data passes through pinned host memory (bounced, logged once). A
 // buffer may also be host memory.
 //
-// block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it returns
-// at once: the stream waits at a gate (runtime/device/stream_gate.h) that the thread opens. The
-// caller then waits for the first operation of a kind (operation, dtype, magnitude, peer), which
-// loads and allocates what the others use, and where streams have no gates (logged once). Hosts
-// take part in each operation: no call may be made while its stream is being captured, unless the
-// rank is alone.
+// block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it
+// returns at once: the stream waits at a gate (runtime/device/stream_gate.h) that the thread opens.
+// The caller then waits for the first operation of a kind (operation, dtype, magnitude, peer),
+// which loads and allocates what the others use, and where streams have no gates (logged once).
+// Hosts take part in each operation: no call may be made while its stream is being captured, unless
+// the rank is alone.
 //
 // Errors: a failure opens the gates, and streams go on over buffers whose contents are undefined.
 // What the Communicator is called next throws it, and so does Work::test() or wait(). As the Work

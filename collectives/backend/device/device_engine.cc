@@ -292,7 +292,8 @@ void DeviceEngine::carry_out(DeviceOperation& operation) {
     }
   }
   if (!direct)
-    for (const Call& call : operation.calls) stage(operation, call);
+    for (const Call& call : operation.calls)
+      if (!carry_out_by_wire(operation, call)) stage(operation, call);
   copy_back(operation);
   const std::lock_guard lock(mutex_);
   statistics_.operations += std::ssize(operation.calls);

@@ -15,6 +15,7 @@
 #include "shoal/collectives/backend/device/direct_messages.h"
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
+#include "shoal/collectives/backend/device/wired_memory.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
@@ -102,7 +103,9 @@ class DeviceEngine {
   // A send or recv: copied in, posted, done, copied out.
   struct Message {
     std::shared_ptr<DeviceOperation> operation;
-    Buffer staged{};
+    Buffer staged{};        // empty: it goes by wire, from or into the call's own buffer
+    void* place = nullptr;  // of the message
+    bool on_device = false;
     Event copied;
     WorkPtr work{};
     enum class Stage : std::uint8_t { arrived, copying_in, posted, copying_out } stage{};
@@ -113,7 +116,8 @@ class DeviceEngine {
     Event copied_in, copied_out;
   };
   void meet();
-  std::string try_opening();
+  std::string try_opening(const std::vector<bool>& which);
+  std::string reach_neighbours();
   void run();
   void carry_out(DeviceOperation& operation);
   bool may_be_direct(const Call& call) const;
@@ -130,6 +134,18 @@ class DeviceEngine {
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);
   void fetch(const Call& call, const std::vector<std::byte*>& send, std::byte* recv);
+  // Between hosts, without pinned memory (wired.cc).
+  struct WirePlaces {
+    SharedPlace send, recv;  // where neighbours read
+    std::uint64_t usable = 0;
+  };
+  std::string meet_wires();
+  bool goes_by_wire(const Call& call) const;
+  std::byte* wired_place(const void* wanted, std::int64_t bytes, Buffer& block);
+  bool carry_out_by_wire(DeviceOperation& operation, const Call& call);
+  std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
+  void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
+                            std::byte* recv);
   void stage(DeviceOperation& operation, const Call& call);
   void copy_in(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
                Slot& slot);
@@ -159,8 +175,13 @@ class DeviceEngine {
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  bool direct_ = false;     // ranks reach each other's memory
-  bool processes_ = false;  // some are other processes
+  std::unique_ptr<WiredMemory> wired_;  // or null, on all ranks
+  std::optional<Placement> placement_;  // which ranks share a host
+  std::vector<Device> devices_;         // by rank
+  std::vector<bool> same_process_;      // by rank
+  bool neighbours_ = true;              // ranks of one host reach each other's memory
+  bool direct_ = false;                 // ranks reach each other's memory
+  bool processes_ = false;              // some are other processes
   bool gates_ = false;
   std::unique_ptr<MemoryResource> pinned_;
   PoolMemory staging_;

@@ -57,27 +57,28 @@ void DeviceEngine::meet() {
   const Introduction own = introduce(setup_.host, device());
   const auto all = gather_all(*inner_, own, setup_.deadline_seconds);
   std::vector<bool> same(at(size_));
+  std::vector<std::string> hosts;
   bool one_host = true;
   for (int peer = 0; peer < size_; ++peer) {
     const Introduction& other = all[at(peer)];
     same[at(peer)] =
         other.host == own.host && other.processes == own.processes && other.process == own.process;
     one_host = one_host && other.host == all.front().host;
+    hosts.push_back(std::to_string(other.host));
+    devices_.push_back({device().type, static_cast<std::int16_t>(other.device)});
     processes_ = processes_ || other.processes != all.front().processes ||
                  other.process != all.front().process;
   }
+  placement_.emplace(hosts);
+  same_process_ = same;
   opened_ = std::make_unique<OpenedSegments>(access_, same);
-  std::string why = "they are on several hosts";
-  if (one_host) {
-    why.clear();
-    try {
-      for (int peer = 0; peer < size_; ++peer)
-        if (same[at(peer)])
-          access_->reach({device().type, static_cast<std::int16_t>(all[at(peer)].device)});
-    } catch (const Error& error) {
-      why = error.message();
-    }
-    if (why.empty() && processes_) why = try_opening();
+  std::string why;
+  if (!one_host) {
+    if (size_ > 1) why = meet_wires();
+    if (wired_) return;
+    why = "they are on several hosts, with " + why;
+  } else {
+    why = reach_neighbours();
     std::int32_t fine = why.empty() ? 1 : 0;
     inner_->all_reduce(&fine, &fine, 1, DType::i32, ReduceOp::min)
         ->wait(Deadline::in_seconds(setup_.deadline_seconds));
@@ -90,8 +91,25 @@ void DeviceEngine::meet() {
                           to_string(device()), why));
 }
 
-// Whether this rank can open a segment of every other one; otherwise why not. Collective.
-std::string DeviceEngine::try_opening() {
+// Why this rank cannot read and write memory of those of its host; empty: it can. Collective.
+std::string DeviceEngine::reach_neighbours() {
+  std::string why;
+  std::vector<bool> near(at(size_));
+  for (int peer = 0; peer < size_; ++peer)
+    near[at(peer)] = placement_->node_of(peer) == placement_->node_of(rank_);
+  try {
+    for (int peer = 0; peer < size_; ++peer)
+      if (near[at(peer)] && same_process_[at(peer)]) access_->reach(devices_[at(peer)]);
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  if (!processes_) return why;
+  const std::string other = try_opening(near);
+  return why.empty() ? other : why;
+}
+
+// Whether this rank can open a segment of each of `which`; otherwise why not. Collective.
+std::string DeviceEngine::try_opening(const std::vector<bool>& which) {
   std::string why;
   SharedPlace own;
   try {
@@ -104,7 +122,7 @@ std::string DeviceEngine::try_opening() {
   const auto places = gather_all(*inner_, own, setup_.deadline_seconds);
   try {
     for (int peer = 0; peer < size_ && why.empty(); ++peer) {
-      if (peer == rank_) continue;
+      if (peer == rank_ || !which[at(peer)]) continue;
       if (places[at(peer)].base == 0)
         why = fmt::format("rank {} cannot share its memory", peer);
       else

@@ -162,21 +162,32 @@ bool DeviceEngine::progress(Message& message) {
       static_cast<std::size_t>(call.count) * static_cast<std::size_t>(size_of(call.dtype));
   switch (message.stage) {
     case Message::Stage::arrived:
-      if (sends && !operation.ready.query()) return false;
-      message.staged = Buffer(staging_, std::max<std::size_t>(bytes, 1), MemoryTag::communication);
-      if (sends) backend_.copy(message.staged.data(), call.send, bytes, in_.view());
+      if (!message.place && goes_by_wire(call)) {
+        message.place = wired_place(sends ? call.send : call.recv, static_cast<std::int64_t>(bytes),
+                                    message.staged);
+        message.on_device = message.place != nullptr;
+      }
+      if (!message.place) {
+        message.staged =
+            Buffer(staging_, std::max<std::size_t>(bytes, 1), MemoryTag::communication);
+        message.place = message.staged.data();
+      }
+      // The call's own buffer may still be in use; nor do other messages wait for it on in_.
+      if ((sends || message.on_device) && !operation.ready.query()) return false;
+      if (sends && message.staged) backend_.copy(message.place, call.send, bytes, in_.view());
       message.copied.record(in_.view());
       message.stage = Message::Stage::copying_in;
       [[fallthrough]];
     case Message::Stage::copying_in:
       if (!message.copied.query()) return false;
       message.work = issue(*inner_, sliced(call, {1, std::max<std::int64_t>(call.count, 1)}, 0,
-                                           message.staged.data(), message.staged.data()));
+                                           message.place, message.place));
       message.stage = Message::Stage::posted;
       return true;
     case Message::Stage::posted:
       if (!message.work->test() || !operation.ready.query()) return false;
-      if (!sends) backend_.copy(call.recv, message.staged.data(), bytes, out_.view());
+      if (message.on_device && !sends) access_->flush_cards_writes();
+      if (!sends && message.staged) backend_.copy(call.recv, message.place, bytes, out_.view());
       message.copied.record(out_.view());
       message.stage = Message::Stage::copying_out;
       [[fallthrough]];
@@ -184,7 +195,7 @@ bool DeviceEngine::progress(Message& message) {
       break;
   }
   if (!message.copied.query()) return false;
-  end_message(operation, true);
+  end_message(operation, static_cast<bool>(message.staged));
   return true;
 }
 

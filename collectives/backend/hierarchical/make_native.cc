@@ -82,9 +82,12 @@ std::unique_ptr<Endpoint> make_endpoint(const CommunicatorOptions& options, cons
                                         ControlLinks& control, const RankNames& names) {
   WatchedStore watched(store, control, names);
   try {
-    return make_fabric_endpoint(
-        fabric_options(options.transport), world.rank, world.size, where.local_rank(world.rank),
-        where.local_size(where.node_of(world.rank)), watched, prefix, deadline);
+    FabricOptions fabric = fabric_options(options.transport);
+    if (!options.wired_device.is_cpu() && gpudirect_is_wanted())
+      fabric.cuda_device = options.wired_device.index;
+    return make_fabric_endpoint(fabric, world.rank, world.size, where.local_rank(world.rank),
+                                where.local_size(where.node_of(world.rank)), watched, prefix,
+                                deadline);
   } catch (const Error& error) {
     control.tell(ControlNews::Kind::failed, error.what(), static_cast<std::uint32_t>(error.code()));
     throw;

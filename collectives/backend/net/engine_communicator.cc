@@ -55,6 +55,26 @@ std::unique_ptr<Registration> EngineCommunicator::register_buffer(void* data, st
   return engine_->register_memory(data, bytes);
 }
 
+std::string EngineCommunicator::wires_problem(Device device) const {
+  if (device.is_cpu()) return {};
+  if (device != options_.wired_device)
+    return fmt::format("its transport was made for {}", to_string(options_.wired_device));
+  return engine_->device_memory_problem();
+}
+
+std::unique_ptr<Registration> EngineCommunicator::register_on(Device device, void* data,
+                                                              std::int64_t bytes) {
+  return engine_->register_memory(data, bytes, !device.is_cpu());
+}
+
+WorkPtr EngineCommunicator::exchange(Call call, Program program) {
+  const Signature signature = signature_of(call);
+  return std::make_unique<NetWork>(
+      engine_,
+      flat_->submit_program(
+          std::move(call), std::make_shared<const CompiledProgram>(std::move(program)), signature));
+}
+
 WorkPtr EngineCommunicator::submit(Call&& call) {
   return std::make_unique<NetWork>(engine_, flat_->submit(std::move(call)));
 }

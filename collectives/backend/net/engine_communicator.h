@@ -7,8 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "shoal/collectives/algorithm/program.h"
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/net/net_group.h"
+#include "shoal/collectives/backend/wires.h"
 
 namespace shoal::collectives {
 
@@ -42,7 +44,7 @@ class RegisteredMemory final : public MemoryResource {
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
-class EngineCommunicator : public CallCommunicator {
+class EngineCommunicator : public CallCommunicator, public Wires {
  public:
   // How many group ids a Communicator of `size` ranks takes: its own group's and, where it is
   // hierarchical, its rails' (at most `size` of them, with at most 2 * size members and ids) and
@@ -58,6 +60,11 @@ class EngineCommunicator : public CallCommunicator {
   int size() const final { return flat_->size(); }
   std::string backend() const final { return "native"; }
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
+
+  std::string wires_problem(Device device) const final;
+  std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;
+  std::int64_t eager_bytes() const final { return engine_->eager_bytes(); }
+  WorkPtr exchange(Call call, Program program) final;
 
  protected:
   WorkPtr submit(Call&& call) override;

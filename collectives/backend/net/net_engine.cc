@@ -69,6 +69,8 @@ NetEngine::NetEngine(std::unique_ptr<Endpoint> endpoint, std::unique_ptr<Control
       size_(endpoint->size()),
       names_{rank_, size_, options.hosts},
       endpoint_name_(endpoint->name()),
+      device_memory_problem_(endpoint->device_memory_problem()),
+      eager_bytes_(endpoint->eager_bytes()),
       polled_(endpoint->must_be_polled()),
       host_(make_host_memory()),
       scratch_(std::make_unique<ScratchMemory>(*this, *host_)),
@@ -298,27 +300,39 @@ void NetEngine::linger() {
   }
 }
 
-std::unique_ptr<Registration> NetEngine::register_memory(void* data, std::int64_t bytes) {
+std::unique_ptr<Registration> NetEngine::register_memory(void* data, std::int64_t bytes,
+                                                         bool device) {
   class Kept final : public Registration {
    public:
-    Kept(std::weak_ptr<NetEngine> engine, std::uint64_t number)
-        : engine_(std::move(engine)), number_(number) {}
+    Kept(std::weak_ptr<NetEngine> engine, std::uint64_t number, bool device)
+        : engine_(std::move(engine)), number_(number), device_(device) {}
     ~Kept() override {
-      if (const auto engine = engine_.lock()) engine->retire_region(number_);
+      const auto engine = engine_.lock();
+      if (engine && device_)
+        engine->drop_region(number_);
+      else if (engine)
+        engine->retire_region(number_);
     }
 
    private:
     std::weak_ptr<NetEngine> engine_;
     std::uint64_t number_;
+    bool device_;
   };
   const auto lock = enter();
-  return std::make_unique<Kept>(weak_from_this(), hold_region(data, bytes));
+  return std::make_unique<Kept>(weak_from_this(), hold_region(data, bytes, device), device);
 }
 
-std::uint64_t NetEngine::hold_region(void* data, std::int64_t bytes) {
+void NetEngine::drop_region(std::uint64_t region) {
+  const auto lock = enter();
+  regions_.erase(region);
+}
+
+std::uint64_t NetEngine::hold_region(void* data, std::int64_t bytes, bool device) {
   drop_retired();
   if (!endpoint_) return 0;
-  regions_[++next_region_] = endpoint_->register_memory(data, bytes);
+  regions_[++next_region_] = device ? endpoint_->register_device_memory(data, bytes)
+                                    : endpoint_->register_memory(data, bytes);
   return next_region_;
 }
 

@@ -139,13 +139,19 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   void record(const std::shared_ptr<FlightRecorder>& recorder);
 
   // Keeps the range registered until the returned object ends, or the engine does.
-  std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes);
+  // `device`: of the device's memory; throws where the Endpoint refuses it.
+  std::unique_ptr<Registration> register_memory(void* data, std::int64_t bytes,
+                                                bool device = false);
   // The same by number, with the engine's lock held: from inside Task::advance().
-  std::uint64_t hold_region(void* data, std::int64_t bytes);
+  std::uint64_t hold_region(void* data, std::int64_t bytes, bool device = false);
   // Whether the lock is held or not: it is given up before anything else is submitted, so that no
   // message meets new memory under an old registration.
   void retire_region(std::uint64_t region) noexcept;
+  // At once, without the lock: before its memory is freed.
+  void drop_region(std::uint64_t region);
   std::string endpoint_name() const { return endpoint_name_; }
+  const std::string& device_memory_problem() const { return device_memory_problem_; }
+  std::int64_t eager_bytes() const { return eager_bytes_; }
   EndpointStatistics endpoint_statistics() const;
 
   // Group ids are given out in order, each once on every process: the ranks that form a group
@@ -189,6 +195,8 @@ class NetEngine : public std::enable_shared_from_this<NetEngine> {
   int rank_, size_;
   const RankNames names_;
   std::string endpoint_name_;
+  const std::string device_memory_problem_;  // the Endpoint's
+  const std::int64_t eager_bytes_;
   const bool polled_;  // Endpoint::must_be_polled()
   std::unique_ptr<MemoryResource> host_;
   std::unique_ptr<MemoryResource> scratch_;  // registered

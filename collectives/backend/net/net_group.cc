@@ -76,7 +76,19 @@ std::shared_ptr<NetOperation> NetGroup::submit_with(Put put, Call call) {
 
 std::shared_ptr<NetOperation> NetGroup::submit_program_locked(
     Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature) {
-  keep_together(&NetEngine::submit_locked);
+  return submit_program_with(&NetEngine::submit_locked, std::move(call), std::move(program),
+                             signature);
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit_program(
+    Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature) {
+  return submit_program_with(&NetEngine::submit, std::move(call), std::move(program), signature);
+}
+
+std::shared_ptr<NetOperation> NetGroup::submit_program_with(
+    Put put, Call call, std::shared_ptr<const CompiledProgram> program,
+    const Signature& signature) {
+  keep_together(put);
   auto operation = std::make_shared<NetOperation>();
   operation->program = std::move(program);
   operation->members = members_;
@@ -84,7 +96,7 @@ std::shared_ptr<NetOperation> NetGroup::submit_program_locked(
   operation->call = std::move(call);
   operation->signature = signature;
   number(*operation);
-  engine_->submit_locked(channel_, operation);
+  ((*engine_).*put)(channel_, operation);
   return operation;
 }
 

@@ -44,6 +44,10 @@ class NetGroup {
   // With a program of the caller's; `signature` is what the ranks compare.
   std::shared_ptr<NetOperation> submit_program_locked(
       Call call, std::shared_ptr<const CompiledProgram> program, const Signature& signature);
+  // The same where the group is its Communicator's caller's.
+  std::shared_ptr<NetOperation> submit_program(Call call,
+                                               std::shared_ptr<const CompiledProgram> program,
+                                               const Signature& signature);
   // One of the group's collectives by other means: takes its number among them.
   void submit(const std::shared_ptr<Task>& task, const Call& call);
   CommunicatorStatistics statistics() const;
@@ -56,6 +60,9 @@ class NetGroup {
   using Put = void (NetEngine::*)(const std::shared_ptr<Channel>&, std::shared_ptr<NetOperation>);
   std::shared_ptr<NetOperation> submit_with(Put put, Call call);
   std::shared_ptr<NetOperation> collective(Call call);
+  std::shared_ptr<NetOperation> submit_program_with(Put put, Call call,
+                                                    std::shared_ptr<const CompiledProgram> program,
+                                                    const Signature& signature);
   void keep_together(Put put);
   void number(InFlight& operation);
   std::shared_ptr<NetOperation> message(Call call, Lane& lane);

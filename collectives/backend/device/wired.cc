@@ -1,0 +1,186 @@
+// Operations between hosts whose messages leave from device memory and arrive there.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/collectives/transport/fabric/fabric.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+bool is_gather(Operation operation) {
+  return operation == Operation::all_gather || operation == Operation::all_gather_v;
+}
+
+}  // namespace
+
+// Collective. All or none: who cannot is named, with the reason.
+std::string DeviceEngine::meet_wires() {
+  struct Word {
+    std::array<char, 240> problem{};  // empty: none
+    std::int32_t reaches_neighbours = 1;
+  };
+  Word own;
+  const auto say = [&](const std::string& why) {
+    if (own.problem[0] == 0) why.copy(own.problem.data(), own.problem.size() - 1);
+  };
+  try {
+    auto* const wires = dynamic_cast<Wires*>(inner_.get());
+    if (!gpudirect_is_wanted()) say("SHOAL_GPUDIRECT is off");
+    if (!wires) say(fmt::format("the {} backend carries host memory only", inner_->backend()));
+    if (wires) say(wires->wires_problem(device()));
+    say(access_->cards_problem());
+    if (own.problem[0] == 0) {
+      wired_ = std::make_unique<WiredMemory>(*wires, memory_, *access_);
+      wired_->try_it();
+    }
+  } catch (const Error& error) {
+    say(error.message());
+  }
+  if (placement_->nodes() < size_) {
+    const std::string why = reach_neighbours();
+    own.reaches_neighbours = why.empty();
+    if (!why.empty()) log::debug("rank {} reaches no neighbour: {}", rank_, why);
+  }
+  std::vector<Word> all(at(size_));
+  inner_->all_gather(&own, all.data(), sizeof(Word), DType::u8)
+      ->wait(Deadline::in_seconds(setup_.deadline_seconds));
+  neighbours_ = std::ranges::all_of(all, [](const Word& w) { return w.reaches_neighbours != 0; });
+  for (int rank = 0; rank < size_; ++rank) {
+    if (all[at(rank)].problem[0] == 0) continue;
+    wired_.reset();
+    return fmt::format("no GPUDirect, since on rank {} {}", rank, all[at(rank)].problem.data());
+  }
+  log::once(log::Level::info, "device-wires",
+            fmt::format("{} ranks with {} on {} hosts: messages between them leave from and arrive "
+                        "in device memory (GPUDirect); sums{} pass through pinned host memory",
+                        size_, to_string(device()), placement_->nodes(),
+                        neighbours_ ? "" : ", and all_gather,"));
+  return {};
+}
+
+// From the call alone, so all ranks answer alike.
+bool DeviceEngine::goes_by_wire(const Call& call) const {
+  if (!wired_ || !is_of_messages(call.operation)) return false;
+  if (is_gather(call.operation) && !neighbours_) return false;
+  const std::int64_t longest = longest_message(call, size_);
+  return longest < 0 || longest > wired_->wires().eager_bytes();
+}
+
+// Where [wanted, wanted + bytes) may lie for messages: there, or in `block`; null: nowhere.
+std::byte* DeviceEngine::wired_place(const void* wanted, std::int64_t bytes, Buffer& block) {
+  if (wired_->reach(wanted, bytes)) return static_cast<std::byte*>(const_cast<void*>(wanted));
+  if (bytes > setup_.copy_bytes) return nullptr;
+  try {
+    block = Buffer(memory_, static_cast<std::size_t>(bytes), MemoryTag::communication, in_.view());
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::out_of_memory) throw;
+    return nullptr;
+  }
+  if (wired_->reach(block.data(), bytes)) return static_cast<std::byte*>(block.data());
+  block.reset();
+  return nullptr;
+}
+
+bool DeviceEngine::carry_out_by_wire(DeviceOperation& operation, const Call& call) {
+  if (!goes_by_wire(call)) return false;
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  const bool broadcasts = call.operation == Operation::broadcast;
+  // A broadcast has one buffer, its recv; the root's is read.
+  const std::int64_t sent = broadcasts ? 0 : call.send_bytes(rank_, size_);
+  const std::int64_t received = call.recv_bytes(rank_, size_);
+  Buffer send_block, recv_block;
+  std::byte* const send = wired_place(call.send, sent, send_block);
+  std::byte* const recv = wired_place(call.recv, received, recv_block);
+  const bool usable = (sent == 0 || send) && (received == 0 || recv);
+
+  // Waited for here and not by in_, behind which other operations' copies are queued.
+  until(call, [&] { return operation.ready.query(); });
+  const auto copy = [&](Stream stream, void* to, const void* from, std::int64_t bytes) {
+    if (bytes > 0 && to != from) backend_.copy(to, from, static_cast<std::size_t>(bytes), stream);
+  };
+  if (usable) {
+    if (send_block) copy(in_.view(), send, call.send, sent);
+    if (recv_block && broadcasts && rank_ == call.root) copy(in_.view(), recv, call.recv, received);
+    const OwnPart own = own_part(call, rank_, size_);
+    if (own.count > 0)
+      copy(in_.view(), recv + own.to * element, send + own.from * element, own.count * element);
+  }
+  Event copied(device());
+  copied.record(in_.view());
+  until(call, [&] { return copied.query(); });
+
+  const bool shares = is_gather(call.operation) && placement_->nodes() < size_;
+  const std::vector<WirePlaces> places = exchange_wire_places(
+      call, {shares && usable ? place_of(send, sent) : SharedPlace{},
+             shares && usable ? place_of(recv, received) : SharedPlace{}, usable ? 1u : 0u});
+  if (places.empty()) return false;
+  Call messages = call;
+  messages.send = send;
+  messages.recv = recv;
+  messages.stream = {};
+  messages.outer = step_of_;
+  until_done(*wired_->exchange(std::move(messages), rank_, *placement_));
+  access_->flush_cards_writes();
+  if (shares) take_from_neighbours(call, places, recv);
+  if (recv_block && !(broadcasts && rank_ == call.root)) {
+    copy(out_.view(), call.recv, recv, received);
+    copied.record(out_.view());
+    until(call, [&] { return copied.query(); });
+  }
+  const std::lock_guard lock(mutex_);
+  if (send_block || recv_block) {
+    ++statistics_.bounced;
+    statistics_.bounced_bytes += static_cast<std::int64_t>(send_block.size());
+  } else {
+    ++statistics_.zero_copy;
+  }
+  return true;
+}
+
+// Blocking. Every rank's; none where a rank's buffers cannot be reached.
+std::vector<DeviceEngine::WirePlaces> DeviceEngine::exchange_wire_places(const Call& call,
+                                                                         const WirePlaces& own) {
+  std::vector<WirePlaces> all(at(size_));
+  until_done(*inner_->all_gather(&own, all.data(), sizeof(WirePlaces), DType::u8));
+  for (int rank = 0; rank < size_; ++rank) {
+    if (all[at(rank)].usable != 0) continue;
+    log::once(log::Level::info, "device-call-not-wired",
+              fmt::format("{} passes through pinned host memory: a buffer of rank {} is not from "
+                          "memory_resource(), and too large to be copied there",
+                          describe(call), rank));
+    return {};
+  }
+  return all;
+}
+
+// The parts that other ranks of this host have, their own and those that came for all of them.
+void DeviceEngine::take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
+                                        std::byte* recv) {
+  until_done(*inner_->barrier());  // all has come
+  const auto element = static_cast<std::int64_t>(size_of(call.dtype));
+  std::int64_t begin = 0;  // bytes
+  for (int owner = 0; owner < size_; ++owner) {
+    const std::int64_t bytes =
+        (call.counts.empty() ? call.count : call.counts[at(owner)]) * element;
+    const int carrier = carrier_of(owner, rank_, *placement_);
+    if (bytes > 0 && carrier != rank_) {
+      const bool is_own = carrier == owner;
+      const std::byte* from =
+          opened_->pointer(carrier, is_own ? places[at(carrier)].send : places[at(carrier)].recv);
+      backend_.copy(recv + begin, from + (is_own ? 0 : begin), static_cast<std::size_t>(bytes),
+                    out_.view());
+    }
+    begin += bytes;
+  }
+  Event copied(device());
+  copied.record(out_.view());
+  until(call, [&] { return copied.query(); });
+  until_done(*inner_->barrier());  // nobody reads here any more
+}
+
+}  // namespace shoal::collectives
