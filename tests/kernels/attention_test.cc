@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "array.h"
@@ -29,6 +30,8 @@ struct Setting {
   bool causal = true, mask = false;
   float dropout = 0;
   std::int64_t key_heads = 0;
+  std::optional<float> scale = {};  // 1 / sqrt(head_dim)
+  std::int64_t apart = 0;           // elements between samples of q, k, v and dq
 };
 
 struct Result {
@@ -43,8 +46,8 @@ class Problem {
       : s_(s),
         width_(s.heads * s.head_dim),
         key_width_((s.key_heads > 0 ? s.key_heads : s.heads) * s.head_dim) {
-    q_ = Array::random({s.batch, s.queries, 3 * width_}, s.dtype, 1);
-    kv_ = Array::random({s.batch, s.keys, 3 * width_}, s.dtype, 2);
+    q_ = Array::random({s.batch, s.queries * 3 * width_ + s.apart}, s.dtype, 1);
+    kv_ = Array::random({s.batch, s.keys * 3 * width_ + s.apart}, s.dtype, 2);
     dout_ = Array::random({s.batch, s.queries, width_}, s.dtype, 3);
     shape_.batch = s.batch;
     shape_.heads = s.heads;
@@ -54,7 +57,7 @@ class Problem {
     shape_.head_dim = s.head_dim;
     shape_.dtype = s.dtype;
     shape_.causal = s.causal;
-    shape_.scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+    shape_.scale = s.scale.value_or(1 / std::sqrt(static_cast<float>(s.head_dim)));
     if (s.mask) {
       mask_ = Array({s.batch, s.keys}, DType::u8);
       for (std::int64_t b = 0; b < s.batch; ++b)  // the last batch row sees nothing
@@ -83,11 +86,11 @@ class Problem {
     }
     Result r{Array({s_.batch, s_.queries, width_}, s_.dtype),
              Array({s_.batch, s_.heads, s_.queries}, DType::f32),
-             Array({s_.batch, s_.queries, 3 * width_}, s_.dtype),
+             Array({s_.batch, s_.queries * 3 * width_ + s_.apart}, s_.dtype),
              Array({s_.batch, s_.keys, key_width_}, s_.dtype),
              Array({s_.batch, s_.keys, key_width_}, s_.dtype)};
     const auto fused = [&](const Array& a, std::int64_t part, std::int64_t length) {
-      return HeadsView{at(a, part * width_), length * 3 * width_, 3 * width_};
+      return HeadsView{at(a, part * width_), length * 3 * width_ + s_.apart, 3 * width_};
     };
     const auto plain = [&](const Array& a, std::int64_t length, std::int64_t width) {
       return MutableHeadsView{at(a, 0), length * width, width};
@@ -98,7 +101,7 @@ class Problem {
     kernels.attention(shape, q, k, v, out, r.log_sum_exp, {});
     kernels.attention_backward(shape, q, k, v, {out.data, out.batch_stride, out.row_stride},
                                r.log_sum_exp, {dout_.data(), s_.queries * width_, width_},
-                               {at(r.dq, 0), s_.queries * 3 * width_, 3 * width_},
+                               {at(r.dq, 0), s_.queries * 3 * width_ + s_.apart, 3 * width_},
                                plain(r.dk, s_.keys, key_width_), plain(r.dv, s_.keys, key_width_),
                                {});
     return r;
@@ -353,6 +356,20 @@ TEST_F(AttentionTest, InferenceKeepsNoSums) {
       EXPECT_TRUE(alone.same_bytes(kept)) << queries << " queries of " << to_string(dtype);
       for (std::int64_t i = 0; i < kept.count(); ++i) ASSERT_FALSE(std::isnan(kept.at(i)));
     }
+}
+
+// Below 0 the smallest score counts most; at 0 all that are seen count alike.
+TEST_F(AttentionTest, ScalesOfNoughtAndBelow) {
+  for (DType dtype : kDtypes)
+    for (float scale : {-0.3f, 0.0f})
+      check({.queries = 37, .keys = 37, .dtype = dtype, .mask = true, .scale = scale});
+}
+
+// Vectors suit the first sample, and not those after it.
+TEST_F(AttentionTest, SamplesBeginAnywhere) {
+  for (DType dtype : kDtypes)
+    for (std::int64_t key_heads : {0, 2})
+      check({.heads = 4, .dtype = dtype, .key_heads = key_heads, .apart = 1});
 }
 
 TEST_F(AttentionTest, HeadsShareKeyHeads) {

@@ -131,6 +131,38 @@ TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
       }
 }
 
+// Equal logits, of which the first counts as the largest; so far below 0 that what pads an odd
+// vocabulary with logits of 0 would be infinite beside them.
+TEST_F(LossTest, EqualLogitsFarBelowNought) {
+  constexpr std::int64_t kRows = 3, kColumns = 16, kVocabulary = 17;
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Array x({kRows, kColumns}, dtype), weight({kVocabulary, kColumns}, dtype),
+        targets({kRows}, DType::i32);
+    for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, 1);
+    for (std::int64_t i = 0; i < weight.count(); ++i) weight.set(i, -10);
+    for (const auto& [row, target] : {std::pair{0, 5}, {1, 0}, {2, 16}}) targets.set(row, target);
+    const At at(ours_->device());
+    const Array loss({1}, DType::f32), correct({1}, DType::i32), dx({kRows, kColumns}, dtype),
+        dweight({kVocabulary, kColumns}, DType::f32);
+    LinearCrossEntropyArgs args;
+    args.x = x;
+    args.weight = weight;
+    args.targets = targets;
+    args.loss_sum = loss;
+    args.correct = correct;
+    args.dx = dx;
+    args.dweight = dweight;
+    ours_->loss().linear_cross_entropy(args, {});
+    EXPECT_NEAR(loss.at(0), 3 * std::log(17.0), 1e-4);
+    EXPECT_EQ(correct.at(0), 1);
+    for (std::int64_t i = 0; i < dx.count(); ++i) ASSERT_NEAR(dx.at(i), 0, 0.2) << i;
+    for (std::int64_t i = 0; i < dweight.count(); ++i)
+      ASSERT_NEAR(dweight.at(i), 3.0 / 17 - (i / kColumns % 16 == 0 || i / kColumns == 5 ? 1 : 0),
+                  0.01)
+          << i;
+  }
+}
+
 // A whole vocabulary cut at uneven places, some shards empty: the ranks' parts against the whole's
 // cross-entropy.
 struct Sharded {

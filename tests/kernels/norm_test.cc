@@ -227,7 +227,7 @@ TEST_P(Norm, RmsNormBackward) {
 TEST_P(Norm, Softmax) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : kShapes) {
-      Host x = Host::random(shape, dtype, 1, -30, 30);
+      Host x = Host::random(shape, dtype, 1, -130, -70);  // whose exponentials vanish
       if (shape.columns() > 1)
         for (std::int64_t i = 0; i < x.count(); i += 5)
           if (i % shape.columns()) x.set(i, -std::numeric_limits<double>::infinity());

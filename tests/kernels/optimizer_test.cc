@@ -301,6 +301,38 @@ TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
   EXPECT_EQ(update(false).gradient_scale, 0.25f) << "a scale that stays is undone all the same";
 }
 
+// A scale that would not be finite does not grow; of overflows in a row the first are borne.
+TEST(OptimizerState, TheLossScaleBearsOverflowsAndStaysFinite) {
+  const auto kernels = make_test_kernels();
+  const Host good = Host::filled(Shape{1}, DType::f64, 64.0 * 64),
+             bad = Host::filled(Shape{1}, DType::f64, std::numeric_limits<double>::infinity());
+  Host norm(Shape{1}, DType::f64);
+  StepState initial;
+  initial.loss_scale = 0x1p127f;
+  initial.shift_left = 2;
+  const Placed<StepState> state(initial);
+  BeginUpdateArgs args;
+  args.scaling = {.dynamic = true, .window = 1, .delayed_shift = 2};
+  kernels->optimizer().set_step(state.get(), 1, 1, kernels->stream());
+  const auto update = [&](bool overflows) {
+    args.sum_of_squares = overflows ? bad : good;
+    args.norm = norm;
+    args.state = state.get();
+    kernels->optimizer().begin_update(args, {});
+    return state.value();
+  };
+  EXPECT_EQ(update(false).loss_scale, 0x1p127f);
+  EXPECT_EQ(update(true).loss_scale, 0x1p127f) << "borne";
+  EXPECT_EQ(update(true).loss_scale, 0x1p126f);
+  const StepState grown = update(false);
+  EXPECT_EQ(grown.loss_scale, 0x1p127f);
+  EXPECT_EQ(grown.shift_left, 2u);
+  args.scaling.min_scale = 0x1p127f;
+  EXPECT_EQ(update(true).overflows_at_minimum, 1u);
+  EXPECT_EQ(update(true).overflows_at_minimum, 2u);
+  EXPECT_EQ(update(false).overflows_at_minimum, 0u) << "they are counted in a row";
+}
+
 TEST_P(Optimizer, SumOfSquares) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 7, 8192, 100003})
