@@ -95,6 +95,22 @@ TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
   });
 }
 
+// Zeros where no backward came go behind what a device has yet to do.
+TEST_P(ReducerRanks, ClearsBehindWhatIsQueued) {
+  test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
+    const auto communicator = communicator_of(world, store);
+    const auto parameters = make_parameters(kCounts);
+    Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 64 << 10});
+    const Tensor& gradient = parameters[0]->gradient;
+    device_backend(gradient.device().type)
+        .fill(gradient.view().data, 0x41, gradient.bytes(), communicator->stream());
+    reducer.begin_step();
+    reducer.arm();
+    reducer.finish();
+    EXPECT_THAT(values(*parameters[0]), Each(0.0f));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerRanks, ::testing::Values(1, 2, 3, 5));
 
 TEST(Reducer, ReducesUnusedParametersAsZerosWithoutHanging) {

@@ -1,5 +1,7 @@
 // Each distributed layer against the unsplit one, forward and backward, on every rank: its part of
 // the output, of dx, and of every gradient.
+#include <latch>
+
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
@@ -310,6 +312,37 @@ TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
       // Nothing recorded without a tape, nothing to do with no elements.
       EXPECT_FALSE(enter(rig.context, group, Value{rig.tensor({0, 6, 5}, 1)}).needs_gradient());
     });
+}
+
+// What is sent is kept until the other rank, which comes late, has read it.
+TEST(Exchange, HoldsWhatIsSent) {
+  for (const bool reduces : {false, true})
+    for (const auto split : {ActivationSplit::sequence, ActivationSplit::batch}) {
+      std::latch let_go(1);
+      on_group({2, split}, [&](const TensorParallel& group) {
+        Rig rig;
+        Context& context = rig.context;
+        auto& elementwise = context.kernels().elementwise();
+        const Tensor whole = rig.tensor({2, 4, 3}, 1), local = local_part(rig, group, whole);
+        const Tensor& given = reduces ? whole : local;
+        Tensor sent = exchange_memory(context, group, given.shape(), given.dtype());
+        elementwise.cast(given, sent.view(), context.stream);
+        if (group.rank() == 1) let_go.wait();
+        Exchange exchange =
+            (reduces ? begin_reduce : begin_gather)(context, group, std::move(sent));
+        // Of the size and the stream of what would be free now.
+        const Tensor next = exchange_memory(context, group, given.shape(), given.dtype());
+        elementwise.fill(next.view(), 9, context.stream);
+        if (group.rank() == 0) {
+          testing::synchronise();
+          let_go.count_down();
+        }
+        std::vector<float> want = nn::floats(reduces ? local : whole);
+        if (reduces)
+          for (float& value : want) value *= 2;
+        EXPECT_EQ(nn::floats(exchange.wait(context)), want);
+      });
+    }
 }
 
 }  // namespace
