@@ -36,7 +36,7 @@ function(shoal_emulated_gpu_test test)
   if(ARG_FULL)
     add_test(NAME ${name}
       COMMAND sh -c "test -n \"$SHOAL_TEST_FULL\" || exit 77; exec $<TARGET_FILE:${name}>")
-    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 ENVIRONMENT GOMP_SPINCOUNT=10000)
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 3600 ENVIRONMENT GOMP_SPINCOUNT=10000)
     return()
   endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST TEST_FILTER "${ARG_FILTER}"
