@@ -1,14 +1,11 @@
 #include "shoal/nn/capture/late_numbers.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
-
-constexpr std::size_t kAlignment = 8, kBlock = std::size_t{1} << 14;
 
 template <typename T>
 void append(const std::byte* at, std::int64_t count, std::vector<double>& to) {
@@ -18,30 +15,11 @@ void append(const std::byte* at, std::int64_t count, std::vector<double>& to) {
 
 }  // namespace
 
-LateNumbers::LateNumbers(Stream stream)
-    : stream_(stream), pinned_(stream.device.is_cpu() ? make_host_memory() : make_pinned_memory()) {
-  blocks_.emplace_back(*pinned_, kBlock, MemoryTag::data);
-}
-
 LateNumbers::~LateNumbers() {
   try {
-    if (!records_.empty()) device_backend(stream_.device.type).synchronize(stream_);
+    if (!records_.empty()) staging_.mark(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and its copies with it
   }
-}
-
-std::byte* LateNumbers::place(std::size_t bytes) {
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (used_ + bytes > blocks_[block_].size()) {
-    ++block_;
-    used_ = 0;
-    if (block_ == blocks_.size() || blocks_[block_].size() < bytes)
-      blocks_.insert(blocks_.begin() + static_cast<std::ptrdiff_t>(block_),
-                     Buffer(*pinned_, std::max(bytes, kBlock), MemoryTag::data));
-  }
-  std::byte* const at = static_cast<std::byte*>(blocks_[block_].data()) + used_;
-  used_ += bytes;
-  return at;
 }
 
 void LateNumbers::note(std::initializer_list<Tensor> tensors) {
@@ -50,7 +28,7 @@ void LateNumbers::note(std::initializer_list<Tensor> tensors) {
   for (const Tensor& tensor : tensors) {
     SHOAL_CHECK(tensor.dtype() == DType::f32 || tensor.dtype() == DType::f64,
                 "numbers of {} are noted; f32 and f64 can be", to_string(tensor.dtype()));
-    std::byte* const at = place(tensor.bytes());
+    std::byte* const at = staging_.place(tensor.bytes());
     backend.copy(at, tensor.const_view().data, tensor.bytes(), stream_);
     record.push_back({at, tensor.count(), tensor.dtype()});
   }
@@ -60,6 +38,7 @@ void LateNumbers::note(std::initializer_list<Tensor> tensors) {
 std::vector<std::vector<double>> LateNumbers::take() {
   std::vector<std::vector<double>> all;
   if (records_.empty()) return all;
+  staging_.mark(stream_);
   device_backend(stream_.device.type).synchronize(stream_);
   for (const std::vector<Piece>& record : records_) {
     std::vector<double>& numbers = all.emplace_back();
@@ -68,7 +47,6 @@ std::vector<std::vector<double>> LateNumbers::take() {
                                 : append<double>(piece.at, piece.count, numbers);
   }
   records_.clear();
-  block_ = used_ = 0;
   return all;
 }
 

@@ -5,10 +5,9 @@
 
 #include <cstddef>
 #include <initializer_list>
-#include <memory>
 #include <vector>
 
-#include "shoal/runtime/memory/memory_resource.h"
+#include "shoal/runtime/memory/pinned_staging.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::nn {
@@ -16,7 +15,7 @@ namespace shoal::nn {
 class LateNumbers {
  public:
   // `stream` is what the numbers are computed on.
-  explicit LateNumbers(Stream stream);
+  explicit LateNumbers(Stream stream) : stream_(stream), staging_(stream.device) {}
   ~LateNumbers();  // waits for its copies
   LateNumbers(const LateNumbers&) = delete;
   LateNumbers& operator=(const LateNumbers&) = delete;
@@ -35,12 +34,8 @@ class LateNumbers {
     std::int64_t count;
     DType dtype;
   };
-  std::byte* place(std::size_t bytes);
-
   Stream stream_;
-  std::unique_ptr<MemoryResource> pinned_;
-  std::vector<Buffer> blocks_;  // kept for the records after a take()
-  std::size_t block_ = 0, used_ = 0;
+  PinnedStaging staging_;
   std::vector<std::vector<Piece>> records_;
 };
 

@@ -2,12 +2,10 @@
 // captured step needs, and the host goes on while the copies are on their way.
 #pragma once
 
-#include <deque>
-#include <memory>
-#include <optional>
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/runtime/memory/pinned_staging.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::nn {
@@ -16,11 +14,9 @@ class StagedInputs {
  public:
   static constexpr std::size_t kAhead = 8;
   // `memory` is of the kernels' device; both outlive it. With kernels of the host it is an
-  // ordinary copy.
-  StagedInputs(kernels::Kernels& kernels, MemoryResource& memory);
-  ~StagedInputs();  // waits for its copies
-  StagedInputs(const StagedInputs&) = delete;
-  StagedInputs& operator=(const StagedInputs&) = delete;
+  // ordinary copy. Its end waits for its copies.
+  StagedInputs(kernels::Kernels& kernels, MemoryResource& memory)
+      : memory_(memory), stream_(kernels.stream()), staging_(stream_.device, kAhead) {}
 
   // Copies of host tensors (undefined ones stay undefined), queued on the kernels' stream. As long
   // as dtypes and shapes are those of the call before, they have the same memory. The host tensors
@@ -29,17 +25,11 @@ class StagedInputs {
   const std::vector<Tensor>& fill(const std::vector<Tensor>& host);
 
  private:
-  struct Staging {
-    Buffer bytes;
-    std::optional<Event> copied;
-  };
   bool same_as_before(const std::vector<Tensor>& host) const;
-  Staging& free_staging();
 
   MemoryResource& memory_;
   Stream stream_;
-  std::unique_ptr<MemoryResource> pinned_;
-  std::deque<Staging> staging_;  // the one that was filled longest ago first
+  PinnedStaging staging_;
   std::vector<Tensor> device_;
 };
 

@@ -2,18 +2,10 @@
 
 #include <cstddef>
 #include <cstring>
-#include <utility>
 
 #include "shoal/nn/autograd/device_values.h"
 
 namespace shoal::parallel {
-
-Uploads::~Uploads() {
-  for (const Leaving& leaving : leaving_) try {
-      leaving.taken.synchronize();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and its copies with it
-    }
-}
 
 Tensor Uploads::upload(const nn::Context& context, const void* values, const Shape& shape,
                        DType dtype, MemoryTag tag) {
@@ -21,22 +13,11 @@ Tensor Uploads::upload(const nn::Context& context, const void* values, const Sha
   if (stream.device.is_cpu()) return context.upload(values, shape, dtype, tag);
   Tensor tensor = context.empty(shape, dtype, tag);
   if (tensor.bytes() == 0) return tensor;
-  if (!pool_) {
-    pinned_ = make_pinned_memory();
-    pool_ = std::make_unique<PoolMemory>(*pinned_);
-  }
-  while (!leaving_.empty() && leaving_.front().taken.query()) {
-    events_.push_back(std::move(leaving_.front().taken));
-    leaving_.pop_front();
-  }
-  if (events_.empty()) events_.emplace_back(stream.device);
-  Leaving leaving{Buffer(*pool_, tensor.bytes(), MemoryTag::data), std::move(events_.back())};
-  events_.pop_back();
-  std::memcpy(leaving.bytes.data(), values, tensor.bytes());
-  device_backend(stream.device.type)
-      .copy(tensor.view().data, leaving.bytes.data(), tensor.bytes(), stream);
-  leaving.taken.record(stream);
-  leaving_.push_back(std::move(leaving));
+  if (!staging_) staging_.emplace(stream.device);
+  std::byte* const at = staging_->place(tensor.bytes());
+  std::memcpy(at, values, tensor.bytes());
+  device_backend(stream.device.type).copy(tensor.view().data, at, tensor.bytes(), stream);
+  staging_->mark(stream);
   return tensor;
 }
 

@@ -1,23 +1,17 @@
 // Host values on their way to a device, for which nobody waits.
 #pragma once
 
-#include <deque>
-#include <memory>
-#include <vector>
+#include <optional>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/runtime/memory/pinned_staging.h"
 
 namespace shoal::parallel {
 
 // Copies values into pinned memory, from which the device takes them when it comes so far. With
-// kernels of the host it is Context::upload().
+// kernels of the host it is Context::upload(). Its end waits for its copies.
 class Uploads {
  public:
-  Uploads() = default;
-  ~Uploads();  // waits for its copies
-  Uploads(const Uploads&) = delete;
-  Uploads& operator=(const Uploads&) = delete;
-
   // Queued on context.stream; the values may go when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
@@ -25,14 +19,7 @@ class Uploads {
   Tensor to_device(const nn::Context& context, const Tensor& tensor);
 
  private:
-  struct Leaving {
-    Buffer bytes;
-    Event taken;
-  };
-  std::unique_ptr<MemoryResource> pinned_;
-  std::unique_ptr<PoolMemory> pool_;
-  std::deque<Leaving> leaving_;  // in the order of the calls
-  std::vector<Event> events_;    // of those that have left
+  std::optional<PinnedStaging> staging_;  // of the first call's device
 };
 
 // In host memory of its own, uninitialised.

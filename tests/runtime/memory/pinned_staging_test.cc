@@ -1,0 +1,85 @@
+// Pinned bytes of steps that a device runs behind: on emulated GPUs as late as it may.
+#include "shoal/runtime/memory/pinned_staging.h"
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+struct Place {
+  Device device = device_backend(DeviceType::cuda).count() > 0 ? Device::cuda(0) : Device::cpu();
+  DeviceBackend& backend = device_backend(device.type);
+  OwnedStream owner{device};
+  Stream stream = owner.view();
+  std::unique_ptr<MemoryResource> memory = make_device_memory(device);
+};
+
+// What a step writes for the device is not written over before the device has read it.
+TEST(PinnedStaging, KeepsWhatTheDeviceHasYetToRead) {
+  constexpr std::size_t kBytes = 3000, kSteps = 40;
+  Place at;
+  const Buffer all(*at.memory, kBytes * kSteps, MemoryTag::data, at.stream);
+  const auto pinned = make_pinned_memory();
+  const Buffer back(*pinned, kBytes * kSteps, MemoryTag::data);
+  PinnedStaging staging(at.device);
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    for (std::size_t part = 0; part < 3; ++part) {
+      std::byte* const from = staging.place(kBytes / 3);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(from) % 64, 0u);
+      std::memset(from, static_cast<int>(step + part), kBytes / 3);
+      at.backend.copy(static_cast<std::byte*>(all.data()) + step * kBytes + part * (kBytes / 3),
+                      from, kBytes / 3, at.stream);
+    }
+    staging.mark(at.stream);
+  }
+  at.backend.copy(back.data(), all.data(), back.size(), at.stream);
+  at.backend.synchronize(at.stream);
+  const auto* const values = static_cast<const unsigned char*>(back.data());
+  for (std::size_t i = 0; i < back.size(); ++i)
+    ASSERT_EQ(values[i], i / kBytes + i % kBytes / (kBytes / 3)) << i;
+}
+
+// Without a mark everything stays; after one that has passed the same blocks serve again.
+TEST(PinnedStaging, IsUsedAgainBehindItsMark) {
+  Place at;
+  PinnedStaging staging(at.device);
+  const auto places = [&](std::size_t bytes) {
+    std::set<const std::byte*> all;
+    for (int i = 0; i < 100; ++i) {
+      std::byte* const place = staging.place(bytes);
+      std::memset(place, i, bytes);
+      all.insert(place);
+    }
+    EXPECT_EQ(all.size(), 100u) << "nothing was marked";
+    staging.mark(at.stream);
+    at.backend.synchronize(at.stream);
+  };
+  for (const std::size_t bytes : {1000u, 40'000u}) {  // of blocks, and larger than one
+    places(bytes);
+    const std::int64_t before = at.backend.statistics().allocations;
+    for (int turn = 0; turn < 3; ++turn) places(bytes);
+    EXPECT_EQ(at.backend.statistics().allocations, before) << "on a device";
+  }
+}
+
+TEST(PinnedStaging, IsNoFurtherAheadThanItMayBe) {
+  Place at;
+  if (at.device.is_cpu()) GTEST_SKIP() << "no CUDA device";
+  const Buffer to(*at.memory, 64, MemoryTag::data, at.stream);
+  PinnedStaging staging(at.device, 3);
+  const std::int64_t before = at.backend.statistics().synchronizations;
+  for (std::int64_t step = 0; step < 10; ++step) {
+    at.backend.copy(to.data(), staging.place(64), 64, at.stream);
+    EXPECT_LE(at.backend.statistics().synchronizations - before,
+              std::max<std::int64_t>(step - 2, 0));
+    staging.mark(at.stream);
+  }
+  EXPECT_GT(at.backend.statistics().synchronizations, before);
+}
+
+}  // namespace
+}  // namespace shoal
