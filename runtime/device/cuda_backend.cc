@@ -279,7 +279,7 @@ class CudaBackend final : public DeviceBackend {
     }
     if (!stream.handle) wait_for_device(device);
     (void)cudaFreeAsync(pointer, native(stream));
-  } catch (const std::exception&) {  // the device is lost, and its memory with it
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 
   Room room(Device device) const override {
@@ -331,7 +331,7 @@ class CudaBackend final : public DeviceBackend {
     wait_for_device(stream.device);
     for (void* const pointer : captures.freed) (void)cudaFreeAsync(pointer, nullptr);
     captures.freed.clear();
-  } catch (const std::exception&) {  // the device is lost, and its memory with it
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 
   void settle(Stream stream) {

@@ -67,7 +67,7 @@ class NcclAccess final : public PeerAccess {
   void deallocate(void* base) noexcept override try {
     const CurrentCudaDevice current(device_);
     if (cudaDeviceSynchronize() == cudaSuccess) ncclMemFree(base);
-  } catch (const Error&) {  // the device is lost, and its memory with it
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
 
  private:
