@@ -20,8 +20,8 @@ struct InstanceType {
   bool has_efa = false;
 };
 
-// Source: TrainingInstanceType of the service's model, of botocore 1.44; GPUs from EC2's tables; EFA
-// of p5.4xlarge (without the GPU's memory) from the platforms of aws-ofi-nccl 1.21.
+// Source: TrainingInstanceType of the service's model, of botocore 1.44; GPUs from EC2's
+// tables; EFA of p5.4xlarge (without the GPU's memory) from the platforms of aws-ofi-nccl 1.21.
 const std::vector<InstanceType>& instance_types();
 std::optional<InstanceType> find_instance_type(std::string_view name);
 std::vector<std::string> instance_type_names();
