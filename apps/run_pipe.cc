@@ -59,16 +59,6 @@ PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, c
   return {.prefix = name, .ending = ending, .has_header = rows, .has_quotes = rows};
 }
 
-// Of this rank alone, since it is emptied at each start.
-std::string scratch(const std::string& below, const World& world) {
-  std::string path = fmt::format("{}/pipe-{}-{}", below, world.node, world.local_rank);
-  std::error_code error;
-  fs::remove_all(path, error);
-  fs::create_directories(path, error);
-  if (error) throw_error(ErrorCode::io, "cannot make {}: {}", path, error.message());
-  return path;
-}
-
 // A piece's tokens lie in a file without a name, which goes with the dataset.
 PipeShards::Opening text_opening(TokenShardOptions options) {
   return [options = std::move(options)](std::string text, const std::string& name) {
@@ -108,7 +98,7 @@ std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& a, const Run
   PipeOptions options = pipe_options(a.data.train_file, setup, world);
   PrepareOptions prepare;
   set_preparation(prepare, a, setup, 1);
-  prepare.output_directory = scratch(prepare.output_directory, world);
+  prepare.output_directory = scratch_of_rank(prepare.output_directory, "pipe", world);
   if (setup.samples)
     return std::make_shared<PipeShards>(std::move(options),
                                         row_opening(setup.samples,

@@ -1,7 +1,9 @@
 #include "run_stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -43,39 +45,93 @@ std::vector<std::string_view> endings_of(TaskKind kind) {
   return text_shard_endings();
 }
 
-// Each shard is opened as a file of the task is: its rows are found when its turn comes.
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (auto at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// A new one, which goes with all that is in it.
+struct Folder {
+  explicit Folder(fs::path at) : path(std::move(at)) {
+    std::error_code ignored;  // what is written there fails then
+    fs::create_directory(path, ignored);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  fs::path path;
+};
+
+// Each shard is opened as a file of the task is: its rows are found when its turn comes. What lies
+// elsewhere is fetched whole into a file first, which has no name any more once it is opened: tasks
+// map their files.
 class SampleShards final : public ShardSet {
  public:
+  // `directory`: this process's own, for what is fetched.
   SampleShards(std::vector<std::string> names, std::shared_ptr<const TaskData> data,
-               Opening opening)
-      : names_(std::move(names)), data_(std::move(data)), opening_(std::move(opening)) {
-    for (const std::string& name : names_)
-      if (name.find("://") != std::string::npos)
-        throw Error(
-            ErrorCode::unavailable,
-            fmt::format("{}: rows, questions and tagged words are read from local files", name),
-            "copy the shards to a directory of this host");
-  }
+               Opening opening, SourceRegistry sources, std::string directory)
+      : names_(std::move(names)),
+        data_(std::move(data)),
+        opening_(std::move(opening)),
+        sources_(std::move(sources)),
+        directory_(std::move(directory)) {}
   std::int64_t count() const override { return std::ssize(names_); }
   const std::string& name(std::int64_t shard) const override {
     SHOAL_CHECK(shard >= 0 && shard < count(), "shard {} of {}", shard, count());
     return names_[static_cast<std::size_t>(shard)];
   }
+  int worth_opening_ahead() const override { return shards_ahead(names_); }
   std::shared_ptr<const Dataset> open(std::int64_t shard) const override {
-    Opening opening = opening_;
-    opening.path = name(shard);
+    const std::string& from = name(shard);
     std::vector<std::string> notices;
-    auto dataset = data_->open(opening, notices);
+    auto dataset = is_local(from) ? open_file(local_path(from), notices) : fetch(from, notices);
     // Told once, although the next epoch opens it again.
     for (const std::string& notice : notices)
-      log::once(log::Level::warn, "rows of " + name(shard), notice);
+      log::once(log::Level::warn, "rows of " + from, notice);
     return dataset;
   }
 
  private:
+  std::shared_ptr<const Dataset> open_file(const std::string& path,
+                                           std::vector<std::string>& notices) const {
+    Opening opening = opening_;
+    opening.path = path;
+    return data_->open(opening, notices);
+  }
+  std::shared_ptr<const Dataset> fetch(const std::string& from,
+                                       std::vector<std::string>& notices) const {
+    // Several are opened at once, and two may be called alike.
+    const Folder folder(fmt::format("{}/{}", directory_, next_++));
+    const std::string path = (folder.path / fs::path(from).filename()).string();
+    {
+      const WholeSource whole = open_whole(from, sources_);
+      std::ofstream file(path, std::ios::binary);
+      file.write(reinterpret_cast<const char*>(whole.bytes.data()), std::ssize(whole.bytes));
+      if (!file.flush())
+        throw Error(
+            ErrorCode::io,
+            fmt::format("cannot write the {} bytes of {} to {}", whole.bytes.size(), from, path),
+            "data_cache_dir names another directory");
+    }
+    try {
+      auto dataset = open_file(path, notices);
+      for (std::string& notice : notices) notice = replaced(notice, path, from);
+      return dataset;
+    } catch (const Error& error) {
+      throw Error(error.code(), replaced(error.message(), path, from), error.remedy());
+    }
+  }
+
   std::vector<std::string> names_;
   std::shared_ptr<const TaskData> data_;
   Opening opening_;
+  SourceRegistry sources_;
+  std::string directory_;
+  mutable std::atomic<std::int64_t> next_{0};
 };
 
 // The directories in which a description of the shards may be.
@@ -83,6 +139,7 @@ std::vector<fs::path> homes_of(const std::string& train_file) {
   std::vector<fs::path> homes;
   for (std::string name : names_of_shards(train_file)) {
     if (name.starts_with('@')) name.erase(0, 1);
+    if (!is_local(name)) continue;
     std::error_code ignored;
     const fs::path home =
         fs::is_directory(name, ignored) ? fs::path(name) : fs::path(name).parent_path();
@@ -166,7 +223,9 @@ Error no_labels_of_a_stream(const DataArguments& data, const char* what) {
           fmt::format("{}: what {} there are is not known without reading every shard, and the "
                       "model names none",
                       data.train_file, what),
-          "give label_list, or put the data set's dataset_info.json beside the shards"};
+          is_local(data.train_file)
+              ? "give label_list, or put the data set's dataset_info.json beside the shards"
+              : "give label_list"};
 }
 
 void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSetup& setup,
@@ -184,20 +243,33 @@ void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSe
                         : threads;
 }
 
+std::string scratch_of_rank(const std::string& below, const char* what, const World& world) {
+  std::string path = fmt::format("{}/{}-{}-{}", below, what, world.node, world.local_rank);
+  std::error_code error;
+  fs::remove_all(path, error);
+  fs::create_directories(path, error);
+  if (error) throw_error(ErrorCode::io, "cannot make {}: {}", path, error.message());
+  return path;
+}
+
 std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup,
                                           const World& world) {
   if (is_pipe(a.data.train_file)) return stream_of_pipes(a, setup, world);
   std::vector<std::string> names =
       expand_shards(names_of_shards(a.data.train_file), setup.sources, endings_of(setup.kind));
   if (setup.samples) {
-    const std::int64_t asked = a.data.preprocessing_num_workers;
+    PrepareOptions where;
+    set_preparation(where, a, setup, 1);
+    const bool fetches =
+        !std::ranges::all_of(names, [](const auto& name) { return is_local(name); });
     return std::make_shared<SampleShards>(
         std::move(names), setup.samples,
         Opening{.path = {},
                 .tokenizer = setup.tokenizer,
                 .max_length = setup.block_size,
                 .is_shard = true,
-                .threads = asked > 0 ? static_cast<int>(asked) : 1});
+                .threads = where.threads},
+        setup.sources, fetches ? scratch_of_rank(where.output_directory, "rows", world) : "");
   }
   TokenShardOptions options{
       .tokenizer = setup.tokenizer,

@@ -102,12 +102,13 @@ const std::string& TokenShards::name(std::int64_t shard) const {
   return names_[static_cast<std::size_t>(shard)];
 }
 
-int TokenShards::worth_opening_ahead() const {
+int shards_ahead(const std::vector<std::string>& names) {
   // A remote one takes two round trips, whatever its size.
-  const bool all_here =
-      std::ranges::all_of(names_, [](const auto& name) { return is_local(name); });
+  const bool all_here = std::ranges::all_of(names, [](const auto& name) { return is_local(name); });
   return all_here ? 1 : kRemoteShardsAhead;
 }
+
+int TokenShards::worth_opening_ahead() const { return shards_ahead(names_); }
 
 std::shared_ptr<const Dataset> TokenShards::open(std::int64_t shard) const {
   const std::string& from = name(shard);

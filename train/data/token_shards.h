@@ -23,6 +23,9 @@ std::vector<std::string> expand_shards(
     const std::vector<std::string>& names, const SourceRegistry& sources = {},
     const std::vector<std::string_view>& endings = text_shard_endings());
 
+// worth_opening_ahead() of shards with these names.
+int shards_ahead(const std::vector<std::string>& names);
+
 struct TokenShardOptions {
   std::shared_ptr<const Tokenizer> tokenizer = {};  // may be absent where all shards are tokens
   // How text becomes tokens, and where those stay (output_directory); its inputs are not used.

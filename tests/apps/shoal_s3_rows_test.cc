@@ -1,0 +1,113 @@
+// Rows, questions and tagged words that lie in S3, as the real binary streams them.
+#include <filesystem>
+#include <fstream>
+
+#include "apps/shoal_task_fixture.h"
+#include "sagemaker/rest/fake_aws.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using test::FakeAws;
+
+class ShoalS3Rows : public ShoalOnTasks {
+ protected:
+  // Here and there.
+  void put_shard(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(mine_ / "here");
+    std::ofstream(mine_ / "here/" + name) << text;
+    aws_.put_object("bucket/there/" + name, text);
+  }
+  std::vector<std::string> stream(const std::string& task, const std::string& from,
+                                  const std::string& to,
+                                  const std::vector<std::string>& more = {}) const {
+    return overlaid(words_of(tiny_bert(), {"--task", task, "--tokenizer_name", vocabulary(),
+                                           "--streaming", "true", "--max_steps", "6",
+                                           "--shuffle_buffer_size", "5", "--max_seq_length", "24",
+                                           "--train_file", from, "--output_dir", mine_ / to}),
+                    more);
+  }
+  // What is read from there teaches what the same files here do, a cut connection or not.
+  void expect_same(const std::string& task, const std::vector<std::string>& more) {
+    const auto here = shoal(stream(task, mine_ / "here", "near", more));
+    ASSERT_EQ(here.status, 0) << here.err;
+    aws_.fail_next({.operation = "S3 GetObject", .done = true, .cut_after = 200});
+    const auto there =
+        shoal(stream(task, "s3://bucket/there/", "far", more), {.environment = aws_.environment()});
+    ASSERT_EQ(there.status, 0) << there.err;
+    EXPECT_EQ(losses(mine_ / "near").size(), 6U);
+    EXPECT_EQ(losses(mine_ / "far"), losses(mine_ / "near"));
+    EXPECT_TRUE(text_of(mine_ / "far/model.safetensors") ==
+                text_of(mine_ / "near/model.safetensors"));
+    // What was fetched is gone.
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(mine_ / "far/tokens"))
+      EXPECT_TRUE(entry.is_directory()) << entry.path();
+  }
+  FakeAws aws_;
+};
+
+TEST_F(ShoalS3Rows, OfTextsWithAClass) {
+  const auto all = lines(36);
+  for (int shard = 0; shard < 3; ++shard) {
+    std::string text = "sentence\tlabel\n";
+    for (int i = 0; i < 12; ++i)
+      text +=
+          all[static_cast<std::size_t>(12 * shard + i)] + (i % 3 == 0 ? "\tawful\n" : "\tfine\n");
+    put_shard(fmt::format("part-{}.tsv", shard), text);
+  }
+  const std::vector<std::string> labels = {"--label_list", "awful,fine"};
+  expect_same("text-classification", labels);
+  // Said by the name that the shard has there.
+  const ProgramOptions at_aws{.environment = aws_.environment()};
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
+    expect_refused(shoal(stream("text-classification", "s3://bucket/there/", "x", more), at_aws),
+                   why);
+  };
+  refused({"--label_list", "awful,great"}, "s3://bucket/there/part-");
+  refused({}, "the model names none; give label_list");
+  aws_.fail_next(
+      {.operation = "S3 GetObject", .reply = test::xml_error(403, "AccessDenied", "Access Denied")},
+      8);
+  refused(labels, "AccessDenied");
+}
+
+TEST_F(ShoalS3Rows, OfQuestions) {
+  int id = 0;
+  for (int shard = 0; shard < 2; ++shard) {
+    json paragraphs = json::array();
+    for (const std::string& line : lines(8)) {
+      const std::string context = line + (id % 3 == 0 ? " bad water" : " good water");
+      json question = {{"id", fmt::format("q{}", id)}, {"question", "where it goes"}};
+      question["answers"] = {{{"text", "water"}, {"answer_start", context.size() - 5}}};
+      paragraphs.push_back({{"context", context}, {"qas", json::array({question})}});
+      ++id;
+    }
+    put_shard(
+        fmt::format("part-{}.json", shard),
+        json{{"version", "1.1"}, {"data", {{{"title", "t"}, {"paragraphs", paragraphs}}}}}.dump());
+  }
+  expect_same("question-answering", {"--doc_stride", "6"});
+}
+
+TEST_F(ShoalS3Rows, OfTaggedWords) {
+  for (int shard = 0; shard < 2; ++shard) {
+    std::string text;
+    for (std::string line : lines(10)) {
+      line += " ";
+      for (auto at = line.find(' '); at != std::string::npos; at = line.find(' ')) {
+        const std::string word = line.substr(0, at);
+        text += word + (word == "shoal" ? " B-FISH\n" : " O\n");
+        line.erase(0, at + 1);
+      }
+      text += "\n";
+    }
+    put_shard(fmt::format("part-{}.conll", shard), text);
+  }
+  expect_same("token-classification", {"--label_list", "O,B-FISH"});
+}
+
+}  // namespace
+}  // namespace shoal
