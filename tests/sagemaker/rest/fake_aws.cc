@@ -4,6 +4,7 @@
 #include <regex>
 #include <utility>
 
+#include "sagemaker/rest/fake_limits.h"
 #include <fmt/format.h>
 
 #include "shoal/sagemaker/rest/checksum.h"
@@ -364,57 +365,9 @@ void FakeAws::add_log_at(const std::string& job, const std::string& secondary_st
   jobs_[job].log_at.emplace_back(secondary_status, message);
 }
 
-namespace {
-
-// What of a request is beyond the limits of the service's model; nothing: it keeps to them.
-std::string beyond_limits(const json& request) {
-  const auto outside = [](const std::string& what, std::size_t size, std::size_t least,
-                          std::size_t most) {
-    return size >= least && size <= most
-               ? std::string()
-               : fmt::format("{} has {}; {} to {} are allowed", what, size, least, most);
-  };
-  std::vector<std::string> all;
-  if (const auto role = request.find("RoleArn"); role != request.end())
-    all.push_back(outside("RoleArn", role->get<std::string>().size(), 20, 2048));
-  const auto list = [&](const char* key, std::size_t least, std::size_t most) {
-    if (request.contains(key)) all.push_back(outside(key, request[key].size(), least, most));
-  };
-  list("InputDataConfig", 1, 20);
-  list("Tags", 0, 50);
-  const auto map = [&](const char* key, std::size_t name_most, std::size_t most) {
-    list(key, 0, 100);
-    const json entries = request.value(key, json::object());
-    for (const auto& [name, value] : entries.items()) {
-      all.push_back(outside(fmt::format("a name of {}", key), name.size(), 0, name_most));
-      all.push_back(
-          outside(fmt::format("{} of {}", name, key), value.get<std::string>().size(), 0, most));
-    }
-  };
-  map("HyperParameters", 256, 2500);
-  map("Environment", 512, 512);
-  const json algorithm = request.value("AlgorithmSpecification", json::object());
-  all.push_back(outside("TrainingImage", algorithm.value("TrainingImage", "").size(), 0, 255));
-  all.push_back(outside("MetricDefinitions",
-                        algorithm.value("MetricDefinitions", json::array()).size(), 0, 40));
-  const json stopping = request.value("StoppingCondition", json::object());
-  if (stopping.value("MaxWaitTimeInSeconds", 1 << 30) < stopping.value("MaxRuntimeInSeconds", 1))
-    all.emplace_back("MaxWaitTimeInSeconds is below MaxRuntimeInSeconds");
-  if (request.value("EnableManagedSpotTraining", false) &&
-      !stopping.contains("MaxWaitTimeInSeconds"))
-    all.emplace_back("MaxWaitTimeInSeconds is needed for spot training");
-  for (const std::string& problem : all)
-    if (!problem.empty()) return problem;
-  return {};
-}
-
-}  // namespace
-
 ServedReply FakeAws::sage_maker(const std::string& operation, const json& arguments) {
   const std::string name = arguments.value("TrainingJobName", "");
   if (operation == "CreateTrainingJob") {
-    if (!std::regex_match(name, std::regex("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")))
-      return json_error(400, "ValidationException", "TrainingJobName does not match");
     if (const std::string problem = beyond_limits(arguments); !problem.empty())
       return json_error(400, "ValidationException", problem);
     if (jobs_.contains(name) && !jobs_[name].description.is_null())

@@ -3,6 +3,7 @@
 #include "sagemaker/rest/rig.h"
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/sagemaker/rest/logs.h"
 
 namespace shoal::sagemaker {
@@ -14,8 +15,12 @@ using test::ServedReply;
 
 class Jobs : public ::testing::Test {
  protected:
-  json request(const std::string& name) {
-    return {{"TrainingJobName", name}, {"RoleArn", "arn:aws:iam::123456789012:role/R"}};
+  static json request(const std::string& name) {  // with what is required, no more
+    return {{"TrainingJobName", name},
+            {"RoleArn", "arn:aws:iam::123456789012:role/R"},
+            {"AlgorithmSpecification",
+             {{"TrainingImage", "me/shoal:1"}, {"TrainingInputMode", "File"}}},
+            {"OutputDataConfig", {{"S3OutputPath", "s3://bucket/out"}}}};
   }
   FakeAws aws_;
   std::vector<double> waits_;
@@ -137,20 +142,89 @@ TEST_F(Jobs, SeesItsJobLate) {
 
 // What the service's model says, the fake holds requests to.
 TEST_F(Jobs, AreHeldToTheServicesLimits) {
-  const auto refused = [&](const char* key, const json& value) {
+  const auto set = [](const char* pointer, const json& value) {
     json job = request("limits");
-    job[key] = value;
-    const int before = aws_.calls("SageMaker CreateTrainingJob");
-    const std::string text = error_text([&] { jobs_.create(job); });
-    EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), before + 1) << "sent once";
-    return text;
+    job[json::json_pointer(pointer)] = value;
+    return job;
   };
-  EXPECT_THAT(refused("RoleArn", "arn:x"), HasSubstr("ValidationException: RoleArn has 5"));
-  EXPECT_THAT(refused("HyperParameters", {{"a", std::string(2501, 'x')}}), HasSubstr("has 2501"));
-  EXPECT_THAT(refused("Environment", {{"A", std::string(513, 'x')}}), HasSubstr("has 513"));
-  EXPECT_THAT(refused("Tags", std::vector<json>(51, {{"Key", "a"}, {"Value", ""}})),
-              HasSubstr("Tags has 51"));
+  const json s3 = {{"S3DataType", "S3Prefix"}, {"S3Uri", "s3://b/x"}};
+  const auto channels = [](const json& channel) { return json::array({channel}); };
+  struct Wrong {
+    json job;
+    const char* said;
+  };
+  std::vector<Wrong> all = {
+      {set("/RoleArn", "arn:x"), "/RoleArn has 5; 20 to 2048"},
+      {set("/RoleArn", "arn:aws:iam::12:role/R-long-enough"), "/RoleArn does not match"},
+      {set("/HyperParameters/a", std::string(2501, 'x')), "/HyperParameters/a has 2501"},
+      {set("/HyperParameters/a", 1), "/HyperParameters/a is no text"},
+      {set("/Environment/A", std::string(513, 'x')), "/Environment/A has 513"},
+      {set("/Environment", {{"1A", "x"}}), "/Environment/1A does not match"},
+      {set("/Tags", std::vector<json>(51, {{"Key", "a"}, {"Value", ""}})), "/Tags has 51"},
+      {set("/Tags", {{{"Key", "a"}}}), "/Tags/0/Value is required"},
+      {set("/AlgorithmSpecification/TrainingInputMode", "Files"), "none of Pipe, File, FastFile"},
+      {set("/AlgorithmSpecification/ContainerEntrypoint", json::array()), "has 0; 1 to 100"},
+      {set("/AlgorithmSpecification/MetricDefinitions", {{{"Name", "a"}, {"Regex", ""}}}),
+       "/AlgorithmSpecification/MetricDefinitions/0/Regex has 0; 1 to 500"},
+      {set("/InputDataConfig", channels({{"ChannelName", "a b"}})), "ChannelName does not match"},
+      {set("/InputDataConfig", channels({{"ChannelName", "a"}})),
+       "/InputDataConfig/0/DataSource is required"},
+      {set("/InputDataConfig",
+           channels(
+               {{"ChannelName", "a"}, {"DataSource", {{"S3DataSource", {{"S3Uri", "s3://b"}}}}}})),
+       "S3DataType is required"},
+      {set("/InputDataConfig",
+           channels({{"ChannelName", "a"},
+                     {"DataSource",
+                      {{"S3DataSource", {{"S3DataType", "S3Prefix"}, {"S3Uri", "bucket/x"}}}}}})),
+       "S3Uri does not match"},
+      {set("/InputDataConfig",
+           std::vector<json>(21, {{"ChannelName", "a"}, {"DataSource", {{"S3DataSource", s3}}}})),
+       "/InputDataConfig has 21; 1 to 20"},
+      {set("/OutputDataConfig/S3OutputPath", "x"), "/OutputDataConfig/S3OutputPath does not match"},
+      {set("/ResourceConfig", {{"VolumeSizeInGB", 1}, {"KeepAlivePeriodInSeconds", 21601}}),
+       "KeepAlivePeriodInSeconds is 21601; 0 to 21600"},
+      {set("/ResourceConfig",
+           {{"VolumeSizeInGB", 1}, {"InstanceGroups", {{{"InstanceCount", 1}}}}}),
+       "/ResourceConfig/InstanceGroups/0/InstanceType is required"},
+      {set("/ResourceConfig", {{"VolumeSizeInGB", 1}, {"InstancePlacementConfig", {{"a", 1}}}}),
+       "/ResourceConfig/InstancePlacementConfig/a is no member"},
+      {set("/StoppingCondition/MaxRuntimeInSeconds", 0), "MaxRuntimeInSeconds is 0; 1 to"},
+      {set("/StoppingCondition/MaxWaitTimeInSeconds", 90000), "is of spot training"},
+      {set("/EnableManagedSpotTraining", true), "is required for spot training"},
+      {set("/CheckpointConfig/LocalPath", "/x"), "/CheckpointConfig/S3Uri is required"},
+      {set("/VpcConfig", {{"Subnets", {"subnet-1"}}}), "/VpcConfig/SecurityGroupIds is required"},
+      {set("/VpcConfig", {{"Subnets", {"subnet_1"}}, {"SecurityGroupIds", {"sg-1"}}}),
+       "/VpcConfig/Subnets/0 does not match"},
+      {set("/VpcConfig", {{"Subnets", {"s"}}, {"SecurityGroupIds", std::vector<json>(6, "sg-1")}}),
+       "/VpcConfig/SecurityGroupIds has 6; 1 to 5"},
+      {set("/RetryStrategy/MaximumRetryAttempts", 31), "MaximumRetryAttempts is 31; 1 to 30"},
+      {set("/EnableNetworkIsolation", "true"), "/EnableNetworkIsolation is no boolean"},
+      {set("/Hyperparameters", json::object()), "/Hyperparameters is no member"}};
+  for (const char* needed : {"RoleArn", "AlgorithmSpecification", "OutputDataConfig"}) {
+    all.push_back({request("limits"), "is required"});
+    all.back().job.erase(needed);
+  }
+  for (const auto& [job, said] : all) {
+    const int before = aws_.calls("SageMaker CreateTrainingJob");
+    EXPECT_THAT(error_text([&, &job = job] { jobs_.create(job); }),
+                AllOf(HasSubstr("ValidationException: /"), HasSubstr(said)));
+    EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), before + 1) << "sent once";
+  }
   EXPECT_EQ(aws_.created(), 0);
+}
+
+// What the Python SDK sends, and `shoal submit` too, is within them.
+TEST_F(Jobs, OfTheSdkAreWithinTheLimits) {
+  const json golden = read_json_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/requests.json");
+  int count = 0;
+  for (const json& one : golden.at("cases")) {
+    json job = one.at("request");
+    job["TrainingJobName"] = fmt::format("golden-{}", count++);  // some share theirs
+    EXPECT_NO_THROW(jobs_.create(job)) << one.at("name");
+  }
+  EXPECT_EQ(aws_.created(), count);
+  EXPECT_GE(count, 14);
 }
 
 TEST_F(Jobs, SaysWhereNobodyKnows) {
