@@ -83,7 +83,6 @@ sagemaker::TrainingJob checked_job(const SubmitWords& words) {
   sagemaker::TrainingJob job = sagemaker::make_training_job(
       sagemaker::read_job_file(words.path), {.region = region_of(words.aws),
                                              .is_region_asked = words.aws.region.has_value(),
-                                             .account = {},
                                              .now = std::chrono::system_clock::now()});
   const std::string directory = directory_of(words.path);
   if (job.code) sagemaker::check_source(*job.code, directory);

@@ -68,6 +68,10 @@ TextRules s3_rules() {
   return {.min = 1, .max = 1024, .pattern = kS3Pattern, .looks = "s3://bucket/prefix"};
 }
 
+TextRules kms_key_rules() {
+  return {.max = 2048, .pattern = "[a-zA-Z0-9:/_-]*", .looks = "a key's id or ARN"};
+}
+
 bool check_text(Problems& problems, const std::string& path, const std::string& text,
                 const TextRules& rules) {
   const std::size_t length = characters(text);

@@ -47,6 +47,7 @@ bool check_text(Problems& problems, const std::string& path, const std::string& 
 
 inline constexpr const char* kS3Pattern = "(https|s3)://([^/]+)/?(.*)";
 TextRules s3_rules();
+TextRules kms_key_rules();
 
 class Fields {
  public:

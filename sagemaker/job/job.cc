@@ -47,7 +47,6 @@ void read_place(Draft& draft, const JobContext& context) {
     draft.request["RoleArn"] = *arn;
     draft.account = arn->substr(arn->find(":iam::") + 6, 12);
   }
-  if (!context.account.empty()) draft.account = context.account;
 }
 
 // Versions of Amazon's image, or an image of one's own.
@@ -115,10 +114,7 @@ void add_output(Draft& draft) {
   draft.output_path =
       path ? *path : fmt::format("s3://sagemaker-{}-{}/", draft.region, draft.account);
   Json output = {{"S3OutputPath", draft.output_path}};
-  if (const auto key =
-          job.text("output_kms_key",
-                   {.max = 2048, .pattern = "[a-zA-Z0-9:/_-]*", .looks = "a key's id or ARN"}))
-    output["KmsKeyId"] = *key;
+  if (const auto key = job.text("output_kms_key", kms_key_rules())) output["KmsKeyId"] = *key;
   if (job.flag("disable_output_compression", false)) output["CompressionType"] = "NONE";
   draft.request["OutputDataConfig"] = output;
 }

@@ -16,9 +16,8 @@
 namespace shoal::sagemaker {
 
 struct JobContext {
-  std::string region;            // where the file names none; empty: it must
-  bool is_region_asked = false;  // on the command line: the file may name no other
-  std::string account;           // 12 digits, whose default bucket is used; empty: the role's
+  std::string region;                         // where the file names none; empty: it must
+  bool is_region_asked = false;               // on the command line: the file may name no other
   std::chrono::system_clock::time_point now;  // for the name of a job that has none
 };
 

@@ -14,9 +14,6 @@ constexpr std::int64_t kLongestRun = 28 * 86400;
 constexpr std::int64_t kLargestVolume = 16384;
 constexpr std::int64_t kMostInstances = 10000;
 
-const TextRules kKmsKey = {
-    .max = 2048, .pattern = "[a-zA-Z0-9:/_-]*", .looks = "a key's id or ARN"};
-
 // bf16 is an instruction of GPUs from compute capability 8.0 on; before, `shoal train` refuses it.
 bool asks_for_bf16(Draft& draft) {
   const Json* const options = draft.job.value("hyperparameters");
@@ -149,7 +146,8 @@ Json read_placement(Fields& placement) {
 void add_machines(Draft& draft) {
   Fields& job = draft.job;
   Json resources = {{"VolumeSizeInGB", job.integer("volume_size", 1, kLargestVolume).value_or(30)}};
-  if (const auto key = job.text("volume_kms_key", kKmsKey)) resources["VolumeKmsKeyId"] = *key;
+  if (const auto key = job.text("volume_kms_key", kms_key_rules()))
+    resources["VolumeKmsKeyId"] = *key;
   if (const auto seconds = job.integer("keep_alive_period_in_seconds", 0, 21600))
     resources["KeepAlivePeriodInSeconds"] = *seconds;
   add_instances(draft, resources);

@@ -28,7 +28,7 @@ Json right() {
 
 std::string problems_of(const Json& job) {
   try {
-    make_training_job(job, {.region = {}, .account = {}, .now = {}});
+    make_training_job(job, {.region = {}, .now = {}});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     return error.what();
@@ -226,7 +226,7 @@ TEST(JobFile, SaysWhatIsAllowedButSeldomMeant) {
   job["use_spot_instances"] = true;
   job["max_wait"] = 86400;
   job["image_uri"] = "me/shoal:1-cpu";
-  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = {}});
+  const TrainingJob made = make_training_job(job, {.region = {}, .now = {}});
   ASSERT_EQ(made.notices.size(), 2U);
   EXPECT_THAT(made.notices[0], HasSubstr("uses none"));
   EXPECT_THAT(made.notices[1], HasSubstr("begins anew"));
@@ -238,7 +238,7 @@ TEST(JobFile, SaysThatRanksReadTheSameFiles) {
     job["inputs"] = {{"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}};
     job["instance_count"] = hosts;
     job["image_uri"] = image;
-    return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+    return make_training_job(job, {.region = {}, .now = {}}).notices;
   };
   ASSERT_EQ(notices(2, "me/shoal:1-cuda12").size(), 1U);
   EXPECT_THAT(
@@ -255,7 +255,7 @@ TEST(JobFile, SaysWhatShoalsKernelsAreCompiledFor) {
     Json job = right();
     job["instance_type"] = type;
     job["image_uri"] = image;
-    return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+    return make_training_job(job, {.region = {}, .now = {}}).notices;
   };
   for (const char* type : {"ml.p3.16xlarge", "ml.g4dn.xlarge", "ml.p4d.24xlarge"})
     EXPECT_TRUE(notices(type, "me/shoal:1-cuda12").empty()) << type;
@@ -275,7 +275,7 @@ TEST(JobFile, Bf16IsNoMatterOnCpus) {
     job["instance_type"] = "ml.p3.2xlarge";
     job["image_uri"] = "me/shoal:1-cuda12";
     job["hyperparameters"] = hyperparameters;
-    return make_training_job(job, {.region = {}, .account = {}, .now = {}});
+    return make_training_job(job, {.region = {}, .now = {}});
   };
   for (const Json& on : {Json(true), Json("True"), Json("1")}) {
     EXPECT_THROW(make({{"bf16", on}}), Error) << on;
@@ -286,7 +286,7 @@ TEST(JobFile, Bf16IsNoMatterOnCpus) {
 std::vector<std::string> notices_of(const Json& changes) {
   Json job = right();
   for (const auto& [name, value] : changes.items()) job[name] = value;
-  return make_training_job(job, {.region = {}, .account = {}, .now = {}}).notices;
+  return make_training_job(job, {.region = {}, .now = {}}).notices;
 }
 
 TEST(JobFile, SaysWhatShoalsImageCannotRun) {
@@ -327,8 +327,7 @@ TEST(JobFile, MayBeLong) {
 TEST(JobFile, NamesOneRegion) {
   const auto problems = [](const char* asked) {
     try {
-      make_training_job(right(),
-                        {.region = asked, .is_region_asked = true, .account = {}, .now = {}});
+      make_training_job(right(), {.region = asked, .is_region_asked = true, .now = {}});
     } catch (const Error& error) {
       return std::string(error.what());
     }
@@ -347,7 +346,7 @@ TEST(JobFile, EncryptsCodeWithTheKeyOfItsBucket) {
               {"output_path", "s3://results/x"},
               {"output_kms_key", "a-key"},
               {"code_location", "s3://results/code/"}});
-  const JobContext context{.region = {}, .account = {}, .now = {}};
+  const JobContext context{.region = {}, .now = {}};
   TrainingJob made = make_training_job(job, context);
   EXPECT_EQ(made.code->kms_key, "a-key");
   EXPECT_EQ(made.code->upload_to, "s3://results/code/" + made.name + "/source/sourcedir.tar.gz");
@@ -357,14 +356,13 @@ TEST(JobFile, EncryptsCodeWithTheKeyOfItsBucket) {
   EXPECT_EQ(made.code->upload_to, "s3://elsewhere/" + made.name + "/source/sourcedir.tar.gz");
 }
 
-TEST(JobFile, TakesRegionAndAccountFromOutside) {
+TEST(JobFile, TakesRegionFromOutsideAndAccountFromTheRole) {
   Json job = right();
   job.erase("region");
   EXPECT_THAT(problems_of(job), HasSubstr("/region: is needed, here or as AWS_REGION"));
-  const TrainingJob made =
-      make_training_job(job, {.region = "eu-west-3", .account = "444455556666", .now = {}});
+  const TrainingJob made = make_training_job(job, {.region = "eu-west-3", .now = {}});
   EXPECT_EQ(made.request["OutputDataConfig"]["S3OutputPath"],
-            "s3://sagemaker-eu-west-3-444455556666/");
+            "s3://sagemaker-eu-west-3-111122223333/");
 }
 
 TEST(JobFile, MayHoldNoKeyTwice) {
@@ -435,7 +433,7 @@ TEST(JobFile, TakesPlacesOfUltraServers) {
   job["instance_placement_config"] = {
       {"EnableMultipleJobs", true},
       {"PlacementSpecifications", {{{"UltraServerId", "us-1"}, {"InstanceCount", 2}}}}};
-  EXPECT_EQ(make_training_job(job, {.region = {}, .account = {}, .now = {}})
+  EXPECT_EQ(make_training_job(job, {.region = {}, .now = {}})
                 .request["ResourceConfig"]["InstancePlacementConfig"],
             job["instance_placement_config"]);
 }

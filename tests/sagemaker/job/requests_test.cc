@@ -50,7 +50,7 @@ TEST_P(Requests, AreThoseOfTheSdk) {
     ASSERT_FALSE(expected["AlgorithmSpecification"].contains("MetricDefinitions"));
     expected["AlgorithmSpecification"]["MetricDefinitions"] = default_metric_definitions();
   }
-  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = moment()});
+  const TrainingJob made = make_training_job(job, {.region = {}, .now = moment()});
   // As nlohmann::json, whose objects have no order.
   const nlohmann::json ours = nlohmann::json::parse(made.request.dump());
   const nlohmann::json theirs = nlohmann::json::parse(expected.dump());
@@ -73,7 +73,7 @@ TEST(Requests, SendBothOfTorchDistributedAndSmdistributed) {
                     {"distribution",
                      {{"torch_distributed", {{"enabled", true}}},
                       {"smdistributed", {{"dataparallel", {{"enabled", true}}}}}}}};
-  const TrainingJob made = make_training_job(job, {.region = {}, .account = {}, .now = moment()});
+  const TrainingJob made = make_training_job(job, {.region = {}, .now = moment()});
   const Json& sent = made.request.at("HyperParameters");
   EXPECT_EQ(sent.at("sagemaker_torch_distributed_enabled"), "true");
   EXPECT_EQ(sent.at("sagemaker_distributed_dataparallel_enabled"), "true");
