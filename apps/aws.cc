@@ -10,7 +10,6 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/sagemaker/rest/logs.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::app {
@@ -18,7 +17,6 @@ namespace {
 
 using nlohmann::ordered_json;
 using sagemaker::DescribedJob;
-using sagemaker::LogEvent;
 
 void say(const ordered_json& event) {
   fmt::print("{}\n", event.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
@@ -42,7 +40,8 @@ class Watch {
     DescribedJob job = jobs_.describe(name_);
     if (options_.status) print_transitions(job);
     // After the status: a job that has ended writes no more, so this reads the last of it.
-    if (options_.logs) log_.read_new([this](const auto& events) { print(events); });
+    if (options_.logs)
+      log_.read_new([this](const auto& events) { print_log(events, options_.json); });
     std::fflush(stdout);
     return job;
   }
@@ -79,31 +78,12 @@ class Watch {
                    step.message.empty() ? "" : ": ", step.message);
     }
   }
-  void print(const std::vector<LogEvent>& events) const {
-    for (const LogEvent& event : events) {
-      if (options_.json)
-        say({{"event", "log"},
-             {"time", sagemaker::extended_time(event.time)},
-             {"stream", event.stream},
-             {"message", event.message}});
-      else
-        fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
-    }
-  }
-
   sagemaker::TrainingJobs jobs_;
   sagemaker::JobLog log_;
   std::string name_;
   WatchOptions options_;
   std::size_t shown_ = 0;
 };
-
-bool may_pass(const Error& error) {
-  if (const auto* broken = dynamic_cast<const sagemaker::TransportError*>(&error))
-    return broken->retriable();
-  const auto* refused = dynamic_cast<const sagemaker::ServiceError*>(&error);
-  return refused != nullptr && (refused->is_transient() || refused->is_throttling());
-}
 
 }  // namespace
 
@@ -117,6 +97,18 @@ sagemaker::Session session_of(const AwsWords& words) {
   return sagemaker::Session(
       sagemaker::process_environment(),
       {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});
+}
+
+void print_log(const std::vector<sagemaker::LogEvent>& events, bool json) {
+  for (const sagemaker::LogEvent& event : events) {
+    if (json)
+      say({{"event", "log"},
+           {"time", sagemaker::extended_time(event.time)},
+           {"stream", event.stream},
+           {"message", event.message}});
+    else
+      fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
+  }
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {
@@ -148,7 +140,8 @@ int watch_job(const sagemaker::Session& session, const std::string& name,
         return job.status == "Completed" ? 0 : 1;
       }
     } catch (const Error& error) {
-      if (!may_pass(error) || seconds_since(last_answer) > options.patience_seconds) throw;
+      if (!sagemaker::may_pass(error) || seconds_since(last_answer) > options.patience_seconds)
+        throw;
       log::warn("{}; the job goes on, and so does watching it", error.what());
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_seconds));

@@ -11,7 +11,6 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/sagemaker/rest/encode.h"
-#include "shoal/sagemaker/rest/logs.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::app {
@@ -72,9 +71,10 @@ int list(const JobWords& words) {
 }
 
 std::string instances_of(const DescribedJob& job) {
-  return fmt::format("{} x {}{}", job.instance_count,
-                     job.instance_type.empty() ? "groups" : job.instance_type,
-                     job.spot ? ", spot" : "");
+  std::string text;
+  for (const auto& [type, count] : job.instances)
+    text += fmt::format("{}{} x {}", text.empty() ? "" : " + ", count, type);
+  return (text.empty() ? "-" : text) + (job.spot ? ", spot" : "");
 }
 
 int describe(const JobWords& words) {
@@ -126,16 +126,7 @@ int logs(const JobWords& words) {
   bool any = false;
   log.read_new([&](const std::vector<sagemaker::LogEvent>& events) {
     any = true;
-    for (const auto& event : events) {
-      if (words.json)
-        fmt::print("{}\n", ordered_json({{"event", "log"},
-                                         {"time", sagemaker::extended_time(event.time)},
-                                         {"stream", event.stream},
-                                         {"message", event.message}})
-                               .dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-      else
-        fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
-    }
+    print_log(events, words.json);
   });
   if (!any) TrainingJobs(session.client(sagemaker::Service::sagemaker)).describe(name);  // is there
   return 0;
@@ -153,21 +144,35 @@ int stop(const JobWords& words) {
   return 0;
 }
 
-// Dollars an hour by instance type.
-std::optional<double> price_of(const ordered_json& prices, const std::string& file,
-                               const DescribedJob& job) {
-  if (prices.is_null()) return std::nullopt;
-  const auto price = prices.find(job.instance_type);
+// Money an hour of one instance of the type, on which `job` ran.
+double price_of(const ordered_json& prices, const std::string& file, const std::string& type,
+                const std::string& job) {
+  const auto price = prices.find(type);
   if (price == prices.end())
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("{} has no price of {}, on which {} ran", file,
-                    job.instance_type.empty() ? "instance groups" : job.instance_type, job.name),
-        "add it, in money an hour of one instance");
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} has no price of {}, on which {} ran", file, type, job),
+                "add it, in money an hour of one instance");
   SHOAL_CHECK(price->is_number() && price->get<double>() >= 0,
-              "{}: the price of {} is {}; it must be a number, 0 or above", file, job.instance_type,
+              "{}: the price of {} is {}; it must be a number, 0 or above", file, type,
               price->dump());
   return price->get<double>();
+}
+
+// An hour of all its instances.
+std::optional<double> hourly(const ordered_json& prices, const std::string& file,
+                             const DescribedJob& job) {
+  if (prices.is_null() || job.instances.empty()) return std::nullopt;
+  double sum = 0;
+  for (const auto& [type, count] : job.instances)
+    sum += price_of(prices, file, type, job.name) * static_cast<double>(count);
+  return sum;
+}
+
+ordered_json groups_of(const DescribedJob& job) {
+  auto groups = ordered_json::array();
+  for (const auto& [type, count] : job.instances)
+    groups.push_back({{"instance_type", type}, {"instance_count", count}});
+  return groups;
 }
 
 int cost(const JobWords& words) {
@@ -186,10 +191,11 @@ int cost(const JobWords& words) {
   for (const std::string& name : words.names) {
     const DescribedJob job = jobs.describe(name_in(name));
     const auto seconds = job.billed_instance_seconds();
-    const auto price = price_of(prices, words.prices, job);
+    const auto price = hourly(prices, words.prices, job);
     std::optional<double> hours, money, share;
     if (seconds) hours = static_cast<double>(*seconds) / 3600;
-    if (hours && price) money = *hours * *price;
+    if (job.billable_seconds && price)
+      money = static_cast<double>(*job.billable_seconds) / 3600 * *price;
     const auto measure = prices.is_null() ? hours : money;
     if (&name == &words.names.front()) first = measure;
     if (first && measure && *first > 0) share = *measure / *first;
@@ -207,11 +213,12 @@ int cost(const JobWords& words) {
                    {"status", job.status},
                    {"instance_type", job.instance_type},
                    {"instance_count", job.instance_count},
+                   {"instances", groups_of(job)},
                    {"spot", job.spot},
                    {"training_seconds", value(job.training_seconds)},
                    {"billable_seconds", value(job.billable_seconds)},
                    {"instance_hours", value(hours)},
-                   {"price_per_hour", value(price)},
+                   {"price_per_hour", value(price)},  // of all instances
                    {"cost", value(money)},
                    {"spot_saving_percent", value(saving)},
                    {"of_the_first", value(share)}});

@@ -165,14 +165,9 @@ nlohmann::json ServiceClient::call_json(std::string_view target, std::string_vie
   return answer;
 }
 
-Url ServiceClient::presigned(const HttpRequest& request, int seconds) const {
-  SHOAL_CHECK(wire_.credentials != nullptr, "a URL cannot be signed without credentials");
-  return presign(request, wire_.credentials->get(),
-                 {.region = endpoint_.region,
-                  .service = std::string(signing_name(endpoint_.service)),
-                  .time = now(),
-                  .s3 = endpoint_.service == Service::s3},
-                 seconds);
+std::string text_at(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace shoal::sagemaker

@@ -64,14 +64,15 @@ class ServiceClient {
   const Endpoint& endpoint() const { return endpoint_; }
   const Wire& wire() const { return wire_; }
   Moment now() const;  // by the service's clock, as far as it is known
-  // `request.url` with a signature in its query, for `seconds`.
-  Url presigned(const HttpRequest& request, int seconds) const;
 
  private:
   std::string name(std::string_view operation) const;  // "SageMaker CreateTrainingJob"
   Wire wire_;
   Endpoint endpoint_;
 };
+
+// The text of a field; "" where it is none, or absent.
+std::string text_at(const nlohmann::json& object, const char* key);
 
 // Whether an operation that failed so may have been carried out all the same.
 bool may_have_been_done(const Error& error);

@@ -98,6 +98,12 @@ std::string output_of(const std::string& command, const std::string& source) {
   return text;
 }
 
+[[noreturn]] void refuse(const std::string& source, int status) {
+  throw CredentialsError(ErrorCode::io,
+                         fmt::format("AWS credentials of {}: HTTP {}", source, status), {},
+                         /*may_pass=*/status >= 500 || status == 429);
+}
+
 std::optional<Credentials> Chain::from_environment() const {
   const auto key = environment("AWS_ACCESS_KEY_ID");
   const auto secret = environment("AWS_SECRET_ACCESS_KEY");
@@ -280,8 +286,7 @@ std::optional<Credentials> Chain::from_container() const {
               "the container's authorization token has more than one line");
   if (!token.empty()) request.headers.emplace_back("Authorization", token);
   const HttpResponse response = ask(std::move(request), 3);
-  if (response.status != 200)
-    throw_error(ErrorCode::io, "AWS credentials of the container: HTTP {}", response.status);
+  if (response.status != 200) refuse("the container", response.status);
   return parse_keys(response.body, "Token", "container");
 }
 
@@ -306,6 +311,7 @@ std::optional<Credentials> Chain::from_metadata() const {
     log::debug("no instance metadata: {}", error.message());
     return std::nullopt;  // no instance of EC2
   }
+  if (token.status >= 500 || token.status == 429) refuse("the instance", token.status);
   if (token.status != 200) return std::nullopt;
   request.method = "GET";
   request.headers = {{"X-aws-ec2-metadata-token", std::string(trim(token.body))}};
@@ -319,8 +325,7 @@ std::optional<Credentials> Chain::from_metadata() const {
   const std::string role(trim(std::string_view(roles.body).substr(0, roles.body.find('\n'))));
   const HttpResponse keys = get(base + percent_encode(role));
   if (roles.status != 200 || keys.status != 200)
-    throw_error(ErrorCode::io, "AWS credentials of the instance: HTTP {}",
-                roles.status != 200 ? roles.status : keys.status);
+    refuse("the instance", roles.status != 200 ? roles.status : keys.status);
   return parse_keys(keys.body, "Token", "instance role " + role);
 }
 

@@ -44,9 +44,18 @@ Credentials CredentialProvider::fetch() {
     // From now on this one only: a failing refresh must not become somebody else's keys.
     const CredentialSource chosen = sources_[i];
     sources_ = {chosen};
+    is_chosen_ = true;
     log::debug("AWS credentials: {}, access key {}", found->source, found->access_key);
     return *std::move(found);
   }
+  // An instance's metadata that answers nobody is as if there were none.
+  if (is_chosen_)
+    throw CredentialsError(
+        ErrorCode::not_found,
+        fmt::format("no AWS credentials any more: {} gave some before, and gives "
+                    "none now",
+                    current_ ? current_->source : "their source"),
+        {}, /*may_pass=*/true);
   throw Error(ErrorCode::not_found,
               "no AWS credentials: not in the environment, in no profile, and no container or "
               "instance gives any",

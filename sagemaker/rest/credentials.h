@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/rest/encode.h"
 #include "shoal/sagemaker/rest/environment.h"
 #include "shoal/sagemaker/rest/http.h"
@@ -40,6 +41,17 @@ struct Credentials {
   std::string source = "given by the caller";  // for messages: "profile dev", "environment"
 };
 
+// A source that is set up gives none.
+class CredentialsError : public Error {
+ public:
+  CredentialsError(ErrorCode code, std::string message, std::string remedy, bool may_pass)
+      : Error(code, std::move(message), std::move(remedy)), may_pass_(may_pass) {}
+  bool may_pass() const { return may_pass_; }  // it is down, or was there a while ago
+
+ private:
+  bool may_pass_;
+};
+
 // One place where credentials may be. Nothing: it is not set up; an Error: it is, and fails.
 using CredentialSource = std::function<std::optional<Credentials>()>;
 
@@ -65,6 +77,7 @@ class CredentialProvider {
   Now now_;
   std::mutex mutex_;
   std::optional<Credentials> current_;
+  bool is_chosen_ = false;  // sources_ is the one that has given some
   Moment not_before_ = {};  // of the next attempt to renew ones that still hold
 };
 

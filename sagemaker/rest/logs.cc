@@ -13,11 +13,6 @@ using nlohmann::json;
 constexpr const char* kGroup = "/aws/sagemaker/TrainingJobs";
 constexpr const char* kTarget = "Logs_20140328";
 
-std::string text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 }  // namespace
 
 JobLog::JobLog(ServiceClient logs, std::string job) : logs_(std::move(logs)), job_(std::move(job)) {

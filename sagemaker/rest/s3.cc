@@ -208,11 +208,4 @@ void S3::remove(const S3Name& name) const {
   send(name, "", std::move(request), {.operation = "DeleteObject"});
 }
 
-Url S3::presigned_get(const S3Name& name, int seconds) const {
-  const ServiceClient client = client_for(name.bucket);
-  HttpRequest request;
-  request.url = object_url(client.endpoint(), name);
-  return client.presigned(request, seconds);
-}
-
 }  // namespace shoal::sagemaker

@@ -62,8 +62,6 @@ class S3 {
   std::string upload(const S3Name& name, const ByteSource& source,
                      const UploadOptions& options = {}) const;
   void remove(const S3Name& name) const;  // also where there is none
-  // A URL from which anybody can get the object, for `seconds` (1 to 604800).
-  Url presigned_get(const S3Name& name, int seconds) const;
 
  private:
   struct Regions {

@@ -7,6 +7,7 @@
 #include <pugixml.hpp>
 
 #include "shoal/runtime/io/json.h"
+#include "shoal/sagemaker/rest/credentials.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -192,6 +193,13 @@ bool ServiceError::is_missing() const {
          (service_code_ == "ValidationException" &&
           (service_message_.find("not found") != std::string::npos ||
            service_message_.find("Could not find") != std::string::npos));
+}
+
+bool may_pass(const Error& error) {
+  if (const auto* broken = dynamic_cast<const TransportError*>(&error)) return broken->retriable();
+  if (const auto* source = dynamic_cast<const CredentialsError*>(&error)) return source->may_pass();
+  const auto* refused = dynamic_cast<const ServiceError*>(&error);
+  return refused != nullptr && (refused->is_transient() || refused->is_throttling());
 }
 
 ServiceError service_error(const HttpResponse& response, std::string_view operation,

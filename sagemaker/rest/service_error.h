@@ -35,6 +35,10 @@ class ServiceError : public Error {
   std::string service_code_, service_message_, request_id_;
 };
 
+// An outage of who answered (or gave up) so, which another try, later, may find over: throttling,
+// HTTP 5xx, broken connections, a source of credentials that is down.
+bool may_pass(const Error& error);
+
 // From a JSON, an XML or any other body (a proxy's HTML: its first words). `operation`: "SageMaker
 // CreateTrainingJob"; `who`: where the credentials came from, for the remedy; may be empty.
 ServiceError service_error(const HttpResponse& response, std::string_view operation,

@@ -10,11 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 std::optional<Moment> moment_at(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number()) return std::nullopt;
@@ -85,8 +80,12 @@ DescribedJob parse_described_job(const json& answer) {
       .training_seconds = count_at(answer, "TrainingTimeInSeconds"),
       .billable_seconds = count_at(answer, "BillableTimeInSeconds"),
       .answer = answer};
-  for (const json& group : array_at(resources, "InstanceGroups"))
-    job.instance_count += count_at(group, "InstanceCount").value_or(0);
+  if (!job.instance_type.empty()) job.instances = {{job.instance_type, job.instance_count}};
+  for (const json& group : array_at(resources, "InstanceGroups")) {
+    job.instances.push_back(
+        {text_at(group, "InstanceType"), count_at(group, "InstanceCount").value_or(0)});
+    job.instance_count += job.instances.back().count;
+  }
   const auto spot = answer.find("EnableManagedSpotTraining");
   job.spot = spot != answer.end() && spot->is_boolean() && spot->get<bool>();
   for (const json& step : array_at(answer, "SecondaryStatusTransitions"))

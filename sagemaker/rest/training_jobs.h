@@ -21,11 +21,16 @@ struct StatusTransition {
 // What DescribeTrainingJob says, in part; `answer` is all of it.
 struct DescribedJob {
   std::string name, arn;
-  std::string status;            // InProgress, Completed, Failed, Stopping, Stopped
-  std::string secondary_status;  // an open set: Starting, Downloading, Training, Interrupted ...
-  std::string failure_reason;    // "" without one
-  std::string instance_type;     // "" where there are instance groups
-  std::int64_t instance_count = 0;
+  std::string status;               // InProgress, Completed, Failed, Stopping, Stopped
+  std::string secondary_status;     // an open set: Starting, Downloading, Training, Interrupted ...
+  std::string failure_reason;       // "" without one
+  std::string instance_type;        // "" where there are instance groups
+  std::int64_t instance_count = 0;  // of all groups
+  struct Instances {
+    std::string type;
+    std::int64_t count = 0;
+  };
+  std::vector<Instances> instances = {};  // an entry a group, or the one there is
   bool spot = false;
   std::string model_artifacts;  // s3://..., "" before they are there
   std::optional<Moment> created, ended;

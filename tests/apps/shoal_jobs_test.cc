@@ -109,6 +109,32 @@ TEST_F(ShoalJobs, Cost) {
   EXPECT_TRUE(is_one_line(none.err));
 }
 
+// One job of instance groups ends no comparison: each group has its price.
+TEST_F(ShoalJobs, CostOfGroups) {
+  aws_.add_job("plain", on("ml.p4d.24xlarge", 2, 3600, 3600, false));
+  json groups = on("", 0, 3600, 1800, false);
+  groups["ResourceConfig"] = {
+      {"InstanceGroups",
+       {{{"InstanceGroupName", "a"}, {"InstanceType", "ml.p4d.24xlarge"}, {"InstanceCount", 2}},
+        {{"InstanceGroupName", "b"}, {"InstanceType", "ml.c5n.18xlarge"}, {"InstanceCount", 3}}}}};
+  aws_.add_job("mixed", groups);
+  const testing::TemporaryDirectory directory;
+  const std::string file = directory / "prices.json";
+  std::ofstream(file) << R"({"ml.p4d.24xlarge": 30, "ml.c5n.18xlarge": 4})";
+  const json costs = jobs_json({"cost", "plain", "mixed", "--prices", file});
+  EXPECT_EQ(costs[0]["price_per_hour"], 60.0);
+  EXPECT_EQ(costs[1]["price_per_hour"], 72.0);
+  EXPECT_EQ(costs[1]["cost"], 36.0);
+  EXPECT_EQ(costs[1]["instance_hours"], 2.5);
+  EXPECT_EQ(costs[1]["of_the_first"], 0.6);
+  EXPECT_EQ(costs[1]["instances"][1]["instance_type"], "ml.c5n.18xlarge");
+  EXPECT_THAT(jobs({"cost", "mixed"}).out, HasSubstr("2 x ml.p4d.24xlarge + 3 x ml.c5n.18xlarge"));
+  std::ofstream(file) << R"({"ml.p4d.24xlarge": 30})";
+  const ProgramResult none = jobs({"cost", "plain", "mixed", "--prices", file});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("has no price of ml.c5n.18xlarge, on which mixed ran"));
+}
+
 TEST_F(ShoalJobs, StopAndMetrics) {
   aws_.add_job("a-job",
                json{{"FinalMetricDataList", {{{"MetricName", "train:loss"}, {"Value", 1.25}}}}});

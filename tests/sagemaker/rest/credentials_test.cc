@@ -307,6 +307,50 @@ TEST(Provider, KeepsToItsSource) {
   EXPECT_THAT(error_text([&] { (void)provider.get(); }), HasSubstr("no AWS credentials"));
 }
 
+// Whoever watches a job can wait for a source that is down, and need not for one that never was.
+TEST_F(Chain, KnowsOutages) {
+  const auto passes = [](const std::function<void()>& ask) -> std::optional<bool> {
+    try {
+      ask();
+    } catch (const Error& error) {
+      return may_pass(error);
+    }
+    return std::nullopt;
+  };
+  int status = 200;
+  test::HttpServer server([&](const test::ServedRequest& request) -> test::ServedReply {
+    if (status != 200) return {.status = status};
+    if (request.method == "PUT") return {.body = "the-token"};
+    return {.body = request.path.ends_with("/") ? "my-role" : keys("AKIA")};
+  });
+  const Variables instance = {{"AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url()},
+                              {"AWS_EC2_METADATA_DISABLED", "false"}};
+  const Variables container = {{"AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url()}};
+  for (const auto& [answer, outage] : {std::pair{503, true}, {500, true}, {429, true}}) {
+    status = answer;
+    EXPECT_EQ(passes([&] { chain(instance)->get(); }), outage) << answer;
+    EXPECT_EQ(passes([&] { chain(container)->get(); }), outage) << answer;
+  }
+  status = 403;
+  EXPECT_EQ(passes([&] { chain(instance)->get(); }), false) << "an instance without metadata";
+  EXPECT_EQ(passes([&] { chain(container)->get(); }), false);
+  // Gave some, and is not to be reached any more.
+  Moment now = from_epoch(1'000'000);
+  bool dry = false;
+  CredentialProvider provider({[&]() -> std::optional<Credentials> {
+                                if (dry) return std::nullopt;
+                                return Credentials{.access_key = "A",
+                                                   .secret_key = Secret("s"),
+                                                   .expires = now + 60min,
+                                                   .source = "a test"};
+                              }},
+                              [&] { return now; });
+  provider.get();
+  dry = true;
+  now += 55min;
+  EXPECT_EQ(passes([&] { provider.get(); }), true);
+}
+
 TEST(Provider, SecretsAreWiped) {
   Secret secret("a secret of some length, on the heap");
   const char* const place = secret.reveal().data();
