@@ -3,6 +3,7 @@
 #include "shoal/kernels/cuda/architectures.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 
 namespace shoal::kernels {
 namespace {
@@ -74,6 +75,7 @@ CudaRoom::CudaRoom(Device device, MemoryResource* memory)
 }
 
 CudaRoom::~CudaRoom() {
+  const CurrentCudaDevice current(device_, std::nothrow);
   (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream_.view().handle));
   (void)cudaFreeHost(fault_);
 }

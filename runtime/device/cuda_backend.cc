@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/identity.h"
 
 namespace shoal {
@@ -37,24 +38,6 @@ void check(cudaError_t status, const char* call, Device device) {
   throw_error(code_of(status), "{} on {}: {} ({})", call, to_string(device),
               cudaGetErrorString(status), cudaGetErrorName(status));
 }
-
-// Some calls act on the calling thread's current device: set it where it is another, and put it
-// back. Asking costs some tens of nanoseconds, setting microseconds.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(Device device) : wanted_(device.index) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice", device);
-    if (previous_ != wanted_) check(cudaSetDevice(wanted_), "cudaSetDevice", device);
-  }
-  ~CurrentDevice() {
-    if (previous_ != wanted_) (void)cudaSetDevice(previous_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int wanted_, previous_ = 0;
-};
 
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
@@ -127,7 +110,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   void* create_stream(Device device, StreamPriority priority) override {
-    const CurrentDevice current(device);
+    const CurrentCudaDevice current(device);
     int least = 0, greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange",
           device);
@@ -139,30 +122,33 @@ class CudaBackend final : public DeviceBackend {
   }
   // A handle may be given out again, and memory pools know streams by theirs.
   void destroy_stream(Stream stream) noexcept override {
+    const CurrentCudaDevice current(stream.device, std::nothrow);
     (void)cudaStreamSynchronize(native(stream));
     (void)cudaStreamDestroy(native(stream));
   }
   void synchronize(Stream stream) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     ++synchronizations_;
     check(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize", stream.device);
   }
 
   void* create_event(Device device, EventKind kind) override {
-    const CurrentDevice current(device);
+    const CurrentCudaDevice current(device);
     cudaEvent_t event = nullptr;
     const unsigned flags = kind == EventKind::timing ? cudaEventDefault : cudaEventDisableTiming;
     check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags", device);
     return event;
   }
-  void destroy_event(Device, void* event) noexcept override {
+  void destroy_event(Device device, void* event) noexcept override {
+    const CurrentCudaDevice current(device, std::nothrow);
     (void)cudaEventDestroy(native(event));
   }
   void record(void* event, Stream stream) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", stream.device);
   }
   bool query(Device device, void* event) override {
+    const CurrentCudaDevice current(device);
     const cudaError_t status = cudaEventQuery(native(event));
     if (status == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -172,15 +158,17 @@ class CudaBackend final : public DeviceBackend {
     return true;
   }
   void wait(Stream stream, void* event) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     check(cudaStreamWaitEvent(native(stream), native(event), 0), "cudaStreamWaitEvent",
           stream.device);
   }
   void synchronize(Device device, void* event) override {
+    const CurrentCudaDevice current(device);
     ++synchronizations_;
     check(cudaEventSynchronize(native(event)), "cudaEventSynchronize", device);
   }
   double elapsed_ms(Device device, void* start, void* stop) override {
+    const CurrentCudaDevice current(device);
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, native(start), native(stop)),
           "cudaEventElapsedTime of events made for timing", device);
@@ -189,7 +177,7 @@ class CudaBackend final : public DeviceBackend {
 
   void copy(void* destination, const void* source, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     if (is_pageable(source) || is_pageable(destination)) ++blocking_copies_;
     check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)),
           "cudaMemcpyAsync", stream.device);
@@ -197,7 +185,7 @@ class CudaBackend final : public DeviceBackend {
   }
   void fill(void* destination, int byte, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     check(cudaMemsetAsync(destination, byte, bytes, native(stream)), "cudaMemsetAsync",
           stream.device);
     settle(stream);
@@ -207,7 +195,7 @@ class CudaBackend final : public DeviceBackend {
   // device does, in every mode (CUDA Programming Guide, "Prohibited and Unhandled Operations"), so
   // our own leave a device alone while one of its streams is captured.
   void begin_capture(Stream stream) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
     const std::scoped_lock lock(captures.mutex);
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed),
@@ -215,7 +203,7 @@ class CudaBackend final : public DeviceBackend {
     captures.streams.insert(stream.handle);
   }
   void* end_capture(Stream stream) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(native(stream), &graph);
     after_capture(stream);
@@ -227,6 +215,7 @@ class CudaBackend final : public DeviceBackend {
     return made;
   }
   void abandon_capture(Stream stream) noexcept override {
+    const CurrentCudaDevice current(stream.device, std::nothrow);
     cudaGraph_t graph = nullptr;
     if (cudaStreamEndCapture(native(stream), &graph) == cudaSuccess && graph)
       (void)cudaGraphDestroy(graph);
@@ -234,16 +223,17 @@ class CudaBackend final : public DeviceBackend {
     after_capture(stream);
   }
   void launch_graph(void* graph, Stream stream) override {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)), "cudaGraphLaunch",
           stream.device);
   }
   void destroy_graph(void* graph) noexcept override {
+    use_cuda_device_with_context();
     (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
   }
 
   void* allocate(Device device, std::size_t bytes, Stream stream) override {
-    const CurrentDevice current(device);
+    const CurrentCudaDevice current(device);
     // It would become a node of the graph, whose memory is only there while that runs.
     if (is_captured(stream))
       throw Error(ErrorCode::internal,
@@ -269,7 +259,7 @@ class CudaBackend final : public DeviceBackend {
     return pointer;
   }
   void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
-    const CurrentDevice current(device);
+    const CurrentCudaDevice current(device);
     ++deallocations_;
     Captures& captures = captures_of(device);
     const std::scoped_lock lock(captures.mutex);
@@ -283,7 +273,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   Room room(Device device) const override {
-    const CurrentDevice current(device);
+    const CurrentCudaDevice current(device);
     Room room;
     check(cudaMemGetInfo(&room.free, &room.total), "cudaMemGetInfo", device);
     return room;
@@ -291,12 +281,14 @@ class CudaBackend final : public DeviceBackend {
 
   void* allocate_pinned(std::size_t bytes) override {
     ++allocations_;
+    use_cuda_device_with_context();
     void* pointer = nullptr;
     check(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable), "cudaHostAlloc", Device::cuda(0));
     return pointer;
   }
   void deallocate_pinned(void* pointer) noexcept override {
     ++deallocations_;
+    use_cuda_device_with_context();
     (void)cudaFreeHost(pointer);
   }
 
@@ -323,7 +315,7 @@ class CudaBackend final : public DeviceBackend {
 
   // The last one frees what could not be.
   void after_capture(Stream stream) noexcept try {
-    const CurrentDevice current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
     const std::scoped_lock lock(captures.mutex);
     captures.streams.erase(stream.handle);

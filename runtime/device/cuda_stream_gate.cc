@@ -1,5 +1,4 @@
-// Gates of CUDA streams: cuStreamWaitValue32 on words of pinned memory. The function is the
-// driver's; it comes by the runtime, so that nothing links libcuda.
+// Gates of CUDA streams: cuStreamWaitValue32 on words of pinned memory.
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -10,6 +9,8 @@
 #include <cuda_runtime_api.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/cuda_driver.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/stream_gate.h"
 
 namespace shoal {
@@ -26,39 +27,6 @@ void check(cudaError_t status, const char* call, Device device) {
   throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::internal,
               "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
               cudaGetErrorName(status));
-}
-
-class Current {
- public:
-  explicit Current(Device device) : wanted_(device.index) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice", device);
-    if (previous_ != wanted_) check(cudaSetDevice(wanted_), "cudaSetDevice", device);
-  }
-  ~Current() {
-    if (previous_ != wanted_) (void)cudaSetDevice(previous_);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  int wanted_, previous_ = 0;
-};
-
-// Null where the driver has none.
-WaitValue find_wait_value() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  constexpr unsigned long long kDefault = 0;
-#if CUDART_VERSION >= 12050
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, kDefault, &found);
-#else
-  const cudaError_t status =
-      cudaGetDriverEntryPoint("cuStreamWaitValue32", &function, kDefault, &found);
-#endif
-  (void)cudaGetLastError();
-  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
-  return reinterpret_cast<WaitValue>(function);
 }
 
 // A word is used again as soon as its gate is open, though streams may not have come to it yet: its
@@ -95,7 +63,7 @@ class Words {
     free_.push_back(word);
   }
   void wait(Stream stream, const Word& word) const {
-    const Current current(stream.device);
+    const CurrentCudaDevice current(stream.device);
     auto* const native = static_cast<cudaStream_t>(stream.handle);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(native, &capture), "cudaStreamIsCapturing", stream.device);
@@ -110,7 +78,7 @@ class Words {
   }
 
  private:
-  Words() : wait_value_(find_wait_value()) {}
+  Words() : wait_value_(reinterpret_cast<WaitValue>(cuda_driver_function("cuStreamWaitValue32"))) {}
   static unsigned long long address(const Word& word) {
     return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: the device's too
   }
@@ -119,7 +87,7 @@ class Words {
   Word take_one(Device device) {
     constexpr std::size_t kBytes = 1 << 16, kStride = 64;
     if (free_.empty()) {
-      const Current current(device);
+      const CurrentCudaDevice current(device);
       void* page = nullptr;
       check(cudaHostAlloc(&page, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
             "cudaHostAlloc", device);
@@ -135,7 +103,7 @@ class Words {
   // A wait for what has come already. No attribute says that version 2 of these calls is there.
   std::string try_on(Device device) {
     if (!wait_value_) return "this driver has no cuStreamWaitValue32 of CUDA 12";
-    const Current current(device);
+    const CurrentCudaDevice current(device);
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0),
           "cudaStreamCreateWithPriority", device);

@@ -5,6 +5,7 @@
 
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 
 namespace shoal::collectives {
 namespace {
@@ -18,21 +19,6 @@ void check(cudaError_t status, const char* call, Device device) {
       cudaGetErrorName(status));
 }
 
-// The calling thread's current device, put back at the end.
-class Current {
- public:
-  explicit Current(Device device) {
-    check(cudaGetDevice(&previous_), "cudaGetDevice", device);
-    check(cudaSetDevice(device.index), "cudaSetDevice", device);
-  }
-  ~Current() { (void)cudaSetDevice(previous_); }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  int previous_ = 0;
-};
-
 class CudaPeerAccess final : public PeerAccess {
  public:
   explicit CudaPeerAccess(Device device)
@@ -43,16 +29,19 @@ class CudaPeerAccess final : public PeerAccess {
 
   // cudaMalloc's own: what comes from a stream-ordered pool has no such handle.
   void* allocate(std::size_t bytes) override {
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     void* base = nullptr;
     check(cudaMalloc(&base, bytes), "cudaMalloc", device_);
     return base;
   }
-  void deallocate(void* base) noexcept override { (void)cudaFree(base); }
+  void deallocate(void* base) noexcept override {
+    const CurrentCudaDevice current(device_, std::nothrow);
+    (void)cudaFree(base);
+  }
 
   Handle export_memory(void* base) override {
     static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(Handle));
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     cudaIpcMemHandle_t native;
     check(cudaIpcGetMemHandle(&native, base), "cudaIpcGetMemHandle", device_);
     Handle handle;
@@ -60,7 +49,7 @@ class CudaPeerAccess final : public PeerAccess {
     return handle;
   }
   void* open(const Handle& handle) override {
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     cudaIpcMemHandle_t native;
     std::memcpy(&native, handle.data(), sizeof native);
     void* opened = nullptr;
@@ -69,15 +58,12 @@ class CudaPeerAccess final : public PeerAccess {
     return opened;
   }
   void close(void* opened) noexcept override {
-    try {
-      const Current current(device_);
-      (void)cudaIpcCloseMemHandle(opened);
-    } catch (const Error&) {  // the device is lost, and what was mapped with it
-    }
+    const CurrentCudaDevice current(device_, std::nothrow);
+    (void)cudaIpcCloseMemHandle(opened);
   }
   void reach(Device peer) override {
     if (peer == device_) return;
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     const cudaError_t status = cudaDeviceEnablePeerAccess(peer.index, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled)
       (void)cudaGetLastError();

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <thread>
 
-#include <cuda_runtime_api.h>
-
 namespace shoal::collectives {
 namespace {
 
@@ -48,16 +46,6 @@ void check_nccl_version() {
                           text(loaded), text(kNeeded)),
               "see which libnccl.so.2 LD_LIBRARY_PATH names, or use the native backend");
 }
-
-CurrentCudaDevice::CurrentCudaDevice(Device device) {
-  cudaError_t status = cudaGetDevice(&previous_);
-  if (status == cudaSuccess) status = cudaSetDevice(device.index);
-  if (status != cudaSuccess)
-    throw_error(ErrorCode::unavailable, "nccl: {}: {}", shoal::to_string(device),
-                cudaGetErrorString(status));
-}
-
-CurrentCudaDevice::~CurrentCudaDevice() { (void)cudaSetDevice(previous_); }
 
 NcclComm::NcclComm(int rank, int size, Device device, Store& store, std::string prefix,
                    double deadline_seconds)

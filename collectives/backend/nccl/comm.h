@@ -14,6 +14,7 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/rendezvous/store.h"
 
@@ -21,18 +22,6 @@ namespace shoal::collectives {
 
 // Throws unavailable where the NCCL that was loaded is older than what is used here.
 void check_nccl_version();
-
-// The calling thread's current device, put back at the end.
-class CurrentCudaDevice {
- public:
-  explicit CurrentCudaDevice(Device device);
-  ~CurrentCudaDevice();
-  CurrentCudaDevice(const CurrentCudaDevice&) = delete;
-  CurrentCudaDevice& operator=(const CurrentCudaDevice&) = delete;
-
- private:
-  int previous_ = 0;
-};
 
 // Thread-safe.
 class NcclComm {

@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/identity.h"
 
 namespace shoal::test::nccl_shim {
@@ -82,7 +83,13 @@ cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 
-// In place of runtime/device's own, which the linker then leaves in its archive.
+// In place of runtime/device's own, which the linker then leaves in its archive. No device is
+// current: memory is the host's.
+shoal::CurrentCudaDevice::CurrentCudaDevice(Device) {}
+shoal::CurrentCudaDevice::CurrentCudaDevice(Device, std::nothrow_t) noexcept {}
+shoal::CurrentCudaDevice::~CurrentCudaDevice() {}
+void shoal::use_cuda_device_with_context() noexcept {}
+
 std::string shoal::device_identity(Device device) {
   return fmt::format("GPU-shim-{}", device.index);
 }

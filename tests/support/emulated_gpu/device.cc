@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -74,6 +75,7 @@ Settings read() {
     made.major = text[0] - '0';
     made.minor = text[2] - '0';
   }
+  made.contexts = number("SHOAL_EMULATED_GPU_CONTEXTS", made.contexts, 1, 16);
   made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
     made.eager = std::string_view(set) == "1";  // as CUDA's
@@ -150,6 +152,12 @@ std::map<std::pair<int, const void*>, int>& dynamic_limits() {
   return all;
 }
 
+// Devices with a context of this process.
+std::set<int>& with_context() {
+  static auto& all = *new std::set<int>;
+  return all;
+}
+
 }  // namespace
 
 const Settings& settings() {
@@ -160,6 +168,21 @@ const Settings& settings() {
 cudaError_t failed(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
+}
+
+void make_context(const char* name, int device) {
+  if (!with_context().insert(device).second || with_context().size() <= settings().contexts) return;
+  fail(fmt::format("{} makes a context on device {}: number {} of this process, which may have {}",
+                   name, device, with_context().size(), settings().contexts));
+}
+bool has_context(int device) { return with_context().contains(device); }
+std::vector<int> contexts() {
+  const Lock lock(Streams::get().mutex);
+  return {with_context().begin(), with_context().end()};
+}
+void forget_contexts() {
+  const Lock lock(Streams::get().mutex);
+  with_context().clear();
 }
 
 int dynamic_shared_limit(const void* kernel) {
@@ -185,7 +208,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (count) *count = 0;
-  return call("cudaGetDeviceCount", [&](Lock&) {
+  return call_without_context("cudaGetDeviceCount", [&](Lock&) {
     if (!count) return cudaErrorInvalidValue;
     *count = settings().devices;
     return cudaSuccess;
@@ -199,15 +222,16 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return call("cudaSetDevice", [&](Lock&) {
+  return call_without_context("cudaSetDevice", [&](Lock&) {
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
     current = device;
+    make_context("cudaSetDevice", device);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return call("cudaGetDeviceProperties", [&](Lock&) {
+  return call_without_context("cudaGetDeviceProperties", [&](Lock&) {
     if (!properties) return cudaErrorInvalidValue;
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
     *properties = {};
@@ -224,7 +248,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return call("cudaDeviceGetAttribute", [&](Lock&) {
+  return call_without_context("cudaDeviceGetAttribute", [&](Lock&) {
     if (!value) return cudaErrorInvalidValue;
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
     switch (attribute) {

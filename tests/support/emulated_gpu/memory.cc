@@ -495,6 +495,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     const int device = current_device();
     if (peer < 0 || peer >= settings().devices || peer == device) return cudaErrorInvalidDevice;
     if (flags != 0) return cudaErrorInvalidValue;
+    make_context("cudaDeviceEnablePeerAccess", peer);
     return Memory::get().peers.emplace(device, peer).second ? cudaSuccess
                                                             : cudaErrorPeerAccessAlreadyEnabled;
   });

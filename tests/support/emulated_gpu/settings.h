@@ -13,6 +13,8 @@ struct Settings {
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
+  // SHOAL_EMULATED_GPU_CONTEXTS (1 to 16): on so many devices a process may have a context.
+  std::size_t contexts = 16;
   bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
   bool cards_reach = true;  // network cards, its memory; SHOAL_EMULATED_GPU_RDMA=0: not
 };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cuda_runtime_api.h"
 
@@ -27,6 +28,11 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const std::
 // Bytes of dynamic shared memory that a launch of `kernel` may ask for on the thread's device:
 // 48 KiB, or what cudaFuncSetAttribute allowed.
 int dynamic_shared_limit(const void* kernel);
+
+// The devices on which this process has a primary context: those that were current when a call was
+// made that needs one, and what cudaSetDevice made current. forget_contexts: for tests.
+std::vector<int> contexts();
+void forget_contexts();
 
 // The calling thread's last error becomes `error` (unless it is none), which is returned.
 cudaError_t failed(cudaError_t error);

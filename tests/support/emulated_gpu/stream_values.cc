@@ -1,4 +1,4 @@
-// Streams that wait for a word in memory.
+// The driver's functions: streams that wait for a word in memory, and which devices have a context.
 #include <atomic>
 #include <string_view>
 
@@ -32,17 +32,34 @@ int wait_value(cudaStream_t handle, unsigned long long address, std::uint32_t va
   });
 }
 
+// cuDevicePrimaryCtxGetState.
+int context_state(int device, unsigned* flags, int* active) {
+  return call_without_context("cuDevicePrimaryCtxGetState", [&](Lock&) {
+    if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
+    if (!flags || !active) return cudaErrorInvalidValue;
+    *flags = 0;
+    *active = has_context(device) ? 1 : 0;
+    return cudaSuccess;
+  });
+}
+
+// Null where this driver has none.
+void* driver_function(std::string_view name) {
+  if (name == "cuStreamWaitValue32" && settings().values)
+    return reinterpret_cast<void*>(&wait_value);
+  if (name == "cuDevicePrimaryCtxGetState") return reinterpret_cast<void*>(&context_state);
+  return nullptr;
+}
+
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* found) {
-  return call("cudaGetDriverEntryPointByVersion", [&](Lock&) {
+  return call_without_context("cudaGetDriverEntryPointByVersion", [&](Lock&) {
     if (!symbol || !function || !found || flags != 0) return cudaErrorInvalidValue;
-    const bool known =
-        std::string_view(symbol) == "cuStreamWaitValue32" && version >= 12000 && settings().values;
-    *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+    *function = version >= 12000 ? driver_function(symbol) : nullptr;
+    *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
   });
 }

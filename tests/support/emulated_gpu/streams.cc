@@ -120,6 +120,15 @@ Streams& Streams::get() {
 }
 
 cudaError_t call(const char* name, const std::function<cudaError_t(Lock&)>& body) {
+  return call_without_context(name, [&](Lock& lock) {
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    make_context(name, device);
+    return body(lock);
+  });
+}
+
+cudaError_t call_without_context(const char* name, const std::function<cudaError_t(Lock&)>& body) {
   if (DeviceWork::here()) fail(fmt::format("{} was called by device work", name));
   if (forked) return failed(cudaErrorInitializationError);
   if (settings().devices == 0) return failed(cudaErrorNoDevice);

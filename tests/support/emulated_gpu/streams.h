@@ -91,8 +91,12 @@ cudaError_t refuse_device_wait(Lock& lock, int device);
 cudaError_t refuse_unordered(Lock& lock);
 
 // A call of CUDA's: refused in a forked child, in device work and without a device, its failure
-// remembered.
+// remembered. It makes a context on the current device, unless it is one without.
 cudaError_t call(const char* name, const std::function<cudaError_t(Lock&)>& body);
+cudaError_t call_without_context(const char* name, const std::function<cudaError_t(Lock&)>& body);
+// With the lock: this process has one there from now on, by the call `name`.
+void make_context(const char* name, int device);
+bool has_context(int device);
 
 }  // namespace shoal::emulated_gpu
 
