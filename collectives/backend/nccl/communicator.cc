@@ -8,6 +8,7 @@
 
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/call_communicator.h"
+#include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
 #include "shoal/runtime/device/identity.h"
@@ -106,7 +107,8 @@ class NcclCommunicator final : public CallCommunicator {
                 {comm_->device(), options.stream.device.is_cpu() ? nullptr : options.stream.handle},
                 options.counted_by),
         device_memory_(make_device_memory(comm_->device())),
-        word_(*device_memory_, 4, MemoryTag::communication) {
+        word_(*device_memory_, 4, MemoryTag::communication),
+        reductions_(comm_->device(), false) {
     const Stream stream{comm_->device(), nullptr};
     device_backend(DeviceType::cuda).fill(word_.data(), 0, 4, stream);
     device_backend(DeviceType::cuda).synchronize(stream);
@@ -170,15 +172,31 @@ class NcclCommunicator final : public CallCommunicator {
       ncclResult_t result = ncclGroupStart();
       for (const Call& call : calls) {
         if (result != ncclSuccess) break;
+        if (is_scaled_alone(call)) continue;
         result = launch(call, handle, rank(), size(), word_.data());
         if (result == ncclInProgress) result = ncclSuccess;
       }
       const ncclResult_t ended = ncclGroupEnd();
       return result == ncclSuccess ? ended : result;
     });
+    for (const Call& call : calls)
+      if (is_scaled_alone(call)) scale_alone(call);
     // Launched, that is: NCCL says of none when it is done; its events do.
     statistics_.operations += static_cast<std::int64_t>(calls.size());
     return std::make_unique<NcclWork>(comm_, record(calls), operation);
+  }
+
+  // Of one rank NCCL 2.28 left the result of a premultiplied sum as it was (seen on an H200).
+  bool is_scaled_alone(const Call& call) const {
+    return size() == 1 && call.reduces() && call.op == ReduceOp::premultiplied_sum &&
+           call.count > 0;
+  }
+  void scale_alone(const Call& call) {
+    const CurrentCudaDevice current(comm_->device());
+    if (call.recv != call.send)
+      device_backend(DeviceType::cuda)
+          .copy(call.recv, call.send, static_cast<std::size_t>(call.send_bytes(0, 1)), call.stream);
+    reductions_.get().scale(call.dtype, call.recv, call.factor, call.count, call.stream);
   }
 
   static std::vector<Event> record(const std::vector<Call>& calls) {
@@ -265,6 +283,7 @@ class NcclCommunicator final : public CallCommunicator {
   ShareableMemory memory_;
   std::unique_ptr<MemoryResource> device_memory_;
   Buffer word_;
+  DeviceReductions reductions_;  // of one rank alone
   CommunicatorStatistics statistics_;
   std::int64_t exchanges_ = 0;
   std::shared_ptr<Store> prefixed_;  // outlives host_

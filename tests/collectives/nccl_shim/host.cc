@@ -8,6 +8,7 @@
 #include "shim.h"
 #include <fmt/format.h>
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
 #include "shoal/runtime/device/current_cuda_device.h"
@@ -96,4 +97,10 @@ std::string shoal::device_identity(Device device) {
 
 std::unique_ptr<shoal::DeviceBackend> shoal::make_cuda_device_backend() {
   return std::make_unique<shoal::test::nccl_shim::ShimBackend>();
+}
+
+// What scales a rank's own numbers. They are the host's here.
+std::unique_ptr<shoal::kernels::Kernels> shoal::kernels::make_cuda_kernels(
+    const CudaKernelOptions&) {
+  return make_cpu_kernels();
 }
