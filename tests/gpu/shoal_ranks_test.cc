@@ -79,7 +79,7 @@ class GpuRanks : public Shoal {
                               fmt::format("WORLD_SIZE={}", ranks),
                               fmt::format("LOCAL_WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1",
                               "MASTER_PORT=1", "SHOAL_STORE_DIR=" + store.path(), "SHOAL_THREADS=1",
-                              "SHOAL_LOG=error",
+                              "SHOAL_LOG=error", "SHOAL_EMULATED_GPU_CONTEXTS=1",
                               fmt::format("SHOAL_EMULATED_GPUS={}", machine.gpus)});
       if (rank == 1)
         for (const std::string& entry : machine.of_rank_1) environments.back().push_back(entry);
