@@ -1,6 +1,6 @@
 // Attention on a GPU: cuDNN's fused kernels where they do exactly what is asked for, own fused ones
-// elsewhere, and products of whole score matrices where neither can: before sm_80, and for large
-// heads.
+// elsewhere, and products of whole score matrices where neither can: before sm_80, for large heads,
+// and where their tiles do not fit the chip's shared memory (99 KiB on sm_86 and sm_89).
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
@@ -145,12 +145,14 @@ class CudaAttention final : public AttentionKernels {
         workspace_(env::get_integer(env::kCudaAttentionWorkspace) * (std::int64_t{1} << 20)),
         products_(room, gemm, workspace_) {
     SHOAL_CHECK(workspace_ >= 0, "{} is negative", env::kCudaAttentionWorkspace.name);
+    check_cuda(cudaDeviceGetAttribute(&shared_limit_, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      room.device().index),
+               "reading the size of shared memory");
   }
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
-    if (!(s.dropout > 0) || goes_by_products(s)) return 0;
-    return s.batch * s.heads * s.query_length * kept_words(s) *
-           static_cast<std::int64_t>(sizeof(std::uint32_t));
+    // Kept for the gradient: by products it draws them itself.
+    return goes_by_products(s, true) ? 0 : drawn_bytes(s);
   }
 
   void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
@@ -338,13 +340,20 @@ class CudaAttention final : public AttentionKernels {
     return static_cast<int>((s.key_length + 31) / 32);
   }
 
+  // Of the bits of a call with dropout.
+  static std::int64_t drawn_bytes(const AttentionShape& s) {
+    if (!(s.dropout > 0)) return 0;
+    return s.batch * s.heads * s.query_length * kept_words(s) *
+           static_cast<std::int64_t>(sizeof(std::uint32_t));
+  }
+
   static std::size_t sums_bytes(const AttentionShape& s, std::int64_t batch) {
     const auto rows = static_cast<std::size_t>(batch * s.heads * s.query_length);
     return (rows * sizeof(float) + 255) / 256 * 256;
   }
 
   // Why the own fused kernels cannot; empty: they can.
-  std::string beyond_fused(const AttentionShape& s) const {
+  std::string beyond_fused(const AttentionShape& s, bool backward) const {
     if (room_.capability() < kFusedCapability)
       return fmt::format("fused kernels need compute capability 8.0, and {} has {}.{}",
                          to_string(room_.device()), room_.capability() / 10,
@@ -352,17 +361,25 @@ class CudaAttention final : public AttentionKernels {
     if (s.head_dim > kFlashMaxHeadDim)
       return fmt::format("fused kernels are made for head_dim up to {}, not {}", kFlashMaxHeadDim,
                          s.head_dim);
+    const int head_dim = static_cast<int>(s.head_dim);
+    const int bytes = backward ? flash_backward_shared_bytes(flash_type(s.dtype), head_dim)
+                               : flash_forward_shared_bytes(flash_type(s.dtype), head_dim);
+    if (bytes > shared_limit_)
+      return fmt::format(
+          "the fused kernel of {} and head_dim {}{} needs {} bytes of shared memory, and {} has {}",
+          to_string(s.dtype), s.head_dim, backward ? " for gradients" : "", bytes,
+          to_string(room_.device()), shared_limit_);
     return {};
   }
 
   // Of what cuDNN does not do.
-  bool goes_by_products(const AttentionShape& s) const {
-    return choice_ == Choice::products || !beyond_fused(s).empty();
+  bool goes_by_products(const AttentionShape& s, bool backward) const {
+    return choice_ == Choice::products || !beyond_fused(s, backward).empty();
   }
 
   void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     if (choice_ == Choice::products) return by_products(s, t, stream);
-    const std::string why = beyond_fused(s);
+    const std::string why = beyond_fused(s, t.backward);
     if (why.empty()) return by_flash(s, t, stream, native);
     if (choice_ == Choice::own)
       throw Error(ErrorCode::unavailable, "attention: " + why,
@@ -389,7 +406,7 @@ class CudaAttention final : public AttentionKernels {
   void by_flash(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
     FlashArgs a = flash_args(s, t);
     const std::size_t delta = t.backward ? 2 * sums_bytes(s, s.batch) : 0;
-    const auto bits = static_cast<std::size_t>(kept_bytes(s));
+    const auto bits = static_cast<std::size_t>(drawn_bytes(s));
     const bool keeps = bits > 0 && s.kept.defined();
     const std::size_t bytes = delta + (keeps ? 0 : bits);
     const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
@@ -418,6 +435,7 @@ class CudaAttention final : public AttentionKernels {
   CudaRoom& room_;
   Choice choice_;
   std::int64_t workspace_;  // bytes; 0: as many as it takes
+  int shared_limit_ = 0;    // bytes that a block may have
   AttentionProducts products_;
   std::optional<CudnnAttention> cudnn_;
   std::string missing_;

@@ -191,6 +191,15 @@ cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, 
                        dropout, kept);
 }
 
+int flash_forward_shared_bytes(FlashType type, int head_dim) {
+  int bytes = 0;
+  (void)with_kernel(type, head_dim, [&]<typename T, int kDim>() {
+    bytes = ForwardTiles<T, kDim>::bytes(1);
+    return cudaSuccess;
+  });
+  return bytes;
+}
+
 cudaError_t flash_forward(FlashType type, const FlashArgs& args, cudaStream_t stream) {
   return with_kernel(type, args.head_dim,
                      [&]<typename T, int kDim>() { return forward<T, kDim>(args, stream); });

@@ -44,6 +44,10 @@ struct FlashDropout {
 
 constexpr int kFlashMaxHeadDim = 256;
 
+// Bytes of dynamic shared memory that a block needs; not every chip has as many.
+int flash_forward_shared_bytes(FlashType type, int head_dim);
+int flash_backward_shared_bytes(FlashType type, int head_dim);
+
 cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, std::uint32_t* kept,
                             cudaStream_t stream);
 cudaError_t flash_forward(FlashType type, const FlashArgs& args, cudaStream_t stream);

@@ -276,6 +276,16 @@ cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
 
 }  // namespace
 
+int flash_backward_shared_bytes(FlashType type, int head_dim) {
+  int bytes = 0;
+  (void)with_kernel(type, head_dim, [&]<typename T, int kDim>() {
+    constexpr int kQueries = QueryTiles<T, kDim>::bytes(2), kKeys = KeyTiles<T, kDim>::bytes(2);
+    bytes = kQueries > kKeys ? kQueries : kKeys;
+    return cudaSuccess;
+  });
+  return bytes;
+}
+
 cudaError_t flash_backward(FlashType type, const FlashArgs& args, cudaStream_t stream) {
   return with_kernel(type, args.head_dim,
                      [&]<typename T, int kDim>() { return backward<T, kDim>(args, stream); });

@@ -248,6 +248,19 @@ TEST_F(AttentionTest, SizesOfHeads) {
     }
 }
 
+// As large language models have them; on a GPU of 99 KiB of shared memory forward is by other
+// kernels than backward.
+TEST_F(AttentionTest, MaskedHeadsOf128) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    check({.heads = 1,
+           .queries = 70,
+           .keys = 70,
+           .head_dim = 128,
+           .dtype = dtype,
+           .mask = true,
+           .dropout = 0.2f});
+}
+
 // A GPU has two implementations; the one that is not its first choice must do everything.
 TEST_F(AttentionTest, OwnKernelsOfAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";

@@ -61,20 +61,49 @@ cudaUUID_t uuid_of(int number) {
   return made;
 }
 
+// KiB of shared memory that a block may ask for (Programming Guide, "Technical Specifications per
+// Compute Capability").
+int shared_memory_of(int major, int minor) {
+  switch (10 * major + minor) {
+    case 70:
+      return 96;
+    case 75:
+      return 64;
+    case 80:
+    case 87:
+      return 163;
+    case 86:
+    case 89:
+      return 99;
+    default:
+      return major == 12 ? 99 : 227;
+  }
+}
+
+// "12.0" of an environment variable as major and minor version; false where it is not set.
+bool version(const char* name, int most, int& major, int& minor) {
+  const char* set = std::getenv(name);
+  if (!set) return false;
+  const std::string_view text = set;
+  const std::size_t point = text.find('.');
+  const auto part = [](std::string_view digits, int& value) {
+    const auto [end, problem] = std::from_chars(digits.begin(), digits.end(), value);
+    return problem == std::errc{} && end == digits.end() && value >= 0;
+  };
+  if (point == std::string_view::npos || !part(text.substr(0, point), major) ||
+      !part(text.substr(point + 1), minor) || major < 1 || major > most || minor > 9)
+    refuse(name, text, "such as 12.0");
+  return true;
+}
+
 Settings read() {
   Settings made;
   made.visible = visible_of(static_cast<int>(number("SHOAL_EMULATED_GPUS", 1, 0, 16)));
   made.devices = static_cast<int>(made.visible.size());
   made.memory =
       number("SHOAL_EMULATED_GPU_MEMORY", made.memory, std::size_t{1} << 16, std::size_t{1} << 38);
-  if (const char* set = std::getenv("SHOAL_EMULATED_GPU_CAPABILITY")) {
-    const std::string_view text = set;
-    const auto digit = [&](std::size_t i) { return text[i] >= '0' && text[i] <= '9'; };
-    if (text.size() != 3 || !digit(0) || text[1] != '.' || !digit(2))
-      refuse("SHOAL_EMULATED_GPU_CAPABILITY", text, "such as 7.0 or 9.0");
-    made.major = text[0] - '0';
-    made.minor = text[2] - '0';
-  }
+  (void)version("SHOAL_EMULATED_GPU_CAPABILITY", 12, made.major, made.minor);
+  made.shared_memory = shared_memory_of(made.major, made.minor) << 10;
   made.contexts = number("SHOAL_EMULATED_GPU_CONTEXTS", made.contexts, 1, 16);
   made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
@@ -242,7 +271,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->minor = settings().minor;
     properties->multiProcessorCount = kMultiprocessors;
     properties->sharedMemPerBlock = kSharedMemory;
-    properties->sharedMemPerBlockOptin = kSharedMemoryOptin;
+    properties->sharedMemPerBlockOptin = settings().shared_memory;
     return cudaSuccess;
   });
 }
@@ -262,7 +291,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         *value = settings().minor;
         return cudaSuccess;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = kSharedMemoryOptin;
+        *value = settings().shared_memory;
         return cudaSuccess;
       case cudaDevAttrGPUDirectRDMASupported:
         *value = settings().cards_reach;
@@ -289,7 +318,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return call("cudaFuncSetAttribute", [&](Lock&) {
     if (!kernel || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > kSharedMemoryOptin)
+        value > settings().shared_memory)
       return cudaErrorInvalidValue;
     dynamic_limits()[{current, kernel}] = value;
     return cudaSuccess;

@@ -12,6 +12,7 @@ struct Settings {
   std::vector<int> visible = {0};
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
+  int shared_memory = 227 << 10;              // bytes that a block may ask for, of that capability
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   // SHOAL_EMULATED_GPU_CONTEXTS (1 to 16): on so many devices a process may have a context.
   std::size_t contexts = 16;
@@ -21,6 +22,6 @@ struct Settings {
 const Settings& settings();
 
 constexpr int kMultiprocessors = 2;  // grids that fill the device stay small
-constexpr int kSharedMemory = 48 << 10, kSharedMemoryOptin = 227 << 10;
+constexpr int kSharedMemory = 48 << 10;
 
 }  // namespace shoal::emulated_gpu

@@ -205,6 +205,26 @@ TEST_F(LateDeath, TheEnvironmentIsChecked) {
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(LateDeath, BlocksHaveTheSharedMemoryOfTheirChip) {
+  for (const auto& [capability, kilobytes] : {std::pair{"8.0", 163}, {"8.6", 99}, {"9.0", 227}})
+    EXPECT_EXIT(
+        {
+          setenv("SHOAL_EMULATED_GPU_CAPABILITY", capability, 1);
+          const auto allow = [](int bytes) {
+            return cudaFuncSetAttribute(&kFresh, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        bytes);
+          };
+          int most = 0;
+          (void)cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+          std::_Exit(most == kilobytes << 10 && allow(most) == cudaSuccess &&
+                             allow(most + 1) == cudaErrorInvalidValue
+                         ? 0
+                         : 1);
+        },
+        ::testing::ExitedWithCode(0), "")
+        << capability;
+}
+
 TEST_F(Late, WorkRunsWhenItIsWaitedFor) {
   const OwnStream stream;
   int ran = 0;
