@@ -42,6 +42,10 @@ void check(cudaError_t status, const char* call, Device device) {
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
 
+// The first with kernel parameters above 4 KiB, in which tables of tensors are passed (CUDA 12.1's
+// release notes). CUDA 12 runs with every driver of 12.0 and later ("CUDA Compatibility").
+constexpr int kOldestDriver = 12010;
+
 // "13.0" of CUDA's 13000.
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -78,11 +82,17 @@ class CudaBackend final : public DeviceBackend {
   void check_available(Device device) const override {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status == cudaSuccess && device.index >= 0 && device.index < devices) return;
-    (void)cudaGetLastError();
     int driver = 0, runtime = 0;
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
+    if (status == cudaSuccess && driver < kOldestDriver)
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("the NVIDIA driver knows CUDA {}; Shoal needs {} (driver 530) or later",
+                      version_text(driver), version_text(kOldestDriver)),
+          "update the driver, or use the device cpu");
+    if (status == cudaSuccess && device.index >= 0 && device.index < devices) return;
+    (void)cudaGetLastError();
     if (status == cudaErrorInsufficientDriver && driver == 0)
       throw Error(
           ErrorCode::unavailable,

@@ -1,5 +1,6 @@
 // On which devices a process has a context: what the emulated calls make, and that Shoal makes one
-// on no device but its own, whichever thread calls.
+// on no device but its own, whichever thread calls. And which drivers it takes.
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -121,6 +122,23 @@ TEST_F(Contexts, OfARankAreOnItsDeviceAlone) {
     in_a_thread(steps[step]);
     ASSERT_EQ(contexts(), step == 0 ? std::vector<int>() : std::vector<int>{1}) << "step " << step;
   }
+}
+
+TEST(DriverDeath, ThatIsTooOldIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has read no settings
+  const auto asks_for_a_device = [](const char* driver) {
+    setenv("SHOAL_EMULATED_GPU_DRIVER", driver, 1);
+    try {
+      device_backend(DeviceType::cuda).check_available(Device::cuda(0));
+    } catch (const Error& error) {
+      (void)std::fputs(error.what(), stderr);
+      std::_Exit(1);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(asks_for_a_device("12.0"), ::testing::ExitedWithCode(1),
+              "the NVIDIA driver knows CUDA 12.0; Shoal needs 12.1 \\(driver 530\\) or later");
+  EXPECT_EXIT(asks_for_a_device("12.1"), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -104,6 +104,10 @@ Settings read() {
       number("SHOAL_EMULATED_GPU_MEMORY", made.memory, std::size_t{1} << 16, std::size_t{1} << 38);
   (void)version("SHOAL_EMULATED_GPU_CAPABILITY", 12, made.major, made.minor);
   made.shared_memory = shared_memory_of(made.major, made.minor) << 10;
+  if (int major = 0, minor = 0; version("SHOAL_EMULATED_GPU_DRIVER", 13, major, minor)) {
+    made.driver = 1000 * major + 10 * minor;
+    made.runtime = major < 13 ? 1000 * major + 90 : made.driver;
+  }
   made.contexts = number("SHOAL_EMULATED_GPU_CONTEXTS", made.contexts, 1, 16);
   made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
@@ -228,10 +232,14 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 const char* cudaGetErrorName(cudaError_t error) { return words(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return words(error).text; }
 
-cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+cudaError_t cudaDriverGetVersion(int* version) {
+  if (!version) return failed(cudaErrorInvalidValue);
+  *version = settings().driver;
+  return cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* version) {
   if (!version) return failed(cudaErrorInvalidValue);
-  *version = 13000;
+  *version = settings().runtime;
   return cudaSuccess;
 }
 

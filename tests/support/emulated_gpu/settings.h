@@ -13,6 +13,9 @@ struct Settings {
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
   int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
   int shared_memory = 227 << 10;              // bytes that a block may ask for, of that capability
+  // SHOAL_EMULATED_GPU_DRIVER, as 12.0: the CUDA that the driver knows; the runtime is the newest
+  // of that major version.
+  int driver = 13000, runtime = 13000;
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   // SHOAL_EMULATED_GPU_CONTEXTS (1 to 16): on so many devices a process may have a context.
   std::size_t contexts = 16;
