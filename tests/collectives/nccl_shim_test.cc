@@ -55,6 +55,25 @@ TEST_P(NcclShim, EveryOperationIsExact) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclShim, ::testing::Values(1, 2, 3, 5));
 
+// Which NCCL leaves as it was, and so does the shim.
+TEST(NcclOfOneRank, ScalesAPremultipliedSum) {
+  shim::clear();
+  shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
+    const auto c = nccl(world, store);
+    const auto half = Reduction::premultiplied_sum(0.5);
+    const std::vector<float> send{8, 16, 24};
+    std::vector<float> recv(3, -1);
+    c->all_reduce(send.data(), recv.data(), 3, DType::f32, half)->wait();
+    EXPECT_THAT(recv, ElementsAre(4, 8, 12));
+    c->reduce_scatter(recv.data(), recv.data(), 3, DType::f32, half)->wait();
+    EXPECT_THAT(recv, ElementsAre(2, 4, 6));
+    c->reduce_scatter_v(send.data(), recv.data(), Numbers{2}, DType::f32, half)->wait();
+    EXPECT_THAT(recv, ElementsAre(4, 8, 6));
+    c->reduce(recv.data(), recv.data(), 3, DType::f32, half, 0)->wait();
+    EXPECT_THAT(recv, ElementsAre(2, 4, 3));
+  });
+}
+
 // What rank 1 of 3 calls for one operation.
 std::vector<std::string> sequence(
     const std::function<WorkPtr(Communicator&, float*, float*)>& body) {
