@@ -313,7 +313,7 @@ TEST(OptimizerState, TheLossScaleBearsOverflowsAndStaysFinite) {
   const Placed<StepState> state(initial);
   BeginUpdateArgs args;
   args.scaling = {.dynamic = true, .window = 1, .delayed_shift = 2};
-  kernels->optimizer().set_step(state.get(), 1, 1, kernels->stream());
+  kernels->optimizer().set_step(state.get(), {.learning_rate = 1, .unscale = 1}, kernels->stream());
   const auto update = [&](bool overflows) {
     args.sum_of_squares = overflows ? bad : good;
     args.norm = norm;

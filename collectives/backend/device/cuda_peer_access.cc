@@ -84,13 +84,13 @@ class CudaPeerAccess final : public PeerAccess {
   }
   void flush_cards_writes() override {
     if (keeps_order_) return;
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     check(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
                                              cudaFlushGPUDirectRDMAWritesToAllDevices),
           "cudaDeviceFlushGPUDirectRDMAWrites", device_);
   }
   void on_device(const std::function<void()>& body) override {
-    const Current current(device_);
+    const CurrentCudaDevice current(device_);
     body();
   }
 
