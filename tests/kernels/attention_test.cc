@@ -69,7 +69,7 @@ class Problem {
     state_.set(state);
     shape_.dropout = s.dropout;
     shape_.site = {.seed = 5, .state = nullptr, .site = 77, .sample_first = 9, .sample_stride = 2};
-    shape_.max_positions = 1000;
+    shape_.max_positions = 1001;  // rows of dropout begin within a block of four
     shape_.head_offset = 4;
   }
 

@@ -106,6 +106,30 @@ TEST(TrainerF16, ResumesToTheBitAmidOverflows) {
   }
 }
 
+// With half of the window over.
+TEST(TrainerF16, AMeshGoesOnWithItsScale) {
+  const TemporaryDirectory output;
+  auto arguments = f16_arguments(output / "whole");
+  arguments.per_device_train_batch_size = 8;
+  arguments.mp_parameters = {{"pipeline_parallel_degree", 2}, {"microbatches", 2}};
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 8;
+  RunOptions options{.samples = 48};
+  options.ranks = 2;
+  const auto whole = run(arguments, options);
+  arguments.output_dir = output / "broken";
+  RunOptions stopped = options;
+  stopped.stop_after = 8;
+  run(arguments, stopped);
+  arguments.resume_from_checkpoint = "true";
+  const auto rest = run(arguments, options);
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 8, whole.main.losses.end()));
+  ASSERT_GE(rest.main.logs.size(), 8U);
+  for (std::size_t i = 0; i < 8; ++i)
+    EXPECT_EQ(rest.main.logs[i]["loss_scale"], whole.main.logs[i + 8]["loss_scale"]) << i;
+}
+
 TEST(TrainerF16, ClipsWhatIsNotScaled) {
   const TemporaryDirectory output;
   auto arguments = f16_arguments(output.path());
