@@ -251,6 +251,7 @@ TEST(OptimizerState, ARateIsThatOfTheNextUpdate) {
       kernels->optimizer().begin_update(args, {});
       if (!overflows) ++known;
     }
+    EXPECT_EQ(state.value().step, first + known);
     EXPECT_EQ(known, 8u);
   }
 }

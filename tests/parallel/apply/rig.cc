@@ -152,12 +152,12 @@ nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Ra
 // Steps of a device that nobody waits for, and what they came to.
 class Queued {
  public:
-  Queued(Rank& rank, ParallelModel& model, DistributedOptimizer& optimizer)
+  Queued(Rank& rank, ParallelModel& model, DistributedOptimizer& optimizer, double first_scale)
       : rank_(rank),
         model_(model),
         optimizer_(optimizer),
         numbers_(rank.context.stream),
-        scaler_(model.options().dtype == DType::f16 ? nn::LossScaler({.init_scale = 0x1p26})
+        scaler_(model.options().dtype == DType::f16 ? nn::LossScaler({.init_scale = first_scale})
                                                     : nn::LossScaler::none()) {
     scaler_.put(rank.state);
   }
@@ -247,12 +247,13 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
                             parameter->name().find("h.1.") != std::string::npos))
         parameter->set_trainable(false);
     ParallelModel model(rank.context, *chain, mesh, options_of(layout));
-    DistributedOptimizer optimizer(model,
-                                   [&](std::vector<nn::Segment> segments) {
-                                     return make_rule(rank, layout.rule, std::move(segments));
-                                   },
-                                   {.dynamic_loss_scale = layout.dtype == DType::f16,
-                                    .dynamic_loss_args = {.init_scale = start ? 0x1p16 : 0x1p26}});
+    DistributedOptimizer optimizer(
+        model,
+        [&](std::vector<nn::Segment> segments) {
+          return make_rule(rank, layout.rule, std::move(segments));
+        },
+        {.dynamic_loss_scale = layout.dtype == DType::f16,
+         .dynamic_loss_args = {.init_scale = start ? 0x1p16 : layout.first_scale}});
     if (layout.disturbed) {
       for (const HeldRun& run : optimizer.held()) disturb(run);
       optimizer.refresh();
@@ -263,7 +264,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
       rank.state.step = static_cast<std::uint32_t>(from);
     }
     std::optional<Queued> queued;
-    if (layout.queued) queued.emplace(rank, model, optimizer);
+    if (layout.queued) queued.emplace(rank, model, optimizer, layout.first_scale);
     for (int step = from; step < to; ++step) {
       std::int64_t targets = 0;
       std::vector<Microbatch> microbatches = batches(rank, layout, model, step, targets);

@@ -90,6 +90,7 @@ struct Layout {
   std::string placement = "cluster";
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
+  double first_scale = 0x1p26;  // of f16
   Rule rule = Rule::adamw;
   bool queued = false;     // queue_train() and queue_step(): numbers are read at the end
   bool frozen = false;     // the positions and a block are not trained
