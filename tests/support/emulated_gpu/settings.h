@@ -19,7 +19,7 @@ struct Settings {
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   // SHOAL_EMULATED_GPU_CONTEXTS (1 to 16): on so many devices a process may have a context.
   std::size_t contexts = 16;
-  bool eager = false;  // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
+  bool eager = false;       // SHOAL_EMULATED_GPU_STREAMS=eager, or CUDA_LAUNCH_BLOCKING=1
   bool cards_reach = true;  // network cards, its memory; SHOAL_EMULATED_GPU_RDMA=0: not
 };
 const Settings& settings();
