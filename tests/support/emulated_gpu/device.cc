@@ -279,7 +279,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->minor = settings().minor;
     properties->multiProcessorCount = kMultiprocessors;
     properties->sharedMemPerBlock = kSharedMemory;
-    properties->sharedMemPerBlockOptin = settings().shared_memory;
+    properties->sharedMemPerBlockOptin = static_cast<std::size_t>(settings().shared_memory);
     return cudaSuccess;
   });
 }

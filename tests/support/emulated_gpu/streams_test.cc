@@ -1,6 +1,7 @@
 // That the emulated GPU is late, poisoned and closed: each of its strictnesses, without which a
 // mistake of the host would pass here.
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <thread>
 
@@ -10,8 +11,6 @@
 
 namespace shoal::emulated_gpu {
 namespace {
-
-using ::testing::HasSubstr;
 
 // This program's machine: small devices, so that memory runs out.
 [[maybe_unused]] const int kMachine = [] {
@@ -386,7 +385,7 @@ TEST_F(Late, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
 TEST_F(Late, HandlesAndDevicesAreChecked) {
   const OwnStream stream;
   const OwnEvent event;
-  auto* const nobody = reinterpret_cast<cudaStream_t>(std::uintptr_t{4096});
+  auto* const nobody = std::bit_cast<cudaStream_t>(std::uintptr_t{4096});
   EXPECT_CUDA(cudaErrorInvalidResourceHandle, cudaStreamSynchronize(nobody));
   EXPECT_CUDA(cudaErrorInvalidResourceHandle, launch(nobody, [] {}, {}));
   EXPECT_CUDA(cudaErrorInvalidDevice, cudaSetDevice(2));
