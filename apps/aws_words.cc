@@ -1,5 +1,7 @@
 #include "aws_words.h"
 
+#include <CLI/CLI.hpp>
+
 namespace shoal::app {
 
 void add_aws_words(CLI::App& command, AwsWords& words) {

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "sources.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "machine.h"
 #include "sources.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "commands.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

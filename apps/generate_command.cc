@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "run_setup.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>

@@ -5,6 +5,7 @@
 
 #include "aws.h"
 #include "commands.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "core_files.h"
+#include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/env.h"

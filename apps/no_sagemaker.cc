@@ -5,6 +5,7 @@
 #include "aws_words.h"
 #include "commands.h"
 #include "sources.h"
+#include <CLI/CLI.hpp>
 
 #include "shoal/runtime/base/error.h"
 

@@ -13,6 +13,7 @@
 
 #include "commands.h"
 #include "scale/study.h"
+#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

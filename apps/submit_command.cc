@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "core_files.h"
 #include "submit_check.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "shoal/sagemaker/job/secrets.h"

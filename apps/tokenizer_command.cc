@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "commands.h"
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/clock.h"

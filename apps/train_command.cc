@@ -19,6 +19,7 @@
 #include "run_files.h"
 #include "run_settings.h"
 #include "run_setup.h"
+#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

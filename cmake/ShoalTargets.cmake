@@ -42,21 +42,33 @@ function(shoal_keep_libraries target)
   endif()
 endfunction()
 
-# shoal_test_headers(): what nearly every test includes, compiled once (half of a test's compilation).
-# A test still includes what it uses.
-function(shoal_test_headers)
-  # A program, so that it is compiled as the tests are.
-  file(CONFIGURE OUTPUT test_headers.cc CONTENT "int main() {}\n")
-  add_executable(shoal_test_headers ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
-  target_link_libraries(shoal_test_headers PRIVATE shoal_settings fmt::fmt nlohmann_json::nlohmann_json
-    GTest::gmock)
-  target_compile_options(shoal_test_headers PRIVATE $<$<CONFIG:Release>:-O1>)
+# shoal_common_headers(NAME HEADERS... LIBRARIES ...): headers that many sources of programs include,
+# compiled once (up to half of a source's compilation). Sources still include what they use: clang-tidy
+# reads them without (tools/lint.sh). Not for rooms: GCC 12 warns differently of what it inlines then.
+function(shoal_common_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LIBRARIES" ${ARGN})
+  # A program, so that it is compiled as those are that reuse it.
+  file(CONFIGURE OUTPUT ${name}.cc CONTENT "int main() {}\n")
+  add_executable(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  target_link_libraries(${name} PRIVATE shoal_settings fmt::fmt nlohmann_json::nlohmann_json ${ARG_LIBRARIES})
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   set(headers)
-  foreach(header IN ITEMS gmock/gmock.h fmt/format.h nlohmann/json.hpp algorithm array atomic chrono cmath
+  foreach(header IN ITEMS ${ARG_HEADERS} fmt/format.h nlohmann/json.hpp algorithm array atomic chrono cmath
       cstring filesystem fstream functional map mutex optional random set span string thread vector)
     list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
   endforeach()
-  target_precompile_headers(shoal_test_headers PRIVATE ${headers})
+  target_precompile_headers(${name} PRIVATE ${headers})
+endfunction()
+
+# shoal_program(TARGET): a command-line program. Its own code reads words and prints; what has to be
+# fast lies in the rooms, so it is compiled for the wait it costs.
+function(shoal_program target)
+  if(NOT TARGET shoal_program_headers)
+    shoal_common_headers(shoal_program_headers HEADERS CLI/CLI.hpp LIBRARIES CLI11::CLI11)
+  endif()
+  target_link_libraries(${target} PRIVATE fmt::fmt CLI11::CLI11)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_precompile_headers(${target} REUSE_FROM shoal_program_headers)
 endfunction()
 
 # shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])

@@ -31,8 +31,8 @@ for file in "${changed[@]}"; do
   if grep -qF "/$file\"" build/release/compile_commands.json; then tidy+=("$file"); else foreign+=("$file"); fi
 done
 [ ${#foreign[@]} -eq 0 ] || say "not compiled here, so not read by clang-tidy: ${foreign[*]}"
-# Tests are read without the headers that are compiled for all of them (shoal_test_headers): they
-# include what they use.
+# Tests and programs are read without the headers that are compiled for all of them
+# (shoal_common_headers): they include what they use.
 mkdir -p build/release/lint
 sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//' build/release/compile_commands.json \
   > build/release/lint/compile_commands.json
