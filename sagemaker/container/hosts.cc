@@ -156,10 +156,10 @@ std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::
   std::optional<Clock::time_point> seen, stopped;  // mpirun's process here, last; the signal
   for (;; pause(rules.poll_seconds)) {
     if (auto ending = told_ending(path)) return ending;
-    if (gives_up && gives_up()) return std::nullopt;
+    if (stop != 0 && !stopped) stopped = Clock::now();
+    if (!stopped && gives_up && gives_up()) return std::nullopt;
     if (process_runs(rules.orted)) seen = Clock::now();
     if (seen && seconds_since(*seen) >= rules.quiet_seconds) return std::nullopt;
-    if (stop != 0 && !stopped) stopped = Clock::now();
     if (stopped && seconds_since(*stopped) >=
                        (seen ? grace_seconds : std::min(grace_seconds, rules.quiet_seconds)))
       return std::nullopt;

@@ -47,7 +47,8 @@ std::vector<std::string> tell_ending(const std::vector<std::string>& hosts, cons
 // been here and gone without a word: nothing. timeout when it never came. After `stop` is non-zero
 // it waits `grace_seconds` more at most, while ranks on this host save their checkpoint; for mpirun
 // that has not come, `quiet_seconds`: the first host may have started it as the signal came.
-// `gives_up`: once true, it returns nothing at the next look.
+// `gives_up`: once true, it returns nothing at the next look; a host that is stopped does not ask
+// it, for that would cut short what ranks save.
 std::optional<Ending> wait_for_mpirun_to_end(const HostRules& rules, const std::string& path,
                                              const std::atomic<int>& stop, double grace_seconds,
                                              const std::function<bool()>& gives_up = {});

@@ -150,6 +150,25 @@ TEST(Hosts, ServeNoLongerThanTheyCan) {
   EXPECT_TRUE(process_runs(rules.orted));
 }
 
+// A channel that breaks as the job is stopped does not cut short what ranks save.
+TEST(Hosts, ServeToTheEndOnceStopped) {
+  const testing::TemporaryDirectory root;
+  const Orted orted(root);
+  HostRules rules = quick();
+  rules.orted = orted.name();
+  rules.start_seconds = 600;
+  const std::atomic<int> stop{15};
+  std::thread told([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::ofstream(root / "new") << "143\n";
+    std::filesystem::rename(root / "new", root / "ended");
+  });
+  const auto ending = wait_for_mpirun_to_end(rules, root / "ended", stop, 600, [] { return true; });
+  told.join();
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->status, 143);
+}
+
 // As what mpirun leaves on a host whose first process waits for nobody.
 TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
   const testing::TemporaryDirectory root;
