@@ -100,7 +100,8 @@ void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop) {
 }
 
 struct PipeFanOut::Impl {
-  explicit Impl(PipedChannel given) : channel(std::move(given)) {}
+  Impl(PipedChannel given, const std::atomic<int>& signal)
+      : channel(std::move(given)), job_stop(signal) {}
 
   std::vector<std::unique_ptr<RankPipe>> make_pipes(std::int64_t epoch) const {
     const std::string name = fs::path(channel.prefix).filename().string();
@@ -122,7 +123,7 @@ struct PipeFanOut::Impl {
         ranks = make_pipes(epoch + 1);  // the next are there before these end
       }
     } catch (const std::exception& error) {
-      if (stop) return;
+      if (stop || job_stop != 0) return;
       const std::lock_guard lock(mutex);
       failure =
           fmt::format("channel {}: {}", fs::path(channel.prefix).filename().string(), error.what());
@@ -131,13 +132,15 @@ struct PipeFanOut::Impl {
 
   PipedChannel channel;
   std::vector<std::unique_ptr<RankPipe>> ranks;  // open until the end, even after a failure
+  const std::atomic<int>& job_stop;
   std::atomic<bool> stop{false};
   mutable std::mutex mutex;  // of failure
   std::optional<std::string> failure;
   std::thread thread;
 };
 
-PipeFanOut::PipeFanOut(const PipedChannel& channel) : impl_(std::make_unique<Impl>(channel)) {
+PipeFanOut::PipeFanOut(const PipedChannel& channel, const std::atomic<int>& stop)
+    : impl_(std::make_unique<Impl>(channel, stop)) {
   impl_->thread = std::thread([this] { impl_->serve(); });
 }
 

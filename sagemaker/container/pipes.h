@@ -24,9 +24,11 @@ void copy_to_file(const PipedChannel& channel, const std::atomic<int>& stop);
 // would be the end of an epoch, so they wait, and whoever started them has to end them.
 class PipeFanOut {
  public:
-  explicit PipeFanOut(const PipedChannel& channel);
+  // `stop`, which outlives this: the signal that asks for the job's end, 0 until then.
+  PipeFanOut(const PipedChannel& channel, const std::atomic<int>& stop);
   ~PipeFanOut();
-  // What went wrong; nothing: all is well. From any thread.
+  // What went wrong before the signal, whose cause it is not then; nothing: all was well. From any
+  // thread.
   std::optional<std::string> failure() const;
   PipeFanOut(const PipeFanOut&) = delete;
   PipeFanOut& operator=(const PipeFanOut&) = delete;

@@ -30,11 +30,19 @@ void say(std::string_view line) {
 
 using FanOuts = std::vector<std::unique_ptr<PipeFanOut>>;
 
-// What went wrong with a channel that ranks of this host read; nothing: all is well.
+// What went wrong, before the job was stopped, with a channel that ranks of this host read;
+// nothing: all was well.
 std::optional<std::string> failure_of(const FanOuts& fan_outs) {
   for (const auto& one : fan_outs)
     if (auto failure = one->failure()) return failure;
   return std::nullopt;
+}
+
+// With what a host ends that was stopped before it was done. What had failed before is thrown: to
+// SageMaker it is why the job ends.
+int stopped_by(int signal, const FanOuts& fan_outs) {
+  if (const auto failure = failure_of(fan_outs)) throw Error(ErrorCode::io, *failure);
+  return 128 + signal;
 }
 
 // The job's code, unpacked into code/ of `place`; the directory that has it.
@@ -117,15 +125,16 @@ int serve_mpirun(const Contract& c, const ContainerOptions& options, const FanOu
   make_ssh_key(options.hosts);
   wait_for_hosts({c.master_host}, options.hosts, stop);
   if (stop == 0) admit_host(c.master_host, login, options.hosts, stop);
-  if (stop != 0) return 128 + stop;
+  if (stop != 0) return stopped_by(stop, fan_outs);
   start_sshd(options.hosts);
   const auto ending =
       wait_for_mpirun_to_end(options.hosts, ending_file(c), stop, options.grace_seconds,
                              [&fan_outs] { return failure_of(fan_outs).has_value(); });
+  const bool is_done = ending && ending->status == 0;
   // The ranks here end with this container.
-  if (const auto failure = failure_of(fan_outs); failure && !ending && stop == 0)
+  if (const auto failure = failure_of(fan_outs); failure && !is_done)
     throw Error(ErrorCode::io, *failure);
-  if (stop != 0 && !(ending && ending->status == 0)) return 128 + stop;
+  if (stop != 0 && !is_done) return 128 + stop;
   if (!ending) {
     say(fmt::format("mpirun is done here; host {} did not say how", c.master_host));
     return 0;
@@ -179,15 +188,14 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   // signal met it while it was starting ranks.)
   const bool is_done =
       result.status == 0 && (!launch.is_rank_0 || has_model_since(command.output_dir, began));
-  if (result.was_stopped && !is_done) {
+  const auto lost_input = is_done ? std::nullopt : failure_of(fan_outs);
+  if (result.was_stopped && !is_done && !lost_input) {
     say_stopped(result, command.output_dir, options.grace_seconds, stop);
     tell_workers(c, launch, options, {.status = 128 + stop});
     return 128 + stop;
   }
-  const bool lost_input = result.was_given_up && !is_done;
   if (result.status != 0 || lost_input) {
-    const std::string reason =
-        lost_input ? *failure_of(fan_outs) : reason_of(result.error, result.status);
+    const std::string reason = lost_input ? *lost_input : reason_of(result.error, result.status);
     const int status = result.status == 0 ? 1 : result.status;
     write_failure(c.path("output"), reason);
     say("failed: " + reason);
@@ -240,10 +248,10 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   FanOuts fan_outs;
   for (const PipedChannel& channel : command.pipes)
     if (channel.file.empty())
-      fan_outs.push_back(std::make_unique<PipeFanOut>(channel));
+      fan_outs.push_back(std::make_unique<PipeFanOut>(channel, stop));
     else
       copy_to_file(channel, stop);
-  if (stop != 0) return 128 + stop;
+  if (stop != 0) return stopped_by(stop, fan_outs);
   if (launch.role == HostRole::mpi_worker) return serve_mpirun(c, options, fan_outs, stop);
   for (const std::string& note : command.notes) say("filled in: " + note);
   if (launch.role == HostRole::mpi_master && launch.hosts.size() > 1) {
@@ -252,7 +260,7 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
     std::vector<std::string> workers(launch.hosts.begin() + 1, launch.hosts.end());
     wait_for_hosts(workers, options.hosts, stop);
   }
-  if (stop != 0) return 128 + stop;  // before anything could be trained
+  if (stop != 0) return stopped_by(stop, fan_outs);  // before anything could be trained
   return run_command(c, launch, command, variables, fan_outs, options, stop);
 }
 

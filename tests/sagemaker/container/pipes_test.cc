@@ -29,6 +29,8 @@ namespace {
 using shoal::testing::PipeWriter;
 using shoal::testing::TemporaryDirectory;
 
+const std::atomic<int> kGoesOn{0};
+
 // More than pipes hold.
 std::string long_text() {
   std::string text;
@@ -66,7 +68,7 @@ TEST(Pipes, GoToEveryRankOfAHost) {
   const TemporaryDirectory root;
   const PipeWriter writer(root / "train", long_text());
   const PipeFanOut fan_out(
-      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 3});
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 3}, kGoesOn);
   for (int epoch = 0; epoch < 2; ++epoch) {
     std::vector<std::future<std::string>> ranks;
     for (int rank = 0; rank < 3; ++rank)
@@ -82,7 +84,7 @@ TEST(Pipes, OfARankThatIsThroughHoldNobodyUp) {
   const TemporaryDirectory root;
   const PipeWriter writer(root / "train", long_text());
   const PipeFanOut fan_out(
-      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2});
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2}, kGoesOn);
   const std::atomic<bool> never{false};
   auto first = std::make_unique<NamedPipe>(root / "ranks/0/train_0", never, 10);
   auto other = std::async(std::launch::async, [&] { return all_of(root / "ranks/1/train_0"); });
@@ -105,7 +107,7 @@ TEST(Pipes, ThatFailAreNoEpochsEnd) {
   std::filesystem::create_directories(root / "ranks/1/train_1/taken");
   const PipeWriter writer(root / "train", long_text());
   const PipeFanOut fan_out(
-      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2});
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2}, kGoesOn);
   EXPECT_FALSE(fan_out.failure());
   std::vector<std::unique_ptr<NamedPipe>> ranks;
   const std::atomic<bool> never{false};
@@ -136,8 +138,28 @@ TEST(Pipes, ThatAreNoneAreSaid) {
   const TemporaryDirectory root;
   std::ofstream(root / "train_0") << "a file";
   const PipeFanOut fan_out(
-      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2});
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2}, kGoesOn);
   EXPECT_THAT(failure_of(fan_out), ::testing::HasSubstr("train_0 is no named pipe"));
+}
+
+// Whoever brings them may end before the ranks do.
+TEST(Pipes, ThatBreakOnceTheJobIsStoppedAreNoCause) {
+  const TemporaryDirectory root;
+  std::filesystem::create_directories(root / "ranks/1/train_1/taken");
+  const PipeWriter writer(root / "train", "short");
+  std::atomic<int> stop{0};
+  const PipeFanOut fan_out(
+      {.prefix = root / "train", .file = {}, .fan_out = root / "ranks", .ranks = 2}, stop);
+  std::vector<std::unique_ptr<NamedPipe>> ranks;
+  const std::atomic<bool> never{false};
+  ranks.push_back(std::make_unique<NamedPipe>(root / "ranks/0/train_0", never, 10));
+  stop = 15;
+  ranks.push_back(std::make_unique<NamedPipe>(root / "ranks/1/train_0", never, 10));
+  // Of the next epoch, which fails at its second pipe, the first is made.
+  while (!std::filesystem::exists(root / "ranks/0/train_1"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(fan_out.failure());
 }
 
 }  // namespace

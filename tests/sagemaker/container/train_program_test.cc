@@ -98,6 +98,19 @@ class Train : public ::testing::Test {
     all.erase("max_steps");
     fill(ml, all);
   }
+  // For ranks that read a channel's pipes, where something else is in the place of the first.
+  static void fill_with_no_pipe(OptMl& ml) {
+    ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
+                        {"sagemaker_mpi_num_of_processes_per_host", "2"},
+                        {"streaming", "true"},
+                        {"max_steps", "5"}});
+    ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
+    ml.write("input/data/train_0", "no pipe");
+  }
+  static void expect_no_pipe(const OptMl& ml) {
+    EXPECT_THAT(read_text_file(ml.path("output/failure")),
+                HasSubstr("channel train: " + ml.path("input/data/train_0") + " is no named pipe"));
+  }
   // Everything below a directory, a line each.
   static std::string listing(const std::string& directory) {
     std::vector<std::string> names;
@@ -282,20 +295,35 @@ TEST_F(Train, ReadsPipesAsFiles) {
   EXPECT_EQ(model_of(pipes), model_of(files));
 }
 
-// Ranks wait for the bytes of a channel that cannot be read, and are ended.
+// Ranks wait for the bytes of a channel that cannot be read, and are ended. Where `train` is
+// stopped while they are, that is not why.
 TEST_F(Train, FailsWhereAChannelDoes) {
-  OptMl ml({"localhost"}, "localhost");
-  ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
-                      {"sagemaker_mpi_num_of_processes_per_host", "2"},
-                      {"streaming", "true"},
-                      {"max_steps", "5"}});
-  ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
-  ml.write("input/data/train_0", "no pipe");
-  script(ml.path("mpirun"), "exec sleep 600\n");
-  const ProgramResult result = train(ml, {"--mpirun", ml.path("mpirun")});
-  EXPECT_EQ(result.status, 143) << result.out << result.err;
-  EXPECT_THAT(read_text_file(ml.path("output/failure")),
-              HasSubstr("channel train: " + ml.path("input/data/train_0") + " is no named pipe"));
+  for (const auto& [mpirun, status] :
+       {std::pair{"exec sleep 600\n", 143},
+        {"trap 'kill -TERM $PPID; exit 1' TERM\nwhile :; do sleep 0.02; done\n", 1}}) {
+    OptMl ml({"localhost"}, "localhost");
+    fill_with_no_pipe(ml);
+    script(ml.path("mpirun"), mpirun);
+    const ProgramResult result = train(ml, {"--mpirun", ml.path("mpirun")});
+    EXPECT_EQ(result.status, status) << result.out << result.err;
+    expect_no_pipe(ml);
+  }
+}
+
+TEST_F(Train, AWorkerSaysThatAChannelFailedThoughItIsStopped) {
+  OptMl ml({"127.0.0.1", "localhost"}, "localhost");
+  fill_with_no_pipe(ml);
+  const Greeter master("SSH-2.0-test\r\n");
+  script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
+  // Its thread ends when the channel has failed; then `train` is stopped.
+  script(ml.path("sshd"),
+         "until [ \"$(ls /proc/$PPID/task | wc -l)\" = 1 ]; do sleep 0.02; done\n"
+         "kill -TERM $PPID\n");
+  const ProgramResult result =
+      train(ml, {"--sshd", ml.path("sshd"), "--ssh-port", std::to_string(master.port()), "--orted",
+                 "no-such-program"});
+  EXPECT_EQ(result.status, 1) << result.out << result.err;
+  expect_no_pipe(ml);
 }
 
 TEST_F(Train, ContinuesAPipeThatBeginsAnew) {
