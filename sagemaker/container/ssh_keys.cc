@@ -45,10 +45,11 @@ std::optional<std::string> scanned_key(const std::string& path) {
   return std::nullopt;
 }
 
-// What a login sets itself, and what says where a shell was.
+// What a login sets itself, and what says where a shell was. HOME it sets too, from the user's
+// account; the container's, below which caches are, goes over that.
 bool is_of_login(const std::string& name) {
-  constexpr std::array<std::string_view, 10> kNames = {
-      "HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "_", "TERM"};
+  constexpr std::array<std::string_view, 9> kNames = {"USER",   "LOGNAME", "SHELL", "MAIL", "PWD",
+                                                      "OLDPWD", "SHLVL",   "_",     "TERM"};
   return name.starts_with("SSH_") || std::ranges::find(kNames, name) != kNames.end();
 }
 

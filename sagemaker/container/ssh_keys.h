@@ -26,7 +26,7 @@ struct LoginVariables {
   std::vector<std::string> left_out;  // names that it cannot give: a value with a line's end, or
                                       // with a backslash at its end
 };
-// Of these, NAME=value, all but the login's own (HOME, USER, PWD ...). invalid_argument where they
+// Of these, NAME=value, all but the login's own (USER, SHELL, PWD ...). invalid_argument where they
 // are longer than sshd takes.
 LoginVariables login_variables(const std::vector<std::string>& variables);
 

@@ -99,11 +99,13 @@ TEST(SshKeys, OfTheFirstHostAreItsAnswer) {
 }
 
 TEST(SshKeys, ComeWithTheContainersVariables) {
-  const LoginVariables made = login_variables(
-      {"NO_PROXY=10.0.0.0/8,.internal", "HOME=/root", "SSH_CLIENT=x", "PATH=/opt/bin:/bin",
-       "TEXT=say \"a\\\"", "LINES=one\ntwo", "FOLDER=C:\\", "a-b=c", "EMPTY=", "no equals"});
+  const LoginVariables made =
+      login_variables({"NO_PROXY=10.0.0.0/8,.internal", "HOME=/of/it", "USER=x", "SSH_CLIENT=x",
+                       "PATH=/opt/bin:/bin", "TEXT=say \"a\\\"", "LINES=one\ntwo", "FOLDER=C:\\",
+                       "a-b=c", "EMPTY=", "no equals"});
   EXPECT_EQ(made.options,
-            ",environment=\"NO_PROXY=10.0.0.0/8,.internal\",environment=\"PATH=/opt/bin:/bin\""
+            ",environment=\"NO_PROXY=10.0.0.0/8,.internal\",environment=\"HOME=/of/it\""
+            ",environment=\"PATH=/opt/bin:/bin\""
             ",environment=\"TEXT=say \\\"a\\\\\"\",environment=\"EMPTY=\"");
   EXPECT_THAT(made.left_out, ::testing::ElementsAre("LINES", "FOLDER", "a-b"));
   EXPECT_THAT(refusal([] { login_variables({"A=" + std::string(300000, 'x')}); }),
@@ -182,14 +184,18 @@ TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
   asks.ssh_port = port;
   const std::string proxies = R"(a b,"c\"d'e$f)";
   admit_host("127.0.0.1",
-             login_variables({"NO_PROXY=" + proxies, "LONG=" + std::string(100000, 'x')}), asks,
-             stop);
+             login_variables({"NO_PROXY=" + proxies, "LONG=" + std::string(100000, 'x'),
+                              "HOME=" + (root_ / "home")}),
+             asks, stop);
   start_sshd(second);
   wait_for_hosts({"127.0.0.1"}, second, stop);
   EXPECT_EQ(login(first, port + 1), 7);
   EXPECT_EQ(login(first, port + 1, "printf %s \"$NO_PROXY\" > " + (root_ / "seen")), 0);
   EXPECT_EQ(read_text_file(root_ / "seen"), proxies);
   EXPECT_EQ(login(first, port + 1, "[ ${#LONG} = 100000 ]"), 0);
+  // Not that of the account: caches lie below it.
+  EXPECT_EQ(login(first, port + 1, "printf %s \"$HOME\" > " + (root_ / "seen")), 0);
+  EXPECT_EQ(read_text_file(root_ / "seen"), root_ / "home");
   EXPECT_EQ(login(second, port), 255) << "the first host let the second in";
   EXPECT_EQ(login(host("stranger", port + 2), port + 1), 255) << "the second let a stranger in";
 }
