@@ -13,6 +13,7 @@
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
+#include "shoal/sagemaker/job/secrets.h"
 #include "shoal/sagemaker/process/process.h"
 #include "shoal/sagemaker/process/scratch_directory.h"
 
@@ -92,6 +93,12 @@ std::vector<std::string> names_of(const Variables& variables) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   return names;
+}
+
+// What is shown has no secrets: the user's hyperparameters stand in it several times.
+void hide_secrets(Contract& c) {
+  for (auto& [name, value] : c.hyperparameters.items())
+    if (is_name_of_secret(name)) value = "***";
 }
 
 void show(const Contract& c, const Launch& launch, const Variables& variables) {
@@ -218,7 +225,8 @@ bool hides_gpus(const VariableReader& variables) {
 
 int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
   const VariableReader environment = process_variables();
-  const Contract c = read_contract(options.root, find_hardware(), environment);
+  Contract c = read_contract(options.root, find_hardware(), environment);
+  if (options.only_shows) hide_secrets(c);
   Variables variables = sm_variables(c, environment);
   const std::string region = region_for_s3(c, environment);
   if (!region.empty()) variables.emplace_back("AWS_REGION", region);

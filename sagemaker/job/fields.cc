@@ -118,12 +118,14 @@ const Json* Fields::value(const std::string& name) {
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
+bool Fields::is_secret(std::string_view name) const { return secret_ || is_name_of_secret(name); }
+
 bool Fields::has(const std::string& name) { return value(name) != nullptr; }
 
 std::optional<std::string> Fields::text(const std::string& name, const TextRules& rules) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
-  const bool secret = secret_ || rules.secret;
+  const bool secret = is_secret(name) || rules.secret;
   if (!given->is_string()) {
     problem(name, fmt::format("is {}, but a text is needed", shown(*given, secret)));
     return std::nullopt;
@@ -141,7 +143,7 @@ std::optional<std::int64_t> Fields::integer(const std::string& name, std::int64_
   if (given == nullptr) return std::nullopt;
   if (!given->is_number_integer() ||
       (given->is_number_unsigned() && given->get<std::uint64_t>() > std::uint64_t{1} << 62U)) {
-    problem(name, fmt::format("is {}, but an integer is needed", shown(*given, secret_)));
+    problem(name, fmt::format("is {}, but an integer is needed", shown(*given, is_secret(name))));
     return std::nullopt;
   }
   const auto number = given->get<std::int64_t>();
@@ -158,7 +160,7 @@ std::optional<bool> Fields::boolean(const std::string& name) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
   if (given->is_boolean()) return given->get<bool>();
-  problem(name, fmt::format("is {}, but true or false is needed", shown(*given, secret_)));
+  problem(name, fmt::format("is {}, but true or false is needed", shown(*given, is_secret(name))));
   return std::nullopt;
 }
 
@@ -169,7 +171,8 @@ std::optional<std::vector<std::string>> Fields::texts(const std::string& name,
   if (given == nullptr) return std::nullopt;
   if (!given->is_array() ||
       !std::ranges::all_of(*given, [](const Json& x) { return x.is_string(); })) {
-    problem(name, fmt::format("is {}, but a list of texts is needed", shown(*given, secret_)));
+    problem(name,
+            fmt::format("is {}, but a list of texts is needed", shown(*given, is_secret(name))));
     return std::nullopt;
   }
   if (given->size() < min_count || given->size() > max_count) {
@@ -191,7 +194,7 @@ std::optional<std::vector<std::pair<std::string, std::string>>> Fields::dictiona
     const TextRules& values) {
   const Json* given = value(name);
   if (given == nullptr) return std::nullopt;
-  const bool secret = secret_ || values.secret;
+  const bool secret = is_secret(name) || values.secret;
   if (!given->is_object()) {
     problem(name, fmt::format("is {}, but an object is needed", shown(*given, secret)));
     return std::nullopt;
@@ -202,8 +205,8 @@ std::optional<std::vector<std::pair<std::string, std::string>>> Fields::dictiona
   for (const auto& [key, text] : given->items()) {
     const std::string where = path(name) + "/" + escaped(key);
     if (!text.is_string()) {
-      problems_->add(where,
-                     fmt::format("is {}, but a text is needed (in quotes)", shown(text, secret)));
+      problems_->add(where, fmt::format("is {}, but a text is needed (in quotes)",
+                                        shown(text, secret || is_name_of_secret(key))));
       continue;
     }
     all.emplace_back(key, text.get<std::string>());

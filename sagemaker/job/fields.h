@@ -52,7 +52,8 @@ TextRules kms_key_rules();
 class Fields {
  public:
   // `object` and `problems` outlive this. What is no object is a problem, and reads as empty.
-  // `secret`: no value in it stands in a message.
+  // `secret`: no value in it stands in a message. So it is with what has a secret's name
+  // (secrets.h).
   Fields(const Json& object, std::string path, Problems& problems, bool secret = false);
 
   // Present and not null. Every name asked for, by this or what follows, is a known key.
@@ -80,6 +81,7 @@ class Fields {
   void finish();
 
  private:
+  bool is_secret(std::string_view name) const;
   const Json* object_;
   std::string path_;
   Problems* problems_;

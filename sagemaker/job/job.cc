@@ -174,7 +174,9 @@ Json gather_hyperparameters(Draft& draft, std::optional<SourceCode>& code) {
   Fields& job = draft.job;
   Json all = Json::object(), made = Json::object();
   if (const Json* given = job.value("hyperparameters")) {
-    Fields fields(*given, "/hyperparameters", draft.problems());
+    // What should be an object may be a list, ["--api-key", "..."]: no text of it is said.
+    const bool has_text = given->dump().find('"') != std::string::npos;
+    const Fields fields(*given, "/hyperparameters", draft.problems(), /*secret=*/has_text);
     if (given->is_object()) all = *given;
   }
   code = add_code(draft, made);

@@ -7,16 +7,30 @@
 namespace shoal::sagemaker {
 namespace {
 
-bool is_name_of_secret(std::string_view name) {
-  std::string upper(name);
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return std::ranges::any_of(
-      std::array{"PASSWORD", "PASSWD", "SECRET", "TOKEN", "API_KEY", "APIKEY", "ACCESS_KEY",
-                 "SECRET_KEY", "PRIVATE_KEY", "CREDENTIALS"},
-      [&](const char* end) { return upper.ends_with(end); });
+// A word NAME=VALUE of a secret's name: "-x HF_TOKEN=..." of mpirun's options.
+bool assigns_secret(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find_first_of(" \t\n,;\"'"));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    if (const auto equals = word.find('=');
+        equals != word.npos && is_name_of_secret(word.substr(0, equals)))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
+
+bool is_name_of_secret(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper)
+    c = c == '-' || c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return std::ranges::any_of(
+      std::array{"PASSWORD", "PASSWD", "PASSPHRASE", "_PWD", "_PASS", "SECRET", "TOKEN", "API_KEY",
+                 "APIKEY", "ACCESS_KEY", "ACCESSKEY", "SECRET_KEY", "SECRETKEY", "PRIVATE_KEY",
+                 "PRIVATEKEY", "CREDENTIAL", "CREDENTIALS"},
+      [&](const char* end) { return upper.ends_with(end); });
+}
 
 bool has_password(std::string_view url) {
   for (auto at = url.find("://"); at != url.npos; at = url.find("://", at)) {
@@ -39,8 +53,12 @@ Json without_secrets(Json request) {
   for (const char* group : {"Environment", "HyperParameters"})
     if (const auto found = request.find(group); found != request.end())
       for (auto& [name, value] : found->items())
-        if (is_name_of_secret(name) || has_password(value.get_ref<const std::string&>()))
+        if (const auto& text = value.get_ref<const std::string&>();
+            is_name_of_secret(name) || has_password(text) || assigns_secret(text))
           value = "***";
+  if (const auto tags = request.find("Tags"); tags != request.end())
+    for (Json& tag : *tags)
+      if (is_name_of_secret(tag.value("Key", ""))) tag["Value"] = "***";
   return request;
 }
 

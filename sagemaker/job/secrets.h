@@ -10,11 +10,15 @@ namespace shoal::sagemaker {
 // "scheme://user:password@host/...".
 bool has_password(std::string_view url);
 
+// Whether names of variables, options and keys end as this one where they are of secrets: HF_TOKEN,
+// DB_PWD, --api-key, x-amz-security-token.
+bool is_name_of_secret(std::string_view name);
+
 // The keys with which AWS's programs sign, as variables.
 bool is_aws_key(std::string_view variable);
 
-// The request as it may be shown: "***" for the values of variables and hyperparameters whose names
-// end as those of secrets do (HF_TOKEN, DB_PASSWORD, ...), and of those that hold a password's URL.
+// The request as it may be shown: "***" for the values of variables, hyperparameters and tags whose
+// names are of secrets, and of those that hold a password's URL or a word HF_TOKEN=...
 Json without_secrets(Json request);
 
 }  // namespace shoal::sagemaker

@@ -398,6 +398,13 @@ TEST(JobFile, ItsSecretsStandInNoMessage) {
   }
   EXPECT_THAT(changed({{"output_path", "s3://key:s3cret@bucket/x"}}),
               ::testing::Not(HasSubstr("s3cret")));
+  for (const Json& job :
+       {Json{{"hyperparameters", {"--api-key", "s3cret"}}}, Json{{"tags", {{"api-key", 5318008}}}},
+        Json{{"tags", {{"DB_PWD", {"s3cret"}}}}}})
+    EXPECT_THAT(changed(job),
+                ::testing::AllOf(HasSubstr("(not shown)"), ::testing::Not(HasSubstr("s3cret")),
+                                 ::testing::Not(HasSubstr("5318008"))))
+        << job;
   const testing::TemporaryDirectory root;
   std::ofstream(root / "job.json") << R"({"git_config": {"password": "s3cret)";
   try {
@@ -424,6 +431,25 @@ TEST(JobFile, ItsRequestIsShownWithoutSecrets) {
              {{"DB_PASSWORD", "***"}, {"HF_TOKEN", "***"}, {"MAX_TOKENS", "c"}, {"P", "***"}}},
             {"HyperParameters", {{"hub_token", "***"}, {"lr", "0.1"}, {"uri", "***"}}},
             {"RoleArn", "arn"}}));
+  for (const char* name :
+       {"--api-key", "x-amz-security-token", "X-Api-Key", "DB_PWD", "ssh.passphrase", "SMTP_PASS",
+        "SSL_KEY_PASSPHRASE", "hub-token", "accessKey", "GOOGLE_APPLICATION_CREDENTIAL"})
+    EXPECT_TRUE(is_name_of_secret(name)) << name;
+  for (const char* name : {"PWD", "OLDPWD", "max_tokens", "compass", "bypass", "api-key-file"})
+    EXPECT_FALSE(is_name_of_secret(name)) << name;
+  const Json more = without_secrets(
+      {{"HyperParameters",
+        {{"api-key", "\"a\""},
+         {"sagemaker_mpi_custom_mpi_options", "\"-x NCCL_DEBUG=INFO -x HF_TOKEN=b\""},
+         {"config_overrides", "\"n_layer=2,pad_token_id=0\""}}},
+       {"Tags", {{{"Key", "db-pwd"}, {"Value", "c"}}, {{"Key", "team"}, {"Value", "d"}}}}});
+  EXPECT_EQ(
+      more,
+      Json({{"HyperParameters",
+             {{"api-key", "***"},
+              {"sagemaker_mpi_custom_mpi_options", "***"},
+              {"config_overrides", "\"n_layer=2,pad_token_id=0\""}}},
+            {"Tags", {{{"Key", "db-pwd"}, {"Value", "***"}}, {{"Key", "team"}, {"Value", "d"}}}}}));
   EXPECT_FALSE(has_password("ssh://git@host:22/x"));
   EXPECT_FALSE(has_password("https://host:443/a@b"));
 }
