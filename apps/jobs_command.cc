@@ -159,21 +159,41 @@ double price_of(const ordered_json& prices, const std::string& file, const std::
   return price->get<double>();
 }
 
-// An hour of all its instances.
-std::optional<double> hourly(const ordered_json& prices, const std::string& file,
-                             const DescribedJob& job) {
-  if (prices.is_null() || job.instances.empty()) return std::nullopt;
-  double sum = 0;
-  for (const auto& [type, count] : job.instances)
-    sum += price_of(prices, file, type, job.name) * static_cast<double>(count);
-  return sum;
+// Money an hour of one instance of each of its groups; none without prices.
+std::vector<double> prices_of(const ordered_json& prices, const std::string& file,
+                              const DescribedJob& job) {
+  std::vector<double> all;
+  if (!prices.is_null())
+    for (const auto& group : job.instances)
+      all.push_back(price_of(prices, file, group.type, job.name));
+  return all;
 }
 
-ordered_json groups_of(const DescribedJob& job) {
+// Of all its instances.
+std::optional<double> money_of(const DescribedJob& job, const std::vector<double>& prices) {
+  if (!job.billable_seconds || prices.empty()) return std::nullopt;
+  double hourly = 0;
+  for (std::size_t i = 0; i < prices.size(); ++i)
+    hourly += prices[i] * static_cast<double>(job.instances[i].count);
+  return static_cast<double>(*job.billable_seconds) / 3600 * hourly;
+}
+
+ordered_json groups_of(const DescribedJob& job, const std::vector<double>& prices) {
   auto groups = ordered_json::array();
-  for (const auto& [type, count] : job.instances)
-    groups.push_back({{"instance_type", type}, {"instance_count", count}});
+  for (std::size_t i = 0; i < job.instances.size(); ++i)
+    groups.push_back(
+        {{"instance_type", job.instances[i].type},
+         {"instance_count", job.instances[i].count},
+         {"price_per_hour", prices.empty() ? ordered_json() : ordered_json(prices[i])}});
   return groups;
+}
+
+// Of one instance, whichever: nothing where groups differ, each of which has its own.
+std::optional<double> price_of_each(const std::vector<double>& prices) {
+  const bool is_one = !prices.empty() && std::ranges::all_of(prices, [&](double price) {
+    return price == prices.front();
+  });
+  return is_one ? std::optional(prices.front()) : std::nullopt;
 }
 
 int cost(const JobWords& words) {
@@ -192,11 +212,10 @@ int cost(const JobWords& words) {
   for (const std::string& name : words.names) {
     const DescribedJob job = jobs.describe(name_in(name));
     const auto seconds = job.billed_instance_seconds();
-    const auto price = hourly(prices, words.prices, job);
-    std::optional<double> hours, money, share;
+    const std::vector<double> each = prices_of(prices, words.prices, job);
+    const auto money = money_of(job, each);
+    std::optional<double> hours, share;
     if (seconds) hours = static_cast<double>(*seconds) / 3600;
-    if (job.billable_seconds && price)
-      money = static_cast<double>(*job.billable_seconds) / 3600 * *price;
     const auto measure = prices.is_null() ? hours : money;
     if (&name == &words.names.front()) first = measure;
     if (first && measure && *first > 0) share = *measure / *first;
@@ -214,12 +233,12 @@ int cost(const JobWords& words) {
                    {"status", job.status},
                    {"instance_type", job.instance_type},
                    {"instance_count", job.instance_count},
-                   {"instances", groups_of(job)},
+                   {"instances", groups_of(job, each)},
                    {"spot", job.spot},
                    {"training_seconds", value(job.training_seconds)},
                    {"billable_seconds", value(job.billable_seconds)},
                    {"instance_hours", value(hours)},
-                   {"price_per_hour", value(price)},  // of all instances
+                   {"price_per_hour", value(price_of_each(each))},
                    {"cost", value(money)},
                    {"spot_saving_percent", value(saving)},
                    {"of_the_first", value(share)}});

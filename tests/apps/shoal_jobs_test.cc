@@ -96,6 +96,7 @@ TEST_F(ShoalJobs, Cost) {
   std::ofstream(directory / "prices.json") << R"({"ml.p4d.24xlarge": 30})";
   const json costs = jobs_json({"cost", "plain", "spot", "--prices", directory / "prices.json"});
   EXPECT_EQ(costs[0]["cost"], 60.0);
+  EXPECT_EQ(costs[0]["price_per_hour"], 30.0) << "of one instance";
   EXPECT_NEAR(costs[1]["cost"].get<double>(), 2 * 1000.0 / 3600 * 30, 1e-9);
   EXPECT_NEAR(costs[1]["spot_saving_percent"].get<double>(), 75, 1e-9);
   EXPECT_NEAR(costs[1]["of_the_first"].get<double>(), 1000.0 / 3600, 1e-9);
@@ -122,12 +123,16 @@ TEST_F(ShoalJobs, CostOfGroups) {
   const std::string file = directory / "prices.json";
   std::ofstream(file) << R"({"ml.p4d.24xlarge": 30, "ml.c5n.18xlarge": 4})";
   const json costs = jobs_json({"cost", "plain", "mixed", "--prices", file});
-  EXPECT_EQ(costs[0]["price_per_hour"], 60.0);
-  EXPECT_EQ(costs[1]["price_per_hour"], 72.0);
+  EXPECT_EQ(costs[0]["price_per_hour"], 30.0);
+  EXPECT_EQ(costs[0]["instances"][0]["price_per_hour"], 30.0);
+  EXPECT_EQ(costs[1]["price_per_hour"], nullptr) << "there are two";
+  EXPECT_EQ(costs[1]["instances"][0]["price_per_hour"], 30.0);
+  EXPECT_EQ(costs[1]["instances"][1]["price_per_hour"], 4.0);
   EXPECT_EQ(costs[1]["cost"], 36.0);
   EXPECT_EQ(costs[1]["instance_hours"], 2.5);
   EXPECT_EQ(costs[1]["of_the_first"], 0.6);
   EXPECT_EQ(costs[1]["instances"][1]["instance_type"], "ml.c5n.18xlarge");
+  EXPECT_EQ(jobs_json({"cost", "mixed"})[0]["instances"][1]["price_per_hour"], nullptr);
   EXPECT_THAT(jobs({"cost", "mixed"}).out, HasSubstr("2 x ml.p4d.24xlarge + 3 x ml.c5n.18xlarge"));
   std::ofstream(file) << R"({"ml.p4d.24xlarge": 30})";
   const ProgramResult none = jobs({"cost", "plain", "mixed", "--prices", file});
