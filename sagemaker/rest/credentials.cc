@@ -1,5 +1,7 @@
 #include "shoal/sagemaker/rest/credentials.h"
 
+#include <typeinfo>
+
 #include <openssl/crypto.h>
 
 #include "shoal/runtime/base/error.h"
@@ -37,9 +39,19 @@ CredentialProvider::CredentialProvider(std::vector<CredentialSource> sources, No
 CredentialProvider::CredentialProvider(Credentials credentials)
     : now_(std::chrono::system_clock::now), current_(std::move(credentials)) {}
 
+std::optional<Credentials> CredentialProvider::ask(const CredentialSource& source) const {
+  try {
+    return source();
+  } catch (const Error& error) {
+    // Of what services and the network say, the kind is known.
+    if (!is_chosen_ || typeid(error) != typeid(Error)) throw;
+    throw CredentialsError(error.code(), error.message(), error.remedy(), /*may_pass=*/true);
+  }
+}
+
 Credentials CredentialProvider::fetch() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    auto found = sources_[i]();
+    auto found = ask(sources_[i]);
     if (!found) continue;
     // From now on this one only: a failing refresh must not become somebody else's keys.
     const CredentialSource chosen = sources_[i];

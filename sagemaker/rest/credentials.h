@@ -73,6 +73,8 @@ class CredentialProvider {
 
  private:
   Credentials fetch();  // with the lock held
+  // One that gave some before, and fails now by itself (a process, a file), may do so again.
+  std::optional<Credentials> ask(const CredentialSource& source) const;
   std::vector<CredentialSource> sources_;
   Now now_;
   std::mutex mutex_;

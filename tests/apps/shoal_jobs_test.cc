@@ -1,4 +1,5 @@
 // `shoal jobs` and s3:// of the real binary, against AWS's services on loopback.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -7,6 +8,8 @@
 #include "apps/shoal_fixture.h"
 #include "sagemaker/rest/fake_aws.h"
 #include <nlohmann/json.hpp>
+
+#include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal {
 namespace {
@@ -75,6 +78,35 @@ TEST_F(ShoalJobs, AttachFollowsToTheEnd) {
   ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[2]["status"], "Failed");
   EXPECT_EQ(events[2]["failure_reason"], "AlgorithmError: it failed");
+}
+
+// Keys that expire soon are asked for at each question: the second time in vain.
+TEST_F(ShoalJobs, AttachOutlastsAProcessThatFails) {
+  aws_.add_job("a-job", json::object());
+  const testing::TemporaryDirectory directory;
+  std::ofstream(directory / "config")
+      << "[default]\ncredential_process = sh '" + (directory / "p") + "'\n";
+  const auto soon = std::chrono::system_clock::now() + std::chrono::minutes(5);
+  const json keys = {{"AccessKeyId", FakeAws::kKey},
+                     {"SecretAccessKey", FakeAws::kSecret},
+                     {"Expiration", sagemaker::extended_time(soon)}};
+  const auto process = [&](const std::string& fails) {
+    std::ofstream(directory / "p")
+        << "echo . >> " << directory / "asked" << "\n[ $(wc -l < " << directory / "asked" << ") "
+        << fails << " ] && exit 3\necho '" << keys.dump() << "'\n";
+  };
+  const std::vector<std::string> environment = {
+      "AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_CONFIG_FILE=" + directory / "config"};
+  process("= 2");
+  const ProgramResult result = jobs({"attach", "a-job", "--interval", "0.01"}, environment);
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a-job: Completed\n"));
+  EXPECT_THAT(result.err, HasSubstr("status 3; run it by hand to see why; the job goes on"));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr(FakeAws::kSecret)));
+  process("-ge 0");
+  const ProgramResult never = jobs({"attach", "a-job", "--interval", "0.01"}, environment);
+  EXPECT_EQ(never.status, 1);
+  EXPECT_TRUE(is_one_line(never.err)) << never.err;
 }
 
 TEST_F(ShoalJobs, LogsOnceAndFollowed) {

@@ -351,6 +351,34 @@ TEST_F(Chain, KnowsOutages) {
   EXPECT_EQ(passes([&] { provider.get(); }), true);
 }
 
+// What never gave any ends whoever watches; what did may do so again.
+TEST_F(Chain, AProcessThatGaveSomeMayDoSoAgain) {
+  const std::string soon = extended_time(std::chrono::system_clock::now() + 5min);
+  const auto write = [&](const std::string& script) {
+    std::ofstream(directory_ / "keys.sh") << script;
+  };
+  config_ = "[default]\ncredential_process = sh '" + (directory_ / "keys.sh") + "'\n";
+  const auto source = chain({});
+  const auto failure = [&]() -> std::optional<bool> {
+    try {
+      source->get();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("profile default"));
+      return may_pass(error);
+    }
+    return std::nullopt;
+  };
+  write("exit 3\n");
+  EXPECT_EQ(failure(), false);
+  write("echo '{\"AccessKeyId\": \"A\", \"SecretAccessKey\": \"s\", \"Expiration\": \"" + soon +
+        "\"}'\n");
+  EXPECT_EQ(failure(), std::nullopt);
+  for (const char* script : {"exit 3\n", "echo '{'\n", "kill -KILL $$\n"}) {
+    write(script);
+    EXPECT_EQ(failure(), true) << script;
+  }
+}
+
 TEST(Provider, SecretsAreWiped) {
   Secret secret("a secret of some length, on the heap");
   const char* const place = secret.reveal().data();
