@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/train/data/pipe_shards.h"
 #include "shoal/train/data/token_shards.h"
 
@@ -63,14 +64,13 @@ PipeOptions pipe_options(const std::string& train_file, const RunSetup& setup, c
 PipeShards::Opening text_opening(TokenShardOptions options) {
   return [options = std::move(options)](std::string text, const std::string& name) {
     PrepareOptions prepare = options.prepare;
+    const ScratchDirectory folder(prepare.output_directory, "pipe");
+    prepare.output_directory = folder.path();
     auto source = make_memory_source(std::move(text), name);
     prepare.sources.add("piece", [source](const std::string&) { return source; });
     prepare.inputs = {"piece://" + name};
-    const std::string path = prepare_data(*options.tokenizer, prepare).train.path;
-    auto tokens = TokenFile::open(path);
-    std::error_code ignored;
-    fs::remove(path, ignored);
-    return samples_of(std::move(tokens), options);
+    return samples_of(TokenFile::open(prepare_data(*options.tokenizer, prepare).train.path),
+                      options);
   };
 }
 
@@ -78,14 +78,12 @@ PipeShards::Opening row_opening(std::shared_ptr<const TaskData> data, const Open
                                 const std::string& directory) {
   return [data = std::move(data), opening, directory](const std::string& text,
                                                       const std::string& name) {
+    const ScratchDirectory folder(directory, "pipe");
     Opening piece = opening;
-    piece.path = directory + "/" + fs::path(name).filename().string();
+    piece.path = folder / fs::path(name).filename().string();
     std::ofstream(piece.path, std::ios::binary) << text;
     std::vector<std::string> unused;  // what was left out is told of whole files
-    auto dataset = data->open(piece, unused);
-    std::error_code ignored;
-    fs::remove(piece.path, ignored);
-    return dataset;
+    return data->open(piece, unused);
   };
 }
 
@@ -98,7 +96,6 @@ std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& a, const Run
   PipeOptions options = pipe_options(a.data.train_file, setup, world);
   PrepareOptions prepare;
   set_preparation(prepare, a, setup, 1);
-  prepare.output_directory = scratch_of_rank(prepare.output_directory, "pipe", world);
   if (setup.samples)
     return std::make_shared<PipeShards>(std::move(options),
                                         row_opening(setup.samples,

@@ -1,7 +1,6 @@
 #include "run_stream.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/train/data/token_shards.h"
 
 namespace shoal::app {
@@ -51,27 +51,12 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// A new one, which goes with all that is in it.
-struct Folder {
-  explicit Folder(fs::path at) : path(std::move(at)) {
-    std::error_code ignored;  // what is written there fails then
-    fs::create_directory(path, ignored);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path path;
-};
-
 // Each shard is opened as a file of the task is: its rows are found when its turn comes. What lies
 // elsewhere is fetched whole into a file first, which has no name any more once it is opened: tasks
 // map their files.
 class SampleShards final : public ShardSet {
  public:
-  // `directory`: this process's own, for what is fetched.
+  // `directory`: for what is fetched, each in a folder of its own.
   SampleShards(std::vector<std::string> names, std::shared_ptr<const TaskData> data,
                Opening opening, SourceRegistry sources, std::string directory)
       : names_(std::move(names)),
@@ -104,9 +89,9 @@ class SampleShards final : public ShardSet {
   }
   std::shared_ptr<const Dataset> fetch(const std::string& from,
                                        std::vector<std::string>& notices) const {
-    // Several are opened at once, and two may be called alike.
-    const Folder folder(fmt::format("{}/{}", directory_, next_++));
-    const std::string path = (folder.path / fs::path(from).filename()).string();
+    // Several are opened at once, here and by other jobs, and two may be called alike.
+    const ScratchDirectory folder(directory_, "rows");
+    const std::string path = folder / fs::path(from).filename().string();
     {
       const WholeSource whole = open_whole(from, sources_);
       std::ofstream file(path, std::ios::binary);
@@ -131,7 +116,6 @@ class SampleShards final : public ShardSet {
   Opening opening_;
   SourceRegistry sources_;
   std::string directory_;
-  mutable std::atomic<std::int64_t> next_{0};
 };
 
 // The directories in which a description of the shards may be.
@@ -243,15 +227,6 @@ void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSe
                         : threads;
 }
 
-std::string scratch_of_rank(const std::string& below, const char* what, const World& world) {
-  std::string path = fmt::format("{}/{}-{}-{}", below, what, world.node, world.local_rank);
-  std::error_code error;
-  fs::remove_all(path, error);
-  fs::create_directories(path, error);
-  if (error) throw_error(ErrorCode::io, "cannot make {}: {}", path, error.message());
-  return path;
-}
-
 std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup& setup,
                                           const World& world) {
   if (is_pipe(a.data.train_file)) return stream_of_pipes(a, setup, world);
@@ -260,16 +235,13 @@ std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup&
   if (setup.samples) {
     PrepareOptions where;
     set_preparation(where, a, setup, 1);
-    const bool fetches =
-        !std::ranges::all_of(names, [](const auto& name) { return is_local(name); });
-    return std::make_shared<SampleShards>(
-        std::move(names), setup.samples,
-        Opening{.path = {},
-                .tokenizer = setup.tokenizer,
-                .max_length = setup.block_size,
-                .is_shard = true,
-                .threads = where.threads},
-        setup.sources, fetches ? scratch_of_rank(where.output_directory, "rows", world) : "");
+    return std::make_shared<SampleShards>(std::move(names), setup.samples,
+                                          Opening{.path = {},
+                                                  .tokenizer = setup.tokenizer,
+                                                  .max_length = setup.block_size,
+                                                  .is_shard = true,
+                                                  .threads = where.threads},
+                                          setup.sources, where.output_directory);
   }
   TokenShardOptions options{
       .tokenizer = setup.tokenizer,

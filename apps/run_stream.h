@@ -20,9 +20,6 @@ void check_streaming(const RunArguments& arguments);
 void set_preparation(PrepareOptions& options, const RunArguments& arguments, const RunSetup& setup,
                      int threads);
 
-// BELOW/WHAT-NODE-LOCALRANK, of this rank alone: emptied at each start.
-std::string scratch_of_rank(const std::string& below, const char* what, const World& world);
-
 // The training set as a stream. Text becomes tokens, and rows samples, when their shard's turn
 // comes, on the thread that reads ahead.
 std::shared_ptr<const ShardSet> stream_of(const RunArguments& arguments, const RunSetup& setup,

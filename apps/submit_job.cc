@@ -8,9 +8,9 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/job/job.h"
 #include "shoal/sagemaker/job/source.h"
-#include "shoal/sagemaker/process/scratch_directory.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::app {
@@ -18,7 +18,7 @@ namespace {
 
 void upload(const sagemaker::SourceCode& code, const std::string& directory,
             const sagemaker::Session& session, bool quiet) {
-  const sagemaker::ScratchDirectory scratch;
+  const ScratchDirectory scratch;
   const std::string archive = scratch / "sourcedir.tar.gz";
   sagemaker::pack_source(code, directory, archive);
   const auto source = open_file(archive);

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
 #include "shoal/sagemaker/container/ssh_keys.h"
 #include "shoal/sagemaker/job/secrets.h"
 #include "shoal/sagemaker/process/process.h"
-#include "shoal/sagemaker/process/scratch_directory.h"
 
 extern char** environ;
 

@@ -6,8 +6,8 @@
 #include <openssl/evp.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/process/process.h"
-#include "shoal/sagemaker/process/scratch_directory.h"
 
 namespace shoal::sagemaker {
 namespace {

@@ -74,6 +74,22 @@ TEST_F(ShoalS3Rows, OfTextsWithAClass) {
   refused(labels, "AccessDenied");
 }
 
+// Two jobs may share a data_cache_dir: what one lays down there is not the other's.
+TEST_F(ShoalS3Rows, LieApartFromOtherJobs) {
+  put_shard("part.tsv", "sentence\tlabel\na good one\tfine\na bad one\tawful\n");
+  const std::string others = mine_ / "cache/rows-0-0/0/part.tsv";
+  std::filesystem::create_directories(std::filesystem::path(others).parent_path());
+  std::ofstream(others) << "of another job";
+  const auto ran =
+      shoal(stream("text-classification", "s3://bucket/there/", "far",
+                   {"--label_list", "awful,fine", "--data_cache_dir", mine_ / "cache"}),
+            {.environment = aws_.environment()});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_EQ(text_of(others), "of another job");
+  for (const auto& entry : std::filesystem::directory_iterator(mine_ / "cache"))
+    EXPECT_EQ(entry.path().filename(), "rows-0-0") << "left behind";
+}
+
 TEST_F(ShoalS3Rows, OfQuestions) {
   int id = 0;
   for (int shard = 0; shard < 2; ++shard) {
