@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include <openssl/evp.h>
-
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/process/process.h"
 
@@ -31,15 +30,6 @@ void run_tool(const std::vector<std::string>& words, const ProcessOptions& optio
                             without_secrets(last_line(result.error), code), result.status));
 }
 
-std::string base64(const std::string& text) {
-  std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');
-  const int length = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                       reinterpret_cast<const unsigned char*>(text.data()),
-                                       static_cast<int>(text.size()));
-  out.resize(static_cast<std::size_t>(length));
-  return out;
-}
-
 // A token stands for the name, as the SDK has it in the URL. Only https carries either.
 std::vector<std::string> git_environment(const GitSource& git) {
   std::vector<std::string> all = {"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true"};
@@ -53,7 +43,7 @@ std::vector<std::string> git_environment(const GitSource& git) {
   const auto path = git.repository.find('/', std::string("https://").size());
   all.emplace_back("GIT_CONFIG_COUNT=1");
   all.push_back("GIT_CONFIG_KEY_0=http." + git.repository.substr(0, path) + "/.extraHeader");
-  all.push_back("GIT_CONFIG_VALUE_0=Authorization: Basic " + base64(basic));
+  all.push_back("GIT_CONFIG_VALUE_0=Authorization: Basic " + to_base64(basic));
   return all;
 }
 

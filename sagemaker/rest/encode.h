@@ -1,4 +1,4 @@
-// Text as the services write it: percent-encoding (RFC 3986), hexadecimal, base64, moments.
+// Text as the services write it: percent-encoding (RFC 3986), hexadecimal, moments.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,7 @@ std::string percent_encode(std::string_view text, bool keep_slash = false);
 // %XX as the byte it stands for; '+' stays a plus. A '%' that no two hex digits follow stays too.
 std::string percent_decode(std::string_view text);
 
-std::string hex(std::string_view bytes);  // lower case
-std::string base64(std::string_view bytes);
+std::string hex(std::string_view bytes);   // lower case
 std::string lower(std::string_view text);  // ASCII
 std::string_view trim(std::string_view text);
 

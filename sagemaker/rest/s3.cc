@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/base64.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -26,23 +27,6 @@ std::string header_or_empty(const HttpResponse& response, std::string_view name)
   return value != nullptr ? *value : "";
 }
 
-std::string from_base64(std::string_view text) {
-  std::string bytes;
-  unsigned bits = 0, held = 0;
-  for (const char c : text) {
-    static constexpr std::string_view digits =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const auto digit = digits.find(c);
-    if (digit == digits.npos) break;  // '=', or no base64
-    bits = bits << 6U | static_cast<unsigned>(digit);
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes += static_cast<char>(bits >> held & 255U);
-  }
-  return bytes;
-}
-
 // "d41d8cd98f00b204e9800998ecf8427e" in quotes: 16 bytes, or nothing.
 std::string md5_in(std::string_view etag) {
   if (etag.size() != 34 || etag.front() != '"' || etag.back() != '"') return {};
@@ -59,7 +43,10 @@ void find_checksum(const HttpResponse& response, ObjectHead& head) {
       // With "-N" it is of the parts' checksums.
       if (value.empty() || value.find('-') != value.npos) continue;
       head.checksum_name = name;
-      head.checksum = from_base64(value);
+      const auto checksum = from_base64(value);
+      if (!checksum)
+        throw_error(ErrorCode::corrupt_data, "S3: x-amz-checksum-{} is '{}'", name, value);
+      head.checksum = *checksum;
       return;
     }
   }

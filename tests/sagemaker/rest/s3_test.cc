@@ -2,6 +2,7 @@
 
 #include "sagemaker/rest/rig.h"
 
+#include "shoal/runtime/io/base64.h"
 #include "shoal/sagemaker/rest/checksum.h"
 
 namespace shoal::sagemaker {
@@ -59,7 +60,7 @@ TEST_F(ObjectStore, ListsInPages) {
 TEST_F(ObjectStore, ChecksumsThatS3Keeps) {
   aws_.put_object("bucket/a", "123456789");
   aws_.set_object_header("bucket/a", "x-amz-checksum-crc64nvme",
-                         base64(std::string("\xae\x8b\x14\x86\x0a\x79\x98\x88")));
+                         to_base64(std::string("\xae\x8b\x14\x86\x0a\x79\x98\x88")));
   aws_.set_object_header("bucket/a", "x-amz-checksum-type", "FULL_OBJECT");
   EXPECT_EQ(s3_.head({"bucket", "a"}).checksum_name, "crc64nvme");
   EXPECT_EQ(hex(s3_.head({"bucket", "a"}).checksum), "ae8b14860a799888");

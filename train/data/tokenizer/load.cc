@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
-#include "shoal/train/data/tokenizer/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"

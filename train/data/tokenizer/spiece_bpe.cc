@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "shoal/train/data/tokenizer/base64.h"
+#include "shoal/runtime/io/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/train/data/tokenizer/base64.h"
+#include "shoal/runtime/io/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"

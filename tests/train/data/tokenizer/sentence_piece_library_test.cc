@@ -10,8 +10,8 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include "shoal/runtime/io/base64.h"
 #include "shoal/runtime/io/byte_source.h"
-#include "shoal/train/data/tokenizer/base64.h"
 #include "shoal/train/data/tokenizer/piece_normalizer.h"
 #include "shoal/train/data/tokenizer/sentence_piece.h"
 #include "shoal/train/data/tokenizer/sha256.h"

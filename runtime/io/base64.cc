@@ -1,4 +1,4 @@
-#include "shoal/train/data/tokenizer/base64.h"
+#include "shoal/runtime/io/base64.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Base64 (RFC 4648) through OpenSSL. Internal to this room.
+// Base64 (RFC 4648) through OpenSSL.
 #pragma once
 
 #include <optional>
