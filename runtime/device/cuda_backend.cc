@@ -6,38 +6,14 @@
 #include <set>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/backends.h"
+#include "shoal/runtime/device/cuda_check.h"
 #include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/identity.h"
 
 namespace shoal {
 namespace {
-
-ErrorCode code_of(cudaError_t status) {
-  switch (status) {
-    case cudaErrorMemoryAllocation:
-      return ErrorCode::out_of_memory;
-    case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorDevicesUnavailable:
-    case cudaErrorSystemDriverMismatch:
-      return ErrorCode::unavailable;
-    default:
-      return ErrorCode::internal;
-  }
-}
-
-void check(cudaError_t status, const char* call, Device device) {
-  if (status == cudaSuccess) [[likely]]
-    return;
-  (void)cudaGetLastError();  // a sticky error would be blamed on the next call
-  throw_error(code_of(status), "{} on {}: {} ({})", call, to_string(device),
-              cudaGetErrorString(status), cudaGetErrorName(status));
-}
 
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t native(void* event) { return static_cast<cudaEvent_t>(event); }
@@ -73,7 +49,8 @@ class CudaBackend final : public DeviceBackend {
 
   std::string describe(Device device) const override {
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties", device);
+    check_cuda(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties",
+               device);
     return fmt::format("{}, {:.1f} GiB, compute capability {}.{}", properties.name,
                        static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                        properties.minor);
@@ -122,12 +99,12 @@ class CudaBackend final : public DeviceBackend {
   void* create_stream(Device device, StreamPriority priority) override {
     const CurrentCudaDevice current(device);
     int least = 0, greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange",
-          device);
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+               "cudaDeviceGetStreamPriorityRange", device);
     cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
-                                       priority == StreamPriority::high ? greatest : least),
-          "cudaStreamCreateWithPriority", device);
+    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                            priority == StreamPriority::high ? greatest : least),
+               "cudaStreamCreateWithPriority", device);
     return stream;
   }
   // A handle may be given out again, and memory pools know streams by theirs.
@@ -139,14 +116,14 @@ class CudaBackend final : public DeviceBackend {
   void synchronize(Stream stream) override {
     const CurrentCudaDevice current(stream.device);
     ++synchronizations_;
-    check(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize", stream.device);
+    check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize", stream.device);
   }
 
   void* create_event(Device device, EventKind kind) override {
     const CurrentCudaDevice current(device);
     cudaEvent_t event = nullptr;
     const unsigned flags = kind == EventKind::timing ? cudaEventDefault : cudaEventDisableTiming;
-    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags", device);
+    check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags", device);
     return event;
   }
   void destroy_event(Device device, void* event) noexcept override {
@@ -155,7 +132,7 @@ class CudaBackend final : public DeviceBackend {
   }
   void record(void* event, Stream stream) override {
     const CurrentCudaDevice current(stream.device);
-    check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", stream.device);
+    check_cuda(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", stream.device);
   }
   bool query(Device device, void* event) override {
     const CurrentCudaDevice current(device);
@@ -164,24 +141,24 @@ class CudaBackend final : public DeviceBackend {
       (void)cudaGetLastError();
       return false;
     }
-    check(status, "cudaEventQuery", device);
+    check_cuda(status, "cudaEventQuery", device);
     return true;
   }
   void wait(Stream stream, void* event) override {
     const CurrentCudaDevice current(stream.device);
-    check(cudaStreamWaitEvent(native(stream), native(event), 0), "cudaStreamWaitEvent",
-          stream.device);
+    check_cuda(cudaStreamWaitEvent(native(stream), native(event), 0), "cudaStreamWaitEvent",
+               stream.device);
   }
   void synchronize(Device device, void* event) override {
     const CurrentCudaDevice current(device);
     ++synchronizations_;
-    check(cudaEventSynchronize(native(event)), "cudaEventSynchronize", device);
+    check_cuda(cudaEventSynchronize(native(event)), "cudaEventSynchronize", device);
   }
   double elapsed_ms(Device device, void* start, void* stop) override {
     const CurrentCudaDevice current(device);
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, native(start), native(stop)),
-          "cudaEventElapsedTime of events made for timing", device);
+    check_cuda(cudaEventElapsedTime(&milliseconds, native(start), native(stop)),
+               "cudaEventElapsedTime of events made for timing", device);
     return static_cast<double>(milliseconds);
   }
 
@@ -189,15 +166,15 @@ class CudaBackend final : public DeviceBackend {
     if (bytes == 0) return;
     const CurrentCudaDevice current(stream.device);
     if (is_pageable(source) || is_pageable(destination)) ++blocking_copies_;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)),
-          "cudaMemcpyAsync", stream.device);
+    check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)),
+               "cudaMemcpyAsync", stream.device);
     settle(stream);
   }
   void fill(void* destination, int byte, std::size_t bytes, Stream stream) override {
     if (bytes == 0) return;
     const CurrentCudaDevice current(stream.device);
-    check(cudaMemsetAsync(destination, byte, bytes, native(stream)), "cudaMemsetAsync",
-          stream.device);
+    check_cuda(cudaMemsetAsync(destination, byte, bytes, native(stream)), "cudaMemsetAsync",
+               stream.device);
     settle(stream);
   }
 
@@ -208,8 +185,8 @@ class CudaBackend final : public DeviceBackend {
     const CurrentCudaDevice current(stream.device);
     Captures& captures = captures_of(stream.device);
     const std::scoped_lock lock(captures.mutex);
-    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed),
-          "cudaStreamBeginCapture", stream.device);
+    check_cuda(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed),
+               "cudaStreamBeginCapture", stream.device);
     captures.streams.insert(stream.handle);
   }
   void* end_capture(Stream stream) override {
@@ -217,11 +194,11 @@ class CudaBackend final : public DeviceBackend {
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(native(stream), &graph);
     after_capture(stream);
-    check(ended, "cudaStreamEndCapture", stream.device);
+    check_cuda(ended, "cudaStreamEndCapture", stream.device);
     cudaGraphExec_t made = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
     (void)cudaGraphDestroy(graph);
-    check(status, "cudaGraphInstantiate", stream.device);
+    check_cuda(status, "cudaGraphInstantiate", stream.device);
     return made;
   }
   void abandon_capture(Stream stream) noexcept override {
@@ -234,8 +211,8 @@ class CudaBackend final : public DeviceBackend {
   }
   void launch_graph(void* graph, Stream stream) override {
     const CurrentCudaDevice current(stream.device);
-    check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)), "cudaGraphLaunch",
-          stream.device);
+    check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)),
+               "cudaGraphLaunch", stream.device);
   }
   void destroy_graph(void* graph) noexcept override {
     use_cuda_device_with_context();
@@ -261,10 +238,10 @@ class CudaBackend final : public DeviceBackend {
       Captures& captures = captures_of(device);
       const std::scoped_lock lock(captures.mutex);
       if (captures.streams.empty()) wait_for_device(device);
-      check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device);
+      check_cuda(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device);
       status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     }
-    check(status, "cudaMallocFromPoolAsync", device);
+    check_cuda(status, "cudaMallocFromPoolAsync", device);
     if (!stream.handle) synchronize(Stream{device, nullptr});  // for whatever stream uses it
     return pointer;
   }
@@ -285,7 +262,7 @@ class CudaBackend final : public DeviceBackend {
   Room room(Device device) const override {
     const CurrentCudaDevice current(device);
     Room room;
-    check(cudaMemGetInfo(&room.free, &room.total), "cudaMemGetInfo", device);
+    check_cuda(cudaMemGetInfo(&room.free, &room.total), "cudaMemGetInfo", device);
     return room;
   }
 
@@ -293,7 +270,8 @@ class CudaBackend final : public DeviceBackend {
     ++allocations_;
     use_cuda_device_with_context();
     void* pointer = nullptr;
-    check(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable), "cudaHostAlloc", Device::cuda(0));
+    check_cuda(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable), "cudaHostAlloc",
+               Device::cuda(0));
     return pointer;
   }
   void deallocate_pinned(void* pointer) noexcept override {
@@ -319,7 +297,8 @@ class CudaBackend final : public DeviceBackend {
   static bool is_captured(Stream stream) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     if (!stream.handle) return false;
-    check(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing", stream.device);
+    check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing",
+               stream.device);
     return capture != cudaStreamCaptureStatusNone;
   }
 
@@ -343,7 +322,7 @@ class CudaBackend final : public DeviceBackend {
   // With its captures' mutex, and none under way.
   void wait_for_device(Device device) {
     ++synchronizations_;
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
   }
 
   // Our own pool on each device. It keeps what is freed: the default would give it back to the
@@ -357,10 +336,10 @@ class CudaBackend final : public DeviceBackend {
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = device.index;
     cudaMemPool_t made = nullptr;
-    check(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate", device);
+    check_cuda(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate", device);
     std::uint64_t everything = UINT64_MAX;
-    check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &everything),
-          "cudaMemPoolSetAttribute", device);
+    check_cuda(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &everything),
+               "cudaMemPoolSetAttribute", device);
     return pool = made;
   }
 
@@ -380,7 +359,7 @@ std::unique_ptr<DeviceBackend> make_cuda_device_backend() {
 std::string device_identity(Device device) {
   if (device.is_cpu()) return {};
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties", device);
+  check_cuda(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties", device);
   std::string text = "GPU";
   for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
     if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';

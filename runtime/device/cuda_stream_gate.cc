@@ -6,9 +6,7 @@
 #include <new>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
-#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/cuda_check.h"
 #include "shoal/runtime/device/cuda_driver.h"
 #include "shoal/runtime/device/current_cuda_device.h"
 #include "shoal/runtime/device/stream_gate.h"
@@ -20,14 +18,6 @@ namespace {
 // cyclic *address >= value.
 using WaitValue = int (*)(cudaStream_t, unsigned long long, std::uint32_t, unsigned);
 constexpr unsigned kGreaterOrEqual = 0;
-
-void check(cudaError_t status, const char* call, Device device) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw_error(status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::internal,
-              "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
-              cudaGetErrorName(status));
-}
 
 // A word is used again as soon as its gate is open, though streams may not have come to it yet: its
 // value only grows, so that they pass whatever the next gate does.
@@ -66,7 +56,7 @@ class Words {
     const CurrentCudaDevice current(stream.device);
     auto* const native = static_cast<cudaStream_t>(stream.handle);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(native, &capture), "cudaStreamIsCapturing", stream.device);
+    check_cuda(cudaStreamIsCapturing(native, &capture), "cudaStreamIsCapturing", stream.device);
     if (capture != cudaStreamCaptureStatusNone)
       throw Error(ErrorCode::internal,
                   fmt::format("a stream of {} was to wait for the host while it is being captured",
@@ -89,8 +79,8 @@ class Words {
     if (free_.empty()) {
       const CurrentCudaDevice current(device);
       void* page = nullptr;
-      check(cudaHostAlloc(&page, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
-            "cudaHostAlloc", device);
+      check_cuda(cudaHostAlloc(&page, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                 "cudaHostAlloc", device);
       for (std::size_t at = kBytes; at > 0; at -= kStride)
         free_.push_back(
             {new (static_cast<std::byte*>(page) + at - kStride) std::atomic<std::uint32_t>(0)});
@@ -105,14 +95,14 @@ class Words {
     if (!wait_value_) return "this driver has no cuStreamWaitValue32 of CUDA 12";
     const CurrentCudaDevice current(device);
     cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0),
-          "cudaStreamCreateWithPriority", device);
+    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0),
+               "cudaStreamCreateWithPriority", device);
     const Word word = take_one(device);
     const int status = wait_value_(stream, address(word), word.last, kGreaterOrEqual);
     const cudaError_t end = cudaStreamSynchronize(stream);
     (void)cudaStreamDestroy(stream);
     free_.push_back(word);
-    check(end, "cudaStreamSynchronize", device);
+    check_cuda(end, "cudaStreamSynchronize", device);
     return status == 0 ? std::string()
                        : fmt::format("cuStreamWaitValue32 says CUDA error {}", status);
   }

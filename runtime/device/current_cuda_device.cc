@@ -2,9 +2,7 @@
 
 #include <optional>
 
-#include <cuda_runtime_api.h>
-
-#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/cuda_check.h"
 #include "shoal/runtime/device/cuda_driver.h"
 
 namespace shoal {
@@ -33,12 +31,7 @@ CurrentCudaDevice::CurrentCudaDevice(Device device) {
     status = cudaSetDevice(device.index);
     changed_ = true;
   }
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw_error(
-      status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::unavailable,
-      "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
-      cudaGetErrorName(status));
+  check_cuda(status, call, device, ErrorCode::unavailable);
 }
 
 CurrentCudaDevice::CurrentCudaDevice(Device device, std::nothrow_t) noexcept {

@@ -1,22 +1,16 @@
 // Memory between processes by CUDA IPC.
 #include <cstring>
 
-#include <cuda_runtime_api.h>
-
 #include "shoal/collectives/backend/device/peer_memory.h"
-#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/device/cuda_check.h"
 #include "shoal/runtime/device/current_cuda_device.h"
 
 namespace shoal::collectives {
 namespace {
 
+// The driver may refuse any of this, and then data goes another way.
 void check(cudaError_t status, const char* call, Device device) {
-  if (status == cudaSuccess) return;
-  (void)cudaGetLastError();
-  throw_error(
-      status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::unavailable,
-      "{} on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
-      cudaGetErrorName(status));
+  check_cuda(status, call, device, ErrorCode::unavailable);
 }
 
 class CudaPeerAccess final : public PeerAccess {
