@@ -1,9 +1,9 @@
 // Gates of CUDA streams: cuStreamWaitValue32 on words of pinned memory.
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <vector>
 
 #include "shoal/runtime/device/cuda_check.h"
@@ -37,16 +37,33 @@ class Words {
   }
 
   std::string why_none(Device device) {
+    if (!wait_value_) return "this driver has no cuStreamWaitValue32 of CUDA 12";
+    {
+      const std::scoped_lock lock(mutex_);
+      if (work_on_.contains(device.index)) return {};
+    }
+    std::string why = try_on(device);
     const std::scoped_lock lock(mutex_);
-    const auto [found, fresh] = why_none_.try_emplace(device.index);
-    if (fresh) found->second = try_on(device);
-    return found->second;
+    if (why.empty()) work_on_.insert(device.index);
+    return why;
   }
+  // New ones are asked for without the lock: the driver may wait for the device, and who opens a
+  // gate gives words back.
   Word take(Device device) {
-    const std::scoped_lock lock(mutex_);
-    Word word = take_one(device);
-    ++word.last;
-    return word;
+    for (;;) {
+      {
+        const std::scoped_lock lock(mutex_);
+        if (!free_.empty()) {
+          Word word = free_.back();
+          free_.pop_back();
+          ++word.last;
+          return word;
+        }
+      }
+      std::vector<Word> more = make_words(device);
+      const std::scoped_lock lock(mutex_);
+      free_.insert(free_.end(), more.begin(), more.end());
+    }
   }
   void give(Word word) {
     const std::scoped_lock lock(mutex_);
@@ -62,9 +79,9 @@ class Words {
                   fmt::format("a stream of {} was to wait for the host while it is being captured",
                               to_string(stream.device)),
                   "capture between collectives, not across them");
-    if (const int status = wait_value_(native, address(word), word.last, kGreaterOrEqual))
-      throw_error(ErrorCode::internal, "cuStreamWaitValue32 on {}: CUDA error {}",
-                  to_string(stream.device), status);
+    check_cuda(
+        static_cast<cudaError_t>(wait_value_(native, address(word), word.last, kGreaterOrEqual)),
+        "cuStreamWaitValue32", stream.device);
   }
 
  private:
@@ -73,44 +90,34 @@ class Words {
     return reinterpret_cast<std::uintptr_t>(word.value);  // unified addressing: the device's too
   }
 
-  // With the lock.
-  Word take_one(Device device) {
+  static std::vector<Word> make_words(Device device) {
     constexpr std::size_t kBytes = 1 << 16, kStride = 64;
-    if (free_.empty()) {
-      const CurrentCudaDevice current(device);
-      void* page = nullptr;
-      check_cuda(cudaHostAlloc(&page, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
-                 "cudaHostAlloc", device);
-      for (std::size_t at = kBytes; at > 0; at -= kStride)
-        free_.push_back(
-            {new (static_cast<std::byte*>(page) + at - kStride) std::atomic<std::uint32_t>(0)});
-    }
-    const Word word = free_.back();
-    free_.pop_back();
-    return word;
+    const CurrentCudaDevice current(device);
+    void* const page = device_backend(DeviceType::cuda).allocate_pinned(kBytes);
+    std::vector<Word> words;
+    for (std::size_t at = kBytes; at > 0; at -= kStride)
+      words.push_back(
+          {new (static_cast<std::byte*>(page) + at - kStride) std::atomic<std::uint32_t>(0)});
+    return words;
   }
 
   // A wait for what has come already. No attribute says that version 2 of these calls is there.
   std::string try_on(Device device) {
-    if (!wait_value_) return "this driver has no cuStreamWaitValue32 of CUDA 12";
-    const CurrentCudaDevice current(device);
-    cudaStream_t stream = nullptr;
-    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0),
-               "cudaStreamCreateWithPriority", device);
-    const Word word = take_one(device);
-    const int status = wait_value_(stream, address(word), word.last, kGreaterOrEqual);
-    const cudaError_t end = cudaStreamSynchronize(stream);
-    (void)cudaStreamDestroy(stream);
-    free_.push_back(word);
-    check_cuda(end, "cudaStreamSynchronize", device);
+    const OwnedStream stream(device);
+    Word word = take(device);
+    word.value->store(word.last, std::memory_order_release);
+    const int status = wait_value_(static_cast<cudaStream_t>(stream.view().handle), address(word),
+                                   word.last, kGreaterOrEqual);
+    device_backend(DeviceType::cuda).synchronize(stream.view());
+    give(word);
     return status == 0 ? std::string()
                        : fmt::format("cuStreamWaitValue32 says CUDA error {}", status);
   }
 
   const WaitValue wait_value_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // held while nobody asks the driver for anything
   std::vector<Word> free_;
-  std::map<int, std::string> why_none_;  // by device
+  std::set<int> work_on_;  // devices; a trial that failed says nothing of the next one
 };
 
 class CudaGate final : public StreamGate {

@@ -71,7 +71,7 @@ class DeviceEngine {
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
     // The largest buffer from elsewhere that is copied into memory that peers reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
-    bool gates = true;  // streams wait by themselves, where the device lets them
+    bool gates = false;  // streams wait by themselves, where the device lets them
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
   // Collective. `inner` moves host memory and is the engine's alone.

@@ -137,6 +137,17 @@ TEST_F(OnCuda, AGateHoldsItsStreamUntilItIsOpened) {
   cuda_.deallocate_pinned(host);
 }
 
+// What cannot be tried there is neither found to work nor to fail, and not on other devices.
+TEST_F(OnCuda, ATrialOfGatesThatFailedIsNotRemembered) {
+  if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
+  const Device missing = Device::cuda(cuda_.count());
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_THROW((void)why_no_stream_gates(missing), Error) << turn;
+    EXPECT_THROW((void)make_stream_gate(missing), Error) << turn;
+  }
+  EXPECT_EQ(why_no_stream_gates(device_), "");
+}
+
 TEST_F(OnCuda, AGateIsNoPartOfAGraph) {
   if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
   const OwnedStream stream(device_);
