@@ -118,6 +118,17 @@ class CudaBackend final : public DeviceBackend {
     ++synchronizations_;
     check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize", stream.device);
   }
+  void wait_for_device(Device device) override {
+    const CurrentCudaDevice current(device);
+    Captures& captures = captures_of(device);
+    const std::scoped_lock lock(captures.mutex);
+    if (!captures.streams.empty())
+      throw Error(
+          ErrorCode::internal,
+          fmt::format("{} was to be waited for while a step is captured there", to_string(device)),
+          "run the step once before it is captured, so that it finds its memory");
+    wait_for_all(device);
+  }
 
   void* create_event(Device device, EventKind kind) override {
     const CurrentCudaDevice current(device);
@@ -237,7 +248,7 @@ class CudaBackend final : public DeviceBackend {
       (void)cudaGetLastError();
       Captures& captures = captures_of(device);
       const std::scoped_lock lock(captures.mutex);
-      if (captures.streams.empty()) wait_for_device(device);
+      if (captures.streams.empty()) wait_for_all(device);
       check_cuda(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo", device);
       status = cudaMallocFromPoolAsync(&pointer, bytes, pool, native(stream));
     }
@@ -254,7 +265,7 @@ class CudaBackend final : public DeviceBackend {
       captures.freed.push_back(pointer);
       return;
     }
-    if (!stream.handle) wait_for_device(device);
+    if (!stream.handle) wait_for_all(device);
     (void)cudaFreeAsync(pointer, native(stream));
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }
@@ -309,7 +320,7 @@ class CudaBackend final : public DeviceBackend {
     const std::scoped_lock lock(captures.mutex);
     captures.streams.erase(stream.handle);
     if (!captures.streams.empty() || captures.freed.empty()) return;
-    wait_for_device(stream.device);
+    wait_for_all(stream.device);
     for (void* const pointer : captures.freed) (void)cudaFreeAsync(pointer, nullptr);
     captures.freed.clear();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
@@ -320,7 +331,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   // With its captures' mutex, and none under way.
-  void wait_for_device(Device device) {
+  void wait_for_all(Device device) {
     ++synchronizations_;
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
   }

@@ -64,6 +64,9 @@ class DeviceBackend {
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for its work
   virtual void synchronize(Stream stream) = 0;              // blocks
+  // Blocks until all that is queued on the device is done, on streams that are gone already too.
+  // Throws internal while one of its streams is captured, which that would end.
+  virtual void wait_for_device(Device) {}
 
   virtual void* create_event(Device device, EventKind kind) = 0;
   virtual void destroy_event(Device device, void* event) noexcept = 0;

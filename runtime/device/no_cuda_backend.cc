@@ -19,6 +19,7 @@ class NoCuda final : public DeviceBackend {
   void* create_stream(Device, StreamPriority) override { refuse(); }
   void destroy_stream(Stream) noexcept override {}
   void synchronize(Stream) override { refuse(); }
+  void wait_for_device(Device) override { refuse(); }
   void* create_event(Device, EventKind) override { refuse(); }
   void destroy_event(Device, void*) noexcept override {}
   void record(void*, Stream) override { refuse(); }

@@ -309,6 +309,9 @@ class FewSegments final : public PeerAccess {
   void* open(const Handle& handle) override { return access_->open(handle); }
   void close(void* opened) noexcept override { access_->close(opened); }
   void reach(Device peer) override { access_->reach(peer); }
+  void wait_for_device() override { ++waits; }
+
+  int waits = 0;
 
  private:
   std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
@@ -318,7 +321,8 @@ class FewSegments final : public PeerAccess {
 TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
   int here = 0, there = 0;
   const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
-  ShareableMemory memory(std::make_shared<FewSegments>(2), first, nullptr);
+  const auto access = std::make_shared<FewSegments>(2);
+  ShareableMemory memory(access, first, nullptr);
   constexpr std::size_t kHalf = ShareableMemory::kSegmentBytes / 2 + 256;
   const auto give = [&](Stream stream) {
     return memory.allocate(kHalf, MemoryTag::activations, stream);
@@ -329,8 +333,11 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
   memory.deallocate(a, kHalf, MemoryTag::activations, {});
   void* const b = give(second);
   EXPECT_NE(b, a) << "its work may still use the other's";
+  EXPECT_EQ(access->waits, 0);
   EXPECT_EQ(give(second), a) << "the device has no third segment";
+  EXPECT_EQ(access->waits, 1) << "by then the other's work has been waited for";
   EXPECT_THROW(give(second), Error);
+  EXPECT_EQ(access->waits, 1) << "there is nothing to wait for";
 }
 
 TEST(Slices, CoverEveryElementOnce) {

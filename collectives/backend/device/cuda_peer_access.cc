@@ -65,6 +65,8 @@ class CudaPeerAccess final : public PeerAccess {
       check(status, "cudaDeviceEnablePeerAccess", device_);
   }
 
+  void wait_for_device() override { device_backend(DeviceType::cuda).wait_for_device(device_); }
+
   // CUDA's programming guide, "GPUDirect RDMA": writes of cards are ordered for work that is
   // launched later only where the device says so; elsewhere they are flushed.
   std::string cards_problem() const override {

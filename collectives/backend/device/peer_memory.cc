@@ -88,11 +88,16 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
   ranges.erase(range);
 }
 
-// What other streams have freed becomes this one's, once they have come so far.
+// What other streams have freed becomes this one's, once all that used it is done. Not by waiting
+// for those streams: the handle of one that is gone may be another's, or nobody's.
 void ShareableMemory::take_back_from_others(void* user) {
+  const auto is_others = [&](const auto& entry) {
+    return entry.first != user && !entry.second.empty();
+  };
+  if (std::ranges::none_of(free_, is_others)) return;
+  access_->wait_for_device();
   for (auto& [other, ranges] : free_) {
-    if (other == user || ranges.empty()) continue;
-    device_backend(device().type).synchronize(Stream{device(), other});
+    if (other == user) continue;
     for (const auto& [pointer, length] : ranges) give(free_[user], pointer, length);
     ranges.clear();
   }

@@ -32,6 +32,9 @@ class PeerAccess {
   virtual void reach(Device) {}
   // Why network cards cannot read and write this device's memory (GPUDirect RDMA); empty: they can.
   virtual std::string cards_problem() const { return {}; }
+  // Blocks until all that is queued on the device is done, on whatever stream. Throws what the
+  // driver says, and internal while a step is captured there.
+  virtual void wait_for_device() {}
   // What cards have written, and said so, is seen by all device work that starts from now on.
   virtual void flush_cards_writes() {}
   // With the device current on this thread, as those want it who ask its driver.
@@ -50,8 +53,8 @@ std::unique_ptr<PeerAccess> make_peer_access(Device device);
 // First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
 // or registered: a steady step asks the driver for nothing, and finds its buffers where they were.
 // Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at once there for
-// what is allocated on it, and nobody waits; other streams' free memory is waited for and taken
-// only where the device has none left.
+// what is allocated on it, and nobody waits; other streams' free memory is taken
+// only where the device has none left, after a wait for all of it: those streams may be gone.
 class ShareableMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;

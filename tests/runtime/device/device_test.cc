@@ -137,6 +137,23 @@ TEST_F(OnCuda, AGateHoldsItsStreamUntilItIsOpened) {
   cuda_.deallocate_pinned(host);
 }
 
+TEST_F(OnCuda, ADeviceIsWaitedForOnAllItsStreams) {
+  auto* host = static_cast<unsigned char*>(cuda_.allocate_pinned(1));
+  const OwnedStream captured(device_), other(device_);
+  *host = 0;
+  cuda_.fill(host, 5, 1, other.view());
+  const DeviceStatistics before = cuda_.statistics();
+  cuda_.wait_for_device(device_);
+  EXPECT_EQ(*host, 5);
+  EXPECT_EQ(cuda_.statistics().synchronizations, before.synchronizations + 1);
+  cuda_.begin_capture(captured.view());
+  EXPECT_THROW(cuda_.wait_for_device(device_), Error) << "that would end the capture";
+  void* graph = nullptr;
+  EXPECT_NO_THROW(graph = cuda_.end_capture(captured.view()));
+  cuda_.destroy_graph(graph);
+  cuda_.deallocate_pinned(host);
+}
+
 // What cannot be tried there is neither found to work nor to fail, and not on other devices.
 TEST_F(OnCuda, ATrialOfGatesThatFailedIsNotRemembered) {
   if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
