@@ -61,6 +61,7 @@ struct Rank {
     return communicator->recv(into.data(), kCount, DType::u8, peer);
   }
   void behind(const WorkPtr& work) { work->block_stream(stream_.view()); }
+  void shut(StreamGate& gate) const { gate.block_stream(stream_.view()); }
   // Queued behind all so far; and waited for.
   void land(const Buffer& buffer) {
     cuda_.copy(host_, buffer.data(), kBytes, stream_.view());
@@ -310,6 +311,47 @@ TEST(StreamOrder, ADeadlineOpensTheGate) {
                 HasSubstr("did not finish"));
     store.set("told", "yes");
   });
+}
+
+// Rank 0's stream never comes to what rank 0 has called: its own deadline says so, and rank 1 hears
+// it long before its own, though rank 0 is gone as soon as it knows.
+void check_that_a_late_device_is_named(bool apart, bool message) {
+  const auto outcomes = shoal::test::on_gpu(2, 60, [&](World world, Store& store) {
+    if (apart) world.host = "host " + std::to_string(world.rank);
+    Rank r(world, store, world.rank == 0 ? 2 : 50);
+    if (!r.gates) return;
+    r.warm_up(world.rank);
+    const auto call = [&] {
+      if (!message) return r.sum(r.a_);
+      return world.rank == 0 ? r.send(r.a_, 1) : r.recv(r.b_, 0);
+    };
+    if (world.rank == 1) {
+      const std::string text = error_text([&] { call()->wait(); });
+      EXPECT_THAT(text, HasSubstr("rank 0 aborted: the work of cuda:0 that"));
+      EXPECT_THAT(text, HasSubstr("did not finish in time"));
+      return;
+    }
+    const auto gate = make_stream_gate(shoal::test::device_of(world));
+    r.shut(*gate);
+    EXPECT_THAT(error_text([&] { call()->wait(); }),
+                HasSubstr(message ? "that messages wait for did not finish in time"
+                                  : "that all_reduce of 3001 u8, sum waits for did not finish"));
+    _exit(::testing::Test::HasFailure() ? 4 : 3);
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  if (outcomes[0].exit_status == 0) GTEST_SKIP() << "streams do not wait at gates";
+  EXPECT_EQ(outcomes[0].exit_status, 3) << outcomes[0].error;
+  EXPECT_EQ(outcomes[1].exit_status, 0) << outcomes[1].error;
+}
+
+TEST(StreamOrder, ADeviceThatIsLateEndsAllRanks) {
+  check_that_a_late_device_is_named(false, false);
+  check_that_a_late_device_is_named(true, false);
+}
+
+TEST(StreamOrder, ADeviceThatIsLateWithAMessageEndsAllRanks) {
+  check_that_a_late_device_is_named(false, true);
+  check_that_a_late_device_is_named(true, true);
 }
 
 TEST(StreamOrder, AnAbortOpensTheGate) {

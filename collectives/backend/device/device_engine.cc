@@ -242,13 +242,7 @@ void DeviceEngine::until(const Call& call, const std::function<bool()>& conditio
   const Deadline deadline = Deadline::in_seconds(setup_.deadline_seconds);
   for (Backoff backoff; !condition();) {
     if (progress_messages()) backoff = {};
-    if (deadline.passed() || is_late())
-      throw Error(ErrorCode::timeout,
-                  fmt::format("the work of {} that {} waits for did not finish in time",
-                              to_string(device()), describe(call)),
-                  "see what else runs on the device, or raise SHOAL_DEADLINE_S")
-          .at_rank(rank_)
-          .in_operation(describe(call));
+    if (deadline.passed() || is_late()) device_is_late(describe(call) + " waits", describe(call));
     backoff.take();
   }
 }
@@ -258,11 +252,19 @@ void DeviceEngine::give_up_messages() {
   for (const Message& message : messages_)
     if (message.work)
       message.work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
-  throw Error(ErrorCode::timeout,
-              fmt::format("the work of {} that messages wait for did not finish in time",
-                          to_string(device())),
-              "see what else runs on the device, or raise SHOAL_DEADLINE_S")
-      .at_rank(rank_);
+  device_is_late("messages wait", "messages");
+}
+
+// No other rank can know: they wait for this one's part, each as long as its own deadline allows.
+void DeviceEngine::device_is_late(const std::string& who_waits, const std::string& operation) {
+  const Error late = Error(ErrorCode::timeout,
+                           fmt::format("the work of {} that {} for did not finish in time",
+                                       to_string(device()), who_waits),
+                           "see what else runs on the device, or raise SHOAL_DEADLINE_S")
+                         .at_rank(rank_)
+                         .in_operation(operation);
+  inner_->abort(late.message());
+  throw Error(late);
 }
 
 void DeviceEngine::until_done(Work& work) {
@@ -337,6 +339,13 @@ void DeviceEngine::let_streams_end() noexcept try {
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
 }
 
+// The host's operations have failed, but one of them may still be moving what lies in the memory
+// that is about to go, or not have told the others yet: what is called behind it ends after it.
+void DeviceEngine::let_hosts_end() noexcept try {
+  inner_->barrier()->wait(Deadline::in_seconds(5));
+} catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as it should
+}
+
 // Gates are opened: what waits behind them computes with whatever is there, and what the rank calls
 // or waits for next throws.
 void DeviceEngine::fail(const Error& error) {
@@ -345,6 +354,8 @@ void DeviceEngine::fail(const Error& error) {
                     error.code() != ErrorCode::mismatch && error.code() != ErrorCode::aborted;
   if (ours) inner_->abort(error.message());
   let_streams_end();
+  let_hosts_end();
+  slots_.clear();
   bool unseen = false;
   {
     const std::lock_guard lock(mutex_);

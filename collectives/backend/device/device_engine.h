@@ -161,10 +161,13 @@ class DeviceEngine {
   void until(const Call& call, const std::function<bool()>& condition);
   void until_done(Work& work);
   bool is_late() const { return Clock::now() >= give_up_at_.load(); }
+  // Throws timeout, and lets all ranks end with it.
+  [[noreturn]] void device_is_late(const std::string& who_waits, const std::string& operation);
   void finish(DeviceOperation& operation);
   void end(DeviceOperation& operation);
   void fail(const Error& error);
   void let_streams_end() noexcept;
+  void let_hosts_end() noexcept;
 
   const Setup setup_;
   const int rank_, size_;
@@ -199,6 +202,7 @@ class DeviceEngine {
   CommunicatorStatistics statistics_;
   std::set<std::uint64_t> kinds_;  // of operations that were carried out
   // The thread's own.
+  std::vector<Slot> slots_;                          // of the operation that is staged
   std::list<Message> messages_;                      // in the order of their calls
   std::unique_ptr<DirectMessages> direct_messages_;  // where ranks reach each other's memory
   std::thread thread_;

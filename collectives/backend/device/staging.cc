@@ -91,11 +91,11 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
     const std::int64_t bytes = std::max<std::int64_t>(total(part, slicing, 0) * element, 1);
     return Buffer(staging_, static_cast<std::size_t>(bytes), MemoryTag::communication);
   };
-  std::vector<Slot> slots;
+  slots_.clear();
   for (std::int64_t i = 0; i < std::min<std::int64_t>(slicing.number, 2); ++i)
-    slots.push_back({buffer(parts.send), buffer(parts.recv), Event(device()), Event(device())});
+    slots_.push_back({buffer(parts.send), buffer(parts.recv), Event(device()), Event(device())});
   const auto slot_of = [&](std::int64_t s) -> Slot& {
-    return slots[static_cast<std::size_t>(s % 2)];
+    return slots_[static_cast<std::size_t>(s % 2)];
   };
 
   copy_in(call, parts, slicing, 0, slot_of(0));
@@ -115,6 +115,7 @@ void DeviceEngine::stage(DeviceOperation& operation, const Call& call) {
     if (s > 0) until(call, [&] { return slot_of(s - 1).copied_out.query(); });
   }
   until(call, [&] { return slot_of(slicing.number - 1).copied_out.query(); });
+  slots_.clear();
   std::int64_t bytes = 0;
   for (const std::int64_t count : parts.send) bytes += count * element;
   const std::lock_guard lock(mutex_);
