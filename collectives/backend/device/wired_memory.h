@@ -14,20 +14,25 @@ namespace shoal::collectives {
 
 // Segments of the ranks' memory, registered when they are first used and kept so until the end:
 // registering takes longer than most messages. Memory from elsewhere is never registered, since
-// nobody here would know when it is freed. For one thread.
+// nobody here would know when it is freed. It owns the registrations, not the memory, whose
+// segments live as long as `memory`. For one thread.
 class WiredMemory {
  public:
-  // All must outlive it.
+  // All three must outlive it.
   WiredMemory(Wires& wires, ShareableMemory& memory, PeerAccess& access)
       : wires_(wires), memory_(memory), access_(access) {}
 
-  // Registers a small block, to see that it can be done; throws what the transport says.
+  // Registers the segment of a small block, to see that it can be done. Blocks; throws what the
+  // memory and the transport say.
   void try_it();
   // Whether messages may lie at [pointer, pointer + bytes) from now on: it is of the memory, which
-  // was or could be registered.
+  // was or could be registered. Blocks while a segment is registered, once; one that is refused is
+  // logged, and refused from then on.
   bool reach(const void* pointer, std::int64_t bytes);
   Wires& wires() const { return wires_; }
-  // The messages of a call (messages_of), whose buffers are within reach. Every rank calls it.
+  // The messages of a call (messages_of), whose buffers are within reach and belong to the Work
+  // until it is done. Every rank calls it; nobody blocks. The copies of what a rank has for itself
+  // are the caller's, and so is the order with streams (wires.h).
   WorkPtr exchange(Call call, int rank, const Placement& where);
 
  private:
