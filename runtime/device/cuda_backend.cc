@@ -259,9 +259,13 @@ class CudaBackend final : public DeviceBackend {
   void deallocate(Device device, void* pointer, Stream stream) noexcept override try {
     const CurrentCudaDevice current(device);
     ++deallocations_;
+    if (stream.handle && !is_captured(stream)) {
+      (void)cudaFreeAsync(pointer, native(stream));  // whoever waits for the device meanwhile
+      return;
+    }
     Captures& captures = captures_of(device);
     const std::scoped_lock lock(captures.mutex);
-    if (!captures.streams.empty() && (!stream.handle || is_captured(stream))) {
+    if (!captures.streams.empty()) {
       captures.freed.push_back(pointer);
       return;
     }

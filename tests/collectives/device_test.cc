@@ -1,6 +1,7 @@
 // Communicators of device memory, the host standing for the device: what they do with calls, by
 // which way data goes, and what happens when something fails. On a GPU: tests/gpu.
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -338,6 +339,69 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
   EXPECT_EQ(access->waits, 1) << "by then the other's work has been waited for";
   EXPECT_THROW(give(second), Error);
   EXPECT_EQ(access->waits, 1) << "there is nothing to wait for";
+}
+
+// Whose driver waits until somebody else has gone on with the memory.
+class SlowDriver final : public PeerAccess {
+ public:
+  std::string name() const override { return "slow"; }
+  void* allocate(std::size_t bytes) override {
+    during("allocate");
+    if (refuses) throw_error(ErrorCode::out_of_memory, "no more");
+    return access_->allocate(bytes);
+  }
+  void deallocate(void* base) noexcept override { access_->deallocate(base); }
+  Handle export_memory(void*) override {
+    during("export");
+    return {};
+  }
+  void wait_for_device() override { during("wait"); }
+
+  std::function<void()> other;  // what another thread does meanwhile
+  std::string which;
+  bool refuses = false;
+  std::vector<std::string> stood_still;  // the calls during which it could not
+
+ private:
+  void during(const std::string& call) {
+    if (call != which) return;
+    auto done = std::async(std::launch::async, other);
+    if (done.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
+      stood_still.push_back(call);
+    pending_.push_back(std::move(done));
+  }
+  std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
+  std::vector<std::future<void>> pending_;
+};
+
+TEST(DeviceSymmetricMemory, IsThereForOthersWhileTheDriverWaits) {
+  int here = 0, there = 0;
+  const Stream first{Device::cpu(), &here}, second{Device::cpu(), &there};
+  const auto driver = std::make_shared<SlowDriver>();
+  ShareableMemory memory(driver, first, nullptr);
+  constexpr std::size_t kSegment = ShareableMemory::kSegmentBytes, kSmall = 4096;
+  const auto give = [&](std::size_t bytes, Stream stream) {
+    return memory.allocate(bytes, MemoryTag::activations, stream);
+  };
+  void* const a = give(kSmall, first);
+  int turns = 0;
+  driver->other = [&] {
+    void* const small = give(kSmall, first);
+    EXPECT_EQ(memory.segment_of(small, kSmall), a);
+    memory.deallocate(small, kSmall, MemoryTag::activations, first);
+    ++turns;
+  };
+  driver->which = "allocate";
+  void* const b = give(kSegment, second);
+  driver->which = "export";
+  (void)memory.exported(b);
+  // The second stream wants what the first has freed, of which that one may still take.
+  driver->refuses = true;
+  driver->which = "wait";
+  EXPECT_EQ(give(kSmall, second), static_cast<std::byte*>(a) + 2 * kSmall)
+      << "what nobody took meanwhile";
+  EXPECT_EQ(turns, 3);
+  EXPECT_THAT(driver->stood_still, IsEmpty());
 }
 
 TEST(Slices, CoverEveryElementOnce) {

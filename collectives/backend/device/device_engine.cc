@@ -182,13 +182,19 @@ void DeviceEngine::wait(DeviceOperation& operation, Deadline deadline) {
 // for this operation.
 void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
   std::shared_ptr<StreamGate> gate;
-  {
-    const std::lock_guard lock(mutex_);
-    if (gates_ && !stream.device.is_cpu() && !operation.over && kinds_.contains(operation.kind)) {
-      if (!operation.gate) operation.gate = make_stream_gate(device());
-      gate = operation.gate;
-    }
+  const auto may_have_gate = [&] {
+    return gates_ && !stream.device.is_cpu() && !operation.over && kinds_.contains(operation.kind);
+  };
+  std::unique_lock lock(mutex_);
+  if (may_have_gate() && !operation.gate) {
+    // Without the lock, which the thread needs to open other gates: the driver may wait for them.
+    lock.unlock();
+    gate = make_stream_gate(device());
+    lock.lock();
+    if (may_have_gate() && !operation.gate) operation.gate = std::move(gate);
   }
+  gate = may_have_gate() ? operation.gate : nullptr;
+  lock.unlock();
   if (gate)
     gate->block_stream(stream);
   else

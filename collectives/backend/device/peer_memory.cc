@@ -1,6 +1,8 @@
 #include "shoal/collectives/backend/device/peer_memory.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 namespace shoal::collectives {
 namespace {
@@ -34,25 +36,16 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
   SHOAL_CHECK(bytes > 0 && bytes <= (std::size_t{1} << 46), "symmetric memory: {} bytes of {}",
               bytes, to_string(tag));
   const std::size_t length = rounded(bytes);
-  const std::lock_guard lock(mutex_);
   void* const user = user_of(stream);
+  std::byte* pointer = take_own(user, length);
   std::string cause;
-  std::byte* pointer = take(free_[user], length);
-  if (!pointer) {
-    // What the driver maps: a segment has its pages for itself, as its handle stands for them.
-    constexpr std::size_t kPage = std::size_t{2} << 20;
-    const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
-    try {
-      std::byte* const base = static_cast<std::byte*>(access_->allocate(segment));
-      segments_[base].bytes = segment;
-      give(free_[user], base, segment);
+  if (!pointer) try {
+      pointer = take_new(user, length);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::out_of_memory) throw;
       cause = problem.message();
-      take_back_from_others(user);
+      pointer = take_from_others(user, length);
     }
-    pointer = take(free_[user], length);
-  }
   if (!pointer)
     throw Error(ErrorCode::out_of_memory,
                 fmt::format("{}: no room for {} bytes of {} ({}){}", name(), bytes, to_string(tag),
@@ -60,6 +53,26 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
                 "use a smaller batch or model, or more ranks");
   if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
   return pointer;
+}
+
+// What this stream has freed, although somebody may be waiting to have it.
+std::byte* ShareableMemory::take_own(void* user, std::size_t length) {
+  const std::lock_guard lock(mutex_);
+  std::byte* pointer = take(free_[user], length);
+  for (auto some = awaited_.begin(); !pointer && some != awaited_.end(); ++some)
+    pointer = take((*some)[user], length);
+  return pointer;
+}
+
+std::byte* ShareableMemory::take_new(void* user, std::size_t length) {
+  // What the driver maps: a segment has its pages for itself, as its handle stands for them.
+  constexpr std::size_t kPage = std::size_t{2} << 20;
+  const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
+  auto* const base = static_cast<std::byte*>(access_->allocate(segment));
+  const std::lock_guard lock(mutex_);
+  segments_[base].bytes = segment;
+  give(free_[user], base, segment);
+  return take(free_[user], length);
 }
 
 std::byte* ShareableMemory::take(Ranges& ranges, std::size_t length) {
@@ -90,17 +103,36 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
 
 // What other streams have freed becomes this one's, once all that used it is done. Not by waiting
 // for those streams: the handle of one that is gone may be another's, or nobody's.
-void ShareableMemory::take_back_from_others(void* user) {
-  const auto is_others = [&](const auto& entry) {
-    return entry.first != user && !entry.second.empty();
-  };
-  if (std::ranges::none_of(free_, is_others)) return;
-  access_->wait_for_device();
-  for (auto& [other, ranges] : free_) {
-    if (other == user) continue;
-    for (const auto& [pointer, length] : ranges) give(free_[user], pointer, length);
-    ranges.clear();
+std::byte* ShareableMemory::take_from_others(void* user, std::size_t length) {
+  std::unique_lock lock(mutex_);
+  awaited_.push_back(std::exchange(free_, {}));
+  const auto own = std::prev(awaited_.end());
+  std::swap(free_[user], (*own)[user]);
+  const bool any = std::ranges::any_of(awaited_, [](const FreeRanges& some) {
+    return std::ranges::any_of(some, [](const auto& of) { return !of.second.empty(); });
+  });
+  std::exception_ptr problem;
+  if (any) {
+    lock.unlock();
+    try {
+      access_->wait_for_device();
+    } catch (const Error&) {
+      problem = std::current_exception();
+    }
+    lock.lock();
   }
+  const auto hand_over = [&](FreeRanges& from, bool to_user) {
+    for (auto& [stream, ranges] : from)
+      for (const auto& [pointer, bytes] : std::exchange(ranges, {}))
+        give(free_[to_user ? user : stream], pointer, bytes);
+  };
+  // What others began to wait for before this one did has been waited for too.
+  if (!problem)
+    for (auto some = awaited_.begin(); some != own; ++some) hand_over(*some, true);
+  hand_over(*own, !problem);
+  awaited_.erase(own);
+  if (problem) std::rethrow_exception(problem);
+  return take(free_[user], length);
 }
 
 void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
@@ -131,10 +163,15 @@ std::size_t ShareableMemory::segment_bytes(void* segment) const {
 }
 
 PeerAccess::Handle ShareableMemory::exported(void* segment) {
+  auto* const base = static_cast<std::byte*>(segment);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto& handle = segments_.at(base).handle) return *handle;
+  }
+  const PeerAccess::Handle handle = access_->export_memory(segment);
   const std::lock_guard lock(mutex_);
-  auto& handle = segments_.at(static_cast<std::byte*>(segment)).handle;
-  if (!handle) handle = access_->export_memory(segment);
-  return *handle;
+  segments_.at(base).handle = handle;
+  return handle;
 }
 
 std::byte* OpenedSegments::pointer(int rank, const SharedPlace& place) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,8 @@ std::unique_ptr<PeerAccess> make_peer_access(Device device);
 // Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at once there for
 // what is allocated on it, and nobody waits; other streams' free memory is taken
 // only where the device has none left, after a wait for all of it: those streams may be gone.
+// Thread-safe; who asks the driver for more, or waits for the device, holds up nobody who finds
+// what he wants.
 class ShareableMemory final : public MemoryResource {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{8} << 20;
@@ -72,7 +75,7 @@ class ShareableMemory final : public MemoryResource {
   // The segment that holds all of [pointer, pointer + bytes), or null.
   void* segment_of(const void* pointer, std::size_t bytes) const;
   std::size_t segment_bytes(void* segment) const;
-  // The handle of a segment; null for one that this process alone uses.
+  // The handle of a segment. Asks the driver the first time.
   PeerAccess::Handle exported(void* segment);
 
  private:
@@ -84,13 +87,18 @@ class ShareableMemory final : public MemoryResource {
   void* user_of(Stream stream) const { return stream.handle ? stream.handle : stream_.handle; }
   static std::byte* take(Ranges& ranges, std::size_t length);
   void give(Ranges& ranges, std::byte* pointer, std::size_t length);
-  void take_back_from_others(void* user);
+  std::byte* take_own(void* user, std::size_t length);
+  std::byte* take_new(void* user, std::size_t length);
+  std::byte* take_from_others(void* user, std::size_t length);
 
   std::shared_ptr<PeerAccess> access_;
   const Stream stream_;
   CountingMemory* counted_by_;
-  mutable std::mutex mutex_;
-  std::map<void*, Ranges> free_;  // by stream; ranges of two segments are never merged
+  mutable std::mutex mutex_;  // never held while the driver is asked, which may wait for the device
+  using FreeRanges = std::map<void*, Ranges>;  // by stream; those of two segments never merged
+  FreeRanges free_;
+  // What callers of take_from_others() wait for, the oldest first: still its streams' own.
+  std::list<FreeRanges> awaited_;
   std::map<std::byte*, Segment> segments_;
 };
 
