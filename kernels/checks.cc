@@ -1,6 +1,8 @@
 #include "shoal/kernels/checks.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 
 #include "shoal/runtime/base/error.h"
 
@@ -309,6 +311,16 @@ void reduce(std::span<const void* const> sources, std::span<void* const> destina
               "reduce: there is no destination");
   for (std::size_t s = 0; s < sources.size(); ++s)
     SHOAL_CHECK(sources[s] != nullptr, "reduce: source {} of {} is null", s, sources.size());
+}
+
+void reduce_widened(DType dtype, std::span<const void* const> sources, const float* destination,
+                    std::int64_t count) {
+  SHOAL_CHECK(dtype == DType::bf16 || dtype == DType::f16,
+              "reduce_widened: {} is not widened; 16-bit floats only", to_string(dtype));
+  SHOAL_CHECK(reinterpret_cast<std::uintptr_t>(destination) % alignof(float) == 0,
+              "reduce_widened: the destination is not aligned to f32");
+  std::array<void*, 1> to{const_cast<float*>(destination)};
+  reduce(sources, to, count);
 }
 
 void scale(DType dtype, std::int64_t count) {

@@ -50,6 +50,8 @@ void begin_update(const BeginUpdateArgs& args);
 
 void reduce(std::span<const void* const> sources, std::span<void* const> destinations,
             std::int64_t count);
+void reduce_widened(DType dtype, std::span<const void* const> sources, const float* destination,
+                    std::int64_t count);
 void scale(DType dtype, std::int64_t count);
 
 }  // namespace shoal::kernels::check

@@ -28,6 +28,10 @@ class ReductionKernels {
   virtual void reduce_into_all(Reduce operation, DType dtype, std::span<const void* const> sources,
                                std::span<void* const> destinations, std::int64_t count,
                                bool past_caches, Stream stream) = 0;
+  // The fold of 16-bit floats as the f32 that it is made in, for sums that are rounded elsewhere,
+  // once they are whole. `destination` is aligned to its element, and none of the sources.
+  virtual void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
+                              float* destination, std::int64_t count, Stream stream) = 0;
   // x *= factor (avg, pre-multiplied sum); floating dtypes only. No alignment is assumed.
   virtual void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) = 0;
 };

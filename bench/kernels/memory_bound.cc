@@ -241,6 +241,13 @@ void add_reductions(Bench& bench, DType dtype) {
     const std::array<const void*, 2> sources{a.data, b.data};
     k.reduce(Reduce::sum, dtype, sources, c.data, shape[0], {});
   });
+  if (size_of(dtype) == 2) {
+    const View sums = bench.tensor(shape, DType::f32);
+    bench.add_row(row_of("reduce_widened_2", dtype, shape, 4), Bound::copy, [=, &k] {
+      const std::array<const void*, 2> sources{a.data, b.data};
+      k.reduce_widened(Reduce::sum, dtype, sources, static_cast<float*>(sums.data), shape[0], {});
+    });
+  }
   bench.add_row(row_of("reduce_sum_4", dtype, shape, 5), Bound::copy, [=, &k] {
     const std::array<const void*, 4> sources{a.data, b.data, c.data, d.data};
     k.reduce(Reduce::sum, dtype, sources, d.data, shape[0], {});

@@ -94,6 +94,12 @@ class TreeReduction final : public kernels::ReductionKernels {
       plain_->reduce_into_all(operation, dtype, {&one, 1}, to, n, past_caches, stream);
     }
   }
+  // Of more sources nobody asks: their sums are made where they are rounded.
+  void reduce_widened(kernels::Reduce operation, DType dtype, std::span<const void* const> sources,
+                      float* destination, std::int64_t count, Stream stream) override {
+    SHOAL_ASSERT(folds(dtype, sources));
+    plain_->reduce_widened(operation, dtype, sources, destination, count, stream);
+  }
   void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) override {
     plain_->scale(dtype, x, factor, count, stream);
   }

@@ -6,9 +6,11 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "shoal/kernels/checks.h"
+#include "shoal/kernels/convert.h"
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/cpu/loops-inl.h"
 
@@ -335,6 +337,27 @@ class CpuReduction final : public ReductionKernels {
     check::reduce(sources, destinations, count);
     if (count > 0) HWY_DYNAMIC_DISPATCH(ReduceAll)
     (operation, dtype, sources, destinations, count, past_caches);
+  }
+  // By tiles that stay in the nearest cache.
+  void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
+                      float* destination, std::int64_t count, Stream) override {
+    check::reduce_widened(dtype, sources, destination, count);
+    constexpr std::int64_t kTile = 1024;
+    std::array<float, kTile> next{};
+    for (std::int64_t begin = 0; begin < count; begin += kTile) {
+      const std::int64_t n = std::min(kTile, count - begin);
+      float* const to = destination + begin;
+      const auto widen = [&](const void* source, float* into) {
+        convert_elements(dtype, static_cast<const std::byte*>(source) + begin * 2, DType::f32, into,
+                         n);
+      };
+      widen(sources[0], to);
+      for (const void* source : sources.subspan(1)) {
+        widen(source, next.data());
+        const std::array<const void*, 2> both{to, next.data()};
+        reduce(operation, DType::f32, both, to, n, Stream{});
+      }
+    }
   }
   void scale(DType dtype, void* x, double factor, std::int64_t count, Stream) override {
     check::scale(dtype, count);

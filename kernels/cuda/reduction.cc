@@ -23,6 +23,28 @@ class CudaReduction final : public ReductionKernels {
                        std::span<void* const> destinations, std::int64_t count, bool,
                        Stream stream) override {
     check::reduce(sources, destinations, count);
+    check_cuda(launch_reduce(begin(stream), fold_of(operation), dtype,
+                             pointers_of(sources, destinations), count),
+               "reduce");
+  }
+
+  void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
+                      float* destination, std::int64_t count, Stream stream) override {
+    check::reduce_widened(dtype, sources, destination, count);
+    void* const to = destination;
+    check_cuda(launch_reduce_widened(begin(stream), fold_of(operation), dtype,
+                                     pointers_of(sources, {&to, 1}), count),
+               "reduce_widened");
+  }
+
+  void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) override {
+    check::scale(dtype, count);
+    check_cuda(launch_reduction_scale(begin(stream), dtype, x, factor, count), "scale");
+  }
+
+ private:
+  static ReducePointers pointers_of(std::span<const void* const> sources,
+                                    std::span<void* const> destinations) {
     constexpr std::size_t kMost = ReducePointers::kMost;
     SHOAL_CHECK(sources.size() <= kMost && destinations.size() <= kMost,
                 "reduce: {} sources into {} destinations; a GPU takes {} of each", sources.size(),
@@ -32,15 +54,8 @@ class CudaReduction final : public ReductionKernels {
     std::ranges::copy(destinations, pointers.destinations);
     pointers.source_count = static_cast<int>(sources.size());
     pointers.destination_count = static_cast<int>(destinations.size());
-    check_cuda(launch_reduce(begin(stream), fold_of(operation), dtype, pointers, count), "reduce");
+    return pointers;
   }
-
-  void scale(DType dtype, void* x, double factor, std::int64_t count, Stream stream) override {
-    check::scale(dtype, count);
-    check_cuda(launch_reduction_scale(begin(stream), dtype, x, factor, count), "scale");
-  }
-
- private:
   static Fold fold_of(Reduce operation) {
     switch (operation) {
       case Reduce::sum:

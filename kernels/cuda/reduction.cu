@@ -127,7 +127,21 @@ __device__ __forceinline__ void store_piece(const Pack<Raw, kWidth<Raw>>& pack, 
   }
 }
 
-template <class T>
+// What a fold comes to, in f32: by packs where the pieces of the sources leave it aligned.
+__device__ __forceinline__ void store_wide(const float* value, void* base, const Piece& piece,
+                                           int width) {
+  auto* to = static_cast<float*>(base) + piece.first;
+  if (piece.count == width && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+    for (int k = 0; k < width; k += 4)
+      *reinterpret_cast<Pack<float, 4>*>(to + k) = {
+          {value[k], value[k + 1], value[k + 2], value[k + 3]}};
+    return;
+  }
+  for (int k = 0; k < width; ++k)
+    if (k < piece.count) to[k] = value[k];
+}
+
+template <class T, bool widened>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(Fold fold, const __grid_constant__ ReducePointers pointers, PackedRange range,
                   std::int64_t count) {
@@ -155,11 +169,15 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    Pack<Raw, N> result;
+    if constexpr (widened) {
+      store_wide(value, pointers.destinations[0], piece, N);
+    } else {
+      Pack<Raw, N> result;
 #pragma unroll
-    for (int k = 0; k < N; ++k) result.v[k] = T::narrow(value[k]);
-    for (int d = 0; d < pointers.destination_count; ++d)
-      store_piece(result, pointers.destinations[d], piece, range.access);
+      for (int k = 0; k < N; ++k) result.v[k] = T::narrow(value[k]);
+      for (int d = 0; d < pointers.destination_count; ++d)
+        store_piece(result, pointers.destinations[d], piece, range.access);
+    }
   }
 }
 
@@ -179,17 +197,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T>
+template <class T, bool widened = false>
 cudaError_t reduce(Launch at, Fold fold, const ReducePointers& pointers, std::int64_t count) {
   const auto first = reinterpret_cast<std::uintptr_t>(pointers.sources[0]);
   std::uintptr_t differing = 0;
   for (int s = 0; s < pointers.source_count; ++s)
     differing |= reinterpret_cast<std::uintptr_t>(pointers.sources[s]) ^ first;
-  for (int d = 0; d < pointers.destination_count; ++d)
+  for (int d = 0; !widened && d < pointers.destination_count; ++d)
     differing |= reinterpret_cast<std::uintptr_t>(pointers.destinations[d]) ^ first;
   const PackedRange range(count, sizeof(typename T::Raw), first, differing);
-  return launch_kernel(reduce_kernel<T>, grid_for(range.packs, kThreads, at.multiprocessors),
-                       kThreads, 0, at.stream, fold, pointers, range, count);
+  return launch_kernel(reduce_kernel<T, widened>,
+                       grid_for(range.packs, kThreads, at.multiprocessors), kThreads, 0, at.stream,
+                       fold, pointers, range, count);
 }
 
 template <class T>
@@ -223,6 +242,14 @@ cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointer
     case DType::i8:
       return reduce<Integer<std::int8_t, std::uint8_t>>(at, fold, pointers, count);
   }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_reduce_widened(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
+                                  std::int64_t count) {
+  if (count == 0) return cudaSuccess;
+  if (dtype == DType::bf16) return reduce<BF16, true>(at, fold, pointers, count);
+  if (dtype == DType::f16) return reduce<F16, true>(at, fold, pointers, count);
   return cudaErrorInvalidValue;
 }
 

@@ -22,6 +22,9 @@ struct ReducePointers {
 // destinations[d][i] = fold over sources[s][i], s in order.
 cudaError_t launch_reduce(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
                           std::int64_t count);
+// The same of 16-bit floats, left in f32: one destination, aligned to its element.
+cudaError_t launch_reduce_widened(Launch at, Fold fold, DType dtype, const ReducePointers& pointers,
+                                  std::int64_t count);
 // x *= factor, floating dtypes.
 cudaError_t launch_reduction_scale(Launch at, DType dtype, void* x, double factor,
                                    std::int64_t count);

@@ -60,14 +60,19 @@ W fold(Reduce operation, W a, W b) {
 }
 
 template <class T>
+auto fold_all(Reduce operation, std::span<const void* const> sources, std::int64_t i) {
+  using W = typename Wide<T>::type;
+  W value = static_cast<W>(element<T>(sources[0], i));
+  for (std::size_t s = 1; s < sources.size(); ++s)
+    value = fold<T, W>(operation, value, static_cast<W>(element<T>(sources[s], i)));
+  return value;
+}
+
+template <class T>
 void reduce_typed(Reduce operation, std::span<const void* const> sources, void* destination,
                   std::int64_t count) {
-  using W = typename Wide<T>::type;
   for (std::int64_t i = 0; i < count; ++i) {
-    W value = static_cast<W>(element<T>(sources[0], i));
-    for (std::size_t s = 1; s < sources.size(); ++s)
-      value = fold<T, W>(operation, value, static_cast<W>(element<T>(sources[s], i)));
-    const T result = static_cast<T>(value);
+    const T result = static_cast<T>(fold_all<T>(operation, sources, i));
     std::memcpy(static_cast<std::byte*>(destination) + i * static_cast<std::int64_t>(sizeof(T)),
                 static_cast<const void*>(&result), sizeof(T));
   }
@@ -92,6 +97,14 @@ class ReferenceReduction final : public ReductionKernels {
     std::vector<std::byte> result(bytes);
     reduce(operation, dtype, sources, result.data(), count, stream);
     for (void* destination : destinations) std::memcpy(destination, result.data(), bytes);
+  }
+
+  void reduce_widened(Reduce operation, DType dtype, std::span<const void* const> sources,
+                      float* destination, std::int64_t count, Stream) override {
+    check::reduce_widened(dtype, sources, destination, count);
+    for (std::int64_t i = 0; i < count; ++i)
+      destination[i] = dtype == DType::bf16 ? fold_all<bfloat16>(operation, sources, i)
+                                            : fold_all<float16>(operation, sources, i);
   }
 
   void scale(DType dtype, void* x, double factor, std::int64_t count, Stream) override {

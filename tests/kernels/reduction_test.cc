@@ -135,6 +135,51 @@ TEST_P(Reduction, RoundsSixteenBitsOnce) {
   for (int i = 0; i < 9; ++i) EXPECT_EQ(out.at(i), 258);
 }
 
+// As the fold is made: what is rounded afterwards is what reduce() gives.
+TEST_P(Reduction, Widened) {
+  const auto reference = make_reference_kernels(), ours = make_test_kernels();
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const Reduce operation : kOperations)
+      for (const unsigned sources : {1u, 2u, 5u})
+        for (const std::int64_t count : {0, 1, 7, 64, 1001, 4099})
+          for (const std::size_t shift : {std::size_t{0}, std::size_t{2}, std::size_t{1}}) {
+            const auto bytes = static_cast<std::size_t>(count) * 2;
+            std::vector<Mirrored> rows(sources, Mirrored(bytes + 16, std::byte{0}));
+            for (unsigned s = 0; s < sources && bytes > 0; ++s)
+              std::memcpy(rows[s].host() + shift, wide_range(count, dtype, s + 1).host_data(),
+                          bytes);
+            const auto from = [&] {
+              std::vector<const void*> all;
+              for (const Mirrored& row : rows) all.push_back(row.here() + shift);
+              return all;
+            };
+            Host expected(Shape{count}, DType::f32), actual(Shape{count}, DType::f32);
+            {
+              const At host(Device::cpu());
+              reference->reduction().reduce_widened(
+                  operation, dtype, from(), static_cast<float*>(expected.data()), count, {});
+            }
+            // One element in: no pack of 16 bytes begins where one of the sources does.
+            Mirrored out(static_cast<std::size_t>(count) * 4 + 8, std::byte{7});
+            ours->reduction().reduce_widened(operation, dtype, from(),
+                                             reinterpret_cast<float*>(out.here() + (shift ? 4 : 0)),
+                                             count, {});
+            const std::byte* got = out.host() + (shift ? 4 : 0);
+            if (count > 0)
+              std::memcpy(actual.host_data(), got, static_cast<std::size_t>(count) * 4);
+            ASSERT_TRUE(close(actual, expected, kExact))
+                << to_string(dtype) << " operation " << static_cast<int>(operation) << ", "
+                << sources << " sources of " << count << ", shifted by " << shift;
+            ASSERT_EQ(got[count * 4], std::byte{7});
+          }
+  float x = 3;
+  const void* const source = &x;
+  EXPECT_EQ(error_of([&] {
+              ours->reduction().reduce_widened(Reduce::sum, DType::f32, {&source, 1}, &x, 1, {});
+            }),
+            "reduce_widened: f32 is not widened; 16-bit floats only");
+}
+
 TEST_P(Reduction, Scale) {
   const auto reference = make_reference_kernels(), ours = make_test_kernels();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64})
