@@ -76,7 +76,7 @@ class CudaElementwise final : public ElementwiseKernels {
     const Place from = place_of(x), to = place_of(out);
     const bool same = x.dtype == out.dtype, via_host = from != Place::device && to != Place::device;
     if (via_host && (from == Place::pageable || to == Place::pageable)) {
-      check_cuda(cudaStreamSynchronize(at.stream), "cast");
+      room_.wait_for(at.stream);
       convert_elements(x.dtype, x.data, out.dtype, out.data, count);
     } else if (same && !via_host) {
       copy(at, out.data, x.data, bytes_of(x));
@@ -185,8 +185,8 @@ class CudaElementwise final : public ElementwiseKernels {
   Launch begin(Stream stream) { return {room_.begin(stream), room_.multiprocessors()}; }
 
   // Between any two places: the driver knows where pointers point.
-  static void copy(Launch at, void* out, const void* x, std::size_t bytes) {
-    check_cuda(cudaMemcpyAsync(out, x, bytes, cudaMemcpyDefault, at.stream), "cast");
+  void copy(Launch at, void* out, const void* x, std::size_t bytes) const {
+    room_.copy(out, x, bytes, at.stream);
   }
   static void convert(Launch at, DType from, const void* x, DType to, void* out,
                       std::int64_t count) {

@@ -80,9 +80,7 @@ const std::int32_t* CudaLoss::targets_of(const ConstView& targets, Buffer& room,
   if (!targets.device.is_cpu() || count == 0) return static_cast<const std::int32_t*>(targets.data);
   const std::size_t bytes = bytes_of(count, sizeof(std::int32_t));
   room = room_.scratch(bytes, stream);
-  check_cuda(cudaMemcpyAsync(room.data(), targets.data, bytes, cudaMemcpyHostToDevice,
-                             room_.begin(stream)),
-             "copying targets");
+  room_.copy(room.data(), targets.data, bytes, room_.begin(stream));
   return static_cast<const std::int32_t*>(room.data());
 }
 

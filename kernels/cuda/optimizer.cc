@@ -142,9 +142,8 @@ class CudaOptimizer final : public OptimizerKernels {
     check_cuda(launch_non_finite(tensor_of(x), found, room_.multiprocessors(), native),
                "has_non_finite");
     std::uint32_t answer = 0;
-    check_cuda(cudaMemcpyAsync(&answer, found, sizeof answer, cudaMemcpyDeviceToHost, native),
-               "has_non_finite");
-    check_cuda(cudaStreamSynchronize(native), "has_non_finite");
+    room_.copy(&answer, found, sizeof answer, native);
+    room_.wait_for(native);
     return answer != 0;
   }
 

@@ -3,7 +3,6 @@
 #include "shoal/kernels/cuda/architectures.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/device/current_cuda_device.h"
 
 namespace shoal::kernels {
 namespace {
@@ -69,15 +68,26 @@ CudaRoom::CudaRoom(Device device, MemoryResource* memory)
     pool_ = std::make_unique<PoolMemory>(*upstream_);
     memory_ = pool_.get();
   }
-  void* record = nullptr;
-  check_cuda(cudaHostAlloc(&record, sizeof(FaultRecord), cudaHostAllocMapped), "pinning memory");
-  fault_ = new (record) FaultRecord{};
+  // Unified addressing: kernels write to it by this address.
+  fault_ =
+      new (device_backend(DeviceType::cuda).allocate_pinned(sizeof(FaultRecord))) FaultRecord{};
 }
 
 CudaRoom::~CudaRoom() {
-  const CurrentCudaDevice current(device_, std::nothrow);
-  (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream_.view().handle));
-  (void)cudaFreeHost(fault_);
+  DeviceBackend& cuda = device_backend(DeviceType::cuda);
+  try {
+    cuda.synchronize(stream_.view());
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost
+  }
+  cuda.deallocate_pinned(fault_);
+}
+
+void CudaRoom::copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const {
+  device_backend(DeviceType::cuda).copy(to, from, bytes, {device_, native});
+}
+
+void CudaRoom::wait_for(cudaStream_t native) const {
+  device_backend(DeviceType::cuda).synchronize(Stream{device_, native});
 }
 
 cudaStream_t CudaRoom::begin(Stream stream) {

@@ -34,6 +34,11 @@ class CudaRoom {
   // kernel has reported since the last call.
   cudaStream_t begin(Stream stream);
 
+  // Between any two places, in the order of `native`. It and a wait are counted, as the device's
+  // backend counts its own: no kernel waits, or copies pageable memory, behind a step's back.
+  void copy(void* to, const void* from, std::size_t bytes, cudaStream_t native) const;
+  void wait_for(cudaStream_t native) const;  // blocks
+
   // Scratch for one call, from memory(), tag workspace; freed in stream order when it goes.
   Buffer scratch(std::size_t bytes, Stream stream) const;
 

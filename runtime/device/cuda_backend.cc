@@ -95,6 +95,12 @@ class CudaBackend final : public DeviceBackend {
   DeviceStatistics statistics() const override {
     return {synchronizations_, blocking_copies_, allocations_, deallocations_};
   }
+  void count(const DeviceStatistics& asked) override {
+    synchronizations_ += asked.synchronizations;
+    blocking_copies_ += asked.blocking_copies;
+    allocations_ += asked.allocations;
+    deallocations_ += asked.deallocations;
+  }
 
   void* create_stream(Device device, StreamPriority priority) override {
     const CurrentCudaDevice current(device);
@@ -110,6 +116,7 @@ class CudaBackend final : public DeviceBackend {
   // A handle may be given out again, and memory pools know streams by theirs.
   void destroy_stream(Stream stream) noexcept override {
     const CurrentCudaDevice current(stream.device, std::nothrow);
+    ++synchronizations_;
     (void)cudaStreamSynchronize(native(stream));
     (void)cudaStreamDestroy(native(stream));
   }

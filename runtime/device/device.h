@@ -60,6 +60,8 @@ class DeviceBackend {
   // driver that is too old its version and the one that is needed.
   virtual void check_available(Device device) const = 0;
   virtual DeviceStatistics statistics() const { return {}; }
+  // Adds what the caller has asked of the driver itself, which no call here offers.
+  virtual void count(const DeviceStatistics& /*asked*/) {}
 
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for its work

@@ -56,6 +56,31 @@ class GpuFaults : public ::testing::Test {
   std::unique_ptr<Kernels> kernels_;
 };
 
+// As the device's backend counts its own: a step that asks shows it.
+TEST_F(GpuFaults, WhatAKernelWaitsForAndCopiesIsCounted) {
+  const Tensor values = filled({7}, 1);
+  synchronise();
+  DeviceStatistics expected = backend_.statistics();
+  EXPECT_FALSE(kernels_->optimizer().has_non_finite(values.const_view(), {}));
+  ++expected.synchronizations;
+  ++expected.blocking_copies;  // of the answer
+  const DeviceStatistics asked = backend_.statistics();
+  EXPECT_EQ(asked.synchronizations, expected.synchronizations);
+  EXPECT_EQ(asked.blocking_copies, expected.blocking_copies);
+  std::vector<float> host(7);
+  kernels_->elementwise().cast(values.const_view(),
+                               View{host.data(), Shape{7}, DType::f32, Device::cpu()}, {});
+  EXPECT_EQ(backend_.statistics().blocking_copies, expected.blocking_copies + 1);
+  synchronise();
+  // What is made once: a record that kernels write, and a wait when they go.
+  const DeviceStatistics before = backend_.statistics();
+  make_cuda_kernels().reset();
+  EXPECT_EQ(backend_.statistics().allocations, before.allocations + 1);
+  EXPECT_EQ(backend_.statistics().deallocations, before.deallocations + 1);
+  EXPECT_EQ(backend_.statistics().synchronizations, before.synchronizations + 2)
+      << "of its stream, and before that goes";
+}
+
 TEST_F(GpuFaults, AnIdOutsideTheTableIsNamedByALaterCall) {
   const Tensor table = filled({5, 4}, 1), wrong = ids({0, 1, 5, 2}), right = ids({0, 1, 4, 2}),
                out = filled({4, 4}, 0);

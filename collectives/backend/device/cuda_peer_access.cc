@@ -25,11 +25,13 @@ class CudaPeerAccess final : public PeerAccess {
   void* allocate(std::size_t bytes) override {
     const CurrentCudaDevice current(device_);
     void* base = nullptr;
+    count({.allocations = 1});
     check(cudaMalloc(&base, bytes), "cudaMalloc", device_);
     return base;
   }
   void deallocate(void* base) noexcept override {
     const CurrentCudaDevice current(device_, std::nothrow);
+    count({.synchronizations = 1, .deallocations = 1});  // cudaFree() waits for the device
     (void)cudaFree(base);
   }
 
@@ -91,6 +93,9 @@ class CudaPeerAccess final : public PeerAccess {
   }
 
  private:
+  static void count(const DeviceStatistics& asked) {
+    device_backend(DeviceType::cuda).count(asked);
+  }
   int attribute(cudaDeviceAttr which) const {
     int value = 0;
     check(cudaDeviceGetAttribute(&value, which, device_.index), "cudaDeviceGetAttribute", device_);
