@@ -1,5 +1,6 @@
 // Ranks that are processes sharing one GPU (or several), and threads of one: every operation of
 // Communicators of device memory against exactly predictable results.
+#include <csignal>
 #include <cstring>
 #include <vector>
 
@@ -23,7 +24,10 @@ using ::testing::IsEmpty;
 
 // A rank's Communicator on device 0, and the stream of calls that pass none.
 struct Rank {
-  Rank(const World& world, Store& store) : stream(shoal::test::device_of(world)) {
+  // `hosts`: one letter a rank; none: they share one.
+  Rank(World world, Store& store, const std::string& hosts = {})
+      : stream(shoal::test::device_of(world)) {
+    if (!hosts.empty()) world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
     CommunicatorOptions options = shoal::test::with_deadline(60);
     options.stream = stream.view();
     communicator = make_communicator(world, store, options);
@@ -68,6 +72,10 @@ TEST(GpuRanks, ProcessesReachEachOthersMemory) {
     const Rank rank(world, store);
     EXPECT_EQ(rank.communicator->statistics().transport, "CUDA IPC");
     EXPECT_EQ(rank.communicator->memory_resource().device(), shoal::test::device_of(world));
+    const std::int64_t asked = device_backend(DeviceType::cuda).statistics().allocations;
+    const Buffer large(rank.communicator->memory_resource(), 64 << 20, MemoryTag::gradients);
+    EXPECT_EQ(device_backend(DeviceType::cuda).statistics().allocations, asked + 1);
+    rank.communicator->barrier()->wait();
   });
 }
 
@@ -89,6 +97,73 @@ TEST(GpuRanks, LargeBuffersOfThreeProcesses) {
       }
   });
 }
+
+// Ranks of one host fold and fill each other's memory, between hosts each rank's share is staged.
+void check_levels(const World& world, Store& store, const std::string& hosts, std::int64_t count) {
+  const Rank rank(world, store, hosts);
+  int variant = 0;
+  for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter,
+                                    Operation::all_gather, Operation::broadcast, Operation::reduce,
+                                    Operation::reduce_scatter_v, Operation::all_gather_v})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      test::Case c{operation, dtype, variant % 3 == 1 ? ReduceOp::avg : ReduceOp::sum};
+      c.in_place = operation == Operation::broadcast || ++variant % 2 == 0;
+      if (!test::is_possible(c)) c.in_place = false;
+      c.misalignment = 4;
+      c.memory = variant % 4 == 3 ? test::Memory::mixed : test::Memory::symmetric;
+      c.root = 1;
+      c.count = count;
+      const CommunicatorStatistics before = rank.communicator->statistics();
+      EXPECT_EQ(test::check(*rank.communicator, c), "");
+      if (hosts != "aabb" || operation != Operation::all_reduce || dtype != DType::f32 ||
+          c.memory != test::Memory::symmetric)
+        continue;
+      EXPECT_NEAR(
+          static_cast<double>(rank.communicator->statistics().bounced_bytes - before.bounced_bytes),
+          static_cast<double>(count) * 4 / 2, 128)
+          << "half of it";
+    }
+}
+
+TEST(GpuRanks, LevelsOfTwoHostsOfTwo) {
+  expect_on_gpu(4, 120, [](const World& world, Store& store) {
+    check_levels(world, store, "aabb", 300'003);
+  });
+}
+
+TEST(GpuRanks, LevelsOfUnevenHosts) {
+  expect_on_gpu(
+      3, 120, [](const World& world, Store& store) { check_levels(world, store, "aab", 300'003); });
+}
+
+// Each of the ranks in turn is killed while sums are under way: its neighbour, its rail and the
+// other host's other rank are told.
+class GpuRankKilled : public ::testing::TestWithParam<int> {};
+TEST_P(GpuRankKilled, BetweenTheLevelsIsNamedOnAll) {
+  if (!shoal::test::why_no_gpu().empty()) GTEST_SKIP() << "no GPU";
+  const int killed = GetParam();
+  shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {
+    const Rank rank(world, store, "aabb");
+    constexpr std::int64_t kCount = 1'000'000;
+    const Buffer buffer(rank.communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
+    for (int turn = 0;; ++turn) {
+      rank.communicator->all_reduce(buffer.data(), buffer.data(), kCount, DType::f32, ReduceOp::max)
+          ->wait();
+      if (turn == 1) shoal::test::ProcessRanks::say_ready(store);
+    }
+  });
+  ASSERT_TRUE(ranks.wait_until_ready(60, 4));
+  ranks.send_signal(killed, SIGKILL);
+  const auto outcomes = ranks.wait(60);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_FALSE(outcome.running) << "rank " << rank << " did not end";
+    if (rank == killed) continue;
+    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << ": no fault";
+    EXPECT_THAT(outcome.error, ::testing::HasSubstr("rank " + std::to_string(killed)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Each, GpuRankKilled, ::testing::Values(0, 1, 2, 3));
 
 float number(int rank, std::int64_t index) {
   const auto mixed = static_cast<std::uint32_t>(index * 2654435761u + rank * 40503u) >> 8;

@@ -59,6 +59,7 @@ DeviceEngine::Setup setup_of(const DeviceCommunicator::Options& options) {
           .counted_by = options.counted_by,
           .slice_bytes = options.slice_bytes,
           .copy_bytes = options.copy_bytes,
+          .levels_from = options.levels_from,
           .gates = options.gates,
           .family = options.family};
 }

@@ -3,8 +3,8 @@
 // Calls return at once; a thread carries them out, after what was queued on their streams before.
 // Where all ranks are on one host, buffers from memory_resource() are read and written in place
 // (statistics: zero_copy), others are copied there on their stream (bounced). Between hosts, and
-// where a buffer is very large, data passes through pinned host memory (bounced, logged once). A
-// buffer may also be host memory.
+// where a buffer is very large, data passes through pinned host memory (bounced, logged once): of
+// hosts with several ranks each rank's share (level_plan.h). A buffer may also be host memory.
 //
 // block_stream() blocks the caller until the operation is done. With SHOAL_STREAM_GATES=1 it
 // returns at once: the stream waits at a gate (runtime/device/stream_gate.h) that the thread opens.
@@ -34,6 +34,7 @@ class DeviceCommunicator final : public CallCommunicator {
     CountingMemory* counted_by = nullptr;
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // DeviceEngine::Setup's
     std::int64_t copy_bytes = std::int64_t{128} << 20;
+    std::int64_t levels_from = std::int64_t{256} << 10;
     bool gates = false;
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };

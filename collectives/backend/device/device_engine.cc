@@ -201,7 +201,7 @@ void DeviceEngine::block_stream(DeviceOperation& operation, Stream stream) {
     wait(operation, Deadline::in_seconds(setup_.deadline_seconds));
 }
 
-void DeviceEngine::abort(std::string_view reason) { inner_->abort(reason); }
+void DeviceEngine::abort(std::string_view reason) { abort_hosts(reason); }
 
 void DeviceEngine::run() {
   for (;;) {
@@ -269,7 +269,7 @@ void DeviceEngine::device_is_late(const std::string& who_waits, const std::strin
                            "see what else runs on the device, or raise SHOAL_DEADLINE_S")
                          .at_rank(rank_)
                          .in_operation(operation);
-  inner_->abort(late.message());
+  abort_hosts(late.message());
   throw Error(late);
 }
 
@@ -301,7 +301,8 @@ void DeviceEngine::carry_out(DeviceOperation& operation) {
   }
   if (!direct)
     for (const Call& call : operation.calls)
-      if (!carry_out_by_wire(operation, call)) stage(operation, call);
+      if (!carry_out_by_levels(operation, call) && !carry_out_by_wire(operation, call))
+        stage(operation, call);
   copy_back(operation);
   const std::lock_guard lock(mutex_);
   statistics_.operations += std::ssize(operation.calls);
@@ -347,9 +348,17 @@ void DeviceEngine::let_streams_end() noexcept try {
 
 // The host's operations have failed, but one of them may still be moving what lies in the memory
 // that is about to go, or not have told the others yet: what is called behind it ends after it.
-void DeviceEngine::let_hosts_end() noexcept try {
-  inner_->barrier()->wait(Deadline::in_seconds(5));
-} catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as it should
+void DeviceEngine::let_hosts_end() noexcept {
+  const auto end = [](Communicator* group) {
+    try {
+      if (group) group->barrier()->wait(Deadline::in_seconds(5));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as it should
+    }
+  };
+  end(inner_.get());
+  if (!levels_) return;
+  end(levels_->node.get());
+  end(levels_->rail.get());
 }
 
 // Gates are opened: what waits behind them computes with whatever is there, and what the rank calls
@@ -358,10 +367,12 @@ void DeviceEngine::fail(const Error& error) {
   step_of({});
   const bool ours = error.code() != ErrorCode::timeout && error.code() != ErrorCode::peer_lost &&
                     error.code() != ErrorCode::mismatch && error.code() != ErrorCode::aborted;
-  if (ours) inner_->abort(error.message());
+  // Who waits for this rank in one group knows nothing of what another one says.
+  if (ours || levels_) abort_hosts(error.message());
   let_streams_end();
   let_hosts_end();
   slots_.clear();
+  pass_.reset();
   bool unseen = false;
   {
     const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 #include "shoal/collectives/backend/call_communicator.h"
 #include "shoal/collectives/backend/device/device_family.h"
 #include "shoal/collectives/backend/device/direct_messages.h"
+#include "shoal/collectives/backend/device/level_pass.h"
 #include "shoal/collectives/backend/device/parts.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/device/wired_memory.h"
@@ -71,7 +72,9 @@ class DeviceEngine {
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
     // The largest buffer from elsewhere that is copied into memory that peers reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
-    bool gates = false;  // streams wait by themselves, where the device lets them
+    std::int64_t levels_from = std::int64_t{256}
+                               << 10;  // bytes of an operation that goes by levels
+    bool gates = false;                // streams wait by themselves, where the device lets them
     std::shared_ptr<DeviceFamily> family = std::make_shared<DeviceFamily>();
   };
   // Collective. `inner` moves host memory and is the engine's alone.
@@ -121,6 +124,8 @@ class DeviceEngine {
   void run();
   void carry_out(DeviceOperation& operation);
   bool may_be_direct(const Call& call) const;
+  bool peers_read(const Call& call) const;   // its send buffer
+  bool peers_write(const Call& call) const;  // its recv buffer
   SharedPlace place_of(const void* pointer, std::int64_t bytes);
   void make_reachable(DeviceOperation& operation);
   void copy_back(DeviceOperation& operation);
@@ -146,6 +151,16 @@ class DeviceEngine {
   std::vector<WirePlaces> exchange_wire_places(const Call& call, const WirePlaces& own);
   void take_from_neighbours(const Call& call, const std::vector<WirePlaces>& places,
                             std::byte* recv);
+  // Over several hosts that hold several ranks (levels.cc).
+  struct LevelGroups {
+    std::shared_ptr<Communicator> node, rail;  // this host's ranks; null: this rank has no rail
+    std::unique_ptr<kernels::ReductionKernels> on_host;
+  };
+  void meet_levels();
+  bool goes_by_levels(const Call& call) const;
+  bool carry_out_by_levels(DeviceOperation& operation, const Call& call);
+  void bring_on(const Call& call, LevelPass& pass);
+  void abort_hosts(std::string_view reason);
   void stage(DeviceOperation& operation, const Call& call);
   void copy_in(const Call& call, const Parts& parts, const Slicing& slicing, std::int64_t s,
                Slot& slot);
@@ -178,13 +193,14 @@ class DeviceEngine {
   std::shared_ptr<PeerAccess> access_;
   ShareableMemory memory_;
   std::unique_ptr<OpenedSegments> opened_;
-  std::unique_ptr<WiredMemory> wired_;  // or null, on all ranks
-  std::optional<Placement> placement_;  // which ranks share a host
-  std::vector<Device> devices_;         // by rank
-  std::vector<bool> same_process_;      // by rank
-  bool neighbours_ = true;              // ranks of one host reach each other's memory
-  bool direct_ = false;                 // ranks reach each other's memory
-  bool processes_ = false;              // some are other processes
+  std::unique_ptr<WiredMemory> wired_;   // or null, on all ranks
+  std::unique_ptr<LevelGroups> levels_;  // or null, on all ranks
+  std::optional<Placement> placement_;   // which ranks share a host
+  std::vector<Device> devices_;          // by rank
+  std::vector<bool> same_process_;       // by rank
+  bool neighbours_ = true;               // ranks of one host reach each other's memory
+  bool direct_ = false;                  // ranks reach each other's memory
+  bool processes_ = false;               // some are other processes
   bool gates_ = false;
   std::unique_ptr<MemoryResource> pinned_;
   PoolMemory staging_;
@@ -203,6 +219,7 @@ class DeviceEngine {
   std::set<std::uint64_t> kinds_;  // of operations that were carried out
   // The thread's own.
   std::vector<Slot> slots_;                          // of the operation that is staged
+  std::unique_ptr<LevelPass> pass_;                  // of the operation that goes by levels
   std::list<Message> messages_;                      // in the order of their calls
   std::unique_ptr<DirectMessages> direct_messages_;  // where ranks reach each other's memory
   std::thread thread_;

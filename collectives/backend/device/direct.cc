@@ -46,11 +46,6 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// Peers write there too: whoever sums a share of the elements gives it to all, or to the root.
-bool peers_write(const Call& call) {
-  return call.operation == Operation::all_reduce || call.operation == Operation::reduce;
-}
-
 }  // namespace
 
 void DeviceEngine::meet() {
@@ -75,6 +70,7 @@ void DeviceEngine::meet() {
   std::string why;
   if (!one_host) {
     if (size_ > 1) why = meet_wires();
+    meet_levels();
     if (wired_) return;
     why = "they are on several hosts, with " + why;
   } else {
@@ -87,8 +83,9 @@ void DeviceEngine::meet() {
   }
   if (!direct_)
     log::once(log::Level::info, "device-staging",
-              fmt::format("{} ranks with {} pass data through pinned host memory: {}", size_,
-                          to_string(device()), why));
+              fmt::format("{} ranks with {} pass data {}through pinned host memory{}: {}", size_,
+                          to_string(device()), levels_ ? "between hosts " : "",
+                          levels_ ? ", each its share of large operations" : "", why));
 }
 
 // Why this rank cannot read and write memory of those of its host; empty: it can. Collective.
@@ -156,14 +153,25 @@ bool DeviceEngine::may_be_direct(const Call& call) const {
   return size_ <= kSources && (!setup_.fixed_order || !is_floating(call.dtype) || size_ <= 3);
 }
 
+bool DeviceEngine::peers_read(const Call& call) const {
+  return direct_ || neighbours_read_send(call, rank_);
+}
+
+// Whoever sums a share of the elements gives it to all, or to the root; by levels, whoever has it
+// from another host.
+bool DeviceEngine::peers_write(const Call& call) const {
+  if (!direct_) return neighbours_write_recv(call, rank_);
+  return call.operation == Operation::all_reduce || call.operation == Operation::reduce;
+}
+
 // By the thread of the calls, on their streams. What is too large, or finds no room, stays where it
 // is, and then the operation passes through host memory.
 void DeviceEngine::make_reachable(DeviceOperation& operation) {
-  if (!direct_) return;
+  if (!direct_ && !levels_) return;
   for (std::size_t i = 0; i < operation.calls.size(); ++i) {
     Call& call = operation.calls[i];
     if (call.operation == Operation::barrier || call.operation == Operation::recv ||
-        !may_be_direct(call))
+        !(direct_ ? may_be_direct(call) : goes_by_levels(call)))
       continue;
     const std::int64_t sent = call.send_bytes(rank_, size_),
                        received = call.recv_bytes(rank_, size_);
@@ -175,7 +183,7 @@ void DeviceEngine::make_reachable(DeviceOperation& operation) {
       return Buffer(memory_, static_cast<std::size_t>(bytes), MemoryTag::communication,
                     call.stream);
     };
-    const bool copies_send = is_elsewhere(call.send, sent),
+    const bool copies_send = peers_read(call) && is_elsewhere(call.send, sent),
                copies_recv = peers_write(call) && is_elsewhere(call.recv, received);
     if (!copies_send && !copies_recv) continue;
     ReachableCopy copy;
@@ -221,11 +229,12 @@ std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vect
   std::vector<Places> own(calls.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
-    const auto sent = call.send_bytes(rank_, size_), received = call.recv_bytes(rank_, size_);
+    const auto sent = peers_read(call) ? call.send_bytes(rank_, size_) : 0,
+               received = peers_write(call) ? call.recv_bytes(rank_, size_) : 0;
     if (sent > 0) own[i].send = place_of(call.send, sent);
-    if (received > 0 && peers_write(call)) own[i].recv = place_of(call.recv, received);
-    own[i].usable = (sent == 0 || own[i].send.base != 0) &&
-                    (received == 0 || !peers_write(call) || own[i].recv.base != 0);
+    if (received > 0) own[i].recv = place_of(call.recv, received);
+    own[i].usable =
+        (sent == 0 || own[i].send.base != 0) && (received == 0 || own[i].recv.base != 0);
   }
   std::vector<Places> all(at(size_) * calls.size());
   until_done(
@@ -243,7 +252,8 @@ std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vect
       }
       const auto pointer = [&](const SharedPlace& place, const void* mine) -> std::byte* {
         if (peer == rank_) return static_cast<std::byte*>(const_cast<void*>(mine));
-        return place.base == 0 ? nullptr : opened_->pointer(peer, place);
+        const bool near = placement_->node_of(peer) == placement_->node_of(rank_);
+        return place.base == 0 || !near ? nullptr : opened_->pointer(peer, place);
       };
       reached[i].send.push_back(pointer(places.send, calls[i].send));
       reached[i].recv.push_back(pointer(places.recv, calls[i].recv));

@@ -1,0 +1,121 @@
+// Operations over several hosts by levels: inside a host in the ranks' own device memory, between
+// hosts each rank's share through pinned memory, on its own rail.
+#include <algorithm>
+
+#include "shoal/collectives/backend/device/device_engine.h"
+#include "shoal/collectives/backend/tree_reduction.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+constexpr int kFoldedAlike = 3;  // so many sources the canonical tree folds from the left
+constexpr int kSources = 64;     // of the device's kernels
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+int largest_host(const Placement& where) {
+  int largest = 0;
+  for (int node = 0; node < where.nodes(); ++node)
+    largest = std::max(largest, where.local_size(node));
+  return largest;
+}
+
+}  // namespace
+
+// Collective; the answer is the same on all ranks.
+void DeviceEngine::meet_levels() {
+  if (placement_->nodes() == 1 || placement_->nodes() == size_ || !neighbours_) return;
+  const int node = placement_->node_of(rank_), local = placement_->local_rank(rank_);
+  levels_ = std::make_unique<LevelGroups>();
+  levels_->node = inner_->split(node, local);
+  levels_->rail = inner_->split(local < placement_->rails() ? local : -1, node);
+  levels_->on_host = make_rank_reduction(setup_.fixed_order);
+  setup_.family->join(levels_->node);
+  if (levels_->rail) setup_.family->join(levels_->rail);
+}
+
+// From the call alone, so all ranks answer alike.
+bool DeviceEngine::goes_by_levels(const Call& call) const {
+  if (!levels_ || (wired_ && is_of_messages(call.operation))) return false;
+  const std::int64_t bytes = is_message(call.operation) ? 0 : table_bytes(call, size_);
+  if (bytes == 0 || bytes < setup_.levels_from) return false;
+  if (call.reduces()) {
+    const int most = largest_host(*placement_);
+    if (call.op == ReduceOp::premultiplied_sum || most > kSources) return false;
+    if (setup_.fixed_order && is_floating(call.dtype) &&
+        (!placement_->canonical() || most > kFoldedAlike))
+      return false;
+  }
+  if (has_levels(call, *placement_)) return true;
+  if (call.operation != Operation::gather && call.operation != Operation::scatter)
+    log::once(log::Level::info, "device-not-levelled",
+              fmt::format("{} passes wholly through pinned host memory: the {} hosts do not have "
+                          "equally many ranks",
+                          to_string(call.operation), placement_->nodes()));
+  return false;
+}
+
+bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& call) {
+  if (!goes_by_levels(call)) return false;
+  // Neighbours read this rank's buffers once they know where they are.
+  until(call, [&] { return operation.ready.query(); });
+  const std::vector<Reached> reached = exchange_places({call});
+  if (reached.empty()) return false;
+  LevelPass::Buffers buffers;
+  for (const int member : placement_->members(placement_->node_of(rank_))) {
+    buffers.send.push_back(reached[0].send[at(member)]);
+    buffers.recv.push_back(reached[0].recv[at(member)]);
+  }
+  for (Communicator* group : {levels_->node.get(), levels_->rail.get()})
+    if (auto* const steps = dynamic_cast<CallCommunicator*>(group)) steps->on_behalf_of(step_of_);
+  pass_ = std::make_unique<LevelPass>(
+      LevelPass::Setup{.in = in_.view(),
+                       .out = out_.view(),
+                       .memory = &memory_,
+                       .staging = &staging_,
+                       .folds = call.reduces() ? &reductions_.get() : nullptr,
+                       .on_host = levels_->on_host.get(),
+                       .rail = levels_->rail.get(),
+                       .ranks = size_,
+                       .local_rank = placement_->local_rank(rank_),
+                       .slice_bytes = setup_.slice_bytes},
+      call, level_plan(call, rank_, *placement_), std::move(buffers));
+  bring_on(call, *pass_);
+  const std::int64_t staged = pass_->staged_bytes();
+  pass_.reset();
+  until_done(*levels_->node->barrier());  // nobody reads or writes in others' memory any more
+  const std::lock_guard lock(mutex_);
+  ++statistics_.bounced;
+  statistics_.bounced_bytes += staged;
+  for (const ReachableCopy& copy : operation.copies)
+    statistics_.bounced_bytes += static_cast<std::int64_t>(copy.send.size());
+  return true;
+}
+
+// The rail's Works have deadlines of their own; the device has as long again whenever something
+// went on.
+void DeviceEngine::bring_on(const Call& call, LevelPass& pass) {
+  const auto from_now = [&] { return Deadline::in_seconds(setup_.deadline_seconds); };
+  Deadline deadline = from_now();
+  for (Backoff backoff; !pass.done();) {
+    const bool went_on = pass.progress();
+    if (went_on) deadline = from_now();
+    if (progress_messages() || went_on) backoff = {};
+    Work* const work = pass.awaited();
+    if (is_late() && work) work->wait(Deadline::in_seconds(0));  // throws, and names who is missing
+    if (is_late() || (!work && deadline.passed()))
+      device_is_late(describe(call) + " waits", describe(call));
+    backoff.take();
+  }
+}
+
+// From any thread. Whoever waits in any of the groups.
+void DeviceEngine::abort_hosts(std::string_view reason) {
+  inner_->abort(reason);
+  if (!levels_) return;
+  levels_->node->abort(reason);
+  if (levels_->rail) levels_->rail->abort(reason);
+}
+
+}  // namespace shoal::collectives

@@ -1,0 +1,396 @@
+// Operations on device memory by levels: what each rank has to do, for every number of ranks and
+// hosts, and what Communicators of device memory make of it, the host standing for the device. On a
+// GPU: tests/gpu/multirank_test.cc.
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "predictable.h"
+#include "support/calls.h"
+#include "support/error_text.h"
+#include "support/ranks.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/algorithm/shard.h"
+#include "shoal/collectives/backend/device/device_communicator.h"
+#include "shoal/collectives/backend/device/level_plan.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Numbers = std::vector<std::int64_t>;
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// All ranks' plans, carried out on whole numbers. Element i of rank r's send is 1000 r + i + 1.
+struct Carried {
+  Carried(const Call& call, const Placement& where) {
+    const int size = where.size();
+    for (int rank = 0; rank < size; ++rank) {
+      plans.push_back(level_plan(call, rank, where));
+      const bool sends = call.operation != Operation::broadcast || rank == call.root;
+      sent.emplace_back(at(sends ? call.send_bytes(rank, size) : 0));
+      std::iota(sent.back().begin(), sent.back().end(), 1000 * rank + 1);
+      received.emplace_back(at(call.recv_bytes(rank, size)));
+    }
+    for (int rank = 0; rank < size; ++rank)
+      for (const LevelPlan::Copy& copy : plans[at(rank)].copies) {
+        const int source = where.members(where.node_of(rank))[at(copy.source)];
+        for (std::int64_t i = 0; i < copy.count; ++i)
+          received[at(rank)].at(at(copy.to + i)) = sent[at(source)].at(at(copy.from + i));
+      }
+    for (int rail = 0; rail < where.rails(); ++rail) carry(where, where.rail(rail));
+  }
+
+  // What the rail's members send and receive; it is the same call on all of them.
+  void carry(const Placement& where, const std::vector<int>& members) {
+    std::vector<Numbers> in, out;
+    for (const int rank : members) {
+      const LevelPlan& plan = plans[at(rank)];
+      ASSERT_TRUE(plan.rail);
+      Numbers packed;
+      for (const LevelPlan::Part& part : plan.from)
+        for (std::int64_t i = 0; i < part.count; ++i) {
+          std::int64_t sum = 0;
+          for (const int source : plan.sources)
+            sum += sent[at(where.members(where.node_of(rank))[at(source)])].at(at(part.at + i));
+          packed.push_back(sum);
+        }
+      staged.push_back(std::ssize(packed));
+      in.push_back(std::move(packed));
+    }
+    const Call& call = *plans[at(members.front())].rail;
+    const int hosts = static_cast<int>(members.size());
+    Numbers whole;
+    if (call.reduces()) {
+      whole.resize(in[0].size());
+      for (const Numbers& one : in)
+        std::transform(one.begin(), one.end(), whole.begin(), whole.begin(), std::plus<>());
+    } else if (call.operation == Operation::broadcast) {
+      whole = in[at(call.root)];
+    } else {
+      for (const Numbers& one : in) whole.insert(whole.end(), one.begin(), one.end());
+    }
+    for (int host = 0; host < hosts; ++host) {
+      const int rank = members[at(host)];
+      const LevelPlan& plan = plans[at(rank)];
+      std::int64_t next = 0;
+      if (call.operation == Operation::reduce_scatter) next = host * call.count;
+      if (call.operation == Operation::reduce_scatter_v)
+        next = std::accumulate(call.counts.begin(), call.counts.begin() + host, std::int64_t{0});
+      for (const LevelPlan::Part& part : plan.to)
+        for (std::int64_t i = 0; i < part.count; ++i, ++next)
+          for (const int to : plan.destinations)
+            if (part.moves)
+              received[at(where.members(where.node_of(rank))[at(to)])].at(at(part.at + i)) =
+                  whole.at(at(next));
+    }
+  }
+
+  std::vector<LevelPlan> plans;
+  std::vector<Numbers> sent, received;
+  Numbers staged;
+};
+
+Call call_of(Operation operation, std::int64_t count, int root = -1) {
+  Call call;
+  call.operation = operation;
+  call.count = count;
+  call.root = root;
+  return call;
+}
+
+std::int64_t value(int rank, std::int64_t index) { return 1000 * rank + index + 1; }
+
+// Of every rank.
+std::int64_t sum(int size, std::int64_t index) {
+  std::int64_t all = 0;
+  for (int rank = 0; rank < size; ++rank) all += value(rank, index);
+  return all;
+}
+
+std::vector<std::string> hosts_of(int ranks, int hosts, bool even, std::mt19937& random) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank)
+    names.push_back(std::to_string(
+        even ? rank % hosts : static_cast<int>(random() % static_cast<unsigned>(hosts))));
+  std::ranges::shuffle(names, random);
+  return names;
+}
+
+TEST(LevelPlans, SumsAndBroadcastsOfAnyHosts) {
+  std::mt19937 random(1);
+  for (int size = 2; size <= 17; ++size)
+    for (const std::int64_t count : {1, 31, 200}) {
+      const Placement where(hosts_of(size, 1 + size / 2, false, random));
+      const int root = static_cast<int>(random() % static_cast<unsigned>(size));
+      const Carried all(call_of(Operation::all_reduce, count), where),
+          one(call_of(Operation::reduce, count, root), where),
+          cast(call_of(Operation::broadcast, count, root), where);
+      for (int rank = 0; rank < size; ++rank)
+        for (std::int64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(all.received[at(rank)][at(i)], sum(size, i)) << size << " ranks, " << rank;
+          if (rank == root) {
+            ASSERT_EQ(one.received[at(rank)][at(i)], sum(size, i));
+          } else {
+            ASSERT_EQ(cast.received[at(rank)][at(i)], value(root, i));
+          }
+        }
+      // Each host's sum crosses once.
+      EXPECT_EQ(std::accumulate(all.staged.begin(), all.staged.end(), std::int64_t{0}),
+                count * where.nodes());
+      EXPECT_EQ(std::accumulate(cast.staged.begin(), cast.staged.end(), std::int64_t{0}), count);
+    }
+}
+
+TEST(LevelPlans, ScattersAndGathersOfEvenHosts) {
+  std::mt19937 random(2);
+  for (int size = 2; size <= 17; ++size)
+    for (int hosts = 1; hosts <= size; ++hosts) {
+      if (size % hosts != 0) continue;
+      const Placement where(hosts_of(size, hosts, true, random));
+      Call gather = call_of(Operation::all_gather_v, 0);
+      for (int rank = 0; rank < size; ++rank) gather.counts.push_back(random() % 5);
+      gather.count = std::accumulate(gather.counts.begin(), gather.counts.end(), std::int64_t{0});
+      Call scatter = gather;
+      scatter.operation = Operation::reduce_scatter_v;
+      ASSERT_TRUE(has_levels(gather, where) && has_levels(scatter, where));
+      const Carried gathered(gather, where), scattered(scatter, where),
+          equal(call_of(Operation::all_gather, 3), where),
+          shares(call_of(Operation::reduce_scatter, 3), where);
+      std::int64_t begin = 0;
+      for (int owner = 0; owner < size; begin += gather.counts[at(owner++)]) {
+        for (std::int64_t i = 0; i < gather.counts[at(owner)]; ++i) {
+          ASSERT_EQ(scattered.received[at(owner)][at(i)], sum(size, begin + i));
+          for (int rank = 0; rank < size; ++rank)
+            ASSERT_EQ(gathered.received[at(rank)][at(begin + i)], value(owner, i));
+        }
+        for (std::int64_t i = 0; i < 3; ++i) {
+          ASSERT_EQ(shares.received[at(owner)][at(i)], sum(size, 3 * owner + i));
+          for (int rank = 0; rank < size; ++rank)
+            ASSERT_EQ(equal.received[at(rank)][at(3 * owner + i)], value(owner, i));
+        }
+      }
+      EXPECT_THAT(shares.staged, Each(3 * hosts));
+    }
+}
+
+TEST(LevelPlans, WhatHasNone) {
+  const Placement uneven({"a", "a", "b"});
+  EXPECT_TRUE(has_levels(call_of(Operation::all_reduce, 5), uneven));
+  EXPECT_FALSE(has_levels(call_of(Operation::reduce_scatter, 5), uneven));
+  EXPECT_FALSE(has_levels(call_of(Operation::all_gather, 5), uneven));
+  EXPECT_FALSE(has_levels(call_of(Operation::all_to_all, 5), Placement({"a", "b"})));
+}
+
+// One letter a rank: its host. Over loopback: ranks of a host share memory and hosts a network.
+std::unique_ptr<Communicator> device(World world, Store& store, const std::string& hosts,
+                                     std::int64_t copy_bytes = 1 << 20, bool fixed_order = false,
+                                     double deadline = 30) {
+  world.host = hosts.substr(at(world.rank), 1);
+  CommunicatorOptions options = shoal::test::with_deadline(deadline);
+  options.fixed_order = fixed_order;
+  return std::make_unique<DeviceCommunicator>(
+      make_communicator(world, store, options),
+      DeviceCommunicator::Options{.stream = {},
+                                  .host = world.host,
+                                  .fixed_order = fixed_order,
+                                  .deadline_seconds = deadline,
+                                  .slice_bytes = 1024,
+                                  .copy_bytes = copy_bytes,
+                                  .levels_from = 1});
+}
+
+// Without messages from device memory, which gathers and broadcasts would be where the host stands
+// for the device.
+class WithoutWires : public ::testing::Test {
+ protected:
+  WithoutWires() { ::setenv("SHOAL_GPUDIRECT", "off", 1); }
+  ~WithoutWires() override { ::unsetenv("SHOAL_GPUDIRECT"); }
+};
+class ByLevels : public WithoutWires, public ::testing::WithParamInterface<std::string> {};
+using Levels = WithoutWires;
+
+// Everything that there is, in several slices, the last of which is short.
+TEST_P(ByLevels, EveryOperationIsExact) {
+  const std::string hosts = GetParam();
+  shoal::test::run_thread_ranks(static_cast<int>(hosts.size()),
+                                [&](const World& world, Store& store) {
+                                  const auto c = device(world, store, hosts);
+                                  EXPECT_THAT(test::check_everything(*c, {0, 1031}), IsEmpty());
+                                });
+}
+INSTANTIATE_TEST_SUITE_P(Places, ByLevels,
+                         ::testing::Values("aabb", "abab", "aaabbb", "aabbcc", "aab", "abb"),
+                         [](const auto& one) { return one.param; });
+
+// What needs a sum, beside messages that go straight.
+TEST(LevelsAndWires, EveryOperationIsExact) {
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb");
+    EXPECT_THAT(test::check_everything(*c, {1031}), IsEmpty());
+  });
+}
+
+// A buffer that is not symmetric, and too large to be copied there, decides for all ranks.
+TEST_F(Levels, EveryOperationIsExactWhereSomeIsStaged) {
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb", 0);
+    EXPECT_THAT(test::check_everything(*c, {1, 7}), IsEmpty());
+  });
+}
+
+struct Staged {
+  Operation operation;
+  DType dtype;
+  std::int64_t bytes;  // of each rank's, of 2 x 2 ranks with buffers of 4096 elements
+};
+
+// A rank copies into pinned memory its share of the host's, and nothing else.
+TEST_F(Levels, ARanksShareAloneIsStaged) {
+  constexpr std::int64_t kCount = 4096;
+  const std::vector<Staged> cases{
+      {Operation::all_reduce, DType::f32, kCount * 4 / 2},
+      {Operation::all_reduce, DType::bf16, kCount * 4 / 2},  // sums are f32 between hosts
+      {Operation::all_reduce, DType::i8, kCount / 2},
+      {Operation::reduce, DType::f32, kCount * 4 / 2},
+      {Operation::reduce_scatter, DType::f32, kCount * 4 / 2},
+      {Operation::all_gather, DType::f32, kCount / 4 * 4},
+  };
+  shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb");
+    for (const Staged& one : cases) {
+      test::Case call{one.operation, one.dtype, ReduceOp::sum};
+      const bool parts =
+          one.operation == Operation::reduce_scatter || one.operation == Operation::all_gather;
+      call.count = parts ? kCount / 4 : kCount;
+      call.memory = test::Memory::symmetric;
+      const CommunicatorStatistics before = c->statistics();
+      EXPECT_EQ(test::check(*c, call), "");
+      EXPECT_EQ(c->statistics().bounced_bytes - before.bounced_bytes, one.bytes)
+          << test::describe(call);
+      EXPECT_EQ(c->statistics().bounced - before.bounced, 1) << test::describe(call);
+    }
+  });
+}
+
+float number(int rank, std::int64_t index) {
+  const auto mixed = static_cast<std::uint32_t>(index * 2654435761u + rank * 40503u) >> 8;
+  return (static_cast<float>(mixed % 65521) - 32760.0f) * 0x1.3p-9f;
+}
+
+// Each host's in the order of its ranks, then the hosts': as the host's own levels have it, every
+// time, and 16-bit floats are rounded once.
+TEST_F(Levels, SumsAreTheHostsToTheBit) {
+  constexpr std::int64_t kCount = 5003;
+  for (const bool fixed_order : {false, true})
+    shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
+      const auto c = device(world, store, "aabb", 1 << 20, fixed_order);
+      const Buffer memory(c->memory_resource(), kCount * 4, MemoryTag::gradients);
+      auto* const floats = static_cast<float*>(memory.data());
+      auto* const halves = static_cast<bfloat16*>(memory.data());
+      for (int turn = 0; turn < 2; ++turn) {
+        for (std::int64_t i = 0; i < kCount; ++i) floats[i] = number(world.rank, i);
+        shoal::test::sum(*c, floats, kCount);
+        for (std::int64_t i = 0; i < kCount; ++i)
+          ASSERT_EQ(floats[i], (number(0, i) + number(1, i)) + (number(2, i) + number(3, i)));
+        for (std::int64_t i = 0; i < kCount; ++i) halves[i] = bfloat16(number(world.rank, i));
+        c->all_reduce(halves, halves, kCount, DType::bf16, ReduceOp::sum)->wait();
+        const auto half = [](int rank, std::int64_t i) {
+          return static_cast<float>(bfloat16(number(rank, i)));
+        };
+        for (std::int64_t i = 0; i < kCount; ++i)
+          ASSERT_EQ(
+              static_cast<float>(halves[i]),
+              static_cast<float>(bfloat16((half(0, i) + half(1, i)) + (half(2, i) + half(3, i)))));
+      }
+      const std::int64_t share = shard(kCount, 2, world.rank % 2, 32).size();
+      EXPECT_EQ(c->statistics().bounced_bytes, 4 * share * 4);
+    });
+}
+
+// Hosts that the canonical tree does not match: everything passes through pinned memory.
+TEST_F(Levels, FixedOrderOfOtherHostsIsStaged) {
+  constexpr std::int64_t kCount = 3001;
+  shoal::test::run_thread_ranks(4, [](const World& world, Store& store) {
+    const auto c = device(world, store, "abab", 1 << 20, true);
+    const Buffer memory(c->memory_resource(), kCount * 4, MemoryTag::gradients);
+    auto* const values = static_cast<float*>(memory.data());
+    for (std::int64_t i = 0; i < kCount; ++i) values[i] = number(world.rank, i);
+    shoal::test::sum(*c, values, kCount);
+    for (std::int64_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(values[i], (number(0, i) + number(1, i)) + (number(2, i) + number(3, i)));
+    EXPECT_EQ(c->statistics().bounced_bytes, kCount * 4);
+  });
+}
+
+TEST_F(Levels, HostsThatAreUnevenSayWhatIsStaged) {
+  shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
+    const auto c = device(world, store, "aab");
+    test::Case call{Operation::reduce_scatter, DType::f32, ReduceOp::sum};
+    call.count = 1000;
+    call.memory = test::Memory::symmetric;
+    EXPECT_EQ(test::check(*c, call), "");
+    EXPECT_EQ(c->statistics().bounced_bytes, 3 * 1000 * 4);
+  });
+  const auto notices = log::notices();
+  EXPECT_TRUE(std::ranges::any_of(notices, [](const log::Notice& notice) {
+    return notice.key == "device-not-levelled" &&
+           notice.text.find("the 2 hosts do not have equally many ranks") != std::string::npos;
+  }));
+}
+
+TEST_F(Levels, OtherCallsAreNamedAsTheUserMadeThem) {
+  const auto errors = shoal::test::thread_rank_errors(4, [&](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb");
+    std::vector<float> x(2000);
+    c->all_reduce(x.data(), x.data(), world.rank == 3 ? 1999 : 2000, DType::f32, ReduceOp::sum)
+        ->wait();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_reduce of 2000 f32, sum"),
+                                 HasSubstr("all_reduce of 1999 f32, sum"))));
+}
+
+TEST_F(Levels, ARankThatDoesNotComeIsNamedOnAll) {
+  const auto errors = shoal::test::thread_rank_errors(4, [](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb", 1 << 20, false, world.rank == 0 ? 2 : 30);
+    std::vector<float> x(2000);
+    if (world.rank == 3) {
+      (void)store.get("told", Deadline::in_seconds(20));
+      c->barrier()->wait();
+      return;
+    }
+    const std::string text = shoal::test::error_text(
+        [&] { c->all_reduce(x.data(), x.data(), 2000, DType::f32, ReduceOp::sum)->wait(); });
+    EXPECT_THAT(text, HasSubstr("3"));
+    EXPECT_THAT(text, HasSubstr("did not finish within"));
+    if (world.rank == 0) store.set("told", "yes");
+    throw Error(ErrorCode::internal, text);
+  });
+  EXPECT_THAT(errors[3], HasSubstr("did not finish within"));
+}
+
+TEST_F(Levels, AnAbortEndsWhatIsInFlight) {
+  const auto errors = shoal::test::thread_rank_errors(4, [](const World& world, Store& store) {
+    const auto c = device(world, store, "aabb");
+    std::vector<float> x(200'000);
+    if (world.rank == 2) {
+      shoal::test::sleep_seconds(0.1);
+      c->abort("enough");
+    }
+    for (;;) c->all_reduce(x.data(), x.data(), 200'000, DType::f32, ReduceOp::sum)->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 aborted: enough")));
+}
+
+}  // namespace
+}  // namespace shoal::collectives
