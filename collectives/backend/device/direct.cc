@@ -237,8 +237,9 @@ std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vect
         (sent == 0 || own[i].send.base != 0) && (received == 0 || own[i].recv.base != 0);
   }
   std::vector<Places> all(at(size_) * calls.size());
-  until_done(
-      *inner_->all_gather(own.data(), all.data(), std::ssize(own) * sizeof(Places), DType::u8));
+  until_done(*inner_->all_gather(own.data(), all.data(),
+                                 std::ssize(own) * static_cast<std::int64_t>(sizeof(Places)),
+                                 DType::u8));
   std::vector<Reached> reached(calls.size());
   for (int peer = 0; peer < size_; ++peer)
     for (std::size_t i = 0; i < calls.size(); ++i) {
