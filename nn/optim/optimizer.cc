@@ -130,6 +130,7 @@ class Lamb final : public Optimizer {
                   Stream stream) override {
     if (!options.sum_parts) return Optimizer::update_all(step, options, stream);
     keep_updates(stream);
+    before_reading(options, stream);
     std::vector<kernels::StepState> states(segments().size() + 1);
     DeviceBackend& device = device_backend(stream.device.type);
     const auto read = [&](void* to, const void* from, std::size_t bytes) {
@@ -249,6 +250,7 @@ Stream Optimizer::queue(Stream stream) const {
 StepOutcome Optimizer::step(kernels::StepState& state, const StepOptions& options, Stream stream) {
   set_step(state, options, stream);
   queue_step(state, options, stream);
+  before_reading(options, queue(stream));
   return outcome(stream);
 }
 
@@ -263,6 +265,10 @@ void Optimizer::set_step(kernels::StepState& state, const StepOptions& options, 
   kernels_.optimizer().set_step(&state, numbers, queue(stream));
 }
 
+void Optimizer::before_reading(const StepOptions& options, Stream stream) const {
+  if (options.before_reading && !kernels_.device().is_cpu()) options.before_reading(stream);
+}
+
 void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options, Stream stream) {
   stream = queue(stream);
   std::vector<ConstView> gradients;
@@ -270,10 +276,12 @@ void Optimizer::queue_step(kernels::StepState& state, const StepOptions& options
   for (const Segment& segment : segments_)
     if (segment.in_norm) gradients.push_back(segment.gradient.const_view());
   kernels_.optimizer().sum_of_squares_many(gradients, sum_.view(), stream);
-  if (options.sum_in_place && !kernels_.device().is_cpu())
+  if (options.sum_in_place && !kernels_.device().is_cpu()) {
     options.sum_in_place(sum_, stream);
-  else if (options.sum_over_shards)
+  } else if (options.sum_over_shards) {
+    before_reading(options, stream);
     write_scalar(options.sum_over_shards(read_scalar(sum_, stream)), sum_, stream);
+  }
   kernels_.optimizer().begin_update({.sum_of_squares = sum_,
                                      .max_norm = options.max_gradient_norm,
                                      .norm = norm_.view(),

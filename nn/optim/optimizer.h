@@ -65,6 +65,10 @@ struct StepOptions {
   // Called once a step, also where there is no segment; on a device the step waits for it. Default:
   // each segment is a whole parameter.
   std::function<void(std::span<SquareSums>)> sum_parts = {};
+  // Called before the host waits for a device's `stream`, on which sums over ranks may be under
+  // way: whoever queued them waits here with a deadline, since the wait itself has none. Default:
+  // nothing.
+  std::function<void(Stream stream)> before_reading = {};
 };
 
 struct StepOutcome {
@@ -122,6 +126,8 @@ class Optimizer {
                           Stream stream);
   std::span<const Tensor> state_of(std::size_t segment) const { return states_[segment]; }
   kernels::Kernels& kernels() const { return kernels_; }
+  // The option's, where the kernels are a device's.
+  void before_reading(const StepOptions& options, Stream stream) const;
 
  private:
   kernels::Kernels& kernels_;

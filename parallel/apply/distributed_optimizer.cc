@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "shoal/collectives/watch.h"
+
 namespace shoal::parallel {
 namespace {
 
@@ -39,6 +41,10 @@ nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options)
       last_sum_ = model_.sum_squares_in_place(sum, stream);
     };
   }
+  update.before_reading = [this](Stream stream) {
+    if (last_sum_) last_sum_->wait();
+    collectives::watch(model_.mesh().world(), stream);
+  };
   if (model_.has_parts())
     update.sum_parts = [this](std::span<nn::SquareSums> sums) { model_.sum_over_parts(sums); };
   return update;
@@ -50,10 +56,8 @@ nn::StepOutcome DistributedOptimizer::step(kernels::StepState& state,
     model_.wait_for_values();  // of the step before: gathers read what is updated now
     nn::StepOptions update = step_options(options);
     update.gradient_scale = 1 / scaler_.scale();
-    rule_->set_step(state, update);
-    rule_->queue_step(state, update);
-    if (const collectives::WorkPtr sum = std::move(last_sum_)) sum->wait();
-    const nn::StepOutcome outcome = rule_->outcome();
+    const nn::StepOutcome outcome = rule_->step(state, update);
+    last_sum_.reset();
     if (!outcome.skipped) model_.publish();
     scaler_.update(outcome.skipped);
     return outcome;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "shoal/collectives/watch.h"
 #include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
@@ -248,6 +249,7 @@ bool ParallelModel::losses_differ_over_tp() const {
 
 StageLoss ParallelModel::loss_of_all() {
   double loss[2] = {};
+  collectives::watch(mesh_.world(), context_.stream);
   const auto last = stages_.find(schedule_.stages() - 1);
   if (last != stages_.end()) {
     const StageLoss own_loss = last->second->loss();
@@ -265,6 +267,11 @@ Tensor ParallelModel::own_losses() const {
   const auto last = stages_.find(schedule_.stages() - 1);
   const bool counts = mesh_.place().tp == 0 || losses_differ_over_tp();
   return last != stages_.end() && counts ? last->second->losses() : Tensor();
+}
+
+void ParallelModel::refresh() {
+  state_->refresh();
+  collectives::watch(mesh_.world(), context_.stream);
 }
 
 void ParallelModel::prepare_training() {

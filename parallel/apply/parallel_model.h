@@ -98,7 +98,7 @@ class ParallelModel {
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }
   // After somebody wrote into masters. Blocks.
-  void refresh() { state_->refresh(); }
+  void refresh();
 
   // How many rows of the global batch a rank has in each microbatch, and which: with tensor
   // parallelism and no prescaled_batch the ranks of a tp group share the group's rows.

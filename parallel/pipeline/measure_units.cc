@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "shoal/collectives/watch.h"
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
@@ -52,12 +53,14 @@ enum class Backward : std::uint8_t { whole, split };
 class Runner {
  public:
   Runner(nn::Context& context, CountingMemory& memory, nn::Chain& chain, int unit,
-         const Microbatch& microbatch, const MeasureOptions& options)
+         const Microbatch& microbatch, collectives::Communicator& group,
+         const MeasureOptions& options)
       : context_(context),
         memory_(memory),
         chain_(chain),
         unit_(unit),
         microbatch_(microbatch),
+        group_(group),
         options_(options) {}
 
   void run(Backward backward, Measured& measured) {
@@ -74,6 +77,7 @@ class Runner {
     const std::int64_t kept = current() - before;
     Tensor gradient = is_head() ? Tensor() : zeros(stage);
     stage.backward(0, std::move(gradient), backward == Backward::split);
+    collectives::watch(group_, context_.stream);
     device.synchronize(context_.stream);
     const double seconds = seconds_since(began);
     const std::int64_t peak = memory_.usage(MemoryTag::activations).peak - before;
@@ -114,6 +118,7 @@ class Runner {
   nn::Chain& chain_;
   int unit_;
   const Microbatch& microbatch_;
+  collectives::Communicator& group_;
   const MeasureOptions& options_;
 };
 
@@ -208,7 +213,7 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
     if (!is_new) continue;
     const Held held(own, chain.unit_parameters(unit), options.dtype);
     Measured& measured = all.emplace_back();
-    Runner runner(own, memory, chain, unit, microbatch, options);
+    Runner runner(own, memory, chain, unit, microbatch, group, options);
     for (int i = 0; i < std::max(options.repetitions, 1); ++i)
       runner.run(Backward::whole, measured);
     if (options.split_backward) runner.run(Backward::split, measured);

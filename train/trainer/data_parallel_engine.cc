@@ -154,7 +154,7 @@ void DataParallelEngine::prepare_training() {
   optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
   losses_ =
       context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
-  if (!on_cpu()) late_ = std::make_unique<LateSteps>(context_.stream, communicator.host());
+  if (!on_cpu()) late_ = std::make_unique<LateSteps>(context_.stream, communicator);
   if (parts_.arguments.activation_offloading)
     offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
                                                        parallel::OffloadOptions{}, context_.stream);
@@ -218,6 +218,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
 
 void DataParallelEngine::forward_backward(const StepWork& work,
                                           std::span<const nn::ChainInput> inputs, bool reduces) {
+    if (late_) late_->wait_for_ranks();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     std::shared_ptr<parallel::Offloader::Batch> offloaded;

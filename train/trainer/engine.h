@@ -56,7 +56,7 @@ struct StepWork {
   double learning_rate = 0;
   std::int64_t update = 0;
   // False: where the step runs on a device, its numbers may come with collect(), so that nobody
-  // waits for it.
+  // waits for it; of several ranks, for what they summed LateSteps::kAhead steps before.
   bool wait = true;
 };
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "shoal/collectives/watch.h"
+
 namespace shoal {
 
 void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::WorkPtr last) {
@@ -10,7 +12,21 @@ void LateSteps::note(const Tensor& losses, const Tensor& norm, collectives::Work
     numbers_.note({losses, norm});
   else
     numbers_.note({norm});
-  last_ = std::move(last);
+  if (last) sums_.push_back(std::move(last));
+  if (sums_.size() <= kAhead) return;
+  // Taken out first: after an Error nothing may wait for it again.
+  const collectives::WorkPtr oldest = std::move(sums_.front());
+  sums_.pop_front();
+  oldest->wait();
+}
+
+void LateSteps::wait_for_ranks() {
+  while (!sums_.empty()) {
+    const collectives::WorkPtr sum = std::move(sums_.front());
+    sums_.pop_front();
+    sum->wait();
+  }
+  collectives::watch(ranks_, stream_);
 }
 
 StepDone LateSteps::last() {
@@ -27,9 +43,9 @@ std::vector<StepDone> LateSteps::collect() {
 
 // Losses are added in the order of the ranks: the same bits however many steps are read at a time.
 void LateSteps::read() {
-  if (const collectives::WorkPtr last = std::move(last_)) last->wait();
+  if (numbers_.records() == 0) return;
+  wait_for_ranks();
   const std::vector<std::vector<double>> all = numbers_.take();
-  if (all.empty()) return;
   std::vector<double> losses(all.size());
   for (std::size_t step = 0; step < all.size(); ++step)
     for (std::size_t i = 0; i + 1 < all[step].size(); ++i) losses[step] += all[step][i];

@@ -280,7 +280,7 @@ void MeshEngine::prepare_training() {
       },
       on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
   if (!on_device()) return;
-  late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world().host());
+  late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world());
   restore_scaler(scaler_.state());
 }
 

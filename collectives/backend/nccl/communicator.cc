@@ -11,6 +11,7 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
+#include "shoal/collectives/watch.h"
 #include "shoal/runtime/device/identity.h"
 
 namespace shoal::collectives {
@@ -96,7 +97,7 @@ class NcclRegistration final : public Registration {
   void* handle_ = nullptr;
 };
 
-class NcclCommunicator final : public CallCommunicator {
+class NcclCommunicator final : public CallCommunicator, public OnStreams {
  public:
   NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options,
                    std::string host_name)
@@ -143,6 +144,12 @@ class NcclCommunicator final : public CallCommunicator {
     give_host(size() == 1 ? make_single_communicator("native", options)
                           : make_native_communicator(world, *prefixed_, options));
     return *host_;
+  }
+  void watch(Stream stream) override {
+    std::vector<Event> events;
+    events.emplace_back(stream.device).record(stream);
+    NcclWork(comm_, std::move(events), "what was queued before a wait of the host's")
+        .wait(Deadline::in_seconds(deadline_seconds()));
   }
   void abort(std::string_view reason) override {
     comm_->abort(reason);

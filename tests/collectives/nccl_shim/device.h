@@ -12,9 +12,10 @@
 
 namespace shoal::test::nccl_shim {
 
-// Calls `launch` in the stream's turn, with whether it is to hold the stream up until it is done.
+// In the stream's turn: begins, once in each turn, and says what is to hold the stream up.
+using BeginLaunch = std::function<std::function<bool()>()>;  // ... until it is true
 // false: CUDA refused.
-bool queue_launch(cudaStream_t stream, const std::function<void(bool)>& launch);
+bool queue_launch(cudaStream_t stream, const BeginLaunch& begin);
 // Of the current device; null: there is none left.
 void* take_memory(std::size_t bytes);
 void give_memory(void* pointer);  // at once, whoever still uses it

@@ -1,8 +1,11 @@
 // The shim's devices as emulated GPUs: launches come in their streams' turns, which wait for the
 // other ranks' as NCCL's kernels do. What memory it takes counts among what was asked of the
 // driver.
+#include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <thread>
 
 #include "device.h"
 #include "support/emulated_gpu/stream.h"
@@ -25,8 +28,22 @@ Stream own_stream() {
 
 }  // namespace
 
-bool queue_launch(cudaStream_t stream, const std::function<void(bool)>& launch) {
-  return emulated_gpu::enqueue(stream, [launch] { launch(true); }) == cudaSuccess;
+// As a kernel's on a GPU it holds up its stream and who waits for that, and not who looks at an
+// event. Graphs of the emulated GPU know no such waits: there it holds up the thread that runs it.
+bool queue_launch(cudaStream_t stream, const BeginLaunch& begin) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  if (stream != nullptr) (void)cudaStreamIsCapturing(stream, &capturing);
+  if (capturing != cudaStreamCaptureStatusNone)
+    return emulated_gpu::enqueue(stream, [begin] {
+             const auto ended = begin();
+             for (int turn = 0; !ended(); ++turn) {
+               if (turn == 600'000) emulated_gpu::fail("NCCL: a kernel waited 60 s for others'");
+               std::this_thread::sleep_for(std::chrono::microseconds(100));
+             }
+           }) == cudaSuccess;
+  const auto ended = std::make_shared<std::function<bool()>>();
+  return emulated_gpu::enqueue(stream, [begin, ended] { *ended = begin(); }) == cudaSuccess &&
+         emulated_gpu::enqueue_wait(stream, [ended] { return (*ended)(); }) == cudaSuccess;
 }
 
 void* take_memory(std::size_t bytes) {

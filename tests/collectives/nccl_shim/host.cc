@@ -70,8 +70,8 @@ class ShimBackend final : public DeviceBackend {
 
 }  // namespace
 
-bool queue_launch(cudaStream_t, const std::function<void(bool)>& launch) {
-  launch(false);
+bool queue_launch(cudaStream_t, const BeginLaunch& begin) {
+  begin();
   return true;
 }
 void* take_memory(std::size_t bytes) { return ::operator new(bytes, std::align_val_t{256}); }

@@ -25,6 +25,11 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const std::string& what,
                     std::span<const std::uintptr_t> words);
 
+// What comes after on the stream does not run before `over()` says so; who waits for that asks
+// again and again, and holds up nobody who runs other streams. `over` makes no CUDA call. Not while
+// the stream is captured.
+cudaError_t enqueue_wait(cudaStream_t stream, std::function<bool()> over);
+
 // Bytes of dynamic shared memory that a launch of `kernel` may ask for on the thread's device:
 // 48 KiB, or what cudaFuncSetAttribute allowed.
 int dynamic_shared_limit(const void* kernel);

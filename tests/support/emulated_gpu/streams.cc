@@ -233,6 +233,17 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   return enqueue_kernel(stream, std::move(operation));
 }
 
+cudaError_t enqueue_wait(cudaStream_t handle, std::function<bool()> over) {
+  return call("a launch", [&](Lock& lock) {
+    const auto stream = stream_of(handle);
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t refused = refuse_wait(lock, stream)) return refused;
+    Operation wait;
+    wait.may_run = std::move(over);
+    return submit(lock, stream, std::move(wait));
+  });
+}
+
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const std::string& what,
                     std::span<const std::uintptr_t> words) {
   Operation operation;

@@ -10,14 +10,17 @@
 namespace shoal::test {
 
 struct GpuRoom {
-  std::unique_ptr<MemoryResource> source = make_device_memory(Device::cuda(0)),
+  explicit GpuRoom(Device on = Device::cuda(0)) : device(on) {}
+
+  const Device device;
+  std::unique_ptr<MemoryResource> source = make_device_memory(device),
                                   host_source = make_pinned_memory();
   PoolMemory pool{*source};
   nn::PlannedMemory planned{pool, *source};
   CountingMemory memory{planned};
   PoolMemory host{*host_source};
-  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cuda_kernels(
-      {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
+  std::unique_ptr<kernels::Kernels> kernels =
+      kernels::make_cuda_kernels({.device = device, .memory = &memory, .cache_directory = {}});
 
   void give(TrainerParts& parts) {
     parts.kernels = kernels.get();
