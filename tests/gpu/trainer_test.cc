@@ -322,26 +322,33 @@ TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
 // From a checkpoint between two overflows, whose steps nobody had heard of.
 TEST(GpuTrainer, LateF16GoesOnFromACheckpoint) {
   SHOAL_NEEDS_GPU();
-  const TemporaryDirectory output;
-  auto arguments = arguments_of(output / "whole");
-  arguments.bf16 = false;
-  arguments.fp16 = true;
-  arguments.grad_scaler_init_scale = 0x1p26;
-  arguments.grad_scaler_growth_interval = 2;
-  arguments.logging_steps = 14;
-  arguments.save_strategy = Interval::steps;
-  arguments.save_steps = 14;
-  const Ran whole = train(arguments);
-  arguments.output_dir = output / "broken";
-  const Ran broken = train(arguments, {.stop_after = 9, .save_after = 9});
-  EXPECT_LT(broken.state.optimizer_steps, 9);
-  arguments.resume_from_checkpoint = "true";
-  const Ran rest = train(arguments);
-  EXPECT_EQ(rest.recorder->logs.front(), whole.recorder->logs.front());
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    EXPECT_EQ(bytes_of(output / "whole/checkpoint-14/" + file),
-              bytes_of(output / "broken/checkpoint-14/" + file))
-        << file;
+  for (const bool mesh : {false, true}) {
+    SCOPED_TRACE(mesh ? "mesh" : "data_parallel");
+    const TemporaryDirectory output;
+    auto arguments = arguments_of(output / "whole");
+    arguments.bf16 = false;
+    arguments.fp16 = true;
+    arguments.grad_scaler_init_scale = 0x1p26;
+    arguments.grad_scaler_growth_interval = 2;
+    arguments.logging_steps = 14;
+    arguments.save_strategy = Interval::steps;
+    arguments.save_steps = 14;
+    if (mesh) arguments.mp_parameters = {{"ddp", true}};
+    const Ran whole = train(arguments);
+    arguments.output_dir = output / "broken";
+    const Ran broken = train(arguments, {.stop_after = 9, .save_after = 9});
+    EXPECT_LT(broken.state.optimizer_steps, 9);
+    arguments.resume_from_checkpoint = "true";
+    const Ran rest = train(arguments);
+    EXPECT_EQ(rest.recorder->logs.front(), whole.recorder->logs.front());
+    const std::vector<std::string> files =
+        mesh ? std::vector<std::string>{"shard-00000-of-00001.safetensors"}
+             : std::vector<std::string>{"model.safetensors", "optimizer.safetensors"};
+    for (const std::string& file : files)
+      EXPECT_EQ(bytes_of(output / "whole/checkpoint-14/" + file),
+                bytes_of(output / "broken/checkpoint-14/" + file))
+          << file;
+  }
 }
 
 // Whatever wants the numbers between has them: evaluations, checkpoints, an end that was asked for.

@@ -73,6 +73,14 @@ std::string error_of(const TrainingArguments& arguments, const RunOptions& optio
 std::string bytes_of(const std::string& path);
 // Relative.
 void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance);
+// A run in one piece, and one that stopped half way and went on from its checkpoint, in
+// OUTPUT/whole and OUTPUT/broken. All files of their last checkpoints, which are compared, are the
+// same bytes.
+struct WentOn {
+  Outcome whole, rest;
+};
+WentOn stop_and_go_on(TrainingArguments arguments, const RunOptions& options,
+                      const std::string& output);
 // Stopping after 25 of 50 steps and resuming gives the losses and files of a run in one piece.
 void expect_resume_to_the_bit(TrainingArguments arguments, const RunOptions& options);
 
