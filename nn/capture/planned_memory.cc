@@ -148,12 +148,44 @@ void* PlannedMemory::serve(std::size_t bytes, MemoryTag tag, Stream stream) {
   return pointer;
 }
 
-void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+void PlannedMemory::set_give_back(std::function<bool()> give_back) {
   const std::scoped_lock lock(mutex_);
-  if (mode_ == Mode::pass || std::this_thread::get_id() != computing_)
+  give_back_ = std::move(give_back);
+}
+
+std::int64_t PlannedMemory::release() {
+  const std::scoped_lock lock(mutex_);
+  SHOAL_CHECK(mode_ != Mode::serve, "an arena is given back while a step is served from it");
+  std::int64_t bytes = 0;
+  std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
+    if (arena->live > 0) return false;
+    bytes += static_cast<std::int64_t>(arena->buffer.size());
+    return true;
+  });
+  return bytes;
+}
+
+// Not of a served step, whose arena is in use. Without the lock: who gives back waits for steps.
+void* PlannedMemory::allocate_beside(std::size_t bytes, MemoryTag tag, Stream stream,
+                                     bool may_give_back) {
+  try {
     return pool_.allocate(bytes, tag, stream);
-  if (mode_ == Mode::serve) return serve(bytes, tag, stream);
-  void* const pointer = pool_.allocate(bytes, tag, stream);
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::out_of_memory || !may_give_back || !give_back_()) throw;
+  }
+  return pool_.allocate(bytes, tag, stream);
+}
+
+void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
+  std::unique_lock lock(mutex_);
+  const bool computes = std::this_thread::get_id() == computing_;
+  const bool own = computes && mode_ != Mode::pass;
+  if (own && mode_ == Mode::serve) return serve(bytes, tag, stream);
+  const bool may_give_back = computes && give_back_ && !arenas_.empty();
+  lock.unlock();
+  void* const pointer = allocate_beside(bytes, tag, stream, may_give_back);
+  if (!own) return pointer;
+  lock.lock();
   const int block = static_cast<int>(recorded_.offsets.size());
   recorded_.offsets.push_back(-1);
   recorded_.calls.push_back({block, bytes});

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,6 +60,15 @@ class PlannedMemory final : public MemoryResource {
   std::string name() const override { return "planned over " + pool_.name(); }
 
   std::int64_t arena_bytes() const;
+  // Between two served steps the arena lies idle, and what runs then (a step of another shape, an
+  // evaluation) has its memory beside it. Where that has no room, and the thread that computes
+  // asked, `give_back` is called; where it says true, the arena has gone (release()), and the
+  // allocation is tried once more. As PyTorch's allocator gives cached blocks back before it fails,
+  // whose graphs' pools it cannot. Empty: it fails.
+  void set_give_back(std::function<bool()> give_back);
+  // The arenas that no block lies in go, after all that used them has been waited for; how many
+  // bytes.
+  std::int64_t release();
 
  private:
   enum class Mode { pass, record, serve };
@@ -69,6 +79,7 @@ class PlannedMemory final : public MemoryResource {
   };
   bool fits(const MemorySequence& sequence) const;
   void* serve(std::size_t bytes, MemoryTag tag, Stream stream);
+  void* allocate_beside(std::size_t bytes, MemoryTag tag, Stream stream, bool may_give_back);
   void deviate(std::string what);
 
   PoolMemory& pool_;
@@ -76,6 +87,7 @@ class PlannedMemory final : public MemoryResource {
   mutable std::mutex mutex_;
   Mode mode_ = Mode::pass;
   std::thread::id computing_;
+  std::function<bool()> give_back_;
   MemorySequence recorded_;
   std::unordered_map<const void*, int> block_of_;  // of this step's live blocks
   const MemorySequence* served_ = nullptr;

@@ -22,9 +22,11 @@ StepCapture::StepCapture(kernels::Kernels& kernels, PlannedMemory& memory,
   SHOAL_CHECK(options_.warmup >= 1 && options_.most_kept >= 1,
               "step capture after {} steps, keeping {}; both are 1 or more", options_.warmup,
               options_.most_kept);
+  memory_.set_give_back([this] { return give_back(); });
 }
 
 StepCapture::~StepCapture() {
+  memory_.set_give_back({});
   try {
     backend_.synchronize(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and the graphs with it
@@ -111,11 +113,30 @@ void StepCapture::refuse(Entry& entry, const std::string& why) {
   say(fmt::format("step capture: steps of this kind run call by call: {}", why));
 }
 
+// Of an arena that is to become another, or none.
+void StepCapture::void_graphs() {
+  backend_.synchronize(stream_);
+  for (Entry& entry : entries_) drop_graph(entry);
+}
+
+bool StepCapture::give_back() {
+  void_graphs();
+  const std::int64_t bytes = memory_.release();
+  if (bytes == 0) return false;
+  statistics_.arena_bytes = memory_.arena_bytes();
+  if (++statistics_.given_back == 1)
+    say(
+        fmt::format("step capture: what runs beside captured steps has no room beside their arena "
+                    "of {:.1f} MiB: it is given back, and such steps are captured again when they "
+                    "come next (a smaller batch would save that)",
+                    mebibytes(bytes)));
+  return true;
+}
+
 // Room for the plan; where the arena becomes another, what was captured in the old one is void.
 bool StepCapture::plan(Entry& entry) {
   if (memory_.is_prepared_for(*entry.sequence)) return true;
-  backend_.synchronize(stream_);
-  for (Entry& other : entries_) drop_graph(other);
+  void_graphs();
   try {
     memory_.prepare(*entry.sequence);
   } catch (const Error& error) {
@@ -133,7 +154,7 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
       step();
       return true;
     }
-    say(describe());
+    if (!std::exchange(entry.told, true)) say(describe());
   }
   memory_.begin_serving(*entry.sequence, false);
   try {
@@ -176,7 +197,8 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   if (const std::string difference = memory_.end_serving(); problem.empty()) problem = difference;
   if (problem.empty()) {
     ++statistics_.captured;
-    return say(describe());
+    if (!std::exchange(entry.told, true)) say(describe());
+    return;
   }
   refuse(entry, problem);
   ++statistics_.direct;
@@ -196,7 +218,7 @@ StepCapture::Statistics StepCapture::statistics() {
 
 std::string StepCapture::describe() {
   const Statistics& s = statistics_;
-  if (s.arena_bytes == 0 && s.captured == 0) return {};
+  if (s.arena_bytes == 0 && s.captured == 0 && s.given_back == 0) return {};
   std::string line = fmt::format(
       "step capture: {} with {} allocations in an arena of {:.1f} MiB (alive at once {:.1f}; the "
       "pool kept {:.1f})",
@@ -207,6 +229,9 @@ std::string StepCapture::describe() {
     line += fmt::format("; {:.3f} ms a step call by call, {:.3f} ms {}", timed.before_ms,
                         timed.after_ms, graphs_ ? "replayed" : "planned");
   }
+  if (s.given_back > 0)
+    line += fmt::format("; the arena was given back {} time{}", s.given_back,
+                        s.given_back == 1 ? "" : "s");
   if (s.replayed > 0)
     line += fmt::format("; {} of {} steps replayed", s.replayed, s.direct + s.replayed);
   return line;

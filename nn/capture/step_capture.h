@@ -35,6 +35,9 @@ struct StepCaptureOptions {
   DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
 };
 
+// The arena is held between steps. What has no room beside it (a step of another shape, an
+// evaluation, run call by call) gets it: graphs are dropped, which is said once, and captured again
+// when their steps come next.
 class StepCapture {
  public:
   // `memory` is what the step's tensors and the kernels' scratch come from. Both outlive it. Graphs
@@ -50,6 +53,7 @@ class StepCapture {
 
   struct Statistics {
     std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
+    std::int64_t given_back = 0;   // how often the arena made room for other work
     std::int64_t arena_bytes = 0;  // of all plans
     // Of the last key that was planned: the least any plan could take, and what a pool kept.
     std::int64_t live_bytes = 0, pool_bytes = 0;
@@ -66,11 +70,14 @@ class StepCapture {
     std::string key;
     int seen = 0;
     bool refused = false;  // cannot be captured, or its plan has no room
+    bool told = false;     // that it is captured
     std::optional<MemorySequence> sequence = {};
     void* graph = nullptr;
   };
   Entry& entry_of(std::string_view key);
   void drop_graph(Entry& entry) noexcept;
+  void void_graphs();
+  bool give_back();
   void refuse(Entry& entry, const std::string& why);
   void record(Entry& entry, const std::function<void()>& step);
   bool plan(Entry& entry);

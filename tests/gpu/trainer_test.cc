@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/limited_memory.h"
 #include "shoal/train/checkpoint/trainer_state.h"
 #include "shoal/train/tasks/causal_lm.h"
 
@@ -97,6 +99,7 @@ struct Ran {
   TrainResult result;
   TrainerState state;
   std::int64_t activations = 0, optimizer = 0;  // bytes of the device at their peak
+  std::int64_t held = 0;                        // the most of the device, with what the pool keeps
   std::vector<std::string> header;
   std::string capture;
 };
@@ -106,6 +109,7 @@ struct Options {
   std::int64_t stop_after = -1, save_after = -1;
   std::int64_t length = 8, layers = 2;
   Kind kind = Kind::alike;
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  // bytes of the device
 };
 
 TrainingArguments arguments_of(const std::string& output) {
@@ -122,10 +126,12 @@ TrainingArguments arguments_of(const std::string& output) {
 }
 
 Ran train(const TrainingArguments& arguments, const Options& options = {}) {
-  const auto source = make_device_memory(Device::cuda(0));
+  const auto device_memory = make_device_memory(Device::cuda(0));
+  CountingMemory held(*device_memory);
+  LimitedMemory source(held, {options.limit, "the test's"});
   const auto host_source = make_pinned_memory();
-  PoolMemory pool(*source), host(*host_source);
-  nn::PlannedMemory planned(pool, *source);
+  PoolMemory pool(source), host(*host_source);
+  nn::PlannedMemory planned(pool, source);
   CountingMemory memory(planned);
   const auto kernels = kernels::make_cuda_kernels(
       {.device = Device::cuda(0), .memory = &memory, .cache_directory = {}});
@@ -163,6 +169,7 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   run.state = trainer.state();
   for (nlohmann::json& record : run.state.log_history) forget_times(record);
   run.activations = memory.usage(MemoryTag::activations).peak;
+  run.held = held.total().peak;
   run.optimizer = memory.usage(MemoryTag::optimizer).peak;
   return run;
 }
@@ -317,6 +324,42 @@ TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
     EXPECT_LT(updates, 12);
     EXPECT_GT(updates, 4);
   }
+}
+
+// Steps that are captured need no more of the device than those that are not, whatever runs beside
+// them: an epoch's last batch, evaluations.
+TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output / "plain");
+  arguments.overwrite_output_dir = true;
+  arguments.max_steps = 9;
+  arguments.per_device_train_batch_size = 6;  // of 40 samples: the seventh has 4
+  arguments.per_device_eval_batch_size = 6;
+  arguments.eval_strategy = Interval::steps;
+  arguments.eval_steps = 5;
+  arguments.step_capture = StepCaptureMode::off;
+  Options options{.length = 32, .layers = 1};
+  const Ran plain = train(arguments, options);
+  // The least that they do with, but for a thirty-second.
+  std::int64_t enough = plain.held, too_little = enough / 2;
+  while (enough - too_little > enough / 32) {
+    options.limit = (enough + too_little) / 2;
+    try {
+      train(arguments, options);
+      enough = options.limit;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::out_of_memory) << error.what();
+      too_little = options.limit;
+    }
+  }
+  arguments.output_dir = output / "captured";
+  arguments.step_capture = StepCaptureMode::on;
+  options.limit = enough;
+  const Ran captured = train(arguments, options);
+  expect_same(captured, plain);
+  EXPECT_THAT(captured.recorder->messages, ::testing::HasSubstr("it is given back"));
+  EXPECT_THAT(captured.capture, ::testing::HasSubstr("5 of 9 steps replayed"));
 }
 
 // From a checkpoint between two overflows, whose steps nobody had heard of.

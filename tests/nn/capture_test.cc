@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -17,6 +18,7 @@
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
+#include "shoal/runtime/memory/limited_memory.h"
 
 namespace shoal::nn {
 namespace {
@@ -27,8 +29,11 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 struct Memory {
+  explicit Memory(std::int64_t limit = std::int64_t{1} << 20)
+      : limited(*host, {limit, "the test's"}) {}
   std::unique_ptr<MemoryResource> host = make_host_memory();
-  CountingMemory source{*host};
+  LimitedMemory limited;
+  CountingMemory source{limited};
   PoolMemory pool{source};
   PlannedMemory planned{pool, source};
 };
@@ -280,6 +285,48 @@ TEST(StepCapture, ALargerArenaVoidsWhatWasCaptured) {
   EXPECT_EQ(toy.capture.statistics().captured, 3) << "captured again, without another warmup";
 }
 
+// Beside an arena of 640 KiB a MiB has no room for another 512: the arena goes, and the step is
+// captured again when it comes next.
+TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
+  constexpr std::size_t kKiB = 1024;
+  Toy toy;
+  for (int i = 0; i < 5; ++i) toy.step(2, 640 * kKiB);
+  toy.said.clear();
+  for (int round = 1; round <= 2; ++round) {
+    {
+      const Buffer fits(toy.memory.planned, 256 * kKiB, MemoryTag::activations);
+      EXPECT_EQ(toy.capture.statistics().given_back, round - 1);
+      const Buffer evaluation(toy.memory.planned, 512 * kKiB, MemoryTag::activations);
+      EXPECT_EQ(toy.capture.statistics().given_back, round);
+      EXPECT_EQ(toy.capture.statistics().arena_bytes, 0);
+      EXPECT_THAT(toy.said, ElementsAre(HasSubstr("their arena of 0.6 MiB: it is given back")));
+    }
+    for (int i = 0; i < 3; ++i) toy.step(2, 640 * kKiB);
+    EXPECT_EQ(toy.y, 2 * (5 + 3 * round));
+    EXPECT_EQ(toy.capture.statistics().captured, 1 + round) << "without another warmup";
+  }
+  EXPECT_EQ(toy.said.size(), 1u) << "once, and no capture is told again";
+  EXPECT_EQ(toy.backend.launched, 2 + 2 * 3);
+  // What no arena would be room enough for fails, and so does who does not compute.
+  EXPECT_THROW(Buffer(toy.memory.planned, 2048 * kKiB, MemoryTag::activations), Error);
+  toy.step(2, 640 * kKiB);
+  std::thread([&] {
+    EXPECT_THROW(Buffer(toy.memory.planned, 512 * kKiB, MemoryTag::data), Error);
+  }).join();
+  EXPECT_EQ(toy.capture.statistics().given_back, 3);
+}
+
+// Steps of another shape, of which the recorded one counts too.
+TEST(StepCapture, ItsArenaMakesRoomForStepsThatAreNotCapturedYet) {
+  Toy toy;
+  for (const std::size_t kibibytes : {600, 700, 600, 700})
+    for (int i = 0; i < 4; ++i) toy.step(2, 1024 * kibibytes);
+  EXPECT_EQ(toy.y, 2 * 16);
+  const StepCapture::Statistics statistics = toy.capture.statistics();
+  EXPECT_EQ(statistics.direct, 2 * 3);
+  EXPECT_EQ(statistics.given_back, 1) << "one arena serves both, from when both are captured";
+}
+
 TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
   Toy toy;
   toy.backend.refuses = true;
@@ -372,8 +419,8 @@ struct Trained {
   StepCapture::Statistics statistics;
 };
 
-Trained train(bool planned, bool checkpointing) {
-  Memory memory;
+Trained train(bool planned, bool checkpointing, int rows = 4) {
+  Memory memory(std::int64_t{1} << 30);
   CountingMemory counted(memory.planned);
   const auto kernels = kernels::make_cpu_kernels({.threads = 2, .memory = &counted});
   DirectDispatcher dispatcher;
@@ -393,8 +440,8 @@ Trained train(bool planned, bool checkpointing) {
   allocate_gradients(context, model.parameters());
   const auto optimizer = make_adamw(*kernels, counted, weights.segments(), {});
   std::vector<std::int32_t> all;
-  for (int i = 0; i < 4 * 32; ++i) all.push_back(i * 7 % 61);
-  const Tensor ids = context.upload(all.data(), {4, 32}, DType::i32);
+  for (int i = 0; i < rows * 32; ++i) all.push_back(i * 7 % 61);
+  const Tensor ids = context.upload(all.data(), {rows, 32}, DType::i32);
   const Tensor loss = context.empty({1}, DType::f32, MemoryTag::data);
   StepCapture capture(*kernels, memory.planned, {.warmup = 2});
   Trained trained;

@@ -173,6 +173,7 @@ void DataParallelEngine::begin_capture() {
     parts_.say("note: step_capture is for one rank; steps of several run call by call");
     return;
   }
+  capture_.reset();  // one gives the arena back
   capture_ = std::make_unique<nn::StepCapture>(
       context_.kernels(), *parts_.trainer.planned_memory,
       nn::StepCaptureOptions{.most_kept = static_cast<int>(kMostShapes),
