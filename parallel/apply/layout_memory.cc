@@ -122,6 +122,18 @@ StateRequest state_request(const ParallelModel& model, int moments) {
   return request;
 }
 
+StateMemory exact_state_memory(const ParallelModel& model, int moments) {
+  const KeptElements kept = model.kept();
+  std::int64_t updated = 0;  // elements of one moment
+  for (const OwnedRun& run : model.owned()) updated += whole_lines(run.segment.master.count());
+  const auto bytes = [](std::int64_t elements, std::size_t size) {
+    return static_cast<double>(elements) * static_cast<double>(size);
+  };
+  return {.parameters = bytes(kept.values, size_of(model.options().dtype)),
+          .gradients = bytes(kept.gradients, 4),
+          .optimizer = bytes(kept.masters + moments * updated, 4)};
+}
+
 double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                         const ActivationRequest& request) {
   SHOAL_CHECK(

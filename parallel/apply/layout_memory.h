@@ -29,6 +29,12 @@ StateMemory state_memory(const StateRequest& request);
 // What a rank's model comes to.
 StateRequest state_request(const ParallelModel& model, int moments = 2);
 
+// What a rank holds between two steps to the byte, as its MemoryResource counts it: state_memory()
+// and the gaps of the layout. Parameters begin at cache lines in gradients, masters and moments; a
+// bucket divides into its owners' parts of whole lines. Of a rule with `moments` in blocks of their
+// own (nn::Optimizer); LAMB's scratch is not in it.
+StateMemory exact_state_memory(const ParallelModel& model, int moments = 2);
+
 struct ActivationRequest {
   // Of one microbatch, measured without checkpointing and offloading (measure_units()); with
   // MeasureOptions::split_backward where the schedule splits backwards.

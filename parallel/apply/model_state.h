@@ -40,6 +40,15 @@ struct OwnedRun {
   bool writes = false;     // over all ranks of the mesh, true for each element once
 };
 
+// Where a layout lets every tensor begin at a cache line, what one of f32 takes.
+constexpr std::int64_t whole_lines(std::int64_t elements) { return (elements + 15) / 16 * 16; }
+
+// Elements that a rank keeps between two steps, with the gaps of its layout. Masters: 0 where
+// values are f32, and so masters themselves.
+struct KeptElements {
+  std::int64_t values = 0, gradients = 0, masters = 0;
+};
+
 class ModelState {
  public:
   using Fill = std::function<void(nn::Parameter&)>;
@@ -57,6 +66,7 @@ class ModelState {
   virtual void drop_gradients() = 0;
 
   virtual ReducerStatistics statistics() const = 0;  // all zero without gradients
+  virtual KeptElements kept() const = 0;             // as the plan has it: nothing is counted
 
   virtual nn::UnitObserver* observer() = 0;         // for the stages; may be null
   virtual std::vector<OwnedRun> owned() const = 0;  // trainable ones

@@ -77,6 +77,9 @@ class ParallelModel {
   const ProcessMesh& mesh() const { return mesh_; }
   const ParallelOptions& options() const { return options_; }
 
+  // Of its plan, gaps included (layout_memory.h).
+  KeptElements kept() const { return state_->kept(); }
+
   // --- for DistributedOptimizer ----------------------------------------------------------------
   // What this rank updates, in that order: with sharding its shard of each parameter.
   std::vector<OwnedRun> owned() const { return state_->owned(); }

@@ -26,6 +26,7 @@ class ShardedState final : public ModelState {
       : mesh_(mesh),
         held_(std::move(held)),
         context_(context),
+        dtype_(options.dtype),
         tracer_(options.tracer),
         tied_(options.tied) {
     make_groups(options.sharded_degree);
@@ -56,6 +57,17 @@ class ShardedState final : public ModelState {
     const auto began = Clock::now();
     sum_parts();
     parts_seconds_ += seconds_since(began);
+  }
+  // Blocks are never empty.
+  KeptElements kept() const override {
+    const ShardPlan& plan = layout_.plan;
+    const auto some = [](std::int64_t count) { return std::max<std::int64_t>(count, 1); };
+    KeptElements kept{
+        .values = some(plan.flat.count - plan.unit_count()) + some(plan.unit_count() / plan.shards),
+        .gradients = some(layout_.options.level == 1 ? plan.flat.count : plan.shard_count()),
+        .masters = dtype_ == DType::f32 ? 0 : some(plan.shard_count())};
+    for (const nn::Parameter* parameter : layout_.frozen) kept.values += parameter->shape().count();
+    return kept;
   }
   ReducerStatistics statistics() const override {
     if (!gradients_) return {};
@@ -146,6 +158,7 @@ class ShardedState final : public ModelState {
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   nn::Context& context_;
+  const DType dtype_;
   Tracer* tracer_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;

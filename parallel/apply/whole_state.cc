@@ -18,6 +18,7 @@ class WholeState final : public ModelState {
       : mesh_(mesh),
         held_(std::move(held)),
         splits_(splits),
+        dtype_(options.dtype),
         reducer_(options.reducer),
         tied_(options.tied),
         weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
@@ -49,6 +50,18 @@ class WholeState final : public ModelState {
   void finish() override {
     for (const Sum& sum : sums_) sum.reducer->flush();
     for (const Sum& sum : sums_) sum.reducer->finish();
+  }
+  // A parameter's gradient and its master begin at a cache line.
+  KeptElements kept() const override {
+    KeptElements kept;
+    for (const HeldParameter& entry : held_) {
+      const std::int64_t count = entry.parameter->shape().count();
+      kept.values += count;
+      if (!entry.parameter->trainable()) continue;
+      kept.gradients += whole_lines(count);
+      if (dtype_ != DType::f32) kept.masters += whole_lines(count);
+    }
+    return kept;
   }
   ReducerStatistics statistics() const override {
     ReducerStatistics all;
@@ -101,6 +114,7 @@ class WholeState final : public ModelState {
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   bool splits_;
+  const DType dtype_;
   ReducerOptions reducer_;
   const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;

@@ -3,10 +3,12 @@
 
 #include "nn/room.h"
 #include "support/one_core.h"
+#include "support/rank_device.h"
 #include "support/ranks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/layout_memory.h"
@@ -165,6 +167,96 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
   });
   return all;
 }
+
+// --- counted, to the byte ----------------------------------------------------------------------
+
+struct ExactCase {
+  MeshShape shape;
+  int level = 0;
+  DType dtype = DType::f32;
+  int degree = 0;
+  friend void PrintTo(const ExactCase& c, std::ostream* out) {
+    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
+                        c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "");
+  }
+};
+
+class Exactly : public ::testing::TestWithParam<ExactCase> {};
+
+// Three steps on the tests' device, then what each tag holds. Of a step its losses stay.
+TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
+  const ExactCase& how = GetParam();
+  test::run_thread_ranks(how.shape.size(), [&](const World& world, Store& store) {
+    testing::use_device_of(world.rank);
+    nn::Room room(false, 1, nn::RoomMemory::job);
+    collectives::CommunicatorOptions counted;
+    counted.counted_by = &room.memory;
+    const auto group = testing::make_test_communicator(world, store, counted);
+    ProcessMesh mesh(*group, how.shape, Placement("cluster"));
+    nn::StepStateMemory state(*room.kernels, room.memory);
+    room.context.random.state = state.pointer();
+    nn::Gpt2Config config = larger();
+    config.vocab_size = 91;  // nothing is a power of two
+    config.n_embd = 36;
+    config.n_layer = 2;
+    nn::Gpt2 gpt2(config);
+    ParallelOptions options{
+        .dtype = how.dtype,
+        .schedule = ScheduleKind::one_f_one_b,
+        .microbatches = how.shape.pp,
+        .prescaled_batch = true,
+        .skip_tracing = true,
+        .sharding = {.level = how.level, .bucket_elements = 20'011, .persistence_threshold = 50},
+        .sharded_degree = how.degree};
+    {
+      ParallelModel model(room.context, gpt2, mesh, options);
+      DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
+        return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {});
+      });
+      const std::vector<std::int32_t> values(2 * 8, 3);
+      const Tensor ids = room.ids({2, 8}, values);
+      const std::vector<Microbatch> batches(static_cast<std::size_t>(how.shape.pp),
+                                            {.input = {ids, ids, {}, {.loss_scale = 1e-3f}}});
+      for (int step = 0; step < 3; ++step) {
+        model.train(batches);
+        optimizer.step(*state, {.learning_rate = 1e-3});
+      }
+      model.wait_for_values();
+      group->host().barrier()->wait();
+      const StateMemory plan = exact_state_memory(model);
+      const auto bytes = [&](MemoryTag tag) {
+        return static_cast<double>(room.memory.usage(tag).current);
+      };
+      EXPECT_EQ(bytes(MemoryTag::parameters), plan.parameters);
+      EXPECT_EQ(bytes(MemoryTag::gradients), plan.gradients);
+      EXPECT_EQ(bytes(MemoryTag::optimizer), plan.optimizer);
+      EXPECT_LE(bytes(MemoryTag::activations), 4 * how.shape.pp) << "the microbatches' losses";
+      // And that is the formulas' bytes and at most a line for each tensor, part and bucket.
+      const StateMemory formula = state_memory(state_request(model));
+      const auto gaps =
+          64.0 * how.shape.rdp * (4.0 * static_cast<double>(model.parameters().size()));
+      for (const auto& [exact, about] : {std::pair{plan.parameters, formula.parameters},
+                                         std::pair{plan.gradients, formula.gradients},
+                                         std::pair{plan.optimizer, formula.optimizer}}) {
+        EXPECT_GE(exact, about);
+        EXPECT_LE(exact, about + gaps);
+      }
+    }
+    group->host().barrier()->wait();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Exactly,
+    ::testing::Values(ExactCase{{1, 1, 1}}, ExactCase{{1, 1, 1}, 0, DType::bf16},
+                      ExactCase{{2, 1, 1}, 0, DType::bf16}, ExactCase{{2, 1, 1}, 1, DType::bf16},
+                      ExactCase{{2, 1, 1}, 2, DType::bf16}, ExactCase{{2, 1, 1}, 3, DType::bf16},
+                      ExactCase{{2, 1, 1}, 1}, ExactCase{{2, 1, 1}, 3},
+                      ExactCase{{4, 1, 1}, 2, DType::bf16, 2}, ExactCase{{1, 1, 2}},
+                      ExactCase{{1, 1, 2}, 0, DType::bf16}, ExactCase{{1, 2, 1}},
+                      ExactCase{{1, 2, 1}, 0, DType::bf16}, ExactCase{{2, 2, 1}, 3, DType::bf16},
+                      ExactCase{{2, 1, 2}, 1, DType::bf16}),
+    ::testing::PrintToStringParamName());
 
 double elements_of_model() {
   nn::Gpt2 model(larger());
