@@ -1,18 +1,35 @@
 #include "shoal/nn/capture/planned_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
-#include "shoal/nn/autograd/recording_dispatcher.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/limited_memory.h"
 
 namespace shoal::nn {
 namespace {
 
-// Of MemoryResource: 64 bytes on the host, 256 on a device.
-std::int64_t alignment_of(Device device) { return device.is_cpu() ? 64 : 256; }
+constexpr std::int64_t kOutlives = -1;  // an offset; others are not negative
 
 }  // namespace
+
+std::int64_t alignment_of(Device device) { return device.is_cpu() ? 64 : 256; }
+
+std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence) {
+  std::vector<StorageLifetime> lives;
+  for (std::size_t i = 0; i < sequence.calls.size(); ++i) {
+    const MemorySequence::Call& call = sequence.calls[i];
+    if (call.bytes == 0)
+      lives[static_cast<std::size_t>(call.block)].last = static_cast<int>(i);
+    else
+      lives.push_back({.bytes = static_cast<std::int64_t>(call.bytes),
+                       .first = static_cast<int>(i),
+                       .last = static_cast<int>(sequence.calls.size()),
+                       .produced = sequence.offsets[lives.size()] != kOutlives});
+  }
+  return lives;
+}
 
 bool PlannedMemory::Arena::holds(const void* pointer) const {
   const auto* const begin = static_cast<const std::byte*>(buffer.data());
@@ -42,21 +59,10 @@ MemorySequence PlannedMemory::end_recording() {
   sequence.outliving = static_cast<int>(block_of_.size());
   sequence.pool_bytes = static_cast<std::int64_t>(pool_.bytes_held());
 
-  std::vector<StorageLifetime> lives;
-  for (std::size_t i = 0; i < sequence.calls.size(); ++i) {
-    const MemorySequence::Call& call = sequence.calls[i];
-    if (call.bytes > 0)
-      lives.push_back({.bytes = static_cast<std::int64_t>(call.bytes),
-                       .first = static_cast<int>(i),
-                       .last = static_cast<int>(sequence.calls.size()),
-                       .produced = true});
-    else
-      lives[static_cast<std::size_t>(call.block)].last = static_cast<int>(i);
-  }
   for (const auto& [pointer, block] : block_of_)
-    lives[static_cast<std::size_t>(block)].produced = false;
+    sequence.offsets[static_cast<std::size_t>(block)] = kOutlives;
   block_of_.clear();
-  MemoryPlan plan = plan_memory(lives, alignment_of(device()));
+  MemoryPlan plan = plan_memory(lifetimes_of(sequence), alignment_of(device()));
   sequence.offsets = std::move(plan.offsets);
   sequence.arena_bytes = plan.arena_bytes;
   sequence.live_bytes = plan.live_bytes;
@@ -187,7 +193,7 @@ void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   if (!own) return pointer;
   lock.lock();
   const int block = static_cast<int>(recorded_.offsets.size());
-  recorded_.offsets.push_back(-1);
+  recorded_.offsets.push_back(0);  // planned when the step has ended
   recorded_.calls.push_back({block, bytes});
   block_of_.insert_or_assign(pointer, block);
   return pointer;
@@ -216,6 +222,17 @@ void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
       return;
     }
   pool_.deallocate(pointer, bytes, tag, stream);
+}
+
+std::optional<std::int64_t> PlannedMemory::room() const {
+  const auto* const limited = dynamic_cast<const LimitedMemory*>(&source_);
+  const DeviceBackend::Room there = device_backend(device().type).room(device());
+  if (limited == nullptr && there.total == 0) return std::nullopt;
+  std::int64_t free = std::numeric_limits<std::int64_t>::max();
+  if (limited != nullptr) free = limited->limit().bytes - limited->in_use();
+  if (there.total > 0) free = std::min(free, static_cast<std::int64_t>(there.free));
+  return arena_bytes() + static_cast<std::int64_t>(pool_.bytes_held()) +
+         std::max<std::int64_t>(free, 0);
 }
 
 std::int64_t PlannedMemory::arena_bytes() const {

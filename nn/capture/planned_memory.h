@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shoal/nn/autograd/recording_dispatcher.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::nn {
@@ -31,6 +32,11 @@ struct MemorySequence {
   std::int64_t pool_bytes = 0;  // what the pool kept for such steps
   int outliving = 0;            // blocks
 };
+
+// Of a recorded step's blocks, by call; those that outlived it are from outside.
+std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence);
+std::int64_t alignment_of(
+    Device device);  // of MemoryResource: 64 bytes on the host, 256 on a device
 
 // Between begin_*() and end_*(), which the computing thread calls, it is that thread's step that is
 // recorded or served; everything else, and every other thread, gets `pool`'s memory.
@@ -60,6 +66,10 @@ class PlannedMemory final : public MemoryResource {
   std::string name() const override { return "planned over " + pool_.name(); }
 
   std::int64_t arena_bytes() const;
+  // What a step can have: the arena, what the pool keeps, and what is free below them, of a limit
+  // (LimitedMemory) or of the device; none: nobody knows.
+  std::optional<std::int64_t> room() const;
+
   // Between two served steps the arena lies idle, and what runs then (a step of another shape, an
   // evaluation) has its memory beside it. Where that has no room, and the thread that computes
   // asked, `give_back` is called; where it says true, the arena has gone (release()), and the

@@ -62,6 +62,10 @@ class StepCapture {
     double before_ms = 0, after_ms = 0;
   };
   Statistics statistics();  // waits where times are to be read
+  // Of the key that ran last; null: its steps are not planned.
+  const MemorySequence* planned() const {
+    return entries_.empty() || !entries_.front().sequence ? nullptr : &*entries_.front().sequence;
+  }
   // One line for a log: "step capture: ..."; empty before anything was captured.
   std::string describe();
 

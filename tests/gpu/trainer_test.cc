@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <regex>
 #include <vector>
 
 #include "gpu.h"
@@ -360,6 +361,38 @@ TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
   expect_same(captured, plain);
   EXPECT_THAT(captured.recorder->messages, ::testing::HasSubstr("it is given back"));
   EXPECT_THAT(captured.capture, ::testing::HasSubstr("5 of 9 steps replayed"));
+}
+
+// From a run of two samples a step: so many as it says fit, and an eighth more do not.
+TEST(GpuTrainer, SaysWhichBatchWouldFit) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output.path());
+  arguments.overwrite_output_dir = true;
+  arguments.max_steps = 5;
+  arguments.step_capture = StepCaptureMode::on;
+  Options options{.length = 32};
+  options.limit = 2 * train(arguments, options).held;
+  const std::string said = train(arguments, options).capture;
+  std::smatch numbers;
+  ASSERT_TRUE(std::regex_search(
+      said, numbers,
+      std::regex("batches of up to about ([0-9]+) samples fit captured, ([0-9]+) call by call")))
+      << said;
+  const std::int64_t captured = std::stoll(numbers[1]), direct = std::stoll(numbers[2]);
+  EXPECT_GE(captured, direct) << "a plan is no larger than a pool";
+  ASSERT_GE(direct, 4) << said;
+  ASSERT_LE(direct * 9 / 8 + 1, 40) << "samples";
+  arguments.per_device_train_batch_size = direct;
+  EXPECT_THAT(train(arguments, options).capture, ::testing::HasSubstr("2 of 5 steps replayed"));
+  arguments.per_device_train_batch_size = direct * 9 / 8 + 1;
+  arguments.step_capture = StepCaptureMode::off;
+  try {
+    train(arguments, options);
+    ADD_FAILURE() << "there was room for " << arguments.per_device_train_batch_size << "; " << said;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << error.what();
+  }
 }
 
 // From a checkpoint between two overflows, whose steps nobody had heard of.

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
@@ -417,6 +418,7 @@ TEST(LateNumbers, AreThoseOfEachStepInOrder) {
 struct Trained {
   std::vector<double> losses;
   StepCapture::Statistics statistics;
+  MemorySequence sequence;  // where it was planned
 };
 
 Trained train(bool planned, bool checkpointing, int rows = 4) {
@@ -465,6 +467,7 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
     trained.losses.push_back(context.read(loss));
   }
   trained.statistics = capture.statistics();
+  if (capture.planned() != nullptr) trained.sequence = *capture.planned();
   return trained;
 }
 
@@ -478,6 +481,47 @@ TEST(StepCapture, APlannedStepOfAModelHasTheSameLosses) {
     // Greedy by size is near what must be alive; a pool's lists are by size and not near it.
     EXPECT_LE(planned.statistics.arena_bytes, planned.statistics.live_bytes * 11 / 10);
     EXPECT_LT(planned.statistics.arena_bytes, planned.statistics.pool_bytes);
+  }
+}
+
+// What a batch of another size takes, foretold from one recorded step, and then recorded.
+TEST(BatchSize, IsForetoldFromOneStep) {
+  for (const bool checkpointing : {false, true}) {
+    const MemorySequence four = train(true, checkpointing, 4).sequence;
+    const RecordedBatch batch{4, 4 * 32};
+    const StepBytes same = bytes_of_step(four, batch, 4, Device::cpu());
+    EXPECT_EQ(same.planned, four.arena_bytes);
+    EXPECT_GE(same.call_by_call, four.live_bytes);
+    for (const int rows : {3, 7, 12}) {
+      SCOPED_TRACE(rows);
+      const MemorySequence other = train(true, checkpointing, rows).sequence;
+      const StepBytes said = bytes_of_step(four, batch, rows, Device::cpu());
+      const StepBytes is =
+          bytes_of_step(other, {rows, std::int64_t{32} * rows}, rows, Device::cpu());
+      EXPECT_EQ(is.planned, other.arena_bytes);
+      EXPECT_NEAR(static_cast<double>(said.planned), static_cast<double>(is.planned),
+                  0.05 * static_cast<double>(is.planned));
+      EXPECT_NEAR(static_cast<double>(said.call_by_call), static_cast<double>(is.call_by_call),
+                  0.05 * static_cast<double>(is.call_by_call));
+      // With room for exactly those rows.
+      const LargestBatch largest = largest_batch(four, batch, said.planned, Device::cpu());
+      EXPECT_EQ(largest.planned, rows);
+      EXPECT_LE(largest.call_by_call, rows);
+    }
+    EXPECT_EQ(largest_batch(four, batch, 100, Device::cpu()).planned, 0);
+  }
+}
+
+TEST(BatchSize, ItsRoomIsWhatAStepCanHave) {
+  Memory memory;
+  PoolMemory pool(memory.limited);
+  PlannedMemory planned(pool, memory.limited);
+  EXPECT_EQ(planned.room(), 1 << 20);
+  {
+    const Buffer stays(planned, 1 << 18, MemoryTag::parameters);
+    EXPECT_EQ(planned.room(), 3 << 18);
+    Buffer(planned, 1 << 17, MemoryTag::activations).reset();
+    EXPECT_EQ(planned.room(), 3 << 18) << "the pool keeps it";
   }
 }
 

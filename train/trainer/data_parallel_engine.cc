@@ -180,6 +180,21 @@ void DataParallelEngine::begin_capture() {
                              .say = [this](const std::string& line) { parts_.say(line); }});
 }
 
+// The first steps of a kind run call by call: what they need decides what a run can have.
+std::string DataParallelEngine::describe_capture() {
+  if (!capture_) return {};
+  std::string text = capture_->describe();
+  const nn::MemorySequence* const planned = capture_->planned();
+  const auto room = parts_.trainer.planned_memory->room();
+  if (text.empty() || planned == nullptr || !room) return text;
+  const Device device = context_.kernels().device();
+  const nn::LargestBatch largest = nn::largest_batch(*planned, last_batch_, *room, device);
+  return text + fmt::format(
+                    "; of {} for a step, batches of up to about {} samples fit captured, {} "
+                    "call by call, as their first steps run",
+                    format_bytes(*room), largest.planned, largest.call_by_call);
+}
+
 std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   std::vector<nn::ChainInput> all;
   std::vector<Tensor> host;
@@ -203,6 +218,7 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
   }
   if (on_cpu()) return all;
   if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
+    if (late_) late_->wait_for_ranks();
     device_backend(context_.stream.device.type).synchronize(context_.stream);
     staged_.clear();
     if (capture_) begin_capture();  // its graphs read what has gone
@@ -219,7 +235,6 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
 
 void DataParallelEngine::forward_backward(const StepWork& work,
                                           std::span<const nn::ChainInput> inputs, bool reduces) {
-    if (late_) late_->wait_for_ranks();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     std::shared_ptr<parallel::Offloader::Batch> offloaded;
@@ -351,6 +366,7 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
     step_open_ = false;
   };
   if (!capture_) return step();
+  last_batch_ = {inputs[0].ids.shape()[0], inputs[0].ids.count()};
   const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
   capture_->run(key, step);
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/optim/master_weights.h"
@@ -31,7 +32,7 @@ class DataParallelEngine final : public Engine {
   const nn::LossScaler& scaler() override;
   void restore_scaler(const nn::LossScalerState& state) override;
   std::optional<double> settle() override;
-  std::string describe_capture() override { return capture_ ? capture_->describe() : ""; }
+  std::string describe_capture() override;
   std::optional<parallel::ReducerStatistics> reduced() const override;  // on the host
   bool knows_phases() const override { return on_cpu(); }
 
@@ -80,6 +81,7 @@ class DataParallelEngine final : public Engine {
   // Losses of a step's microbatches, [gradient_accumulation_steps] f32: graphs write them again.
   Tensor losses_;
   std::size_t microbatches_ = 0;  // of the last step
+  nn::RecordedBatch last_batch_;  // of a microbatch of it, where steps are captured
   // On a device: what steps came to, and of the one that is queued the last sum over ranks.
   std::unique_ptr<LateSteps> late_;
   collectives::WorkPtr last_sum_;
