@@ -214,10 +214,20 @@ class CudaBackend final : public DeviceBackend {
     after_capture(stream);
     check_cuda(ended, "cudaStreamEndCapture", stream.device);
     cudaGraphExec_t made = nullptr;
-    const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+    std::size_t nodes = 0;
+    cudaError_t status = cudaGraphGetNodes(graph, nullptr, &nodes);
+    if (status == cudaSuccess && nodes > 0) status = cudaGraphInstantiate(&made, graph, 0);
     (void)cudaGraphDestroy(graph);
     check_cuda(status, "cudaGraphInstantiate", stream.device);
     return made;
+  }
+  bool is_captured(Stream stream) const override {
+    if (!stream.handle) return false;
+    const CurrentCudaDevice current(stream.device);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing",
+               stream.device);
+    return capture != cudaStreamCaptureStatusNone;
   }
   void abandon_capture(Stream stream) noexcept override {
     const CurrentCudaDevice current(stream.device, std::nothrow);
@@ -313,15 +323,6 @@ class CudaBackend final : public DeviceBackend {
   Captures& captures_of(Device device) {
     const std::scoped_lock lock(mutex_);
     return captures_[device.index];
-  }
-
-  // Also of a stream that joined a capture by an event.
-  static bool is_captured(Stream stream) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (!stream.handle) return false;
-    check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing",
-               stream.device);
-    return capture != cudaStreamCaptureStatusNone;
   }
 
   // The last one frees what could not be.

@@ -85,9 +85,12 @@ class DeviceBackend {
   // A stream's work as a graph: what is queued between begin_capture() and end_capture() is not run
   // but noted, with its addresses and host values as they are, and launch_graph() runs all of it.
   // Meanwhile nothing may wait for the stream. unavailable where a kind of device has no graphs;
-  // end_capture() throws internal where something was queued that cannot be noted.
+  // end_capture() throws internal where something was queued that cannot be noted, and returns null
+  // where nothing was.
   virtual void begin_capture(Stream stream);
   virtual void* end_capture(Stream stream);
+  // Also true of a stream that waits for work of a captured one and so joins it.
+  virtual bool is_captured(Stream) const { return false; }
   virtual void abandon_capture(Stream) noexcept {}  // after a failure: what was noted is lost
   virtual void launch_graph(void* graph, Stream stream);
   virtual void destroy_graph(void*) noexcept {}

@@ -234,6 +234,17 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   });
 }
 
+// What orders alone is no node of a graph, but an edge.
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
+  return call("cudaGraphGetNodes", [&](Lock&) {
+    if (nodes || !count || !graphs().contains(graph)) return cudaErrorInvalidValue;
+    *count = 0;
+    for (const auto& branch : *graph->branches)
+      for (const GraphNode& node : branch) *count += node.operation.work ? 1 : 0;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   return call("cudaGraphInstantiate", [&](Lock&) {
     if (!made || !graphs().contains(graph)) return cudaErrorInvalidValue;

@@ -109,6 +109,8 @@ TEST_F(Contexts, OfARankAreOnItsDeviceAlone) {
       [&] { backend.begin_capture(stream); },
       [&] { backend.abandon_capture(stream); },
       [&] { backend.begin_capture(stream); },
+      [&] { EXPECT_TRUE(backend.is_captured(stream)); },
+      [&] { backend.fill(memory, 0, 64, stream); },
       [&] { graph = backend.end_capture(stream); },
       [&] { backend.launch_graph(graph, stream); },
       [&] { backend.destroy_graph(graph); },
