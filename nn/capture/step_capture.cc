@@ -1,6 +1,7 @@
 #include "shoal/nn/capture/step_capture.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -9,6 +10,15 @@ namespace shoal::nn {
 namespace {
 
 double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
+
+constexpr std::string_view kElsewhere = "those of another rank could not be captured";
+
+// Of every rank's two numbers, the first or the second.
+std::vector<std::uint64_t> every_other(const std::vector<std::uint64_t>& told, std::size_t first) {
+  std::vector<std::uint64_t> half;
+  for (std::size_t i = first; i < told.size(); i += 2) half.push_back(told[i]);
+  return half;
+}
 
 }  // namespace
 
@@ -31,11 +41,13 @@ StepCapture::~StepCapture() {
     backend_.synchronize(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and the graphs with it
   }
-  for (Entry& entry : entries_) drop_graph(entry);
+  for (Entry& entry : entries_) drop_pieces(entry);
 }
 
-void StepCapture::drop_graph(Entry& entry) noexcept {
-  if (entry.graph) backend_.destroy_graph(std::exchange(entry.graph, nullptr));
+void StepCapture::drop_pieces(Entry& entry) noexcept {
+  for (const Entry::Piece& piece : entry.pieces)
+    if (piece.graph) backend_.destroy_graph(piece.graph);
+  entry.pieces.clear();
 }
 
 StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
@@ -46,16 +58,28 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
     return entries_.front();
   }
   if (entries_.size() >= static_cast<std::size_t>(options_.most_kept)) {
-    if (entries_.back().graph) backend_.synchronize(stream_);
-    drop_graph(entries_.back());
+    if (!entries_.back().pieces.empty()) backend_.synchronize(stream_);
+    drop_pieces(entries_.back());
     entries_.pop_back();
   }
   entries_.push_front({.key = std::string(key)});
   return entries_.front();
 }
 
+// Of ranks that agree a step's kind is what it is on each of them, so that all of them have warmed
+// up, recorded and captured the same ones.
 void StepCapture::run(std::string_view key, const std::function<void()>& step) {
-  Entry& entry = entry_of(key);
+  std::string kind(key);
+  std::vector<std::uint64_t> voided;
+  if (options_.exchange && graphs_) {
+    const std::array<std::uint64_t, 2> own{std::hash<std::string_view>{}(key), voided_};
+    const std::vector<std::uint64_t> told = options_.exchange(own);
+    std::string all;
+    for (const std::uint64_t hash : every_other(told, 0)) all += fmt::format("{:x} ", hash);
+    kind += fmt::format(" {:x}", std::hash<std::string>{}(all));
+    voided = every_other(told, 1);
+  }
+  Entry& entry = entry_of(kind);
   ++entry.seen;
   if (entry.refused || entry.seen < options_.warmup) {
     ++statistics_.direct;
@@ -68,24 +92,32 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step) {
       if (!serve(entry, step)) entry.sequence.reset();  // the next step is recorded again
       return;
     }
-    if (!entry.graph) capture(entry, step);
-    if (!entry.graph) return;  // it was run call by call
-    backend_.launch_graph(entry.graph, stream_);
-    ++statistics_.replayed;
+    if (entry.pieces.empty() || entry.voided != voided) capture(entry, step);
+    if (!entry.pieces.empty()) replay(entry);  // else it was run call by call
   };
-  if (planned_steps_ == 2)
+  const bool again = graphs_ ? !entry.pieces.empty() && entry.voided == voided : planned_steps_ > 1;
+  if (again && !after_)
     timed(after_, planned);
   else
     planned();
 }
 
+void StepCapture::replay(const Entry& entry) {
+  for (const Entry::Piece& piece : entry.pieces) {
+    if (piece.graph) backend_.launch_graph(piece.graph, stream_);
+    if (piece.work) piece.work();
+  }
+  ++statistics_.replayed;
+}
+
 void StepCapture::timed(std::optional<std::pair<Event, Event>>& events,
                         const std::function<void()>& work) {
   const Device device = stream_.device;
-  events.emplace(Event(device, EventKind::timing), Event(device, EventKind::timing));
-  events->first.record(stream_);
+  std::pair made(Event(device, EventKind::timing), Event(device, EventKind::timing));
+  made.first.record(stream_);
   work();
-  events->second.record(stream_);
+  made.second.record(stream_);
+  events = std::move(made);  // not before: nobody may ask for the time of one that is not recorded
 }
 
 void StepCapture::record(Entry& entry, const std::function<void()>& step) {
@@ -101,13 +133,24 @@ void StepCapture::record(Entry& entry, const std::function<void()>& step) {
   statistics_.live_bytes = entry.sequence->live_bytes;
   statistics_.pool_bytes = entry.sequence->pool_bytes;
   statistics_.allocations = static_cast<std::int64_t>(entry.sequence->offsets.size());
-  if (graphs_ && entry.sequence->outliving > 0) {
-    refuse(entry, fmt::format("{} tensors of a step outlive it", entry.sequence->outliving));
-  }
+  if (!graphs_) return;
+  const int outliving = entry.sequence->outliving;
+  if (!everywhere(entry, outliving == 0))
+    refuse(entry, outliving > 0 ? fmt::format("{} tensors of a step outlive it", outliving)
+                                : std::string(kElsewhere));
+}
+
+// Whether it went well on every rank.
+bool StepCapture::everywhere(Entry& entry, bool well) {
+  if (!options_.exchange) return well;
+  const std::array<std::uint64_t, 2> own{well ? 1U : 0U, voided_};
+  const std::vector<std::uint64_t> told = options_.exchange(own);
+  entry.voided = every_other(told, 1);
+  return std::ranges::all_of(every_other(told, 0), [](std::uint64_t one) { return one == 1; });
 }
 
 void StepCapture::refuse(Entry& entry, const std::string& why) {
-  drop_graph(entry);
+  drop_pieces(entry);
   entry.refused = true;
   entry.sequence.reset();
   say(fmt::format("step capture: steps of this kind run call by call: {}", why));
@@ -116,7 +159,10 @@ void StepCapture::refuse(Entry& entry, const std::string& why) {
 // Of an arena that is to become another, or none.
 void StepCapture::void_graphs() {
   backend_.synchronize(stream_);
-  for (Entry& entry : entries_) drop_graph(entry);
+  for (Entry& entry : entries_) {
+    if (!entry.pieces.empty()) ++voided_;
+    drop_pieces(entry);
+  }
 }
 
 bool StepCapture::give_back() {
@@ -173,19 +219,57 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
 }
 
 void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
-  if (!plan(entry)) {
-    ++statistics_.direct;
-    return step();
-  }
+  // What was freed meanwhile is freed at each piece's end, by a wait for the device: nothing of
+  // ours may be on its way then that needs another thread's hand (runtime/device/stream_gate.h).
+  backend_.synchronize(stream_);
+  drop_pieces(entry);  // another rank's are void
   std::string problem;
-  memory_.begin_serving(*entry.sequence, true);
+  const bool room = plan(entry);
+  if (room) problem = note_pieces(entry, step);
+  const bool captured = everywhere(entry, room && problem.empty());
+  if (captured) {
+    ++statistics_.captured;
+    statistics_.pieces = std::ranges::count_if(
+        entry.pieces, [](const Entry::Piece& piece) { return piece.graph != nullptr; });
+    if (!std::exchange(entry.told, true)) say(describe());
+    return;
+  }
+  if (room) refuse(entry, problem.empty() ? std::string(kElsewhere) : problem);
+  ++statistics_.direct;
+  step();
+}
+
+// Empty, and entry.pieces are the step; or why they are not.
+std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& step) {
+  struct Noting {
+    HostWork* host_work;
+    ~Noting() {
+      if (host_work) host_work->take_ = {};
+    }
+  };
+  std::string problem;
   bool capturing = false;
-  try {
+  const auto begin = [&] {
     backend_.begin_capture(stream_);
     capturing = true;
-    step();
+  };
+  const auto end = [&](std::function<void()> work) {
     capturing = false;
-    entry.graph = backend_.end_capture(stream_);
+    void* const graph = backend_.end_capture(stream_);
+    if (graph || work || entry.pieces.empty()) entry.pieces.push_back({graph, std::move(work)});
+  };
+  memory_.begin_serving(*entry.sequence, true);
+  try {
+    const Noting noting{options_.host_work};
+    if (options_.host_work)
+      options_.host_work->take_ = [&](std::function<void()> work) {
+        if (!capturing) return;  // it has failed, and what unwinds says that it is done
+        end(std::move(work));
+        begin();
+      };
+    begin();
+    step();
+    end({});
   } catch (const Error& error) {
     if (capturing) backend_.abandon_capture(stream_);
     problem = error.message();
@@ -195,14 +279,8 @@ void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
     throw;
   }
   if (const std::string difference = memory_.end_serving(); problem.empty()) problem = difference;
-  if (problem.empty()) {
-    ++statistics_.captured;
-    if (!std::exchange(entry.told, true)) say(describe());
-    return;
-  }
-  refuse(entry, problem);
-  ++statistics_.direct;
-  step();
+  if (!problem.empty()) drop_pieces(entry);
+  return problem;
 }
 
 StepCapture::Statistics StepCapture::statistics() {
@@ -222,8 +300,10 @@ std::string StepCapture::describe() {
   std::string line = fmt::format(
       "step capture: {} with {} allocations in an arena of {:.1f} MiB (alive at once {:.1f}; the "
       "pool kept {:.1f})",
-      graphs_ ? "a graph" : "a plan", s.allocations, mebibytes(s.arena_bytes),
-      mebibytes(s.live_bytes), mebibytes(s.pool_bytes));
+      !graphs_       ? "a plan"
+      : s.pieces > 1 ? fmt::format("{} graphs", s.pieces)
+                     : "a graph",
+      s.allocations, mebibytes(s.arena_bytes), mebibytes(s.live_bytes), mebibytes(s.pool_bytes));
   if (before_ && after_) {
     const Statistics timed = statistics();
     line += fmt::format("; {:.3f} ms a step call by call, {:.3f} ms {}", timed.before_ms,

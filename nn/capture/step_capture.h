@@ -11,6 +11,12 @@
 // copied into tensors that stay, numbers that change must lie on the device
 // (OptimizerKernels::set_step), and whatever else the step depends on must be in the key. The
 // step's host code does not run then, and tensors made in it are void after it.
+//
+// What no graph can hold, such as a sum over ranks whose hosts take part, goes through a HostWork:
+// the step is then captured in pieces, graphs over one arena, and replayed with that work between
+// them. Ranks need not agree on it: a step makes the same calls captured or not. Collectives that
+// are captured themselves (Communicator::can_capture) must be so on every rank alike, and replayed
+// from the graphs of one capture: options.exchange lets the ranks agree.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +24,13 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/capture/host_work.h"
 #include "shoal/nn/capture/planned_memory.h"
 
 namespace shoal::nn {
@@ -33,6 +41,11 @@ struct StepCaptureOptions {
   bool graphs = true;  // false: the memory plan alone, as on devices without graphs
   std::function<void(const std::string&)> say = {};  // each capture, and each step that differs
   DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
+  HostWork* host_work = nullptr;                     // of the step; null: it has none
+  // Where graphs hold collectives: hands every rank the numbers of all, in rank order; collective,
+  // and called once a step, on the host. Every rank then makes the same calls of run(), and a step
+  // that cannot be captured on one is captured on none. Empty: a rank's graphs are its own matter.
+  std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange = {};
 };
 
 // The arena is held between steps. What has no room beside it (a step of another shape, an
@@ -54,11 +67,13 @@ class StepCapture {
   struct Statistics {
     std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
     std::int64_t given_back = 0;   // how often the arena made room for other work
+    std::int64_t pieces = 0;       // graphs of the step captured last: 1, or cut by HostWork
     std::int64_t arena_bytes = 0;  // of all plans
     // Of the last key that was planned: the least any plan could take, and what a pool kept.
     std::int64_t live_bytes = 0, pool_bytes = 0;
     std::int64_t allocations = 0;  // a step
-    // On the stream: the recorded step, and the second one after it. 0: not known yet.
+    // On the stream: the recorded step, and the first one replayed, or planned, after those that
+    // captured or planned. 0: not known yet.
     double before_ms = 0, after_ms = 0;
   };
   Statistics statistics();  // waits where times are to be read
@@ -76,15 +91,24 @@ class StepCapture {
     bool refused = false;  // cannot be captured, or its plan has no room
     bool told = false;     // that it is captured
     std::optional<MemorySequence> sequence = {};
-    void* graph = nullptr;
+    // A graph, which may be null, and then the host's work, which may be empty. None: not captured.
+    struct Piece {
+      void* graph = nullptr;
+      std::function<void()> work = {};
+    };
+    std::vector<Piece> pieces = {};
+    std::vector<std::uint64_t> voided = {};  // voided_ of every rank, when it was captured
   };
   Entry& entry_of(std::string_view key);
-  void drop_graph(Entry& entry) noexcept;
+  void drop_pieces(Entry& entry) noexcept;
   void void_graphs();
   bool give_back();
+  bool everywhere(Entry& entry, bool well);
+  void replay(const Entry& entry);
   void refuse(Entry& entry, const std::string& why);
   void record(Entry& entry, const std::function<void()>& step);
   bool plan(Entry& entry);
+  std::string note_pieces(Entry& entry, const std::function<void()>& step);
   bool serve(Entry& entry, const std::function<void()>& step);
   void capture(Entry& entry, const std::function<void()>& step);
   void timed(std::optional<std::pair<Event, Event>>& events, const std::function<void()>& work);
@@ -98,6 +122,7 @@ class StepCapture {
   std::list<Entry> entries_;  // the most recently used first
   Statistics statistics_;
   int planned_steps_ = 0;
+  std::uint64_t voided_ = 0;  // how often an arena that became another voided all graphs
   std::optional<std::pair<Event, Event>> before_, after_;
 };
 

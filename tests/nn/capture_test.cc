@@ -1,6 +1,8 @@
 // Step capture: the memory plan serves what was recorded, graphs replay what was captured, and
 // whatever differs falls back with a reason.
 #include <algorithm>
+#include <array>
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <list>
@@ -49,12 +51,14 @@ class NotingBackend final : public DeviceBackend {
       work();
   }
   void begin_capture(Stream) override {
-    if (refuses) throw Error(ErrorCode::internal, "this stream cannot be captured");
+    if (refuses || refused_begins-- == 0)
+      throw Error(ErrorCode::internal, "this stream cannot be captured");
     capturing_ = true;
     noted_.clear();
   }
   void* end_capture(Stream) override {
     capturing_ = false;
+    if (noted_.empty()) return nullptr;
     graphs_.emplace_back(noted_);
     return &graphs_.back();
   }
@@ -86,6 +90,7 @@ class NotingBackend final : public DeviceBackend {
   void deallocate_pinned(void*) noexcept override {}
 
   bool refuses = false;
+  int refused_begins = -1;  // counts down: the one that is refused
   int launched = 0, destroyed = 0;
 
  private:
@@ -341,6 +346,177 @@ TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
   EXPECT_EQ(other.y, 12);
   EXPECT_EQ(other.backend.launched, 0);
   EXPECT_THAT(other.said, ElementsAre(HasSubstr("the step's memory differs")));
+}
+
+// A sum that "hosts take part in", twice a step: y += x * factor, z += y, y = 0, and the number of
+// sums is host work's.
+struct ToyOfPieces {
+  using Exchange = std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)>;
+  explicit ToyOfPieces(Exchange exchange = {})
+      : capture(*kernels, memory.planned,
+                {.warmup = 3,
+                 .say = [this](const std::string& line) { said.push_back(line); },
+                 .backend = &backend,
+                 .host_work = &host_work,
+                 .exchange = std::move(exchange)}) {}
+  Memory memory;
+  NotingBackend backend;
+  std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
+  std::vector<std::string> said;
+  HostWork host_work;
+  StepCapture capture;
+  double x = 1, y = 0, z = 0;
+  std::vector<std::string> order;  // of what ran
+
+  void step(std::size_t bytes = 256) {
+    capture.run(fmt::format("{}", bytes), [=, this] {
+      const Buffer block(memory.planned, bytes, MemoryTag::activations);
+      auto* const product = static_cast<double*>(block.data());
+      const auto host = [this](const char* name) {
+        host_work.run([this, name] { order.emplace_back(name); });
+      };
+      const auto device = [this](const char* name, const std::function<void()>& work) {
+        backend.queue([=, this] { order.emplace_back(name), work(); });
+      };
+      device("forward", [=, this] { *product = 2 * x; });
+      host("start");
+      device("backward", [=, this] { y += *product; });
+      host("start");
+      host("wait");
+      host("wait");
+      device("update", [this] { z += std::exchange(y, 0); });
+      host("last");
+    });
+  }
+};
+
+TEST(StepCapture, ReplaysHostWorkBetweenItsPieces) {
+  ToyOfPieces toy;
+  for (int i = 1; i <= 8; ++i) {
+    toy.order.clear();
+    const double before = toy.z;
+    toy.x = i;
+    toy.step();
+    EXPECT_EQ(toy.z, before + 2 * i);
+    EXPECT_THAT(toy.order, ElementsAre("forward", "start", "backward", "start", "wait", "wait",
+                                       "update", "last"));
+    EXPECT_FALSE(toy.host_work.captured());
+  }
+  const StepCapture::Statistics statistics = toy.capture.statistics();
+  EXPECT_EQ(statistics.replayed, 5);
+  EXPECT_EQ(statistics.pieces, 3) << "none where nothing was queued";
+  EXPECT_EQ(toy.backend.launched, 15);
+  EXPECT_THAT(toy.said, ElementsAre(HasSubstr("step capture: 3 graphs with 1 allocations")));
+}
+
+// It has handed nothing over by then; what it does, it does once, call by call.
+TEST(StepCapture, APieceThatCannotBeCapturedUndoesThoseBefore) {
+  ToyOfPieces toy;
+  toy.backend.refused_begins = 2;
+  for (int i = 1; i <= 5; ++i) {
+    toy.order.clear();
+    toy.step();
+    EXPECT_EQ(toy.order.size(), 8U) << i;
+  }
+  EXPECT_EQ(toy.z, 10);
+  EXPECT_EQ(toy.backend.launched, 0);
+  EXPECT_EQ(toy.backend.destroyed, 2);
+  EXPECT_FALSE(toy.host_work.captured());
+  EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
+}
+
+// A step that ends in the middle of its replay says so, and the pieces behind it do not run.
+TEST(StepCapture, AnErrorBetweenPiecesEndsTheReplay) {
+  ToyOfPieces toy;
+  bool fails = false;
+  const auto step = [&] {
+    toy.capture.run("one", [&] {
+      toy.backend.queue([&] { ++toy.y; });
+      toy.host_work.run([&] {
+        if (fails) throw Error(ErrorCode::peer_lost, "rank 1 is gone");
+      });
+      toy.backend.queue([&] { ++toy.z; });
+    });
+  };
+  for (int i = 0; i < 5; ++i) step();
+  fails = true;
+  EXPECT_THROW(step(), Error);
+  EXPECT_EQ(toy.y, 6);
+  EXPECT_EQ(toy.z, 5);
+}
+
+// Two ranks that tell each other what they are about to do.
+class Pair {
+ public:
+  auto exchange_of(int rank) {
+    return [this, rank](std::span<const std::uint64_t> own) {
+      told_.at(static_cast<std::size_t>(rank)).assign(own.begin(), own.end());
+      meet_.arrive_and_wait();
+      std::vector<std::uint64_t> all = told_[0];
+      all.insert(all.end(), told_[1].begin(), told_[1].end());
+      meet_.arrive_and_wait();
+      return all;
+    };
+  }
+  // Runs `steps` on both, each on a thread of its own.
+  static void run(const std::function<void(int rank)>& steps) {
+    std::thread other([&] { steps(1); });
+    steps(0);
+    other.join();
+  }
+
+ private:
+  std::array<std::vector<std::uint64_t>, 2> told_;
+  std::barrier<> meet_{2};
+};
+
+TEST(StepCapture, RanksThatAgreeCaptureAndReplayTheSameSteps) {
+  Pair pair;
+  std::array<ToyOfPieces, 2> toys{ToyOfPieces(pair.exchange_of(0)),
+                                  ToyOfPieces(pair.exchange_of(1))};
+  // What each did in a step: 0 call by call, 1 replayed, 2 captured and replayed.
+  std::array<std::vector<int>, 2> did;
+  const auto step = [&](int rank, std::size_t bytes) {
+    ToyOfPieces& toy = toys.at(static_cast<std::size_t>(rank));
+    const StepCapture::Statistics before = toy.capture.statistics();
+    toy.step(bytes);
+    const StepCapture::Statistics after = toy.capture.statistics();
+    did.at(static_cast<std::size_t>(rank))
+        .push_back(static_cast<int>(after.replayed - before.replayed +
+                                    (after.captured - before.captured)));
+  };
+  // Rank 1's batches have another shape every third time: steps of a kind of their own.
+  Pair::run([&](int rank) {
+    for (int i = 0; i < 12; ++i) step(rank, rank == 1 && i % 3 == 2 ? 192 : 256);
+  });
+  EXPECT_THAT(did[0], ElementsAre(0, 0, 0, 0, 2, 0, 1, 1, 0, 1, 1, 2));
+  EXPECT_EQ(did[1], did[0]);
+  // A larger arena voids rank 1's graphs alone; both capture again.
+  for (auto& list : did) list.clear();
+  Pair::run([&](int rank) {
+    for (int i = 0; i < 4; ++i) step(rank, rank == 1 ? 4096 : 256);
+    for (int i = 0; i < 2; ++i) step(rank, 256);
+  });
+  EXPECT_THAT(did[0], ElementsAre(0, 0, 0, 2, 2, 1));
+  EXPECT_EQ(did[1], did[0]);
+  EXPECT_EQ(toys[0].z, 2 * 18);
+  EXPECT_EQ(toys[1].z, 2 * 18);
+}
+
+TEST(StepCapture, WhatOneRankCannotCaptureNoneDoes) {
+  Pair pair;
+  std::array<ToyOfPieces, 2> toys{ToyOfPieces(pair.exchange_of(0)),
+                                  ToyOfPieces(pair.exchange_of(1))};
+  toys[1].backend.refuses = true;
+  Pair::run([&](int rank) {
+    for (int i = 0; i < 6; ++i) toys.at(static_cast<std::size_t>(rank)).step();
+  });
+  for (const ToyOfPieces& toy : toys) {
+    EXPECT_EQ(toy.backend.launched, 0);
+    EXPECT_EQ(toy.z, 12);
+  }
+  EXPECT_THAT(toys[0].said, ElementsAre(HasSubstr("another rank could not be captured")));
+  EXPECT_THAT(toys[1].said, ElementsAre(HasSubstr("this stream cannot be captured")));
 }
 
 TEST(StepCapture, WithoutGraphsAStepThatDiffersIsPlannedAgain) {
