@@ -71,16 +71,26 @@ class NoReduction final : public BucketReduction {
 }  // namespace
 
 // 0 times what is not finite is NaN: such a rank's veto, and all others of them add nothing.
-collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
-                                          kernels::ReductionKernels& kernels, const Tensor& sum,
-                                          bool counts, Stream stream) {
-  if (ranks.size() == 1) return nullptr;
+void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
+                   Stream stream) {
+  if (!counts) kernels.scale(DType::f64, sum.view().data, 0, 1, stream);
+}
+
+collectives::WorkPtr add_squares(collectives::Communicator& ranks, const Tensor& sum,
+                                 Stream stream) {
   void* const data = sum.view().data;
-  if (!counts) kernels.scale(DType::f64, data, 0, 1, stream);
   collectives::WorkPtr work =
       ranks.all_reduce(data, data, 1, DType::f64, collectives::ReduceOp::sum, stream);
   work->block_stream(stream);
   return work;
+}
+
+collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
+                                          kernels::ReductionKernels& kernels, const Tensor& sum,
+                                          bool counts, Stream stream) {
+  if (ranks.size() == 1) return nullptr;
+  scale_squares(kernels, sum, counts, stream);
+  return add_squares(ranks, sum, stream);
 }
 
 std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream) {

@@ -9,6 +9,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/reduction.h"
+#include "shoal/nn/capture/host_work.h"
 #include "shoal/runtime/tensor/tensor.h"
 
 namespace shoal::parallel {
@@ -37,10 +38,23 @@ collectives::WorkPtr sum_squares_in_place(collectives::Communicator& ranks,
                                           kernels::ReductionKernels& kernels, const Tensor& sum,
                                           bool counts, Stream stream);
 
+// The same in two: what the device computes, and what the ranks exchange.
+void scale_squares(kernels::ReductionKernels& kernels, const Tensor& sum, bool counts,
+                   Stream stream);
+collectives::WorkPtr add_squares(collectives::Communicator& ranks, const Tensor& sum,
+                                 Stream stream);
+
 // all_reduce: every rank has the whole sum. `communicator` must outlive the result.
 std::shared_ptr<BucketReduction> make_all_reduction(collectives::Communicator& communicator);
 // One rank's: nothing is summed, and gradients, written on `stream`, lie in `memory`, which must
 // outlive the result.
 std::shared_ptr<BucketReduction> make_no_reduction(MemoryResource& memory, Stream stream);
+
+// For steps that are captured although hosts take part in sums: start() and the streams' waits are
+// `host_work`, so that each replay makes them, and Works of a captured step are good for
+// block_stream() alone. Outside a capture it is `reduction`. `host_work` must outlive the result,
+// whose end aborts where a replay that failed has left a sum under way.
+std::shared_ptr<BucketReduction> make_replayed_reduction(std::shared_ptr<BucketReduction> reduction,
+                                                         const nn::HostWork& host_work);
 
 }  // namespace shoal::parallel

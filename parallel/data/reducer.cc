@@ -278,6 +278,12 @@ void Reducer::finish() {
   ++statistics_.steps;
 }
 
+void Reducer::abandon_step() {
+  in_flight_.clear();
+  next_turn_ = 0;
+  phase_ = Phase::idle;
+}
+
 std::vector<int> Reducer::chosen_turns() const {
   if (options_.priority == BucketPriority::readiness || busy_seconds_ <= 0) return completed_;
   const std::int64_t bytes = plan_.count * static_cast<std::int64_t>(sizeof(float));

@@ -105,6 +105,10 @@ class Reducer {
   // does, as in wait_for(), and the host goes on. Throws the communicator's Errors.
   void finish();
 
+  // Instead of finish(), of a step that was to be captured and could not be, so that nothing it
+  // handed over has begun: forgets it.
+  void abandon_step();
+
   const BucketPlan& plan() const { return plan_; }
   std::span<const int> turns() const { return turns_; }  // buckets in the agreed order
   // All gradients with their padding (zeros): for norms, clipping and flat optimizers.

@@ -1,0 +1,176 @@
+// Captured steps of ranks that share one GPU, whose sums are their hosts': graphs with the sums
+// between them. The steps are small enough to say what each number is.
+#include <algorithm>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "gpu/on_gpu.h"
+#include "support/calls.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/communicator.h"
+#include "shoal/kernels/kernels.h"
+#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/capture/staged_inputs.h"
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/parallel/data/reducer.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kCount = 3000;
+constexpr int kParameters = 3, kSteps = 9;
+
+// A rank whose gradients are what it is given, each parameter a bucket of its own.
+class RankOfPieces {
+ public:
+  RankOfPieces(const World& world, Store& store) : device_(test::device_of(world)) {
+    kernels_ =
+        kernels::make_cuda_kernels({.device = device_, .memory = &planned_, .cache_directory = {}});
+    auto options = test::with_deadline(20);
+    options.stream = kernels_->stream();
+    communicator_ = collectives::make_communicator(world, store, options);
+    for (int i = 0; i < kParameters; ++i)
+      parameters_.push_back(
+          std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{kCount}, nn::Initializer{}));
+    std::vector<nn::Parameter*> all;
+    for (const auto& parameter : parameters_) all.push_back(parameter.get());
+    reducer_ = std::make_unique<parallel::Reducer>(
+        all,
+        parallel::make_replayed_reduction(parallel::make_all_reduction(*communicator_), host_work_),
+        parallel::ReducerOptions{.bucket_bytes = 4 * kCount, .first_bucket_bytes = 4 * kCount});
+    capture_ = std::make_unique<nn::StepCapture>(*kernels_, planned_,
+                                                 nn::StepCaptureOptions{.host_work = &host_work_});
+    staged_ = std::make_unique<nn::StagedInputs>(*kernels_, *source_);
+    sums_ = Tensor::empty(reducer_->flat().shape(), DType::f32, *source_, MemoryTag::data,
+                          kernels_->stream());
+  }
+
+  // What the sum of every gradient is, once all ranks give `value`. `between`: the host's, after
+  // the first sum has been handed over.
+  float step(float value, const std::function<void()>& between = [] {}) {
+    const auto host = make_host_memory();
+    const Tensor given = Tensor::empty({kCount}, DType::f32, *host, MemoryTag::data);
+    std::fill_n(given.data<float>(), kCount, value);
+    const Tensor gradient = staged_->fill({given}).front();
+    between_ = between;
+    capture_->run("step", [&, gradient] {
+      reducer_->begin_step();
+      reducer_->arm();
+      for (int i = kParameters - 1; i >= 0; --i) {
+        const Buffer block(planned_, block_bytes, MemoryTag::activations, kernels_->stream());
+        nn::Parameter& parameter = *parameters_[static_cast<std::size_t>(i)];
+        copy(block.data(), gradient.const_view().data);
+        parameter.begin_use();
+        parameter.accumulate();
+        copy(parameter.gradient.view().data, block.data());
+        parameter.end_use();
+        if (i == kParameters - 1) host_work_.run([this] { between_(); });
+      }
+      reducer_->finish();
+      device_backend(DeviceType::cuda)
+          .copy(sums_.view().data, reducer_->flat().const_view().data, sums_.bytes(),
+                kernels_->stream());
+    });
+    std::vector<float> sums(static_cast<std::size_t>(sums_.count()));
+    nn::copy_to_host(sums.data(), sums_, kernels_->stream());
+    for (std::int64_t i = 0; i < kParameters; ++i)
+      for (const std::int64_t at : {std::int64_t{0}, kCount - 1}) {
+        const std::int64_t begin = reducer_->plan().offsets[static_cast<std::size_t>(i)];
+        if (sums[static_cast<std::size_t>(begin + at)] != sums[0]) return -1;
+      }
+    return sums[0];
+  }
+  nn::StepCapture& capture() { return *capture_; }
+  collectives::Communicator& communicator() { return *communicator_; }
+  std::size_t block_bytes = 4 * kCount;  // of memory that a step takes for a while
+
+ private:
+  void copy(void* to, const void* from) {
+    device_backend(DeviceType::cuda).copy(to, from, 4 * kCount, kernels_->stream());
+  }
+
+  const Device device_;
+  std::unique_ptr<MemoryResource> source_ = make_device_memory(device_);
+  PoolMemory pool_{*source_};
+  nn::PlannedMemory planned_{pool_, *source_};
+  std::unique_ptr<kernels::Kernels> kernels_;
+  std::unique_ptr<collectives::Communicator> communicator_;
+  std::vector<std::unique_ptr<nn::Parameter>> parameters_;
+  nn::HostWork host_work_;
+  std::unique_ptr<parallel::Reducer> reducer_;
+  std::unique_ptr<nn::StagedInputs> staged_;
+  Tensor sums_;
+  std::function<void()> between_;
+  std::unique_ptr<nn::StepCapture> capture_;
+};
+
+TEST(GpuCapture, SumsAreMadeBetweenTheGraphsOfAStep) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfPieces rank(world, store);
+    for (int step = 0; step < kSteps; ++step)
+      ASSERT_EQ(rank.step(static_cast<float>(10 * step + world.rank)),
+                static_cast<float>(20 * step + 1))
+          << "step " << step;
+    const nn::StepCapture::Statistics statistics = rank.capture().statistics();
+    EXPECT_EQ(statistics.replayed, kSteps - 3);
+    // The first gradient; nothing between its sum and the test's own work; the two others; what
+    // comes when all sums have arrived.
+    EXPECT_EQ(statistics.pieces, 4);
+  });
+}
+
+// One rank's steps cannot be captured, the other's are: they make the same calls.
+TEST(GpuCapture, ARankThatCannotCaptureGoesOnBesideOneThatDoes) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfPieces rank(world, store);
+    for (int step = 0; step < kSteps; ++step) {
+      rank.block_bytes = world.rank == 1 && step == 3 ? 8 * kCount : 4 * kCount;
+      ASSERT_EQ(rank.step(1), 2) << step;
+    }
+    EXPECT_EQ(rank.capture().statistics().replayed, world.rank == 0 ? kSteps - 3 : 0);
+  });
+}
+
+TEST(GpuCapture, ARankThatFailsInItsReplayIsNamed) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfPieces rank(world, store);
+    for (int step = 0; step < 6; ++step) ASSERT_EQ(rank.step(1), 2);
+    std::string said = "no error";
+    try {
+      rank.step(1, [&] {
+        if (world.rank == 0) return;
+        rank.communicator().abort("the test's own failure");
+        throw Error(ErrorCode::internal, "the test's own failure");
+      });
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr("the test's own failure"));
+    if (world.rank == 0) {
+      EXPECT_THAT(said, HasSubstr("rank 1 aborted"));
+    }
+  });
+}
+
+TEST(GpuCapture, ARankThatIsKilledInItsReplayIsNamed) {
+  const auto outcomes = test::on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfPieces rank(world, store);
+    for (int step = 0; step < 6; ++step) ASSERT_EQ(rank.step(1), 2);
+    rank.step(1, [&] {
+      if (world.rank == 1) ::raise(SIGKILL);
+    });
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_FALSE(outcomes[0].running) << "hangs";
+  EXPECT_THAT(outcomes[0].error, HasSubstr("rank 1"));
+  EXPECT_EQ(outcomes[1].signal, SIGKILL);
+}
+
+}  // namespace
+}  // namespace shoal
