@@ -122,6 +122,16 @@ class Communicator {
   // blocking; not inside a group. Independent of this Communicator, which may end first.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
+  // Whether calls may be made on a stream that is being captured (DeviceBackend::begin_capture):
+  // each launch of the graph then carries them out, which every rank's must, with graphs of the
+  // same calls. Their Works are good for block_stream() alone, before the capture ends. False where
+  // hosts take part in each operation.
+  virtual bool can_capture() const { return false; }
+  // Where operations run on streams: done when all that has been queued on `stream` is, calls of
+  // graphs too. Who waits has the deadline, and the Errors, of a call. Not collective. Else null:
+  // hosts take part in each operation, and so end it.
+  virtual WorkPtr watch(Stream stream);
+
   // Gives up everything in flight, here and, as soon as they notice, on all other ranks, whose
   // waits throw aborted with `reason` and this rank's number. May be called from any thread. What
   // this Communicator was split from, or into, may be given up with it: native groups over several

@@ -16,11 +16,4 @@ namespace shoal::collectives {
 // calls.
 void watch(Communicator& ranks, Stream stream);
 
-// What a Communicator is, too, whose operations run on streams.
-class OnStreams {
- public:
-  virtual ~OnStreams() = default;
-  virtual void watch(Stream stream) = 0;
-};
-
 }  // namespace shoal::collectives

@@ -11,7 +11,6 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 #include "shoal/collectives/backend/device/peer_memory.h"
 #include "shoal/collectives/backend/nccl/launch.h"
-#include "shoal/collectives/watch.h"
 #include "shoal/runtime/device/identity.h"
 
 namespace shoal::collectives {
@@ -19,14 +18,23 @@ namespace {
 
 class NcclWork final : public Work {
  public:
-  // `events`: one for each stream that the calls were launched on.
-  NcclWork(std::shared_ptr<NcclComm> comm, std::vector<Event> events, std::string operation)
-      : comm_(std::move(comm)), events_(std::move(events)), operation_(std::move(operation)) {}
+  // `events`: one for each stream that the calls were launched on. captured: they are places in a
+  // graph, which tell the host nothing.
+  NcclWork(std::shared_ptr<NcclComm> comm, std::vector<Event> events, std::string operation,
+           bool captured)
+      : comm_(std::move(comm)),
+        events_(std::move(events)),
+        operation_(std::move(operation)),
+        captured_(captured) {}
   bool test() override {
     comm_->check(operation_);
+    if (captured_) return false;
     return std::ranges::all_of(events_, [](const Event& event) { return event.query(); });
   }
   void wait(Deadline deadline) override {
+    if (captured_)
+      throw_error(ErrorCode::internal, "nccl: the host waits for {} while it is being captured",
+                  operation_);
     const auto start = Clock::now();
     for (int round = 0; !test(); ++round) {
       if (deadline.passed())
@@ -48,6 +56,7 @@ class NcclWork final : public Work {
   std::shared_ptr<NcclComm> comm_;
   std::vector<Event> events_;
   std::string operation_;
+  bool captured_;
 };
 
 // NCCL's own allocations can be mapped by the other GPUs of the node without registration. Each
@@ -97,7 +106,7 @@ class NcclRegistration final : public Registration {
   void* handle_ = nullptr;
 };
 
-class NcclCommunicator final : public CallCommunicator, public OnStreams {
+class NcclCommunicator final : public CallCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclComm> comm, const CommunicatorOptions& options,
                    std::string host_name)
@@ -145,11 +154,13 @@ class NcclCommunicator final : public CallCommunicator, public OnStreams {
                           : make_native_communicator(world, *prefixed_, options));
     return *host_;
   }
-  void watch(Stream stream) override {
+  // From 2.9 on, and CUDA 11.3 (NCCL's guide, "Using NCCL with CUDA Graphs").
+  bool can_capture() const override { return true; }
+  WorkPtr watch(Stream stream) override {
     std::vector<Event> events;
     events.emplace_back(stream.device).record(stream);
-    NcclWork(comm_, std::move(events), "what was queued before a wait of the host's")
-        .wait(Deadline::in_seconds(deadline_seconds()));
+    return std::make_unique<NcclWork>(comm_, std::move(events),
+                                      "what was queued before a wait of the host's", false);
   }
   void abort(std::string_view reason) override {
     comm_->abort(reason);
@@ -190,7 +201,10 @@ class NcclCommunicator final : public CallCommunicator, public OnStreams {
       if (is_scaled_alone(call)) scale_alone(call);
     // Launched, that is: NCCL says of none when it is done; its events do.
     statistics_.operations += static_cast<std::int64_t>(calls.size());
-    return std::make_unique<NcclWork>(comm_, record(calls), operation);
+    const bool captured = std::ranges::any_of(calls, [](const Call& call) {
+      return device_backend(DeviceType::cuda).is_captured(call.stream);
+    });
+    return std::make_unique<NcclWork>(comm_, record(calls), operation, captured);
   }
 
   // Of one rank NCCL 2.28 left the result of a premultiplied sum as it was (seen on an H200).

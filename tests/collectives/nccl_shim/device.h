@@ -16,6 +16,8 @@ namespace shoal::test::nccl_shim {
 using BeginLaunch = std::function<std::function<bool()>()>;  // ... until it is true
 // false: CUDA refused.
 bool queue_launch(cudaStream_t stream, const BeginLaunch& begin);
+// Whether what is queued there is noted for a graph.
+bool is_captured(cudaStream_t stream);
 // Of the current device; null: there is none left.
 void* take_memory(std::size_t bytes);
 void give_memory(void* pointer);  // at once, whoever still uses it

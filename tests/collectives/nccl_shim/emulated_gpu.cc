@@ -46,6 +46,12 @@ bool queue_launch(cudaStream_t stream, const BeginLaunch& begin) {
          emulated_gpu::enqueue_wait(stream, [ended] { return (*ended)(); }) == cudaSuccess;
 }
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
 void* take_memory(std::size_t bytes) {
   const Stream stream = own_stream();
   DeviceBackend& backend = device_backend(DeviceType::cuda);

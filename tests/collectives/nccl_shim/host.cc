@@ -74,6 +74,7 @@ bool queue_launch(cudaStream_t, const BeginLaunch& begin) {
   begin();
   return true;
 }
+bool is_captured(cudaStream_t) { return false; }
 void* take_memory(std::size_t bytes) { return ::operator new(bytes, std::align_val_t{256}); }
 void give_memory(void* pointer) { ::operator delete(pointer, std::align_val_t{256}); }
 

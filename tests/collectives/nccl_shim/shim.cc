@@ -54,6 +54,7 @@ struct Step {
 struct Launch {
   ncclComm* comm;
   std::vector<Step> steps;
+  bool captured = false;  // it is in a graph
   bool finished = false;
 };
 
@@ -178,6 +179,7 @@ Step* first_undone(Launch& launch, bool (*wanted)(const Step&, int), int peer) {
 
 bool advance_collectives(std::map<int, Queue>& queues, int size) {
   std::vector<Step*> steps;
+  bool any = false, all = true;
   for (int rank = 0; rank < size; ++rank) {
     auto& queue = queues[rank];
     Step* step =
@@ -186,7 +188,13 @@ bool advance_collectives(std::map<int, Queue>& queues, int size) {
             : first_undone(*queue.front(), [](const Step& s, int) { return !is_message(s); }, 0);
     if (!step) return false;
     steps.push_back(step);
+    any = any || queue.front()->captured;
+    all = all && queue.front()->captured;
   }
+  // NCCL's guide, "Using NCCL with CUDA Graphs": a collective property.
+  if (any != all)
+    throw_error(ErrorCode::internal, "some ranks launched {} from a graph, and others did not",
+                kNames[static_cast<int>(steps.front()->kind)]);
   for (const Step* step : steps)
     if (step->kind != steps.front()->kind || step->count != steps.front()->count)
       throw_error(ErrorCode::internal, "ranks launched {} and {}, which would hang",
@@ -265,6 +273,7 @@ ncclResult_t launch(std::vector<std::pair<ncclComm*, Step>> steps) {
       record(comm, fmt::format("launch {}", made.steps.size()));
       ++state().ranks[comm->world_rank].launched;
     }
+    made.captured = is_captured(made.steps.front().stream);
     // A graph may run it more than once.
     const bool queued = queue_launch(made.steps.front().stream, [made] {
       const auto own = std::make_shared<Launch>(made);

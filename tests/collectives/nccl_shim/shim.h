@@ -1,6 +1,7 @@
 // Stands in for NCCL in one process, whose ranks are threads; for CUDA devices host memory does, or
 // emulated GPUs. Calls are recorded, and carried out as NCCL would: in the order of each rank's
-// launches, once every rank that takes part has come to its own.
+// launches, once every rank that takes part has come to its own. What some ranks launch from a
+// graph and others do not is refused.
 #pragma once
 
 #include <string>
