@@ -146,11 +146,12 @@ void DataParallelEngine::prepare_training() {
   parallel::ReducerOptions options = reducer_options(parts_);
   // A device's host would wait for it at each parameter.
   if (parts_.arguments.overlaps_forward(ranks()) && on_cpu()) overlap_forward(options);
-  reducer_ = std::make_unique<parallel::Reducer>(
-      parameters,
+  std::shared_ptr<parallel::BucketReduction> reduction =
       ranks() == 1 && !on_cpu() ? parallel::make_no_reduction(context_.memory(), context_.stream)
-                                : parallel::make_all_reduction(communicator),
-      options);
+                                : parallel::make_all_reduction(communicator);
+  if (captures() && ranks() > 1 && !on_cpu() && !communicator.can_capture())
+    reduction = parallel::make_replayed_reduction(std::move(reduction), host_work_);
+  reducer_ = std::make_unique<parallel::Reducer>(parameters, std::move(reduction), options);
   optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
   losses_ =
       context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
@@ -164,20 +165,28 @@ void DataParallelEngine::prepare_training() {
   beside_ = communicator.split(0, communicator.rank());
 }
 
+bool DataParallelEngine::captures() const {
+  const StepCaptureMode mode = parts_.arguments.step_capture;
+  if (mode == StepCaptureMode::off || parts_.trainer.planned_memory == nullptr) return false;
+  return mode == StepCaptureMode::on || (!on_cpu() && ranks() == 1);
+}
+
 void DataParallelEngine::begin_capture() {
-  const TrainingArguments& a = parts_.arguments;
-  const bool on_device = !on_cpu();
-  if (a.step_capture == StepCaptureMode::off || parts_.trainer.planned_memory == nullptr) return;
-  if (a.step_capture == StepCaptureMode::automatic && (!on_device || ranks() > 1)) return;
-  if (ranks() > 1) {
-    parts_.say("note: step_capture is for one rank; steps of several run call by call");
-    return;
-  }
+  if (!captures()) return;
+  nn::StepCaptureOptions options{.most_kept = static_cast<int>(kMostShapes),
+                                 .say = [this](const std::string& line) { parts_.say(line); },
+                                 .host_work = &host_work_};
+  collectives::Communicator& all = *parts_.trainer.communicator;
+  if (ranks() > 1 && all.can_capture())
+    options.exchange = [&all](std::span<const std::uint64_t> own) {
+      std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
+      all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
+      return told;
+    };
+  ++captures_made_;
   capture_.reset();  // one gives the arena back
-  capture_ = std::make_unique<nn::StepCapture>(
-      context_.kernels(), *parts_.trainer.planned_memory,
-      nn::StepCaptureOptions{.most_kept = static_cast<int>(kMostShapes),
-                             .say = [this](const std::string& line) { parts_.say(line); }});
+  capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
+                                               std::move(options));
 }
 
 // The first steps of a kind run call by call: what they need decides what a run can have.
@@ -286,8 +295,14 @@ nn::StepOptions DataParallelEngine::step_options(const StepWork& work) {
   if (ranks() > 1)
     options.sum_in_place = [this](const Tensor& sum, Stream stream) {
       collectives::Communicator& all = *parts_.trainer.communicator;
-      last_sum_ = parallel::sum_squares_in_place(all, context_.kernels().reduction(), sum,
-                                                 all.rank() == 0, stream);
+      parallel::scale_squares(context_.kernels().reduction(), sum, all.rank() == 0, stream);
+      const auto add = [this, &all, sum, stream] {
+        last_sum_ = parallel::add_squares(all, sum, stream);
+      };
+      if (all.can_capture())
+        add();
+      else
+        host_work_.run(add);
     };
   return options;
 }
@@ -299,18 +314,23 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   StepDone done;
   if (late_) {
     queue_step(work, all);
+    // What a graph sums leaves no Work behind.
+    if (capture_ && ranks() > 1 && parts_.trainer.communicator->can_capture())
+      last_sum_ = parts_.trainer.communicator->watch(context_.stream);
     late_->note(losses_.narrowed(0, 0, static_cast<std::int64_t>(microbatches_)),
                 optimizer_->norm(), std::move(last_sum_));
     if (!work.wait) return {.known = false};
     done = late_->last();
-  } else if (capture_) {
-    queue_step(work, all);
-    done.outcome = optimizer_->outcome();
-    done.loss_sum = loss_sum();
   } else {
-    reducer_->begin_step();
-    forward_backward(work, all, true);
-    done.outcome = update(work, done.loss_sum);
+    const auto step = [&] {
+      reducer_->begin_step();
+      forward_backward(work, all, true);
+      done.outcome = update(work, done.loss_sum);
+    };
+    if (capture_)
+      capture_->run(kind_of(work, all), step);
+    else
+      step();
   }
   if (done.outcome.skipped) scaler();  // who diverges is told at once
   return done;
@@ -341,9 +361,11 @@ void DataParallelEngine::try_step(const Batch& batch) {
   clear();
 }
 
-// What a graph would not see change is in its key.
-void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
-  std::string key = fmt::format("{}", work.loss.label_smoothing);
+// What a graph would not see change. A new StepCapture has warmed up nothing: where ranks agree on
+// kinds, all of them begin anew.
+std::string DataParallelEngine::kind_of(const StepWork& work,
+                                        std::span<const nn::ChainInput> inputs) const {
+  std::string key = fmt::format("{} {}", captures_made_, work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     key += fmt::format(" {}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
@@ -353,10 +375,14 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
                        inputs[i].target_rows.defined() ? inputs[i].target_rows.count() : -1,
                        ordinals.first - work.first_ordinal, ordinals.stride);
   }
+  return key;
+}
+
+void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
   const nn::StepOptions options = step_options(work);
   optimizer_->set_step(*step_state_, options);
   const auto step = [&] {
-    if (std::exchange(step_open_, true)) reducer_->finish();  // of one that could not be captured
+    if (std::exchange(step_open_, true)) reducer_->abandon_step();  // it could not be captured
     reducer_->begin_step();
     forward_backward(work, inputs, true);
     const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
@@ -368,7 +394,7 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
   if (!capture_) return step();
   last_batch_ = {inputs[0].ids.shape()[0], inputs[0].ids.count()};
   const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
-  capture_->run(key, step);
+  capture_->run(kind_of(work, inputs), step);
 }
 
 // `loss` becomes that of all ranks. It is read where the host waits for the device anyway.

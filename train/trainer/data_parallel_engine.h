@@ -48,7 +48,9 @@ class DataParallelEngine final : public Engine {
   int ranks() const { return parts_.trainer.communicator->size(); }
   bool on_cpu() const { return context_.kernels().device().is_cpu(); }
   void overlap_forward(parallel::ReducerOptions& options);
+  bool captures() const;
   void begin_capture();
+  std::string kind_of(const StepWork& work, std::span<const nn::ChainInput> inputs) const;
   // Evaluating; hands the scores of the one batch on.
   nn::LossOutput score(const nn::ChainInput& input, std::size_t batch, const Scores& scores);
   // What the model is given of the step's batches, where the kernels are.
@@ -58,7 +60,7 @@ class DataParallelEngine final : public Engine {
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss);
   nn::StepOptions step_options(const StepWork& work);
-  // All of it queued, or captured, and nothing waited for. On a device, or of one rank.
+  // All of it queued, or captured, and nothing waited for. On a device.
   void queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
 
   const EngineParts parts_;
@@ -71,6 +73,7 @@ class DataParallelEngine final : public Engine {
   std::unique_ptr<MemoryResource> pinned_;
   std::unique_ptr<CountingMemory> host_state_;
   std::unique_ptr<nn::MasterWeights> weights_;
+  nn::HostWork host_work_;  // of captured steps
   // From prepare_training() on.
   std::unique_ptr<parallel::Reducer> reducer_;
   std::unique_ptr<nn::Optimizer> optimizer_;
@@ -87,6 +90,7 @@ class DataParallelEngine final : public Engine {
   collectives::WorkPtr last_sum_;
   std::unique_ptr<parallel::Offloader> offloader_;  // null: what tapes save stays
   std::unique_ptr<nn::StepCapture> capture_;        // null: steps run call by call
+  int captures_made_ = 0;                           // of these
   bool step_open_ = false;                          // the last one failed between its two ends
   // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
   std::map<std::string, nn::StagedInputs> staged_;
