@@ -29,6 +29,10 @@ struct LayerNormBackwardArgs {
   ConstView gamma, mean, rstd;
   View dx;                // [rows, C]; undefined: not wanted
   ConstView dx_residual;  // optional [rows, C], added to dx (the gradient that skips the norm)
+  // optional [rows, C]: dropout(dx), of dx as it is stored: the gradient of the branch where x was
+  // residual + dropout(branch). Not dx
+  View dx_branch;
+  DropoutArgs dropout;
 };
 
 class NormKernels {

@@ -33,8 +33,10 @@ class CpuNorm final : public NormKernels {
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) override {
     if (!args.dx.defined()) return;
     check::layer_norm_backward(args);
+    std::optional<DropoutPlan> plan;
+    if (args.dx_branch.defined()) plan.emplace(args.dropout, args.x.shape.columns());
     over_rows(args.x.shape, [&](std::int64_t first, std::int64_t rows) {
-      layer_norm_backward_rows(args, first, rows);
+      layer_norm_backward_rows(args, plan ? &*plan : nullptr, first, rows);
     });
   }
 

@@ -14,6 +14,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
 
+// One row of (residual +) dropout(x).
+template <class T, bool adds>
+HWY_INLINE void drop_row(const DropoutPlan& plan, const RandomRows& random, std::int64_t row,
+                         const T* x, const T* residual, T* out, std::int64_t columns) {
+  constexpr std::int64_t kChunk = 1024;
+  HWY_ALIGN std::uint32_t room[random_room(kChunk)];
+  for (std::int64_t column = 0; column < columns; column += kChunk) {
+    const std::int64_t count = HWY_MIN(kChunk, columns - column);
+    const std::uint32_t* bits =
+        random.row(plan.sample(row), plan.first_element(row) + static_cast<std::uint64_t>(column),
+                   static_cast<std::size_t>(count), room);
+    drop_range<T, adds>(bits, plan.threshold, plan.scale, x + column,
+                        adds ? residual + column : nullptr, out + column, count);
+  }
+}
+
 // sum = residual + dropout(x), one row, rounded to T: what is normalised is what backward reads.
 template <class T>
 HWY_INLINE void residual_row(const DropoutPlan* plan, const RandomRows& random, std::int64_t row,
@@ -22,16 +38,7 @@ HWY_INLINE void residual_row(const DropoutPlan* plan, const RandomRows& random, 
     map(columns, [](FloatVec r, FloatVec v) HWY_ATTR { return hn::Add(r, v); }, sum, residual, x);
     return;
   }
-  constexpr std::int64_t kChunk = 1024;
-  HWY_ALIGN std::uint32_t room[random_room(kChunk)];
-  for (std::int64_t column = 0; column < columns; column += kChunk) {
-    const std::int64_t count = HWY_MIN(kChunk, columns - column);
-    const std::uint32_t* bits =
-        random.row(plan->sample(row), plan->first_element(row) + static_cast<std::uint64_t>(column),
-                   static_cast<std::size_t>(count), room);
-    drop_range<T, true>(bits, plan->threshold, plan->scale, x + column, residual + column,
-                        sum + column, count);
-  }
+  drop_row<T, true>(*plan, random, row, x, residual, sum, columns);
 }
 
 template <class T, class W>
@@ -94,9 +101,11 @@ void LayerNorm(const LayerNormArgs& args, const DropoutPlan* plan, std::int64_t 
 }
 
 template <class T, class W>
-HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args, std::int64_t first,
+HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args,
+                                          const DropoutPlan* plan, std::int64_t first,
                                           std::int64_t rows) {
   const std::int64_t columns = args.x.shape.columns();
+  const RandomRows random(plan ? plan->key : RandomKey(RandomSite()));
   const auto* gamma = static_cast<const W*>(args.gamma.data);
   const FloatVec inverse = hn::Set(kFloat, 1.0f / static_cast<float>(columns));
   for (std::int64_t row = first; row < first + rows; ++row) {
@@ -133,16 +142,20 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args, std
           dx, dy, x, gamma, static_cast<const T*>(args.dx_residual.data) + row * columns);
     else
       map(columns, gradient, dx, dy, x, gamma);
+    if (plan)
+      drop_row<T, false>(*plan, random, row, dx, nullptr,
+                         static_cast<T*>(args.dx_branch.data) + row * columns, columns);
   }
 }
 
-void LayerNormBackward(const LayerNormBackwardArgs& args, std::int64_t first, std::int64_t rows) {
+void LayerNormBackward(const LayerNormBackwardArgs& args, const DropoutPlan* plan,
+                       std::int64_t first, std::int64_t rows) {
   with_float(args.x.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     if (args.gamma.dtype == DType::f32)
-      layer_norm_backward_typed<T, float>(args, first, rows);
+      layer_norm_backward_typed<T, float>(args, plan, first, rows);
     else
-      layer_norm_backward_typed<T, T>(args, first, rows);
+      layer_norm_backward_typed<T, T>(args, plan, first, rows);
   });
 }
 
@@ -236,9 +249,9 @@ void layer_norm_rows(const LayerNormArgs& args, const DropoutPlan* plan, std::in
                      std::int64_t rows) {
   HWY_DYNAMIC_DISPATCH(LayerNorm)(args, plan, first, rows);
 }
-void layer_norm_backward_rows(const LayerNormBackwardArgs& args, std::int64_t first,
-                              std::int64_t rows) {
-  HWY_DYNAMIC_DISPATCH(LayerNormBackward)(args, first, rows);
+void layer_norm_backward_rows(const LayerNormBackwardArgs& args, const DropoutPlan* plan,
+                              std::int64_t first, std::int64_t rows) {
+  HWY_DYNAMIC_DISPATCH(LayerNormBackward)(args, plan, first, rows);
 }
 void layer_norm_weight_rows(const ConstView& dy, const ConstView& x, const float* mean,
                             const float* rstd, std::int64_t first, std::int64_t rows, float* sums) {

@@ -65,6 +65,10 @@ class CudaNorm final : public NormKernels {
     launch.mean = static_cast<const float*>(args.mean.data);
     launch.rstd = static_cast<const float*>(args.rstd.data);
     launch.dx = args.dx.data;
+    if (args.dx_branch.defined()) {
+      launch.branch = args.dx_branch.data;
+      launch.dropout = make_row_dropout(args.dropout, launch.columns);
+    }
     check_cuda(launch_layer_norm_backward(launch, native), "layer_norm_backward");
   }
 

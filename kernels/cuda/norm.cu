@@ -142,19 +142,23 @@ struct RandomRow {
       : key(dropout.site), sample(dropout.sample(row)), first(dropout.first_element(row)) {}
 };
 
+template <int N>
+__device__ __forceinline__ void random_pack(const RandomRow& random, int column,
+                                            std::uint32_t (&bits)[N]) {
+  const std::uint64_t element = random.first + static_cast<std::uint64_t>(column);
+  if constexpr (N == 1)
+    bits[0] = philox_bits_at(random.key, random.sample, element);
+  else
+    philox_bits(random.key, random.sample, element, bits);
+}
+
 // sum = residual + dropout(x), rounded to T: what is normalised is what backward reads.
 template <bool drops, class T, int N>
 __device__ __forceinline__ Pack<T, N> residual_sum(const Pack<T, N>& x, const Pack<T, N>& residual,
                                                    const RowDropout& dropout,
                                                    const RandomRow& random, int column) {
   [[maybe_unused]] std::uint32_t bits[N];
-  if constexpr (drops) {
-    const std::uint64_t element = random.first + static_cast<std::uint64_t>(column);
-    if constexpr (N == 1)
-      bits[0] = philox_bits_at(random.key, random.sample, element);
-    else
-      philox_bits(random.key, random.sample, element, bits);
-  }
+  if constexpr (drops) random_pack(random, column, bits);
   Pack<T, N> sum;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -239,8 +243,9 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   }
 }
 
-template <class T, class W, int N>
-__global__ void __launch_bounds__(kThreads, kResident<T>)
+// drops: dropout(dx) is written too, where it is the gradient of a branch.
+template <class T, class W, int N, bool drops>
+__global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
     layer_norm_backward_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
                                const Rows rows) {
   __shared__ float room[2][kWarps];
@@ -280,6 +285,12 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   const float average = args.mean ? __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width) : 0,
               along = __fdiv_rn(over_row(projection, at.warps, room[1], Add{}), width);
   T* dx = row_of<T>(args.dx, start);
+  [[maybe_unused]] const auto random = [&] {
+    if constexpr (drops)
+      return RandomRow(args.dropout, at.row);
+    else
+      return 0;
+  }();
   keep_packed(held_x);
   keep_packed(held_dy);
   each([&](int column, const float(&g)[N], const float(&normalised)[N]) {
@@ -292,6 +303,15 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
       out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(rstd, rest), skip[j]));
     }
     store_pack(out, dx + column);
+    if constexpr (drops) {
+      std::uint32_t bits[N];
+      random_pack(random, column, bits);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out.v[j] = narrowed<T>(
+            dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
+      store_pack(out, row_of<T>(args.branch, start) + column);
+    }
   });
 }
 
@@ -481,12 +501,17 @@ cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream) 
 }
 
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream) {
-  const bool vectors =
-      args.columns % kVector == 0 && aligned16(args.dy, args.x, args.residual, args.dx, args.gamma);
+  const bool vectors = args.columns % kVector == 0 &&
+                       aligned16(args.dy, args.x, args.residual, args.dx, args.branch, args.gamma);
   const Rows rows = share_rows(args.rows, args.columns, vectors);
   return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
-    return launch_kernel(layer_norm_backward_kernel<decltype(t), decltype(w), n()>, rows.blocks(),
-                         kThreads, 0, stream, args, rows);
+    using T = decltype(t);
+    using W = decltype(w);
+    if (args.branch)
+      return launch_kernel(layer_norm_backward_kernel<T, W, n(), true>, rows.blocks(), kThreads, 0,
+                           stream, args, rows);
+    return launch_kernel(layer_norm_backward_kernel<T, W, n(), false>, rows.blocks(), kThreads, 0,
+                         stream, args, rows);
   });
 }
 

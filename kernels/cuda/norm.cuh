@@ -28,7 +28,8 @@ struct LayerNormBackwardLaunch {
   std::int64_t rows, columns;
   const void *dy, *x, *gamma, *residual;  // residual null: there is none
   const float *mean, *rstd;               // mean null: RMSNorm
-  void* dx;
+  void *dx, *branch;                      // branch null: dropout(dx) is not wanted
+  RowDropout dropout;
 };
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
 

@@ -69,6 +69,9 @@ class ReferenceNorm final : public NormKernels {
         double dx = rstd * (g - average - normalised * projection / width);
         if (args.dx_residual.defined()) dx += load(args.dx_residual, first + j);
         store(args.dx, first + j, dx);
+        if (args.dx_branch.defined())
+          store(args.dx_branch, first + j,
+                reference::dropped(args.dropout, columns, first + j, load(args.dx, first + j)));
       }
     }
   }

@@ -64,7 +64,8 @@ class LayerNormFunction final : public Function {
     Context& context = backward_context.context();
     Tensor dsum = two_outputs_ ? std::move(output_gradients[0]) : Tensor();
     Tensor dy = std::move(output_gradients[two_outputs_ ? 1 : 0]);
-    Tensor dx = dsum;
+    const bool drops = fused_ && needs_branch_ && dropout_.probability > 0;
+    Tensor dx = dsum, dbranch;
     if (dy.defined()) {
       const Tensor x = x_.get(name()), rstd = rstd_.get(name());
       const Tensor mean = mean_.defined() ? mean_.get(name()) : Tensor();
@@ -82,12 +83,17 @@ class LayerNormFunction final : public Function {
       args.rstd = rstd;
       args.dx = dx.view();
       if (dsum.defined()) args.dx_residual = dsum;
-      context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum}, {dx},
+      if (drops) {
+        dbranch = context.empty(dy.shape(), dy.dtype());
+        args.dx_branch = dbranch.view();
+        args.dropout = dropout_;
+      }
+      context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum}, {dx, dbranch},
                   [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
     }
     if (!fused_) return {dx};
-    Tensor dbranch = dx;
-    if (needs_branch_ && dropout_.probability > 0) {
+    if (!drops) return {dx, dx};
+    if (!dbranch.defined()) {  // nobody read what was normalised
       dbranch = context.empty(dx.shape(), dx.dtype());
       context.run("dropout.backward", {dx}, {dbranch}, [&] {
         context.kernels().elementwise().dropout(dropout_, dx, dbranch.view(), context.stream);

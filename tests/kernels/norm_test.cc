@@ -133,6 +133,57 @@ TEST_P(Norm, LayerNormBackward) {
       }
 }
 
+// The gradient of a sub-layer's sum, and with its dropout that of the branch, in one pass: the bits
+// of the two kernels.
+TEST_P(Norm, LayerNormBackwardOfADroppedBranch) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const bool centred : {true, false})
+      for (const Shape& shape :
+           {Shape{1, 1}, Shape{9, 33}, Shape{40, 1500}, Shape{9, 1600}, Shape{2, 20008}}) {
+        const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
+        const Host gamma = Host::random(Shape{shape.columns()}, dtype, 3);
+        const Host residual = Host::random(shape, dtype, 4);
+        const Row row = statistics(x);
+        const auto arguments = [&] {
+          LayerNormBackwardArgs args;
+          args.dy = dy;
+          args.x = x;
+          args.gamma = gamma;
+          if (centred) args.mean = row.mean;
+          args.rstd = row.rstd;
+          args.dx_residual = residual;
+          args.dropout.probability = 0.2f;
+          args.dropout.site.seed = 3;
+          args.dropout.rows_per_sample = 4;
+          return args;
+        };
+        const double unit = dtype == DType::f32 ? 8e-6 : 0.03;
+        verify(
+            "with a branch", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
+            [&](Kernels& k, Hosts& out) {
+              LayerNormBackwardArgs args = arguments();
+              args.dx = out[0];
+              args.dx_branch = out[1];
+              k.norm().layer_norm_backward(args, {});
+            },
+            {4e-6, shape.columns() == 1 ? 2e-3 : unit});
+        const auto kernels = make_test_kernels();
+        Host dx(shape, dtype), branch(shape, dtype), fused(shape, dtype), dropped(shape, dtype);
+        LayerNormBackwardArgs args = arguments();
+        args.dx = fused;
+        args.dx_branch = dropped;
+        kernels->norm().layer_norm_backward(args, {});
+        args.dx = dx;
+        args.dx_branch = {};
+        kernels->norm().layer_norm_backward(args, {});
+        kernels->elementwise().dropout(args.dropout, dx, branch, {});
+        for (std::int64_t i = 0; i < dx.count(); ++i) {
+          ASSERT_EQ(fused.at(i), dx.at(i)) << i;
+          ASSERT_EQ(dropped.at(i), branch.at(i)) << i;
+        }
+      }
+}
+
 TEST_P(Norm, WeightGradientInFixedOrder) {
   for (const DType dtype : kTrainingDTypes)
     for (const bool accumulate : {false, true})
