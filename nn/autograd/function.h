@@ -78,6 +78,10 @@ class BackwardContext {
   // read by nobody else: the product may multiply by the activation's derivative as it stores the
   // input's gradient, and what it takes here it must so apply. Ask once.
   std::optional<ActivationGate> take_gate(int input);
+  // What other readers of `input` have given for its gradient so far, where nobody else holds it: a
+  // product may add to it in place, and returns it as the input's gradient. Undefined: there is
+  // none. Ask once, and not beside a gate that was taken.
+  Tensor take_sum(int input);
 
  private:
   void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work,

@@ -185,6 +185,17 @@ std::optional<ActivationGate> BackwardContext::take_gate(int input) {
   return tape_.take_gate(node_, input);
 }
 
+Tensor BackwardContext::take_sum(int input) { return tape_.take_sum(node_, input); }
+
+Tensor Tape::take_sum(int index, int input) {
+  const Edge edge =
+      impl_->nodes[static_cast<std::size_t>(index)].inputs.at(static_cast<std::size_t>(input));
+  if (edge.node < 0) return {};
+  Tensor& into = impl_->nodes[static_cast<std::size_t>(edge.node)]
+                     .gradients[static_cast<std::size_t>(edge.slot)];
+  return may_overwrite(into) ? std::exchange(into, {}) : Tensor();
+}
+
 std::optional<ActivationGate> Tape::take_gate(int index, int input) {
   const Node& node = impl_->nodes[static_cast<std::size_t>(index)];
   const Edge edge = node.inputs.at(static_cast<std::size_t>(input));

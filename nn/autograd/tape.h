@@ -60,6 +60,7 @@ class Tape {
   void weight_gradient(int node, std::span<Parameter* const> parameters, std::function<void()> work,
                        bool defer);
   std::optional<ActivationGate> take_gate(int node, int input);
+  Tensor take_sum(int node, int input);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -76,16 +76,20 @@ class LinearFunction final : public Function {
           LinearWeightWork{context, weight_, bias_, options_.transposed, std::move(x), dy});
     }
     if (!needs_dx_) return {Tensor()};
-    const Tensor dx = context.empty(x_shape_, dy.dtype());
-    const ActivationGate gate = backward_context.take_gate(0).value_or(ActivationGate{});
+    // Of an input that other products read too, theirs are added to as this one is stored.
+    const Tensor sum = backward_context.take_sum(0);
+    const Tensor dx = sum.defined() ? sum : context.empty(x_shape_, dy.dtype());
+    ActivationGate gate;
+    if (!sum.defined()) gate = backward_context.take_gate(0).value_or(ActivationGate{});
     kernels::MatmulArgs args;
     args.a = dy;
     args.b = weight_.value;
     args.transpose_b = !options_.transposed;
+    args.accumulate = sum.defined();
     args.activation = gate.activation;
     if (gate.input.defined()) args.activation_input = gate.input;
     args.c = dx.view();
-    context.run("linear.backward_input", {dy, weight_.value, gate.input}, {dx},
+    context.run("linear.backward_input", {dy, weight_.value, gate.input, sum}, {dx},
                 [&] { context.kernels().matmul().matmul(args, context.stream); });
     return {dx};
   }

@@ -115,6 +115,51 @@ TEST_F(Functional, AnActivationGoesBackWithTheProductThatReadsIt) {
   EXPECT_TRUE(same_bits(input_gradient(false), input_gradient(true)));
 }
 
+// Three products of one input, as queries, keys and values have: each adds its part of the input's
+// gradient as it stores it. In 16 bits that rounds as often as parts are stored, never more.
+TEST_F(Functional, ProductsOfOneInputAddUpItsGradient) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    SCOPED_TRACE(to_string(dtype));
+    const Tensor x = rig.tensor({3, 5, 32}, 1, dtype);
+    std::vector<std::shared_ptr<Parameter>> weights;
+    for (std::uint32_t i = 0; i < 3; ++i)
+      weights.push_back(rig.parameter("w", {32, 24}, 2 + i, dtype));
+    // d(input), of products of this one or of its copies apart.
+    std::vector<float> together, apart;
+    std::int64_t largest = 0;
+    {
+      Tape tape;
+      context.tape = &tape;
+      const Value leaf = tape.leaf(x);
+      Value sum;
+      for (const auto& weight : weights) {
+        const Value y = linear(context, leaf, *weight, nullptr, {});
+        sum = sum.tensor.defined() ? add(context, sum, y) : y;
+      }
+      rig.memory.reset_peaks();
+      const std::int64_t before = rig.activations();
+      tape.backward(context, sum, rig.tensor(sum.tensor.shape(), 9, dtype));
+      largest = rig.memory.usage(MemoryTag::activations).peak - before;
+      together = floats(tape.gradient(leaf));
+    }
+    for (const auto& weight : weights) {
+      Tape tape;
+      context.tape = &tape;
+      const Value leaf = tape.leaf(x);
+      const Value y = linear(context, leaf, *weight, nullptr, {});
+      tape.backward(context, y, rig.tensor(y.tensor.shape(), 9, dtype));
+      const std::vector<float> part = floats(tape.gradient(leaf));
+      apart.resize(part.size());
+      for (std::size_t i = 0; i < part.size(); ++i) apart[i] += part[i];
+    }
+    context.tape = nullptr;
+    EXPECT_LE(largest, static_cast<std::int64_t>(x.bytes())) << "one gradient, and no other part";
+    const float unit = dtype == DType::f32 ? 1e-6f : dtype == DType::bf16 ? 0x1p-7f : 0x1p-10f;
+    for (std::size_t i = 0; i < apart.size(); ++i)
+      ASSERT_NEAR(together[i], apart[i], 3 * unit * (8 + std::abs(apart[i]))) << i;
+  }
+}
+
 TEST_F(Functional, DropoutKeepsTheRateAndTheMean) {
   const Tensor x = ones({8, 128, 64});
   for (const float probability : {0.1f, 0.5f, 0.9f}) {
