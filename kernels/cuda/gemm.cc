@@ -263,20 +263,21 @@ GemmPlan& Gemm::plan_for(const GemmArgs& args, GemmFusion fusion, const Queue& q
 
 void Gemm::choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, const Queue& queue) {
   const std::string text = to_string(key);
-  std::optional<GemmChoice> choice = choices_.find(text);
-  if (!choice && capturing(queue.native)) return;
-  if (!choice) {
-    try {
-      const GemmChoice timed = time(plan, key, args, queue);
-      if (std::isfinite(timed.microseconds)) choices_.remember(text, timed);
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::out_of_memory) throw;
-      log::once(
-          log::Level::info, "gemm timing",
-          fmt::format("no memory to time algorithms for {}: cuBLASLt's first is taken", text));
-    }
-    return;
-  }
+  const std::optional<GemmChoice> choice =
+      choices_.find_or_time(text, [&]() -> std::optional<GemmChoice> {
+        if (capturing(queue.native)) return std::nullopt;
+        try {
+          const GemmChoice timed = time(plan, key, args, queue);
+          if (std::isfinite(timed.microseconds)) return timed;
+        } catch (const Error& problem) {
+          if (problem.code() != ErrorCode::out_of_memory) throw;
+          log::once(
+              log::Level::info, "gemm timing",
+              fmt::format("no memory to time algorithms for {}: cuBLASLt's first is taken", text));
+        }
+        return std::nullopt;
+      });
+  if (!choice) return;
   plan.fused = choice->fused;
   if (choice->fused && !plan.prefer(*choice))
     log::once(log::Level::warn, choices_.path() + " stale",
@@ -308,8 +309,7 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
       best_time = took;
     }
   }
-  plan.prefer(best);
-  GemmChoice choice = plan.choice();
+  GemmChoice choice = plan.choice(best);
   choice.microseconds = best_time;
   double apart = std::numeric_limits<double>::infinity();
   if (fuses_activation(key.fusion)) {
@@ -319,7 +319,7 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
     });
     if (apart < kWorthChanging * best_time) {
       choice = GemmChoice{};
-      choice.fused = plan.fused = false;
+      choice.fused = false;
       choice.microseconds = apart;
     }
   }

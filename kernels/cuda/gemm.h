@@ -4,8 +4,8 @@
 // Which algorithm: cuBLASLt's first proposal, or, where a cache directory is given, the fastest of
 // its proposals by timing at a shape's first use (never inside a stream capture), remembered there
 // in a file for the device and the library's version. Only algorithms with a fixed order of
-// additions are taken, so one choice gives the same bits always. Two processes make the same choice
-// without a directory, or with one that holds the choices already.
+// additions are taken, so one choice gives the same bits always. Processes make the same choice
+// without a directory, or with one directory: the first that has timed decides (gemm_choices.h).
 #pragma once
 
 #include <memory>

@@ -1,9 +1,14 @@
 #include "shoal/kernels/cuda/gemm_choices.h"
 
 #include <cctype>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -36,6 +41,32 @@ GemmChoice from_json(const nlohmann::json& json) {
     choice.algorithm[i] = words[i].get<std::uint64_t>();
   return choice;
 }
+
+// Until it goes, whoever wants the same one waits, in this process too. The file stays: one that is
+// removed might be locked by two.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    int result = -1;
+    if (descriptor_ >= 0) do {
+        result = ::flock(descriptor_, LOCK_EX);
+      } while (result != 0 && errno == EINTR);
+    if (result != 0)
+      log::once(log::Level::warn, path,
+                fmt::format("{} cannot be locked ({}): ranks may choose different algorithms for "
+                            "products",
+                            path, std::strerror(errno)));
+  }
+  ~FileLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 }  // namespace
 
@@ -75,24 +106,45 @@ void GemmChoices::read() {
   }
 }
 
-std::optional<GemmChoice> GemmChoices::find(const std::string& key) const {
-  const auto found = choices_.find(key);
+std::optional<GemmChoice> GemmChoices::find(const std::string& key) {
+  auto found = choices_.find(key);
+  if (found == choices_.end() && on_disk()) {
+    read();
+    found = choices_.find(key);
+  }
   return found == choices_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void GemmChoices::remember(const std::string& key, const GemmChoice& choice) {
-  choices_.insert_or_assign(key, choice);
-  if (path_.empty()) return;
-  read();
+GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& choice) {
+  if (!on_disk()) return choices_.try_emplace(key, choice).first->second;
+  std::error_code none;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), none);
+  const FileLock lock(path_ + ".lock");
+  if (const auto known = find(key)) return *known;
+  choices_.emplace(key, choice);
+  write();
+  return choice;
+}
+
+std::optional<GemmChoice> GemmChoices::find_or_time(
+    const std::string& key, const std::function<std::optional<GemmChoice>()>& time) {
+  if (const auto known = find(key)) return known;
+  const std::optional<GemmChoice> timed = time();
+  if (!timed) return find(key);
+  return agree(key, *timed);
+}
+
+void GemmChoices::write() const {
   nlohmann::json file = {{"format", kFormat}, {"device", device_}, {"cublaslt", version_}};
   nlohmann::json& choices = file["choices"] = nlohmann::json::object();
   for (const auto& [each, its] : choices_) choices[each] = to_json(its);
   try {
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
     write_file_atomically(path_, file.dump(1) + "\n");
   } catch (const std::exception& problem) {
     log::once(log::Level::warn, path_ + " write",
-              fmt::format("the algorithms chosen for products are not kept: {}", problem.what()));
+              fmt::format("the algorithms chosen for products are not kept, and ranks may choose "
+                          "different ones: {}",
+                          problem.what()));
   }
 }
 

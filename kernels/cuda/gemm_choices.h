@@ -1,9 +1,13 @@
 // The algorithms chosen for products by timing, in a file for the device and the library's version.
-// Host code only.
+// Ranks that time alone may find another one the fastest each, and other algorithms add in other
+// orders: all who share the directory therefore take the choice that was written first, and a run
+// that goes on takes those of the run before. Hosts with directories of their own choose for
+// themselves. Host code only.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,12 +33,21 @@ class GemmChoices {
 
   bool on_disk() const { return !path_.empty(); }
   const std::string& path() const { return path_; }
-  std::optional<GemmChoice> find(const std::string& key) const;
-  // Replaces the file whole, with what others have added to it since; a failure is logged once.
-  void remember(const std::string& key, const GemmChoice& choice);
+  // Of this process, else of the file as it is now.
+  std::optional<GemmChoice> find(const std::string& key);
+  // What find() knows; else `choice`, unless somebody has written another meanwhile: then that one.
+  // The file is replaced whole, with what others have added to it, under a lock that nobody keeps
+  // while he times (what is timed may be queued behind what waits for another rank). A failure is
+  // logged once.
+  GemmChoice agree(const std::string& key, const GemmChoice& choice);
+  // find(), else what time() says, agreed upon; nothing where it says nothing. One of several
+  // threads or processes that come at once decides for all.
+  std::optional<GemmChoice> find_or_time(const std::string& key,
+                                         const std::function<std::optional<GemmChoice>()>& time);
 
  private:
   void read();
+  void write() const;
   std::string device_, path_;
   std::uint64_t version_;
   std::map<std::string, GemmChoice> choices_;

@@ -145,11 +145,6 @@ void GemmPlan::propose() {
       candidates_.push_back({result.algo, result.workspaceSize});
 }
 
-void GemmPlan::prefer(std::size_t index) {
-  const auto begin = candidates_.begin(), chosen = begin + static_cast<std::ptrdiff_t>(index);
-  std::rotate(begin, chosen, chosen + 1);
-}
-
 bool GemmPlan::prefer(const GemmChoice& choice) {
   Candidate candidate{};
   static_assert(sizeof(candidate.algorithm) == sizeof(choice.algorithm));
@@ -164,10 +159,10 @@ bool GemmPlan::prefer(const GemmChoice& choice) {
   return true;
 }
 
-GemmChoice GemmPlan::choice() const {
+GemmChoice GemmPlan::choice(std::size_t index) const {
   GemmChoice out;
-  std::memcpy(out.algorithm.data(), &candidates_.front().algorithm, sizeof(out.algorithm));
-  out.workspace = candidates_.front().workspace;
+  std::memcpy(out.algorithm.data(), &candidates_[index].algorithm, sizeof(out.algorithm));
+  out.workspace = candidates_[index].workspace;
   return out;
 }
 

@@ -32,11 +32,9 @@ class GemmPlan {
 
   // How many algorithms there are to choose from, the library's favourite first.
   std::size_t candidates() const { return candidates_.size(); }
-  // Candidate `index` becomes the one that run() takes; the others follow as they were.
-  void prefer(std::size_t index);
-  // The remembered one, if the library still knows it.
+  GemmChoice choice(std::size_t index) const;  // that candidate's algorithm
+  // The chosen one becomes what run() takes, if the library still knows it; the others follow.
   bool prefer(const GemmChoice& choice);
-  GemmChoice choice() const;  // the preferred one; candidates() > 0
 
   // Queues the product on `native`, the native stream of `stream`; scratch from `room`. False, with
   // nothing queued, where there is no algorithm or the library refuses the last of them.

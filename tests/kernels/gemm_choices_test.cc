@@ -3,13 +3,20 @@
 #include "shoal/kernels/cuda/gemm_choices.h"
 
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <new>
 #include <set>
+#include <thread>
 
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shoal/kernels/cuda/gemm_key.h"
 
@@ -170,8 +177,8 @@ TEST(GemmChoices, AreReadBackAsTheyWere) {
   {
     GemmChoices choices(inside, "NVIDIA H200 132 sm", 130100);
     EXPECT_EQ(choices.find("one"), std::nullopt);
-    choices.remember("one", some_choice(1));
-    choices.remember("apart", apart);
+    choices.agree("one", some_choice(1));
+    choices.agree("apart", apart);
   }
   GemmChoices again(inside, "NVIDIA H200 132 sm", 130100);
   EXPECT_EQ(again.find("one"), some_choice(1));
@@ -181,17 +188,111 @@ TEST(GemmChoices, AreReadBackAsTheyWere) {
   EXPECT_EQ(GemmChoices(inside, "NVIDIA H100 132 sm", 130100).find("one"), std::nullopt);
 }
 
-TEST(GemmChoices, OfTwoProcessesAreBothKept) {
+TEST(GemmChoices, OfTwoProcessesAreBothKeptAndTheFirstDecides) {
   testing::TemporaryDirectory directory;
   GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
-  first.remember("both", some_choice(1));
-  first.remember("first", some_choice(2));
-  second.remember("both", some_choice(3));
-  second.remember("second", some_choice(4));
+  EXPECT_EQ(first.agree("both", some_choice(1)), some_choice(1));
+  first.agree("first", some_choice(2));
+  EXPECT_EQ(second.agree("both", some_choice(3)), some_choice(1));
+  second.agree("second", some_choice(4));
+  EXPECT_EQ(first.find("second"), some_choice(4)) << "what others found since is seen";
+  const std::string path = first.path();
+  std::filesystem::remove(path);
   EXPECT_EQ(first.find("both"), some_choice(1)) << "what was used stays in its process";
-  const GemmChoices third(directory.path(), "gpu", 1);
-  EXPECT_EQ(third.find("first"), some_choice(2));
-  EXPECT_EQ(third.find("second"), some_choice(4));
+  EXPECT_EQ(first.agree("both", some_choice(5)), some_choice(1));
+  GemmChoices third(directory.path(), "gpu", 1);
+  EXPECT_EQ(third.find("both"), std::nullopt);
+}
+
+TEST(GemmChoices, AreTimedWhereNobodyHas) {
+  testing::TemporaryDirectory directory;
+  GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
+  int timings = 0;
+  const auto time = [&timings] { return std::optional(some_choice(++timings)); };
+  EXPECT_EQ(first.find_or_time("one", time), some_choice(1));
+  EXPECT_EQ(second.find_or_time("one", time), some_choice(1));
+  EXPECT_EQ(timings, 1);
+  EXPECT_EQ(first.find_or_time("two", [] { return std::optional<GemmChoice>(); }), std::nullopt);
+  // Who could not time takes what another found meanwhile.
+  EXPECT_EQ(first.find_or_time("three",
+                               [&] {
+                                 second.agree("three", some_choice(7));
+                                 return std::optional<GemmChoice>();
+                               }),
+            some_choice(7));
+}
+
+constexpr int kShapes = 20;
+std::string shape_name(int shape) { return "shape " + std::to_string(shape); }
+
+// What two who choose share, in memory of both where they are processes.
+struct Together {
+  Together() {
+    pthread_barrierattr_t shared;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&barrier, &shared, 2);
+    pthread_barrierattr_destroy(&shared);
+  }
+  void wait() { pthread_barrier_wait(&barrier); }
+  pthread_barrier_t barrier;
+  int own[2] = {-1, -1};  // bit `shape`: the one's own result was taken; -1: neither's was
+};
+
+// Both begin to time each shape before either has a result, and each finds another one the fastest.
+void choose(const std::string& directory, std::uint64_t me, Together& together) {
+  GemmChoices choices(directory, "gpu", 1);
+  int own = 0;
+  for (int shape = 0; shape < kShapes; ++shape) {
+    const auto choice = choices.find_or_time(shape_name(shape), [&] {
+      together.wait();
+      return std::optional(some_choice(me));
+    });
+    if (choice != some_choice(0) && choice != some_choice(1)) return;
+    if (choice == some_choice(me)) own |= 1 << shape;
+    together.wait();
+  }
+  together.own[me] = own;
+}
+
+void expect_one_choice(const std::string& directory, const Together& together) {
+  ASSERT_GE(together.own[0], 0);
+  ASSERT_GE(together.own[1], 0);
+  EXPECT_EQ(together.own[0] ^ together.own[1], (1 << kShapes) - 1);
+  // And a run that goes on has the same ones.
+  GemmChoices later(directory, "gpu", 1);
+  for (int shape = 0; shape < kShapes; ++shape)
+    EXPECT_EQ(later.find(shape_name(shape)), some_choice(together.own[1] >> shape & 1));
+}
+
+TEST(GemmChoices, OfTwoThreadsThatTimeAtOnceAreOne) {
+  testing::TemporaryDirectory directory;
+  Together together;
+  {
+    const std::jthread other([&] { choose(directory.path(), 1, together); });
+    choose(directory.path(), 0, together);
+  }
+  expect_one_choice(directory.path(), together);
+}
+
+TEST(GemmChoices, OfTwoProcessesThatTimeAtOnceAreOne) {
+  testing::TemporaryDirectory directory;
+  void* const memory =
+      ::mmap(nullptr, sizeof(Together), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Together& together = *new (memory) Together;
+  const pid_t other = ::fork();
+  ASSERT_GE(other, 0);
+  if (other == 0) {
+    choose(directory.path(), 1, together);
+    ::_exit(0);
+  }
+  choose(directory.path(), 0, together);
+  int status = -1;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
+  expect_one_choice(directory.path(), together);
+  ::munmap(memory, sizeof(Together));
 }
 
 TEST(GemmChoices, ACorruptFileIsIgnoredAndReplaced) {
@@ -204,7 +305,7 @@ TEST(GemmChoices, ACorruptFileIsIgnoredAndReplaced) {
     std::ofstream(path) << text;
     GemmChoices choices(directory.path(), "gpu", 1);
     EXPECT_EQ(choices.find("one"), std::nullopt) << text;
-    choices.remember("one", some_choice(1));
+    choices.agree("one", some_choice(1));
     EXPECT_EQ(GemmChoices(directory.path(), "gpu", 1).find("one"), some_choice(1)) << text;
   }
 }
@@ -212,7 +313,7 @@ TEST(GemmChoices, ACorruptFileIsIgnoredAndReplaced) {
 TEST(GemmChoices, WithoutADirectoryStayInMemory) {
   GemmChoices choices("", "gpu", 1);
   EXPECT_FALSE(choices.on_disk());
-  choices.remember("one", some_choice(1));
+  choices.agree("one", some_choice(1));
   EXPECT_EQ(choices.find("one"), some_choice(1));
 }
 
