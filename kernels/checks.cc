@@ -275,6 +275,13 @@ void adamw(const char* operation, const AdamWArgs& args) {
   step_state(operation, args.state, args.gradient.device);
 }
 
+void alike(const char* operation, std::span<const AdamWArgs> tensors) {
+  for (const AdamWArgs& one : tensors)
+    SHOAL_CHECK(one.state == tensors[0].state && one.beta1 == tensors[0].beta1 &&
+                    one.beta2 == tensors[0].beta2 && one.epsilon == tensors[0].epsilon,
+                "{}: tensors have different betas, epsilons or states", operation);
+}
+
 void sgd(const SgdArgs& args) {
   const std::int64_t count = args.master.shape.count();
   flat_f32("sgd", "master", args.master, count);
@@ -288,8 +295,13 @@ void sgd(const SgdArgs& args) {
 }
 
 void lamb(const LambArgs& args) {
-  adamw("lamb", args.adam);
-  flat_f32("lamb", "update", args.update, args.adam.master.shape.count());
+  alike("lamb", args.tensors);
+  for (const AdamWArgs& tensor : args.tensors) adamw("lamb", tensor);
+  const auto count = static_cast<std::int64_t>(args.tensors.size());
+  dtype("lamb", "squares", args.squares, DType::f64);
+  SHOAL_CHECK(args.squares.shape.count() == 2 * count,
+              "lamb: squares are {}, expected [{}, 2] for as many tensors",
+              to_string(args.squares.shape), count);
 }
 
 void sum_of_squares(const ConstView& x, const ConstView& out) {

@@ -43,6 +43,8 @@ std::int64_t matrices(const ConstView& x);
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 
 void adamw(const char* operation, const AdamWArgs& args);
+// Tensors of one call share all but their memory and decay.
+void alike(const char* operation, std::span<const AdamWArgs> tensors);
 void sgd(const SgdArgs& args);
 void lamb(const LambArgs& args);
 void sum_of_squares(const ConstView& x, const ConstView& out);

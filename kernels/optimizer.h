@@ -38,11 +38,13 @@ struct SgdArgs {
   const StepState* state = nullptr;
 };
 
-// LAMB (You et al., 2020): r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and
-// p -= lr * trust * r, trust = min(|p| / |r|, max_trust_ratio), 1 where either norm is 0.
+// LAMB (You et al., 2020), of tensors that share what adamw_many's do: with m and v as
+// AdamW's, r = m̂ / (sqrt(v̂) + epsilon) + weight_decay*p, and p -= lr * trust * r, where trust =
+// min(|p| / |r|, max_trust_ratio), 1 where either norm is 0. In two calls, so that who has parts of
+// tensors may add up their sums of squares between them.
 struct LambArgs {
-  AdamWArgs adam;
-  View update;  // [n] f32 scratch
+  std::span<const AdamWArgs> tensors;
+  View squares;  // [tensors, 2] f64: sums of squares of p and of r
   double max_trust_ratio = 10;
 };
 
@@ -72,7 +74,11 @@ class OptimizerKernels {
 
   virtual void adamw(const AdamWArgs& args, Stream stream) = 0;
   virtual void sgd(const SgdArgs& args, Stream stream) = 0;
-  virtual void lamb(const LambArgs& args, Stream stream) = 0;  // one tensor a call
+  // Advances moments and writes `squares`; of a step that is left out they say nothing.
+  virtual void lamb_moments(const LambArgs& args, Stream stream) = 0;
+  // Reads `squares`, makes r of the moments once more (of the same bits: r is never in memory) and
+  // updates. Gradients are not read.
+  virtual void lamb_apply(const LambArgs& args, Stream stream) = 0;
 
   // out[0] (f64) (+)= sum of squares of x (f32, bf16, f16), summed in f64. Fixed order: the result
   // does not depend on threads.

@@ -60,26 +60,42 @@ class CpuOptimizer final : public OptimizerKernels {
          [&](std::int64_t first, std::int64_t count) { sgd_range(args, factors, first, count); });
   }
 
-  void lamb(const LambArgs& args, Stream) override {
+  void lamb_moments(const LambArgs& args, Stream) override {
     check::lamb(args);
-    if (args.adam.state->skip) return;
-    const AdamWFactors factors(args.adam);
-    over(args.adam.master, [&](std::int64_t first, std::int64_t count) {
-      lamb_direction_range(args, factors, first, count);
-    });
-    const double weight = std::sqrt(squares(args.adam.master));
-    const double update = std::sqrt(squares(args.update));
-    const double trust =
-        weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
-    const auto rate = static_cast<float>(trust * args.adam.state->learning_rate);
-    over(args.adam.master, [&](std::int64_t first, std::int64_t count) {
-      lamb_apply_range(args, rate, first, count);
-    });
+    auto* squares = args.squares.as<double>();
+    for (const AdamWArgs& tensor : args.tensors) {
+      if (tensor.state->skip) return;
+      const AdamWFactors factors(tensor);
+      const std::int64_t count = tensor.master.shape.count();
+      // Directions live a block long.
+      *squares++ = squares_of(tensor.master);
+      *squares++ = sum_of_blocks(count, [&](std::int64_t first, std::int64_t some) {
+        float direction[kBlock];
+        lamb_moments_range(tensor, factors, first, some, direction);
+        return sum_of_squares_range(ConstView(direction, Shape{some}, DType::f32), 0, some);
+      });
+    }
+  }
+
+  void lamb_apply(const LambArgs& args, Stream) override {
+    check::lamb(args);
+    const auto* squares = args.squares.as<double>();
+    for (const AdamWArgs& tensor : args.tensors) {
+      if (tensor.state->skip) return;
+      const AdamWFactors factors(tensor);
+      const double weight = std::sqrt(*squares++), update = std::sqrt(*squares++);
+      const double trust =
+          weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
+      const auto rate = static_cast<float>(trust * tensor.state->learning_rate);
+      over(tensor.master, [&](std::int64_t first, std::int64_t count) {
+        lamb_apply_range(tensor, factors, rate, first, count);
+      });
+    }
   }
 
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
     check::sum_of_squares(x, out);
-    const double sum = squares(x);
+    const double sum = squares_of(x);
     auto& total = *static_cast<double*>(out.data);
     total = accumulate ? total + sum : sum;
   }
@@ -103,17 +119,25 @@ class CpuOptimizer final : public OptimizerKernels {
                  [&](std::int64_t begin, std::int64_t end) { body(begin, end - begin); });
   }
 
-  double squares(const ConstView& x) {
-    const std::int64_t count = x.shape.count(), blocks = (count + kBlock - 1) / kBlock;
+  double squares_of(const ConstView& x) {
+    return sum_of_blocks(x.shape.count(), [&](std::int64_t first, std::int64_t some) {
+      return sum_of_squares_range(x, first, some);
+    });
+  }
+
+  // The sum of what sum(first, some) says of blocks, in their order.
+  template <class Sum>
+  double sum_of_blocks(std::int64_t count, const Sum& sum) {
+    const std::int64_t blocks = (count + kBlock - 1) / kBlock;
     if (blocks == 0) return 0;
     double* partial = scratch_.of<double>(blocks);
     parallel_for(threads_, blocks, kGrain / kBlock, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b)
-        partial[b] = sum_of_squares_range(x, b * kBlock, std::min(kBlock, count - b * kBlock));
+        partial[b] = sum(b * kBlock, std::min(kBlock, count - b * kBlock));
     });
-    double sum = 0;
-    for (std::int64_t b = 0; b < blocks; ++b) sum += partial[b];
-    return sum;
+    double all = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) all += partial[b];
+    return all;
   }
 
   int threads_;

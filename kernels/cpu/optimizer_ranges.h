@@ -28,11 +28,12 @@ void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_
                  std::int64_t count);
 void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
                std::int64_t count);
-// Moments, and update = their direction + weight_decay * master.
-void lamb_direction_range(const LambArgs& args, const AdamWFactors& factors, std::int64_t first,
-                          std::int64_t count);
-// master -= rate * update, and the parameter's copy.
-void lamb_apply_range(const LambArgs& args, float rate, std::int64_t first, std::int64_t count);
+// LAMB's moments, and direction [count] = r of the elements (optimizer.h).
+void lamb_moments_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                        std::int64_t count, float* direction);
+// master -= rate * r, and the parameter's copy.
+void lamb_apply_range(const AdamWArgs& args, const AdamWFactors& factors, float rate,
+                      std::int64_t first, std::int64_t count);
 
 double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count);
 bool non_finite_range(const ConstView& x, std::int64_t first, std::int64_t count);

@@ -136,64 +136,84 @@ void Sgd(const SgdArgs& args, const SgdFactors& f, std::int64_t first, std::int6
   });
 }
 
-struct LambDirectionStep {
-  float *m, *v, *update;
-  const float *master, *gradient;
+struct LambFactors {
   FloatVec scale, one_minus_beta1, beta2, one_minus_beta2, inverse1, inverse2, epsilon, decay;
 
-  template <bool whole>
-  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
-    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
-    FloatVec first = read<whole>(m + i, some), second = read<whole>(v + i, some);
-    first = hn::MulAdd(one_minus_beta1, hn::Sub(g, first), first);
-    second = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(second, beta2));
+  HWY_INLINE explicit LambFactors(const AdamWFactors& f)
+      : scale(constant(f.gradient_scale)),
+        one_minus_beta1(constant(f.one_minus_beta1)),
+        beta2(constant(f.beta2)),
+        one_minus_beta2(constant(f.one_minus_beta2)),
+        inverse1(constant(f.inverse_correction1)),
+        inverse2(constant(f.inverse_correction2)),
+        epsilon(constant(f.epsilon)),
+        decay(constant(f.weight_decay)) {}
+
+  HWY_INLINE FloatVec direction(FloatVec first, FloatVec second, FloatVec master) const {
     const FloatVec denominator = hn::Add(hn::Sqrt(hn::Mul(second, inverse2)), epsilon);
-    const FloatVec ratio = hn::Div(hn::Mul(first, inverse1), denominator);
-    write<whole>(first, m + i, some);
-    write<whole>(second, v + i, some);
-    write<whole>(hn::MulAdd(decay, read<whole>(master + i, some), ratio), update + i, some);
+    return hn::MulAdd(decay, master, hn::Div(hn::Mul(first, inverse1), denominator));
   }
 };
 
-void LambDirection(const LambArgs& args, const AdamWFactors& f, std::int64_t first,
-                   std::int64_t count) {
-  const LambDirectionStep step{static_cast<float*>(args.adam.first_moment.data),
-                               static_cast<float*>(args.adam.second_moment.data),
-                               static_cast<float*>(args.update.data),
-                               static_cast<const float*>(args.adam.master.data),
-                               static_cast<const float*>(args.adam.gradient.data),
-                               constant(f.gradient_scale),
-                               constant(f.one_minus_beta1),
-                               constant(f.beta2),
-                               constant(f.one_minus_beta2),
-                               constant(f.inverse_correction1),
-                               constant(f.inverse_correction2),
-                               constant(f.epsilon),
-                               constant(f.weight_decay)};
+struct LambMomentsStep {
+  float *m, *v, *update;  // update: of the first element on
+  const float *master, *gradient;
+  std::int64_t begin;
+  LambFactors f;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), f.scale);
+    FloatVec first = read<whole>(m + i, some), second = read<whole>(v + i, some);
+    first = hn::MulAdd(f.one_minus_beta1, hn::Sub(g, first), first);
+    second = hn::MulAdd(hn::Mul(f.one_minus_beta2, g), g, hn::Mul(second, f.beta2));
+    write<whole>(first, m + i, some);
+    write<whole>(second, v + i, some);
+    write<whole>(f.direction(first, second, read<whole>(master + i, some)), update + (i - begin),
+                 some);
+  }
+};
+
+void LambMoments(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first,
+                 std::int64_t count, float* direction) {
+  const LambMomentsStep step{static_cast<float*>(args.first_moment.data),
+                             static_cast<float*>(args.second_moment.data),
+                             direction,
+                             static_cast<const float*>(args.master.data),
+                             static_cast<const float*>(args.gradient.data),
+                             first,
+                             LambFactors(f)};
   steps(first, count, step);
 }
 
 template <class P>
 struct LambApplyStep {
   float* master;
-  const float* update;
+  const float *m, *v;
   P* parameter;
   FloatVec rate;
+  LambFactors f;
 
   template <bool whole>
   HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
-    const FloatVec p =
-        hn::NegMulAdd(rate, read<whole>(update + i, some), read<whole>(master + i, some));
+    const FloatVec before = read<whole>(master + i, some);
+    const FloatVec update = f.direction(read<whole>(m + i, some), read<whole>(v + i, some), before);
+    const FloatVec p = hn::NegMulAdd(rate, update, before);
     write<whole>(p, master + i, some);
     if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
   }
 };
 
-void LambApply(const LambArgs& args, float rate, std::int64_t first, std::int64_t count) {
-  with_parameter(args.adam.parameter, [&](auto* parameter) HWY_ATTR {
+void LambApply(const AdamWArgs& args, const AdamWFactors& f, float rate, std::int64_t first,
+               std::int64_t count) {
+  with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
     const LambApplyStep<std::remove_pointer_t<decltype(parameter)>> step{
-        static_cast<float*>(args.adam.master.data), static_cast<const float*>(args.update.data),
-        parameter, constant(rate)};
+        static_cast<float*>(args.master.data),
+        static_cast<const float*>(args.first_moment.data),
+        static_cast<const float*>(args.second_moment.data),
+        parameter,
+        constant(rate),
+        LambFactors(f)};
     steps(first, count, step);
   });
 }
@@ -261,7 +281,7 @@ HWY_AFTER_NAMESPACE();
 namespace shoal::kernels {
 HWY_EXPORT(AdamW);
 HWY_EXPORT(Sgd);
-HWY_EXPORT(LambDirection);
+HWY_EXPORT(LambMoments);
 HWY_EXPORT(LambApply);
 HWY_EXPORT(SumOfSquares);
 HWY_EXPORT(NonFinite);
@@ -274,12 +294,13 @@ void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t firs
                std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Sgd)(args, factors, first, count);
 }
-void lamb_direction_range(const LambArgs& args, const AdamWFactors& factors, std::int64_t first,
-                          std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(LambDirection)(args, factors, first, count);
+void lamb_moments_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                        std::int64_t count, float* direction) {
+  HWY_DYNAMIC_DISPATCH(LambMoments)(args, factors, first, count, direction);
 }
-void lamb_apply_range(const LambArgs& args, float rate, std::int64_t first, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(LambApply)(args, rate, first, count);
+void lamb_apply_range(const AdamWArgs& args, const AdamWFactors& factors, float rate,
+                      std::int64_t first, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(LambApply)(args, factors, rate, first, count);
 }
 double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count) {
   return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, first, count);

@@ -62,22 +62,13 @@ class CudaOptimizer final : public OptimizerKernels {
   void adamw(const AdamWArgs& args, Stream stream) override { adamw_many({&args, 1}, stream); }
 
   void adamw_many(std::span<const AdamWArgs> args, Stream stream) override {
-    for (const AdamWArgs& one : args) {
-      check::adamw("adamw", one);
-      SHOAL_CHECK(one.state == args[0].state && one.beta1 == args[0].beta1 &&
-                      one.beta2 == args[0].beta2 && one.epsilon == args[0].epsilon,
-                  "adamw_many: tensors have different betas, epsilons or states");
-    }
+    for (const AdamWArgs& one : args) check::adamw("adamw", one);
+    check::alike("adamw_many", args);
     const cudaStream_t native = room_.begin(stream);
-    while (!args.empty()) {
-      const std::size_t some =
-          std::min<std::size_t>(args.size(), static_cast<std::size_t>(kManyTensors));
-      if (some <= kFewTensors)
-        queue_adamw(args.first(some), *few_, native);
-      else
-        queue_adamw(args.first(some), *many_, native);
-      args = args.subspan(some);
-    }
+    by_table(args, kAdamWChunk, [&](const auto& table, std::size_t) {
+      if (table.chunks == 0) return;
+      check_cuda(launch_adamw(table, room_.multiprocessors(), native), "adamw");
+    });
   }
 
   void sgd(const SgdArgs& args, Stream stream) override {
@@ -102,24 +93,30 @@ class CudaOptimizer final : public OptimizerKernels {
     check_cuda(launch_sgd(tensor, room_.multiprocessors(), native), "sgd");
   }
 
-  void lamb(const LambArgs& args, Stream stream) override {
+  void lamb_moments(const LambArgs& args, Stream stream) override {
     check::lamb(args);
     const cudaStream_t native = room_.begin(stream);
-    AdamWTensor tensor = tensor_of(args.adam);
-    if (tensor.count == 0) return;
-    tensor.whole = tensor.whole != 0 && suits_fours(args.update);
-    auto* update = static_cast<float*>(args.update.data);
-    check_cuda(launch_lamb_direction(tensor, settings_of(args.adam), update,
-                                     room_.multiprocessors(), native),
-               "lamb");
-    const Buffer squares = room_.scratch(2 * sizeof(double), stream);
-    auto* sums = static_cast<double*>(squares.data());
-    const ConstView of_master = args.adam.master, of_update = args.update;
-    squares_of({&of_master, 1}, sums, false, stream);
-    squares_of({&of_update, 1}, sums + 1, false, stream);
-    check_cuda(launch_lamb_apply(tensor, args.adam.state, update, sums, args.max_trust_ratio,
-                                 room_.multiprocessors(), native),
-               "lamb");
+    auto* const squares = args.squares.as<double>();
+    by_table(args.tensors, kLambChunk, [&](const auto& table, std::size_t first) {
+      const Buffer room =
+          room_.scratch(std::max<std::size_t>(table.chunks, 1) * 2 * sizeof(double), stream);
+      auto* const partial = static_cast<double*>(room.data());
+      if (table.chunks > 0)
+        check_cuda(launch_lamb_moments(table, partial, room_.multiprocessors(), native), "lamb");
+      check_cuda(launch_lamb_squares(table, partial, squares + 2 * first, native), "lamb");
+    });
+  }
+
+  void lamb_apply(const LambArgs& args, Stream stream) override {
+    check::lamb(args);
+    const cudaStream_t native = room_.begin(stream);
+    const auto* const squares = args.squares.as<double>();
+    by_table(args.tensors, kLambChunk, [&](const auto& table, std::size_t first) {
+      if (table.chunks == 0) return;
+      check_cuda(launch_lamb_apply(table, squares + 2 * first, args.max_trust_ratio,
+                                   room_.multiprocessors(), native),
+                 "lamb");
+    });
   }
 
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) override {
@@ -152,19 +149,32 @@ class CudaOptimizer final : public OptimizerKernels {
     return {args.state, args.beta1, args.beta2, args.epsilon, room_.fault()};
   }
 
+  // use(table, number of its first tensor) for tables of all of `args`, in chunks of `chunk`.
+  template <class Use>
+  void by_table(std::span<const AdamWArgs> args, std::int64_t chunk, const Use& use) {
+    for (std::size_t first = 0; first < args.size();) {
+      const auto some = args.subspan(
+          first,
+          std::min<std::size_t>(args.size() - first, static_cast<std::size_t>(kManyTensors)));
+      if (some.size() <= kFewTensors)
+        use(filled(*few_, some, chunk), first);
+      else
+        use(filled(*many_, some, chunk), first);
+      first += some.size();
+    }
+  }
+
   template <int capacity>
-  void queue_adamw(std::span<const AdamWArgs> args, AdamWTable<capacity>& table,
-                   cudaStream_t native) {
+  const AdamWTable<capacity>& filled(AdamWTable<capacity>& table, std::span<const AdamWArgs> args,
+                                     std::int64_t chunk) const {
     table.settings = settings_of(args[0]);
     table.tensors = table.chunks = 0;
     for (const AdamWArgs& one : args) {
-      if (one.master.shape.count() == 0) continue;
       AdamWTensor& tensor = table.tensor[table.tensors++] = tensor_of(one);
-      tensor.first_chunk = table.chunks;
-      table.chunks += chunks_of(tensor.count, kAdamWChunk);
+      tensor.first_chunk = table.chunks;  // of an empty one the next one's
+      table.chunks += chunks_of(tensor.count, chunk);
     }
-    if (table.chunks == 0) return;
-    check_cuda(launch_adamw(table, room_.multiprocessors(), native), "adamw");
+    return table;
   }
 
   // Up to kSquaresSums sums of each table, then their total: the order depends on the sizes alone.

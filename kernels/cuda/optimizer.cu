@@ -66,6 +66,19 @@ __device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t 
   }
 }
 
+// step(tensor, its number, chunk, begin, end) of the chunks that are this block's.
+template <int capacity, class Step>
+__device__ inline void chunks(const AdamWTable<capacity>& table, std::int64_t size,
+                              const Step& step) {
+  std::uint32_t t = 0;
+  for (std::uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
+    while (t + 1 < table.tensors && table.tensor[t + 1].first_chunk <= chunk) ++t;
+    const AdamWTensor& x = table.tensor[t];
+    const std::int64_t begin = (chunk - x.first_chunk) * size;
+    step(x, t, chunk, begin, begin + size < x.count ? begin + size : x.count);
+  }
+}
+
 struct AdamWFactors {
   float gradient_scale, one_minus_beta1, beta2, one_minus_beta2;
   float step_size;    // lr / (1 - beta1^t)
@@ -145,15 +158,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   __syncthreads();
   if (!factors.run) return;
   const AdamWFactors f = factors;
-  std::uint32_t t = 0;
-  for (std::uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
-    while (t + 1 < table.tensors && table.tensor[t + 1].first_chunk <= chunk) ++t;
-    const AdamWTensor& x = table.tensor[t];
-    const std::int64_t begin = (chunk - x.first_chunk) * kAdamWChunk;
-    const std::int64_t end = begin + kAdamWChunk < x.count ? begin + kAdamWChunk : x.count;
-    const auto decay = static_cast<float>(1 - f.learning_rate * x.weight_decay);
-    fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0, AdamWStep{x, f, decay});
-  }
+  chunks(table, kAdamWChunk,
+         [&](const AdamWTensor& x, std::uint32_t, std::uint32_t, std::int64_t begin,
+             std::int64_t end) {
+           const auto decay = static_cast<float>(1 - f.learning_rate * x.weight_decay);
+           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0, AdamWStep{x, f, decay});
+         });
 }
 
 struct SgdStep {
@@ -191,75 +201,6 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(const __grid_constant__ S
   fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole, step);
 }
 
-struct LambDirectionStep {
-  const AdamWTensor& x;
-  const AdamWFactors& f;
-  float* update;
-  float weight_decay;
-
-  template <bool whole>
-  __device__ void operator()(std::int64_t i, int some) const {
-    Four gradient, first, second, master, direction;
-    read<whole>(x.gradient + i, some, gradient);
-    read<whole>(x.first_moment + i, some, first);
-    read<whole>(x.second_moment + i, some, second);
-    read<whole>(x.master + i, some, master);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
-      const float denominator =
-          __fadd_rn(__fsqrt_rn(__fmul_rn(second[k], f.inverse_correction2)), f.epsilon);
-      const float ratio = __fdiv_rn(__fmul_rn(first[k], f.inverse_correction1), denominator);
-      direction[k] = __fmaf_rn(weight_decay, master[k], ratio);
-    }
-    write<whole>(first, x.first_moment + i, some);
-    write<whole>(second, x.second_moment + i, some);
-    write<whole>(direction, update + i, some);
-  }
-};
-
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    lamb_direction_kernel(const __grid_constant__ AdamWTensor x,
-                          const __grid_constant__ AdamWSettings settings, float* update) {
-  __shared__ AdamWFactors factors;
-  if (threadIdx.x == 0) make_factors(settings, factors);
-  __syncthreads();
-  if (!factors.run) return;
-  const AdamWFactors f = factors;
-  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole != 0,
-        LambDirectionStep{x, f, update, static_cast<float>(x.weight_decay)});
-}
-
-struct LambApplyStep {
-  const AdamWTensor& x;
-  const float* update;
-  float rate;
-
-  template <bool whole>
-  __device__ void operator()(std::int64_t i, int some) const {
-    Four direction, master;
-    read<whole>(update + i, some, direction);
-    read<whole>(x.master + i, some, master);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) master[k] = __fmaf_rn(-rate, direction[k], master[k]);
-    write<whole>(master, x.master + i, some);
-    write_copy<whole>(master, x.parameter, x.copy, i, some);
-  }
-};
-
-__global__ void __launch_bounds__(kThreads)
-    lamb_apply_kernel(const __grid_constant__ AdamWTensor x, const StepState* state,
-                      const float* update, const double* squares, double max_trust_ratio) {
-  if (state->skip != 0 || state->step == 0) return;
-  const double weight = sqrt(squares[0]), length = sqrt(squares[1]);
-  const double trust = weight > 0 && length > 0 ? fmin(weight / length, max_trust_ratio) : 1;
-  const auto rate = static_cast<float>(trust * static_cast<double>(state->learning_rate));
-  const std::int64_t thread = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  fours(4 * thread, x.count, std::int64_t{gridDim.x} * 4 * kThreads, x.whole != 0,
-        LambApplyStep{x, update, rate});
-}
-
 // The same value in every thread; the order is that of the threads' numbers.
 __device__ inline double block_sum(double value, double* room) {
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
@@ -268,6 +209,131 @@ __device__ inline double block_sum(double value, double* room) {
   double sum = 0;
   for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) sum += room[warp];
   return sum;
+}
+
+struct LambFactors {
+  const AdamWFactors& f;
+  float weight_decay;
+
+  __device__ float direction(float first, float second, float master) const {
+    const float denominator =
+        __fadd_rn(__fsqrt_rn(__fmul_rn(second, f.inverse_correction2)), f.epsilon);
+    const float ratio = __fdiv_rn(__fmul_rn(first, f.inverse_correction1), denominator);
+    return __fmaf_rn(weight_decay, master, ratio);
+  }
+};
+
+struct LambMomentsStep {
+  const AdamWTensor& x;
+  LambFactors lamb;
+  double &weight, &update;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    const AdamWFactors& f = lamb.f;
+    Four gradient, first, second, master;
+    read<whole>(x.gradient + i, some, gradient);
+    read<whole>(x.first_moment + i, some, first);
+    read<whole>(x.second_moment + i, some, second);
+    read<whole>(x.master + i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
+      if (k >= some) continue;  // of what lies beyond r may be NaN: 0 / (0 + 0)
+      const double p = master[k], r = lamb.direction(first[k], second[k], master[k]);
+      weight = fma(p, p, weight);
+      update = fma(r, r, update);
+    }
+    write<whole>(first, x.first_moment + i, some);
+    write<whole>(second, x.second_moment + i, some);
+  }
+};
+
+template <int capacity>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    lamb_moments_kernel(const __grid_constant__ AdamWTable<capacity> table, double* partial) {
+  __shared__ AdamWFactors factors;
+  __shared__ double room[2][kThreads / 32];
+  if (threadIdx.x == 0) make_factors(table.settings, factors);
+  __syncthreads();
+  if (!factors.run) return;
+  const AdamWFactors f = factors;
+  chunks(table, kLambChunk,
+         [&](const AdamWTensor& x, std::uint32_t, std::uint32_t chunk, std::int64_t begin,
+             std::int64_t end) {
+           double weight = 0, update = 0;
+           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
+                 LambMomentsStep{x, {f, static_cast<float>(x.weight_decay)}, weight, update});
+           weight = block_sum(weight, room[0]);
+           update = block_sum(update, room[1]);
+           if (threadIdx.x == 0) {
+             partial[2 * std::size_t{chunk}] = weight;
+             partial[2 * std::size_t{chunk} + 1] = update;
+           }
+           __syncthreads();  // the next chunk's sums go into the same room
+         });
+}
+
+// A block a tensor.
+template <int capacity>
+__global__ void __launch_bounds__(kThreads)
+    lamb_squares_kernel(const __grid_constant__ AdamWTable<capacity> table, const double* partial,
+                        double* squares) {
+  if (table.settings.state->skip != 0) return;
+  __shared__ double room[2][kThreads / 32];
+  const AdamWTensor& x = table.tensor[blockIdx.x];
+  const auto count = static_cast<int>((x.count + kLambChunk - 1) / kLambChunk);
+  const double* const mine = partial + 2 * std::size_t{x.first_chunk};
+  double weight = 0, update = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    weight += mine[2 * i];
+    update += mine[2 * i + 1];
+  }
+  weight = block_sum(weight, room[0]);
+  update = block_sum(update, room[1]);
+  if (threadIdx.x != 0) return;
+  squares[2 * blockIdx.x] = weight;
+  squares[2 * blockIdx.x + 1] = update;
+}
+
+struct LambApplyStep {
+  const AdamWTensor& x;
+  LambFactors lamb;
+  float rate;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    Four first, second, master;
+    read<whole>(x.first_moment + i, some, first);
+    read<whole>(x.second_moment + i, some, second);
+    read<whole>(x.master + i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      master[k] = __fmaf_rn(-rate, lamb.direction(first[k], second[k], master[k]), master[k]);
+    write<whole>(master, x.master + i, some);
+    write_copy<whole>(master, x.parameter, x.copy, i, some);
+  }
+};
+
+template <int capacity>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    lamb_apply_kernel(const __grid_constant__ AdamWTable<capacity> table, const double* squares,
+                      double max_trust_ratio) {
+  __shared__ AdamWFactors factors;
+  if (threadIdx.x == 0) make_factors(table.settings, factors);
+  __syncthreads();
+  if (!factors.run) return;
+  const AdamWFactors f = factors;
+  chunks(table, kLambChunk,
+         [&](const AdamWTensor& x, std::uint32_t t, std::uint32_t, std::int64_t begin,
+             std::int64_t end) {
+           const double weight = sqrt(squares[2 * t]), length = sqrt(squares[2 * t + 1]);
+           const double trust =
+               weight > 0 && length > 0 ? fmin(weight / length, max_trust_ratio) : 1;
+           const auto rate = static_cast<float>(trust * f.learning_rate);
+           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
+                 LambApplyStep{x, {f, static_cast<float>(x.weight_decay)}, rate});
+         });
 }
 
 // Elements beyond `some` are 0.
@@ -389,18 +455,36 @@ cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t 
                        stream, args);
 }
 
-cudaError_t launch_lamb_direction(const AdamWTensor& tensor, const AdamWSettings& settings,
-                                  float* update, int multiprocessors, cudaStream_t stream) {
-  return launch_kernel(lamb_direction_kernel, grid_of_elements(tensor.count, multiprocessors),
-                       kThreads, 0, stream, tensor, settings, update);
+template <int capacity>
+cudaError_t launch_lamb_moments(const AdamWTable<capacity>& table, double* partial,
+                                int multiprocessors, cudaStream_t stream) {
+  return launch_kernel(lamb_moments_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads,
+                       0, stream, table, partial);
 }
-
-cudaError_t launch_lamb_apply(const AdamWTensor& tensor, const StepState* state,
-                              const float* update, const double* squares, double max_trust_ratio,
-                              int multiprocessors, cudaStream_t stream) {
-  return launch_kernel(lamb_apply_kernel, grid_of_elements(tensor.count, multiprocessors), kThreads,
-                       0, stream, tensor, state, update, squares, max_trust_ratio);
+template <int capacity>
+cudaError_t launch_lamb_squares(const AdamWTable<capacity>& table, const double* partial,
+                                double* squares, cudaStream_t stream) {
+  return launch_kernel(lamb_squares_kernel<capacity>, static_cast<int>(table.tensors), kThreads, 0,
+                       stream, table, partial, squares);
 }
+template <int capacity>
+cudaError_t launch_lamb_apply(const AdamWTable<capacity>& table, const double* squares,
+                              double max_trust_ratio, int multiprocessors, cudaStream_t stream) {
+  return launch_kernel(lamb_apply_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads,
+                       0, stream, table, squares, max_trust_ratio);
+}
+template cudaError_t launch_lamb_moments(const AdamWTable<kFewTensors>&, double*, int,
+                                         cudaStream_t);
+template cudaError_t launch_lamb_moments(const AdamWTable<kManyTensors>&, double*, int,
+                                         cudaStream_t);
+template cudaError_t launch_lamb_squares(const AdamWTable<kFewTensors>&, const double*, double*,
+                                         cudaStream_t);
+template cudaError_t launch_lamb_squares(const AdamWTable<kManyTensors>&, const double*, double*,
+                                         cudaStream_t);
+template cudaError_t launch_lamb_apply(const AdamWTable<kFewTensors>&, const double*, double, int,
+                                       cudaStream_t);
+template cudaError_t launch_lamb_apply(const AdamWTable<kManyTensors>&, const double*, double, int,
+                                       cudaStream_t);
 
 template <int capacity>
 cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,

@@ -17,6 +17,7 @@ namespace shoal::kernels {
 // before. Descriptors travel as kernel parameters: nothing is uploaded, and a captured launch keeps
 // its own.
 inline constexpr std::int64_t kAdamWChunk = 4096;
+inline constexpr std::int64_t kLambChunk = 8192;
 inline constexpr std::int64_t kSquaresChunk = 8192;
 inline constexpr int kFewTensors = 48, kManyTensors = 480;
 
@@ -64,13 +65,19 @@ struct SgdTensor {
 };
 cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream);
 
-// Moments, and update = their direction + weight_decay * master.
-cudaError_t launch_lamb_direction(const AdamWTensor& tensor, const AdamWSettings& settings,
-                                  float* update, int multiprocessors, cudaStream_t stream);
-// master -= learning rate * trust * update; squares [2]: sums of squares of master and update.
-cudaError_t launch_lamb_apply(const AdamWTensor& tensor, const StepState* state,
-                              const float* update, const double* squares, double max_trust_ratio,
-                              int multiprocessors, cudaStream_t stream);
+// LAMB's moments, and partial [chunks, 2]: sums of squares of the masters and of r (optimizer.h) in
+// each chunk of kLambChunk.
+template <int capacity>
+cudaError_t launch_lamb_moments(const AdamWTable<capacity>& table, double* partial,
+                                int multiprocessors, cudaStream_t stream);
+// squares [tensors, 2] = the sums of each tensor's chunks, in their order.
+template <int capacity>
+cudaError_t launch_lamb_squares(const AdamWTable<capacity>& table, const double* partial,
+                                double* squares, cudaStream_t stream);
+// master -= learning rate * trust * r, and the copy.
+template <int capacity>
+cudaError_t launch_lamb_apply(const AdamWTable<capacity>& table, const double* squares,
+                              double max_trust_ratio, int multiprocessors, cudaStream_t stream);
 
 struct SquaresTensor {
   const void* data;

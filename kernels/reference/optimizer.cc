@@ -19,6 +19,7 @@ class ReferenceOptimizer final : public OptimizerKernels {
     const double rate = args.state->learning_rate;
     for (std::int64_t i = 0; i < args.master.shape.count(); ++i) {
       const double decayed = load(args.master, i) * (1 - rate * args.weight_decay);
+      advance(args, i);
       put(args.master, args.parameter, i, decayed - rate * direction(args, i));
     }
   }
@@ -40,19 +41,36 @@ class ReferenceOptimizer final : public OptimizerKernels {
     }
   }
 
-  void lamb(const LambArgs& args, Stream) override {
+  void lamb_moments(const LambArgs& args, Stream) override {
     check::lamb(args);
-    const AdamWArgs& adam = args.adam;
-    if (adam.state->skip) return;
-    const std::int64_t count = adam.master.shape.count();
-    for (std::int64_t i = 0; i < count; ++i)
-      store(args.update, i, direction(adam, i) + adam.weight_decay * load(adam.master, i));
-    const double weight = std::sqrt(squares(adam.master)), update = std::sqrt(squares(args.update));
-    const double trust =
-        weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
-    for (std::int64_t i = 0; i < count; ++i)
-      put(adam.master, adam.parameter, i,
-          load(adam.master, i) - adam.state->learning_rate * trust * load(args.update, i));
+    for (std::size_t t = 0; t < args.tensors.size(); ++t) {
+      const AdamWArgs& adam = args.tensors[t];
+      if (adam.state->skip) return;
+      double weight = 0, update = 0;
+      for (std::int64_t i = 0; i < adam.master.shape.count(); ++i) {
+        advance(adam, i);
+        const double p = load(adam.master, i), r = lamb_direction(adam, i);
+        weight += p * p;
+        update += r * r;
+      }
+      store(args.squares, 2 * static_cast<std::int64_t>(t), weight);
+      store(args.squares, 2 * static_cast<std::int64_t>(t) + 1, update);
+    }
+  }
+
+  void lamb_apply(const LambArgs& args, Stream) override {
+    check::lamb(args);
+    for (std::size_t t = 0; t < args.tensors.size(); ++t) {
+      const AdamWArgs& adam = args.tensors[t];
+      if (adam.state->skip) return;
+      const double weight = std::sqrt(load(args.squares, 2 * static_cast<std::int64_t>(t)));
+      const double update = std::sqrt(load(args.squares, 2 * static_cast<std::int64_t>(t) + 1));
+      const double trust =
+          weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
+      for (std::int64_t i = 0; i < adam.master.shape.count(); ++i)
+        put(adam.master, adam.parameter, i,
+            load(adam.master, i) - adam.state->learning_rate * trust * lamb_direction(adam, i));
+    }
   }
 
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
@@ -68,16 +86,22 @@ class ReferenceOptimizer final : public OptimizerKernels {
   }
 
  private:
-  // Advances element i's moments; m̂ / (sqrt(v̂) + epsilon).
+  // Element i's moments.
+  static void advance(const AdamWArgs& args, std::int64_t i) {
+    const double g = load(args.gradient, i) * args.state->gradient_scale;
+    store(args.first_moment, i, args.beta1 * load(args.first_moment, i) + (1 - args.beta1) * g);
+    store(args.second_moment, i,
+          args.beta2 * load(args.second_moment, i) + (1 - args.beta2) * g * g);
+  }
+  // m̂ / (sqrt(v̂) + epsilon)
   static double direction(const AdamWArgs& args, std::int64_t i) {
     const double step = args.state->step;
-    const double g = load(args.gradient, i) * args.state->gradient_scale;
-    const double m = args.beta1 * load(args.first_moment, i) + (1 - args.beta1) * g;
-    const double v = args.beta2 * load(args.second_moment, i) + (1 - args.beta2) * g * g;
-    store(args.first_moment, i, m);
-    store(args.second_moment, i, v);
-    return m / (1 - std::pow(args.beta1, step)) /
-           (std::sqrt(v / (1 - std::pow(args.beta2, step))) + args.epsilon);
+    return load(args.first_moment, i) / (1 - std::pow(args.beta1, step)) /
+           (std::sqrt(load(args.second_moment, i) / (1 - std::pow(args.beta2, step))) +
+            args.epsilon);
+  }
+  static double lamb_direction(const AdamWArgs& args, std::int64_t i) {
+    return direction(args, i) + args.weight_decay * load(args.master, i);
   }
 
   static void put(const View& master, const View& parameter, std::int64_t i, double value) {

@@ -110,103 +110,44 @@ class Lamb final : public Optimizer {
   Lamb(kernels::Kernels& kernels, MemoryResource& memory, std::vector<Segment> segments,
        const LambOptions& options, MemoryResource* states)
       : Optimizer(kernels, memory, std::move(segments), {"exp_avg", "exp_avg_sq"}, states),
-        memory_(memory),
-        options_(options) {
-    std::int64_t largest = 0;
-    for (const Segment& segment : this->segments())
-      largest = std::max(largest, segment.master.count());
-    updates_ = Tensor::empty({largest}, DType::f32, memory, MemoryTag::optimizer, kernels.stream());
-  }
+        options_(options),
+        squares_(Tensor::zeros({std::ssize(this->segments()), 2}, DType::f64, memory,
+                               MemoryTag::workspace, kernels.stream())) {}
 
  private:
   void update(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
               Stream stream) override {
-    lamb(segment, state, step, updates_.narrowed(0, 0, segment.master.count()), stream);
+    const kernels::AdamWArgs args = adamw_args(segment, state, options_.adam, step);
+    run({&args, 1}, nullptr, stream);
   }
-
-  // Made of kernels that there are: lamb at rate 0 advances the moments and leaves the update; when
-  // the sums of all parts are there, sgd goes along it, as far as the parameter's trust ratio says.
   void update_all(const kernels::StepState& step, const StepOptions& options,
                   Stream stream) override {
-    if (!options.sum_parts) return Optimizer::update_all(step, options, stream);
-    keep_updates(stream);
-    before_reading(options, stream);
-    std::vector<kernels::StepState> states(segments().size() + 1);
-    DeviceBackend& device = device_backend(stream.device.type);
-    const auto read = [&](void* to, const void* from, std::size_t bytes) {
-      device.copy(to, from, bytes, stream);
+    std::vector<kernels::AdamWArgs> all;
+    all.reserve(segments().size());
+    for (std::size_t i = 0; i < segments().size(); ++i)
+      all.push_back(adamw_args(segments()[i], state_of(i), options_.adam, step));
+    run(all, options.sum_parts ? &options : nullptr, stream);
+  }
+
+  void run(std::span<const kernels::AdamWArgs> tensors, const StepOptions* parts, Stream stream) {
+    const Tensor squares = squares_.narrowed(0, 0, std::ssize(tensors));
+    const kernels::LambArgs args{tensors, squares.view(), options_.max_trust_ratio};
+    kernels().optimizer().lamb_moments(args, stream);
+    if (parts != nullptr) {
+      before_reading(*parts, stream);
+      std::vector<SquareSums> sums(tensors.size());
+      static_assert(sizeof(SquareSums) == 2 * sizeof(double));
+      copy_to_host(sums.data(), squares, stream);
+      parts->sum_parts(sums);
+      DeviceBackend& device = device_backend(stream.device.type);
+      device.copy(squares.view().data, sums.data(), squares.bytes(), stream);
       device.synchronize(stream);
-    };
-    read(&states.back(), &step, sizeof step);
-    if (states.back().skip != 0) return;  // on all ranks
-    const float rate = std::exchange(states.back().learning_rate, 0.0f);
-    auto* const there = static_cast<kernels::StepState*>(states_.view().data);
-    read(there, states.data(), states_.bytes());
-
-    std::vector<Tensor> updates;
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < segments().size(); ++i) {
-      const Segment& segment = segments()[i];
-      updates.push_back(updates_.narrowed(0, offset, segment.master.count()));
-      offset += aligned(segment.master.count());
-      lamb(segment, state_of(i), there[segments().size()], updates[i], stream);
-      const auto at = 2 * static_cast<std::int64_t>(i);
-      auto& rule = kernels().optimizer();
-      rule.sum_of_squares(segment.master, squares_.narrowed(0, at, 1).view(), false, stream);
-      rule.sum_of_squares(updates[i], squares_.narrowed(0, at + 1, 1).view(), false, stream);
     }
-    std::vector<SquareSums> sums(segments().size());
-    static_assert(sizeof(SquareSums) == 2 * sizeof(double));
-    copy_to_host(sums.data(), squares_, stream);
-    options.sum_parts(sums);
-    for (std::size_t i = 0; i < segments().size(); ++i) {
-      states[i] = states.back();
-      states[i].learning_rate = static_cast<float>(trust(sums[i]) * static_cast<double>(rate));
-      states[i].gradient_scale = 1;
-    }
-    read(there, states.data(), states_.bytes());
-    for (std::size_t i = 0; i < segments().size(); ++i) {
-      kernels::SgdArgs args;
-      args.master = flat(segments()[i].master);
-      args.gradient = updates[i];
-      args.parameter = flat(segments()[i].value);
-      args.state = &there[i];
-      kernels().optimizer().sgd(args, stream);
-    }
+    kernels().optimizer().lamb_apply(args, stream);
   }
 
-  void lamb(const Segment& segment, std::span<const Tensor> state, const kernels::StepState& step,
-            const Tensor& update, Stream stream) {
-    kernels::LambArgs args;
-    args.adam = adamw_args(segment, state, options_.adam, step);
-    args.update = update.view();
-    args.max_trust_ratio = options_.max_trust_ratio;
-    kernels().optimizer().lamb(args, stream);
-  }
-
-  double trust(const SquareSums& sums) const {
-    const double weight = std::sqrt(sums.weight), update = std::sqrt(sums.update);
-    return weight > 0 && update > 0 ? std::min(weight / update, options_.max_trust_ratio) : 1;
-  }
-
-  // Room for the updates of all segments, from the first step that needs it.
-  void keep_updates(Stream stream) {
-    if (states_.defined()) return;
-    std::int64_t total = 0;
-    for (const Segment& segment : segments()) total += aligned(segment.master.count());
-    const auto count = static_cast<std::int64_t>(segments().size());
-    updates_ = {};
-    updates_ = Tensor::empty({total}, DType::f32, memory_, MemoryTag::optimizer, stream);
-    squares_ = Tensor::zeros({2 * count}, DType::f64, memory_, MemoryTag::workspace, stream);
-    states_ = Tensor::empty({(count + 1) * static_cast<std::int64_t>(sizeof(kernels::StepState))},
-                            DType::u8, memory_, MemoryTag::workspace, stream);
-  }
-
-  MemoryResource& memory_;
   LambOptions options_;
-  Tensor updates_;  // [largest segment] f32; with sum_parts [all segments]
-  // With sum_parts: [2 * segments] f64, and a StepState for each segment and one for all.
-  Tensor squares_, states_;
+  Tensor squares_;  // [segments, 2] f64, of an update
 };
 
 }  // namespace

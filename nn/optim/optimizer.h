@@ -160,8 +160,7 @@ std::unique_ptr<Optimizer> make_adamw(kernels::Kernels& kernels, MemoryResource&
 std::unique_ptr<Optimizer> make_sgd(kernels::Kernels& kernels, MemoryResource& memory,
                                     std::vector<Segment> segments, const SgdOptions& options,
                                     MemoryResource* states = nullptr);
-// Trust ratios are a segment's, or with StepOptions::sum_parts a parameter's: then the updates of
-// all segments are kept until their sums are there, 4 bytes more an element.
+// Trust ratios are a segment's, or with StepOptions::sum_parts a parameter's.
 std::unique_ptr<Optimizer> make_lamb(kernels::Kernels& kernels, MemoryResource& memory,
                                      std::vector<Segment> segments, const LambOptions& options,
                                      MemoryResource* states = nullptr);

@@ -515,9 +515,7 @@ TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
                 bytes_of(output / "host/checkpoint-6/" + file))
           << file;
     EXPECT_GT(kept.optimizer, 0);
-    // LAMB has a scratch there of the largest parameter.
-    EXPECT_EQ(host.optimizer == 0, optim != Optim::lamb);
-    EXPECT_LT(host.optimizer, kept.optimizer / 3);
+    EXPECT_EQ(host.optimizer, 0);
     EXPECT_THAT(host.header, ::testing::Contains(::testing::HasSubstr("pinned host memory")));
     // And from there.
     arguments.max_steps = 8;

@@ -61,6 +61,43 @@ TEST(ManyTensors, AreUpdatedAsByOneCallEach) {
     EXPECT_TRUE(close(results[0][b], results[1][b], kExact)) << "buffer " << b;
 }
 
+TEST(ManyTensors, AreUpdatedByLambAsByOneCallEach) {
+  const auto kernels = make_test_kernels();
+  StepState initial;
+  initial.step = 3;
+  initial.learning_rate = 0.01f;
+  const Placed<StepState> state(initial);
+  const Shape shape{total()};
+  std::vector<Hosts> results;
+  for (const bool at_once : {true, false}) {
+    Hosts all{Host::random(shape, DType::f32, 1), Host::random(shape, DType::f32, 2, -0.1, 0.1),
+              Host::random(shape, DType::f32, 3, 0, 0.1), Host::random(shape, DType::f32, 4),
+              Host(shape, DType::bf16)};
+    std::vector<std::vector<View>> views;
+    for (Host& one : all) views.push_back(parts(one));
+    std::vector<AdamWArgs> args(kTensors);
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      args[i].master = views[0][i];
+      args[i].first_moment = views[1][i];
+      args[i].second_moment = views[2][i];
+      args[i].gradient = views[3][i];
+      if (i % 3 > 0) args[i].parameter = views[4][i];
+      args[i].weight_decay = i % 2 == 0 ? 0 : 0.1;
+      args[i].state = state.get();
+    }
+    const std::size_t each = at_once ? args.size() : 1;
+    Host squares(Shape{static_cast<std::int64_t>(each), 2}, DType::f64);
+    for (std::size_t i = 0; i < args.size(); i += each) {
+      const LambArgs lamb{{&args[i], each}, squares};
+      kernels->optimizer().lamb_moments(lamb, {});
+      kernels->optimizer().lamb_apply(lamb, {});
+    }
+    results.push_back(std::move(all));
+  }
+  for (std::size_t b = 0; b < results[0].size(); ++b)
+    EXPECT_TRUE(close(results[0][b], results[1][b], kExact)) << "buffer " << b;
+}
+
 TEST(ManyTensors, AddUpToOneSum) {
   const auto kernels = make_test_kernels();
   for (const DType dtype : kTrainingDTypes) {

@@ -22,12 +22,12 @@ State state_of(std::uint32_t step, std::uint32_t skip = 0) {
   return State(state);
 }
 
-// master, first moment, second moment, parameter copy.
+// master, first moment, second moment, parameter copy, LAMB's sums of squares.
 Hosts adam_buffers(std::int64_t count, DType copy) {
   const Shape shape{count};
   return Hosts{Host::random(shape, DType::f32, 1), Host::random(shape, DType::f32, 2, -0.1, 0.1),
                Host::random(shape, DType::f32, 3, 0, 0.1), Host(shape, copy),
-               Host(shape, DType::f32)};
+               Host(Shape{1, 2}, DType::f64)};
 }
 
 AdamWArgs adam_args(Hosts& buffers, const Host& gradient, const State& state, bool copy) {
@@ -66,11 +66,10 @@ TEST_P(Optimizer, Lamb) {
           "lamb", [&] { return adam_buffers(count, DType::bf16); },
           [&](Kernels& k, Hosts& out) {
             const State state = state_of(3);
-            LambArgs args;
-            args.adam = adam_args(out, gradient, state, true);
-            args.update = out[4];
-            args.max_trust_ratio = bound;
-            k.optimizer().lamb(args, {});
+            const AdamWArgs adam = adam_args(out, gradient, state, true);
+            const LambArgs args{{&adam, 1}, out[4], bound};
+            k.optimizer().lamb_moments(args, {});
+            k.optimizer().lamb_apply(args, {});
           },
           {4e-6, 4e-6});
   }
@@ -115,10 +114,10 @@ TEST(OptimizerState, SkipLeavesEverything) {
   const Hosts before = adam_buffers(50, DType::bf16);
   const State state = state_of(1, 1);
   kernels->optimizer().adamw(adam_args(buffers, gradient, state, true), {});
-  LambArgs lamb;
-  lamb.adam = adam_args(buffers, gradient, state, true);
-  lamb.update = buffers[4];
-  kernels->optimizer().lamb(lamb, {});
+  const AdamWArgs adam = adam_args(buffers, gradient, state, true);
+  const LambArgs lamb{{&adam, 1}, buffers[4]};
+  kernels->optimizer().lamb_moments(lamb, {});
+  kernels->optimizer().lamb_apply(lamb, {});
   for (std::size_t b = 0; b < 3; ++b)
     for (std::int64_t i = 0; i < 50; ++i) ASSERT_EQ(buffers[b].at(i), before[b].at(i));
   EXPECT_TRUE(std::isnan(buffers[3].at(0)));  // the poison is still there
@@ -163,6 +162,45 @@ TEST_P(Optimizer, AdamWOfManyTensors) {
         }
       },
       {1e-6, 1e-6});
+}
+
+// Each has its own trust ratio, and what there is none of has sums of nothing.
+TEST_P(Optimizer, LambOfManyTensors) {
+  const std::int64_t counts[] = {1000, 0, 1, 50001, 7, 8192, 3, 70000, 5, 0};
+  const DType copies[] = {DType::bf16, DType::f32, DType::f16};
+  std::vector<Host> gradients;
+  for (const std::int64_t count : counts)
+    gradients.push_back(Host::random(Shape{count}, DType::f32, 4));
+  verify(
+      "lamb of many",
+      [&] {
+        Hosts all;
+        for (std::size_t i = 0; i < std::size(counts); ++i)
+          for (Host& buffer : adam_buffers(counts[i], copies[i % 3])) all.push_back(buffer);
+        all.emplace_back(Shape{std::ssize(counts), 2}, DType::f64);
+        return all;
+      },
+      [&](Kernels& k, Hosts& out) {
+        for (std::uint32_t step = 1; step <= 2; ++step) {
+          const State state = state_of(step);
+          std::vector<AdamWArgs> all;
+          for (std::size_t i = 0; i < std::size(counts); ++i) {
+            AdamWArgs args;
+            args.master = out[5 * i];
+            args.first_moment = out[5 * i + 1];
+            args.second_moment = out[5 * i + 2];
+            args.gradient = gradients[i];
+            if (i % 3 != 1) args.parameter = out[5 * i + 3];
+            args.weight_decay = 0.01 * static_cast<double>(i);
+            args.state = state.get();
+            all.push_back(args);
+          }
+          const LambArgs lamb{all, out.back()};
+          k.optimizer().lamb_moments(lamb, {});
+          k.optimizer().lamb_apply(lamb, {});
+        }
+      },
+      {4e-6, 4e-6});
 }
 
 TEST_P(Optimizer, SumOfSquaresOfManyTensors) {

@@ -1,6 +1,7 @@
 #include "support/emulated_gpu/block.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -492,11 +493,18 @@ cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, std::size_t 
   return cudaSuccess;
 }
 
+namespace {
+std::atomic<std::uint64_t> launched{0};
+}  // namespace
+
+std::uint64_t launches() { return launched; }
+
 cudaError_t queue_launch(const void* kernel, const Grid& grid, dim3 block,
                          std::size_t dynamic_shared, cudaStream_t stream,
                          std::function<void()> thread_body, std::span<const std::uintptr_t> words) {
   const cudaError_t status = check_launch(kernel, grid.blocks, block, dynamic_shared);
   if (status != cudaSuccess) return failed(status);
+  ++launched;
   return enqueue(
       stream,
       [grid, block, dynamic_shared, body = std::move(thread_body)] {

@@ -47,6 +47,8 @@ cudaError_t check_launch(const void* kernel, dim3 grid, dim3 block, std::size_t 
 cudaError_t queue_launch(const void* kernel, const Grid& grid, dim3 block,
                          std::size_t dynamic_shared, cudaStream_t stream,
                          std::function<void()> thread_body, std::span<const std::uintptr_t> words);
+// How many times that was called: what a step costs before anything is computed. Any thread.
+std::uint64_t launches();
 
 // What a kernel's thread calls.
 

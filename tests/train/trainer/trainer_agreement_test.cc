@@ -28,7 +28,12 @@ class FaultyRule final : public kernels::OptimizerKernels {
   }
   void adamw(const kernels::AdamWArgs& args, Stream stream) override { sound_.adamw(args, stream); }
   void sgd(const kernels::SgdArgs& args, Stream stream) override { sound_.sgd(args, stream); }
-  void lamb(const kernels::LambArgs& args, Stream stream) override { sound_.lamb(args, stream); }
+  void lamb_moments(const kernels::LambArgs& args, Stream stream) override {
+    sound_.lamb_moments(args, stream);
+  }
+  void lamb_apply(const kernels::LambArgs& args, Stream stream) override {
+    sound_.lamb_apply(args, stream);
+  }
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) override {
     sound_.sum_of_squares(x, out, accumulate, stream);
   }
