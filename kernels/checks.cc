@@ -267,7 +267,15 @@ void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {
 
 void adamw(const char* operation, const AdamWArgs& args) {
   const std::int64_t count = args.master.shape.count();
-  flat_f32(operation, "master", args.master, count);
+  if (args.rounding) {
+    SHOAL_CHECK(args.master.dtype == DType::bf16 && !args.parameter.defined(),
+                "{}: stochastic rounding is of bf16 parameters without masters, not of {}{}",
+                operation, to_string(args.master.dtype),
+                args.parameter.defined() ? " masters with a copy" : "");
+    SHOAL_CHECK(args.master.defined() || count == 0, "{}: the parameter is undefined", operation);
+  } else {
+    flat_f32(operation, "master", args.master, count);
+  }
   flat_f32(operation, "first_moment", args.first_moment, count);
   flat_f32(operation, "second_moment", args.second_moment, count);
   flat_f32(operation, "gradient", args.gradient, count);
@@ -278,8 +286,10 @@ void adamw(const char* operation, const AdamWArgs& args) {
 void alike(const char* operation, std::span<const AdamWArgs> tensors) {
   for (const AdamWArgs& one : tensors)
     SHOAL_CHECK(one.state == tensors[0].state && one.beta1 == tensors[0].beta1 &&
-                    one.beta2 == tensors[0].beta2 && one.epsilon == tensors[0].epsilon,
-                "{}: tensors have different betas, epsilons or states", operation);
+                    one.beta2 == tensors[0].beta2 && one.epsilon == tensors[0].epsilon &&
+                    one.rounding.has_value() == tensors[0].rounding.has_value(),
+                "{}: tensors have different betas, epsilons or states, or some have masters",
+                operation);
 }
 
 void sgd(const SgdArgs& args) {

@@ -1,10 +1,12 @@
 // Update rules over flat buffers, norms, clipping. All sizes in elements; all f32 unless said.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
+#include "shoal/kernels/rounding.h"
 #include "shoal/kernels/step_numbers.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/tensor/tensor.h"
@@ -18,11 +20,13 @@ namespace shoal::kernels {
 //   p -= lr/(1 - beta1^t) * m / (sqrt(v)/sqrt(1 - beta2^t) + epsilon).
 // Factors are computed in f64 and applied in f32. state->skip leaves every buffer as it is.
 struct AdamWArgs {
-  View master;         // [n] f32
+  View master;         // [n] f32, or where `rounding` is given the bf16 parameter itself
   View first_moment;   // [n] f32
   View second_moment;  // [n] f32
   ConstView gradient;  // [n] f32
   View parameter;      // [n] bf16/f16 copy to refresh; undefined: the master is the parameter
+  // Without masters: p is widened, updated in f32 as above and rounded stochastically.
+  std::optional<RoundingPlace> rounding = {};
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   const StepState* state = nullptr;  // never null; read when the update runs
 };
@@ -67,7 +71,7 @@ class OptimizerKernels {
   virtual void set_step(StepState* state, const StepNumbers& numbers, Stream stream);
   virtual void begin_update(const BeginUpdateArgs& args, Stream stream);
   // As one call for each, in as few launches as the device allows: `args` share beta1, beta2,
-  // epsilon and state.
+  // epsilon, state and whether they have masters.
   virtual void adamw_many(std::span<const AdamWArgs> args, Stream stream);
   // out[0] (f64) = sum of squares of all of `xs`, in their order.
   virtual void sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream);

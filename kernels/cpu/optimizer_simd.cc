@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "shoal/kernels/cpu/loops-inl.h"
+#include "shoal/kernels/cpu/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shoal::kernels::HWY_NAMESPACE {
@@ -49,11 +50,93 @@ HWY_INLINE void with_parameter(const View& parameter, const F& f) {
     f(static_cast<float16*>(parameter.data));
 }
 
+// A master in f32 and its copy, if there is one.
+template <class P>
+struct Master {
+  float* master;
+  P* parameter;
+
+  template <bool whole>
+  HWY_INLINE FloatVec get(std::int64_t i, std::int64_t some) const {
+    return read<whole>(master + i, some);
+  }
+  template <bool whole>
+  HWY_INLINE void put(FloatVec p, std::int64_t i, std::int64_t some) const {
+    write<whole>(p, master + i, some);
+    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+  }
+};
+
+// rounding.h's, of each lane.
+HWY_INLINE FloatVec rounded(FloatVec value, const std::uint32_t* random) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto upper = hn::Set(du, 0xffff0000u), infinity = hn::Set(du, 0x7f800000u);
+  const auto bits = hn::BitCast(du, value);
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
+  const auto sum = hn::And(hn::Add(magnitude, hn::ShiftRight<16>(hn::LoadU(du, random))), upper);
+  const auto finite =
+      hn::Or(hn::AndNot(hn::Set(du, 0x7fffffffu), bits), hn::Min(sum, hn::Set(du, 0x7f7f0000u)));
+  const auto nan = hn::Or(hn::And(bits, upper), hn::Set(du, 0x00400000u));
+  return hn::BitCast(kFloat,
+                     hn::IfThenElse(hn::Gt(infinity, magnitude), finite,
+                                    hn::IfThenElse(hn::Gt(magnitude, infinity), nan, bits)));
+}
+
+// A bf16 parameter without one. `random`: the bits of element `begin` and those that follow.
+struct Rounded {
+  bfloat16* parameter;
+  const std::uint32_t* random;
+  std::int64_t begin;
+
+  template <bool whole>
+  HWY_INLINE FloatVec get(std::int64_t i, std::int64_t some) const {
+    return read<whole>(parameter + i, some);
+  }
+  template <bool whole>
+  HWY_INLINE void put(FloatVec p, std::int64_t i, std::int64_t some) const {
+    write<whole>(rounded(p, random + (i - begin)), parameter + i, some);
+  }
+};
+
+// Elements whose bits are made at a time.
+constexpr std::int64_t kRandomChunk = 1024;
+
+// run(where p is, first, count) over [first, first + count).
+template <class Run>
+HWY_INLINE void over_parameters(const AdamWArgs& args, std::int64_t first, std::int64_t count,
+                                const Run& run) {
+  if (!args.rounding) {
+    with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
+      run(Master<std::remove_pointer_t<decltype(parameter)>>{static_cast<float*>(args.master.data),
+                                                             parameter},
+          first, count);
+    });
+    return;
+  }
+  const RoundingPlace& place = *args.rounding;
+  const RandomRows rows{RandomKey(place.site(args.state))};
+  // A partial vector's bits are read whole.
+  HWY_ALIGN std::uint32_t room[random_room(kRandomChunk)];
+  HWY_ALIGN std::uint32_t joined[random_room(kRandomChunk)] = {};
+  for (const std::int64_t end = first + count; first < end;) {
+    const std::int64_t some = std::min(kRandomChunk, end - first);
+    const std::uint32_t* bits = nullptr;
+    for (std::int64_t done = 0; done < some;) {
+      const std::int64_t run_of = place.consecutive(first + done, some - done);
+      bits = rows.row(0, place.element(first + done), static_cast<std::size_t>(run_of), room);
+      if (run_of < some) bits = std::copy_n(bits, run_of, joined + done) - run_of - done;
+      done += run_of;
+    }
+    run(Rounded{static_cast<bfloat16*>(args.master.data), bits, first}, first, some);
+    first += some;
+  }
+}
+
 template <class P>
 struct AdamWStep {
-  float *master, *m, *v;
+  P parameter;
+  float *m, *v;
   const float* gradient;
-  P* parameter;
   FloatVec scale, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, correction2, epsilon;
 
   template <bool whole>
@@ -64,32 +147,31 @@ struct AdamWStep {
     second = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(second, beta2));
     const FloatVec denominator = hn::Add(hn::Div(hn::Sqrt(second), correction2), epsilon);
     const FloatVec p = hn::NegMulAdd(step_size, hn::Div(first, denominator),
-                                     hn::Mul(read<whole>(master + i, some), decay));
+                                     hn::Mul(parameter.template get<whole>(i, some), decay));
     write<whole>(first, m + i, some);
     write<whole>(second, v + i, some);
-    write<whole>(p, master + i, some);
-    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+    parameter.template put<whole>(p, i, some);
   }
 };
 
 void AdamW(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first, std::int64_t count) {
-  with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
-    const AdamWStep<std::remove_pointer_t<decltype(parameter)>> step{
-        static_cast<float*>(args.master.data),
-        static_cast<float*>(args.first_moment.data),
-        static_cast<float*>(args.second_moment.data),
-        static_cast<const float*>(args.gradient.data),
-        parameter,
-        constant(f.gradient_scale),
-        constant(f.decay),
-        constant(f.one_minus_beta1),
-        constant(f.beta2),
-        constant(f.one_minus_beta2),
-        constant(f.step_size),
-        constant(f.correction2),
-        constant(f.epsilon)};
-    steps(first, count, step);
-  });
+  over_parameters(args, first, count,
+                  [&](const auto& parameter, std::int64_t from, std::int64_t some) HWY_ATTR {
+                    const AdamWStep<std::remove_cvref_t<decltype(parameter)>> step{
+                        parameter,
+                        static_cast<float*>(args.first_moment.data),
+                        static_cast<float*>(args.second_moment.data),
+                        static_cast<const float*>(args.gradient.data),
+                        constant(f.gradient_scale),
+                        constant(f.decay),
+                        constant(f.one_minus_beta1),
+                        constant(f.beta2),
+                        constant(f.one_minus_beta2),
+                        constant(f.step_size),
+                        constant(f.correction2),
+                        constant(f.epsilon)};
+                    steps(from, some, step);
+                  });
 }
 
 template <class P>
@@ -155,9 +237,11 @@ struct LambFactors {
   }
 };
 
+template <class M>
 struct LambMomentsStep {
   float *m, *v, *update;  // update: of the first element on
-  const float *master, *gradient;
+  const M* master;
+  const float* gradient;
   std::int64_t begin;
   LambFactors f;
 
@@ -176,46 +260,48 @@ struct LambMomentsStep {
 
 void LambMoments(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first,
                  std::int64_t count, float* direction) {
-  const LambMomentsStep step{static_cast<float*>(args.first_moment.data),
-                             static_cast<float*>(args.second_moment.data),
-                             direction,
-                             static_cast<const float*>(args.master.data),
-                             static_cast<const float*>(args.gradient.data),
-                             first,
-                             LambFactors(f)};
-  steps(first, count, step);
+  const auto run = [&](const auto* master) HWY_ATTR {
+    const LambMomentsStep<std::remove_cvref_t<decltype(*master)>> step{
+        static_cast<float*>(args.first_moment.data),
+        static_cast<float*>(args.second_moment.data),
+        direction,
+        master,
+        static_cast<const float*>(args.gradient.data),
+        first,
+        LambFactors(f)};
+    steps(first, count, step);
+  };
+  if (args.rounding)
+    run(static_cast<const bfloat16*>(args.master.data));
+  else
+    run(static_cast<const float*>(args.master.data));
 }
 
 template <class P>
 struct LambApplyStep {
-  float* master;
+  P parameter;
   const float *m, *v;
-  P* parameter;
   FloatVec rate;
   LambFactors f;
 
   template <bool whole>
   HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
-    const FloatVec before = read<whole>(master + i, some);
+    const FloatVec before = parameter.template get<whole>(i, some);
     const FloatVec update = f.direction(read<whole>(m + i, some), read<whole>(v + i, some), before);
-    const FloatVec p = hn::NegMulAdd(rate, update, before);
-    write<whole>(p, master + i, some);
-    if constexpr (!std::is_same_v<P, float>) write<whole>(p, parameter + i, some);
+    parameter.template put<whole>(hn::NegMulAdd(rate, update, before), i, some);
   }
 };
 
 void LambApply(const AdamWArgs& args, const AdamWFactors& f, float rate, std::int64_t first,
                std::int64_t count) {
-  with_parameter(args.parameter, [&](auto* parameter) HWY_ATTR {
-    const LambApplyStep<std::remove_pointer_t<decltype(parameter)>> step{
-        static_cast<float*>(args.master.data),
-        static_cast<const float*>(args.first_moment.data),
-        static_cast<const float*>(args.second_moment.data),
-        parameter,
-        constant(rate),
-        LambFactors(f)};
-    steps(first, count, step);
-  });
+  over_parameters(args, first, count,
+                  [&](const auto& parameter, std::int64_t from, std::int64_t some) HWY_ATTR {
+                    const LambApplyStep<std::remove_cvref_t<decltype(parameter)>> step{
+                        parameter, static_cast<const float*>(args.first_moment.data),
+                        static_cast<const float*>(args.second_moment.data), constant(rate),
+                        LambFactors(f)};
+                    steps(from, some, step);
+                  });
 }
 
 // Squares of f32 are exact in f64, and cannot overflow.

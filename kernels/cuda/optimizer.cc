@@ -22,8 +22,7 @@ std::uint32_t chunks_of(std::int64_t count, std::int64_t chunk) {
   return static_cast<std::uint32_t>((count + chunk - 1) / chunk);
 }
 
-AdamWTensor tensor_of(const AdamWArgs& args) {
-  AdamWTensor tensor{};
+void fill(AdamWTensor& tensor, const AdamWArgs& args) {
   tensor.master = static_cast<float*>(args.master.data);
   tensor.first_moment = static_cast<float*>(args.first_moment.data);
   tensor.second_moment = static_cast<float*>(args.second_moment.data);
@@ -35,7 +34,13 @@ AdamWTensor tensor_of(const AdamWArgs& args) {
   tensor.whole = suits_fours(args.master) && suits_fours(args.first_moment) &&
                  suits_fours(args.second_moment) && suits_fours(args.gradient) &&
                  suits_fours(args.parameter);
-  return tensor;
+}
+void fill(RoundedTensor& tensor, const AdamWArgs& args) {
+  fill(static_cast<AdamWTensor&>(tensor), args);
+  tensor.master = nullptr;
+  tensor.parameter = args.master.data;
+  tensor.copy = DType::bf16;
+  tensor.place = *args.rounding;
 }
 
 SquaresTensor tensor_of(const ConstView& x) {
@@ -152,25 +157,31 @@ class CudaOptimizer final : public OptimizerKernels {
   // use(table, number of its first tensor) for tables of all of `args`, in chunks of `chunk`.
   template <class Use>
   void by_table(std::span<const AdamWArgs> args, std::int64_t chunk, const Use& use) {
+    if (!args.empty() && args[0].rounding)
+      by_table(args, chunk, use, *few_rounded_, *many_rounded_);
+    else
+      by_table(args, chunk, use, *few_, *many_);
+  }
+  template <class Use, class Few, class Many>
+  void by_table(std::span<const AdamWArgs> args, std::int64_t chunk, const Use& use, Few& few,
+                Many& many) {
     for (std::size_t first = 0; first < args.size();) {
-      const auto some = args.subspan(
-          first,
-          std::min<std::size_t>(args.size() - first, static_cast<std::size_t>(kManyTensors)));
-      if (some.size() <= kFewTensors)
-        use(filled(*few_, some, chunk), first);
+      const auto some = args.subspan(first, std::min(args.size() - first, std::size(many.tensor)));
+      if (some.size() <= std::size(few.tensor))
+        use(filled(few, some, chunk), first);
       else
-        use(filled(*many_, some, chunk), first);
+        use(filled(many, some, chunk), first);
       first += some.size();
     }
   }
 
-  template <int capacity>
-  const AdamWTable<capacity>& filled(AdamWTable<capacity>& table, std::span<const AdamWArgs> args,
-                                     std::int64_t chunk) const {
+  template <class Table>
+  const Table& filled(Table& table, std::span<const AdamWArgs> args, std::int64_t chunk) const {
     table.settings = settings_of(args[0]);
     table.tensors = table.chunks = 0;
     for (const AdamWArgs& one : args) {
-      AdamWTensor& tensor = table.tensor[table.tensors++] = tensor_of(one);
+      auto& tensor = table.tensor[table.tensors++];
+      fill(tensor, one);
       tensor.first_chunk = table.chunks;  // of an empty one the next one's
       table.chunks += chunks_of(tensor.count, chunk);
     }
@@ -213,8 +224,10 @@ class CudaOptimizer final : public OptimizerKernels {
 
   CudaRoom& room_;
   // Launch parameters, too long for the stack.
-  std::unique_ptr<AdamWTable<kFewTensors>> few_ = std::make_unique<AdamWTable<kFewTensors>>();
-  std::unique_ptr<AdamWTable<kManyTensors>> many_ = std::make_unique<AdamWTable<kManyTensors>>();
+  std::unique_ptr<FewTensors> few_ = std::make_unique<FewTensors>();
+  std::unique_ptr<ManyTensors> many_ = std::make_unique<ManyTensors>();
+  std::unique_ptr<FewRounded> few_rounded_ = std::make_unique<FewRounded>();
+  std::unique_ptr<ManyRounded> many_rounded_ = std::make_unique<ManyRounded>();
   std::unique_ptr<SquaresTable<kFewSquares>> few_squares_ =
       std::make_unique<SquaresTable<kFewSquares>>();
   std::unique_ptr<SquaresTable<kManySquares>> many_squares_ =

@@ -3,6 +3,7 @@
 // sqrt do in f64. An update moves every byte once and is bound by memory.
 #include "shoal/kernels/cuda/launch_kernel.cuh"
 #include "shoal/kernels/cuda/optimizer.cuh"
+#include "shoal/kernels/cuda/philox.cuh"
 #include "shoal/kernels/cuda/vector.cuh"
 
 namespace shoal::kernels {
@@ -54,6 +55,42 @@ __device__ inline void write_copy(const Four& x, void* parameter, DType type, st
     store_some(x, some, reinterpret_cast<__half*>(to));
 }
 
+// What is updated: masters in f32, or bf16 parameters without.
+template <bool whole>
+__device__ inline void read_parameter(const AdamWTensor& x, std::int64_t i, int some, Four& p) {
+  read<whole>(x.master + i, some, p);
+}
+template <bool whole>
+__device__ inline void read_parameter(const RoundedTensor& x, std::int64_t i, int some, Four& p) {
+  read<whole>(static_cast<const __nv_bfloat16*>(x.parameter) + i, some, p);
+}
+
+template <bool whole>
+__device__ inline void write_parameter(const Four& p, const AdamWTensor& x, const StepState*,
+                                       std::int64_t i, int some) {
+  write<whole>(p, x.master + i, some);
+  write_copy<whole>(p, x.parameter, x.copy, i, some);
+}
+template <bool whole>
+__device__ inline void write_parameter(const Four& p, const RoundedTensor& x,
+                                       const StepState* state, std::int64_t i, int some) {
+  const PhiloxKey key(x.place.site(state));
+  std::uint32_t bits[4] = {};
+  if (x.place.consecutive(i, 4) == 4) {
+    philox_bits(key, 0, x.place.element(i), bits);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (k < some) bits[k] = philox_bits_at(key, 0, x.place.element(i + k));
+  }
+  Four rounded;
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    rounded[k] = __uint_as_float(rounded_stochastically(__float_as_uint(p[k]), bits[k]));
+  // Which bf16 has.
+  write<whole>(rounded, static_cast<__nv_bfloat16*>(x.parameter) + i, some);
+}
+
 // step.template operator()<whole>(i, some) over [begin, end), four elements a thread.
 template <class Step>
 __device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t stride, bool whole,
@@ -67,13 +104,12 @@ __device__ inline void fours(std::int64_t begin, std::int64_t end, std::int64_t 
 }
 
 // step(tensor, its number, chunk, begin, end) of the chunks that are this block's.
-template <int capacity, class Step>
-__device__ inline void chunks(const AdamWTable<capacity>& table, std::int64_t size,
-                              const Step& step) {
+template <class Table, class Step>
+__device__ inline void chunks(const Table& table, std::int64_t size, const Step& step) {
   std::uint32_t t = 0;
   for (std::uint32_t chunk = blockIdx.x; chunk < table.chunks; chunk += gridDim.x) {
     while (t + 1 < table.tensors && table.tensor[t + 1].first_chunk <= chunk) ++t;
-    const AdamWTensor& x = table.tensor[t];
+    const auto& x = table.tensor[t];
     const std::int64_t begin = (chunk - x.first_chunk) * size;
     step(x, t, chunk, begin, begin + size < x.count ? begin + size : x.count);
   }
@@ -123,9 +159,11 @@ __device__ inline void advance(const AdamWFactors& f, float g, float& first, flo
   second = __fmaf_rn(__fmul_rn(f.one_minus_beta2, g), g, __fmul_rn(second, f.beta2));
 }
 
+template <class Tensor>
 struct AdamWStep {
-  const AdamWTensor& x;
+  const Tensor& x;
   const AdamWFactors& f;
+  const StepState* state;
   float decay;
 
   template <bool whole>
@@ -134,7 +172,7 @@ struct AdamWStep {
     read<whole>(x.gradient + i, some, gradient);
     read<whole>(x.first_moment + i, some, first);
     read<whole>(x.second_moment + i, some, second);
-    read<whole>(x.master + i, some, master);
+    read_parameter<whole>(x, i, some, master);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
@@ -145,24 +183,23 @@ struct AdamWStep {
     }
     write<whole>(first, x.first_moment + i, some);
     write<whole>(second, x.second_moment + i, some);
-    write<whole>(master, x.master + i, some);
-    write_copy<whole>(master, x.parameter, x.copy, i, some);
+    write_parameter<whole>(master, x, state, i, some);
   }
 };
 
-template <int capacity>
+template <class Table>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    adamw_kernel(const __grid_constant__ AdamWTable<capacity> table) {
+    adamw_kernel(const __grid_constant__ Table table) {
   __shared__ AdamWFactors factors;
   if (threadIdx.x == 0) make_factors(table.settings, factors);
   __syncthreads();
   if (!factors.run) return;
   const AdamWFactors f = factors;
   chunks(table, kAdamWChunk,
-         [&](const AdamWTensor& x, std::uint32_t, std::uint32_t, std::int64_t begin,
-             std::int64_t end) {
+         [&](const auto& x, std::uint32_t, std::uint32_t, std::int64_t begin, std::int64_t end) {
            const auto decay = static_cast<float>(1 - f.learning_rate * x.weight_decay);
-           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0, AdamWStep{x, f, decay});
+           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
+                 AdamWStep{x, f, table.settings.state, decay});
          });
 }
 
@@ -223,8 +260,9 @@ struct LambFactors {
   }
 };
 
+template <class Tensor>
 struct LambMomentsStep {
-  const AdamWTensor& x;
+  const Tensor& x;
   LambFactors lamb;
   double &weight, &update;
 
@@ -235,7 +273,7 @@ struct LambMomentsStep {
     read<whole>(x.gradient + i, some, gradient);
     read<whole>(x.first_moment + i, some, first);
     read<whole>(x.second_moment + i, some, second);
-    read<whole>(x.master + i, some, master);
+    read_parameter<whole>(x, i, some, master);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       advance(f, __fmul_rn(gradient[k], f.gradient_scale), first[k], second[k]);
@@ -249,39 +287,41 @@ struct LambMomentsStep {
   }
 };
 
-template <int capacity>
+template <class Table>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    lamb_moments_kernel(const __grid_constant__ AdamWTable<capacity> table, double* partial) {
+    lamb_moments_kernel(const __grid_constant__ Table table, double* partial) {
   __shared__ AdamWFactors factors;
   __shared__ double room[2][kThreads / 32];
   if (threadIdx.x == 0) make_factors(table.settings, factors);
   __syncthreads();
   if (!factors.run) return;
   const AdamWFactors f = factors;
-  chunks(table, kLambChunk,
-         [&](const AdamWTensor& x, std::uint32_t, std::uint32_t chunk, std::int64_t begin,
-             std::int64_t end) {
-           double weight = 0, update = 0;
-           fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
-                 LambMomentsStep{x, {f, static_cast<float>(x.weight_decay)}, weight, update});
-           weight = block_sum(weight, room[0]);
-           update = block_sum(update, room[1]);
-           if (threadIdx.x == 0) {
-             partial[2 * std::size_t{chunk}] = weight;
-             partial[2 * std::size_t{chunk} + 1] = update;
-           }
-           __syncthreads();  // the next chunk's sums go into the same room
-         });
+  double *const of_weights = room[0], *const of_updates = room[1];
+  chunks(
+      table, kLambChunk,
+      [&](const auto& x, std::uint32_t, std::uint32_t chunk, std::int64_t begin, std::int64_t end) {
+        double weight = 0, update = 0;
+        fours(
+            begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
+            LambMomentsStep{x, LambFactors{f, static_cast<float>(x.weight_decay)}, weight, update});
+        weight = block_sum(weight, of_weights);
+        update = block_sum(update, of_updates);
+        if (threadIdx.x == 0) {
+          partial[2 * std::size_t{chunk}] = weight;
+          partial[2 * std::size_t{chunk} + 1] = update;
+        }
+        __syncthreads();  // the next chunk's sums go into the same room
+      });
 }
 
 // A block a tensor.
-template <int capacity>
+template <class Table>
 __global__ void __launch_bounds__(kThreads)
-    lamb_squares_kernel(const __grid_constant__ AdamWTable<capacity> table, const double* partial,
+    lamb_squares_kernel(const __grid_constant__ Table table, const double* partial,
                         double* squares) {
   if (table.settings.state->skip != 0) return;
   __shared__ double room[2][kThreads / 32];
-  const AdamWTensor& x = table.tensor[blockIdx.x];
+  const auto& x = table.tensor[blockIdx.x];
   const auto count = static_cast<int>((x.count + kLambChunk - 1) / kLambChunk);
   const double* const mine = partial + 2 * std::size_t{x.first_chunk};
   double weight = 0, update = 0;
@@ -296,9 +336,11 @@ __global__ void __launch_bounds__(kThreads)
   squares[2 * blockIdx.x + 1] = update;
 }
 
+template <class Tensor>
 struct LambApplyStep {
-  const AdamWTensor& x;
+  const Tensor& x;
   LambFactors lamb;
+  const StepState* state;
   float rate;
 
   template <bool whole>
@@ -306,18 +348,17 @@ struct LambApplyStep {
     Four first, second, master;
     read<whole>(x.first_moment + i, some, first);
     read<whole>(x.second_moment + i, some, second);
-    read<whole>(x.master + i, some, master);
+    read_parameter<whole>(x, i, some, master);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       master[k] = __fmaf_rn(-rate, lamb.direction(first[k], second[k], master[k]), master[k]);
-    write<whole>(master, x.master + i, some);
-    write_copy<whole>(master, x.parameter, x.copy, i, some);
+    write_parameter<whole>(master, x, state, i, some);
   }
 };
 
-template <int capacity>
+template <class Table>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    lamb_apply_kernel(const __grid_constant__ AdamWTable<capacity> table, const double* squares,
+    lamb_apply_kernel(const __grid_constant__ Table table, const double* squares,
                       double max_trust_ratio) {
   __shared__ AdamWFactors factors;
   if (threadIdx.x == 0) make_factors(table.settings, factors);
@@ -325,14 +366,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (!factors.run) return;
   const AdamWFactors f = factors;
   chunks(table, kLambChunk,
-         [&](const AdamWTensor& x, std::uint32_t t, std::uint32_t, std::int64_t begin,
-             std::int64_t end) {
+         [&](const auto& x, std::uint32_t t, std::uint32_t, std::int64_t begin, std::int64_t end) {
            const double weight = sqrt(squares[2 * t]), length = sqrt(squares[2 * t + 1]);
            const double trust =
                weight > 0 && length > 0 ? fmin(weight / length, max_trust_ratio) : 1;
            const auto rate = static_cast<float>(trust * f.learning_rate);
            fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
-                 LambApplyStep{x, {f, static_cast<float>(x.weight_decay)}, rate});
+                 LambApplyStep{x, LambFactors{f, static_cast<float>(x.weight_decay)},
+                               table.settings.state, rate});
          });
 }
 
@@ -441,50 +482,46 @@ int grid_of_elements(std::int64_t count, int multiprocessors) {
 
 }  // namespace
 
-template <int capacity>
-cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
-                         cudaStream_t stream) {
-  return launch_kernel(adamw_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads, 0,
+template <class Table>
+cudaError_t launch_adamw(const Table& table, int multiprocessors, cudaStream_t stream) {
+  return launch_kernel(adamw_kernel<Table>, grid(table.chunks, multiprocessors), kThreads, 0,
                        stream, table);
 }
-template cudaError_t launch_adamw(const AdamWTable<kFewTensors>&, int, cudaStream_t);
-template cudaError_t launch_adamw(const AdamWTable<kManyTensors>&, int, cudaStream_t);
 
 cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream) {
   return launch_kernel(sgd_kernel, grid_of_elements(args.count, multiprocessors), kThreads, 0,
                        stream, args);
 }
 
-template <int capacity>
-cudaError_t launch_lamb_moments(const AdamWTable<capacity>& table, double* partial,
-                                int multiprocessors, cudaStream_t stream) {
-  return launch_kernel(lamb_moments_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads,
-                       0, stream, table, partial);
+template <class Table>
+cudaError_t launch_lamb_moments(const Table& table, double* partial, int multiprocessors,
+                                cudaStream_t stream) {
+  return launch_kernel(lamb_moments_kernel<Table>, grid(table.chunks, multiprocessors), kThreads, 0,
+                       stream, table, partial);
 }
-template <int capacity>
-cudaError_t launch_lamb_squares(const AdamWTable<capacity>& table, const double* partial,
-                                double* squares, cudaStream_t stream) {
-  return launch_kernel(lamb_squares_kernel<capacity>, static_cast<int>(table.tensors), kThreads, 0,
+template <class Table>
+cudaError_t launch_lamb_squares(const Table& table, const double* partial, double* squares,
+                                cudaStream_t stream) {
+  return launch_kernel(lamb_squares_kernel<Table>, static_cast<int>(table.tensors), kThreads, 0,
                        stream, table, partial, squares);
 }
-template <int capacity>
-cudaError_t launch_lamb_apply(const AdamWTable<capacity>& table, const double* squares,
-                              double max_trust_ratio, int multiprocessors, cudaStream_t stream) {
-  return launch_kernel(lamb_apply_kernel<capacity>, grid(table.chunks, multiprocessors), kThreads,
-                       0, stream, table, squares, max_trust_ratio);
+template <class Table>
+cudaError_t launch_lamb_apply(const Table& table, const double* squares, double max_trust_ratio,
+                              int multiprocessors, cudaStream_t stream) {
+  return launch_kernel(lamb_apply_kernel<Table>, grid(table.chunks, multiprocessors), kThreads, 0,
+                       stream, table, squares, max_trust_ratio);
 }
-template cudaError_t launch_lamb_moments(const AdamWTable<kFewTensors>&, double*, int,
-                                         cudaStream_t);
-template cudaError_t launch_lamb_moments(const AdamWTable<kManyTensors>&, double*, int,
-                                         cudaStream_t);
-template cudaError_t launch_lamb_squares(const AdamWTable<kFewTensors>&, const double*, double*,
-                                         cudaStream_t);
-template cudaError_t launch_lamb_squares(const AdamWTable<kManyTensors>&, const double*, double*,
-                                         cudaStream_t);
-template cudaError_t launch_lamb_apply(const AdamWTable<kFewTensors>&, const double*, double, int,
-                                       cudaStream_t);
-template cudaError_t launch_lamb_apply(const AdamWTable<kManyTensors>&, const double*, double, int,
-                                       cudaStream_t);
+
+#define SHOAL_OF_TABLE(Table)                                                                   \
+  template cudaError_t launch_adamw(const Table&, int, cudaStream_t);                           \
+  template cudaError_t launch_lamb_moments(const Table&, double*, int, cudaStream_t);           \
+  template cudaError_t launch_lamb_squares(const Table&, const double*, double*, cudaStream_t); \
+  template cudaError_t launch_lamb_apply(const Table&, const double*, double, int, cudaStream_t);
+SHOAL_OF_TABLE(FewTensors)
+SHOAL_OF_TABLE(ManyTensors)
+SHOAL_OF_TABLE(FewRounded)
+SHOAL_OF_TABLE(ManyRounded)
+#undef SHOAL_OF_TABLE
 
 template <int capacity>
 cudaError_t launch_squares(const SquaresTable<capacity>& table, double* partial,

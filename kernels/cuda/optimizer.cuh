@@ -8,6 +8,7 @@
 #include "shoal/kernels/cuda/fault.cuh"
 #include "shoal/kernels/loss_scale.h"
 #include "shoal/kernels/random.h"
+#include "shoal/kernels/rounding.h"
 #include "shoal/kernels/step_numbers.h"
 #include "shoal/runtime/tensor/dtype.h"
 
@@ -19,7 +20,6 @@ namespace shoal::kernels {
 inline constexpr std::int64_t kAdamWChunk = 4096;
 inline constexpr std::int64_t kLambChunk = 8192;
 inline constexpr std::int64_t kSquaresChunk = 8192;
-inline constexpr int kFewTensors = 48, kManyTensors = 480;
 
 struct AdamWTensor {
   float *master, *first_moment, *second_moment;
@@ -32,6 +32,11 @@ struct AdamWTensor {
   std::uint8_t whole;  // every pointer suits accesses of four elements
 };
 
+// A bf16 parameter without a master: `parameter` alone counts, `master` is null.
+struct RoundedTensor : AdamWTensor {
+  RoundingPlace place;
+};
+
 // f64: factors are made of them on the device, where the step is.
 struct AdamWSettings {
   const StepState* state;
@@ -39,18 +44,26 @@ struct AdamWSettings {
   FaultRecord* fault;
 };
 
-template <int capacity>
-struct AdamWTable {
+template <class Tensor_, int capacity>
+struct UpdateTable {
+  using Tensor = Tensor_;
   AdamWSettings settings;
   std::uint32_t tensors, chunks;
-  AdamWTensor tensor[capacity];
+  Tensor tensor[capacity];
 };
+inline constexpr int kFewTensors = 48, kManyTensors = 480;
+inline constexpr int kFewRounded = 28, kManyRounded = 240;
+using FewTensors = UpdateTable<AdamWTensor, kFewTensors>;
+using ManyTensors = UpdateTable<AdamWTensor, kManyTensors>;
+using FewRounded = UpdateTable<RoundedTensor, kFewRounded>;
+using ManyRounded = UpdateTable<RoundedTensor, kManyRounded>;
 // A launch's parameters end at 32764 bytes (CUDA 12.1; 4096 before).
-static_assert(sizeof(AdamWTable<kManyTensors>) <= 32764 && sizeof(AdamWTable<kFewTensors>) <= 4096);
+static_assert(sizeof(ManyTensors) <= 32764 && sizeof(ManyRounded) <= 32764 &&
+              sizeof(FewTensors) <= 4096 && sizeof(FewRounded) <= 4096);
 
-template <int capacity>
-cudaError_t launch_adamw(const AdamWTable<capacity>& table, int multiprocessors,
-                         cudaStream_t stream);
+// Of each of the four tables.
+template <class Table>
+cudaError_t launch_adamw(const Table& table, int multiprocessors, cudaStream_t stream);
 
 struct SgdTensor {
   float *master, *momentum_buffer;  // momentum_buffer null: no momentum
@@ -67,17 +80,17 @@ cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t 
 
 // LAMB's moments, and partial [chunks, 2]: sums of squares of the masters and of r (optimizer.h) in
 // each chunk of kLambChunk.
-template <int capacity>
-cudaError_t launch_lamb_moments(const AdamWTable<capacity>& table, double* partial,
-                                int multiprocessors, cudaStream_t stream);
+template <class Table>
+cudaError_t launch_lamb_moments(const Table& table, double* partial, int multiprocessors,
+                                cudaStream_t stream);
 // squares [tensors, 2] = the sums of each tensor's chunks, in their order.
-template <int capacity>
-cudaError_t launch_lamb_squares(const AdamWTable<capacity>& table, const double* partial,
-                                double* squares, cudaStream_t stream);
+template <class Table>
+cudaError_t launch_lamb_squares(const Table& table, const double* partial, double* squares,
+                                cudaStream_t stream);
 // master -= learning rate * trust * r, and the copy.
-template <int capacity>
-cudaError_t launch_lamb_apply(const AdamWTable<capacity>& table, const double* squares,
-                              double max_trust_ratio, int multiprocessors, cudaStream_t stream);
+template <class Table>
+cudaError_t launch_lamb_apply(const Table& table, const double* squares, double max_trust_ratio,
+                              int multiprocessors, cudaStream_t stream);
 
 struct SquaresTensor {
   const void* data;

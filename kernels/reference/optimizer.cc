@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "shoal/kernels/checks.h"
@@ -20,7 +21,7 @@ class ReferenceOptimizer final : public OptimizerKernels {
     for (std::int64_t i = 0; i < args.master.shape.count(); ++i) {
       const double decayed = load(args.master, i) * (1 - rate * args.weight_decay);
       advance(args, i);
-      put(args.master, args.parameter, i, decayed - rate * direction(args, i));
+      put(args, i, decayed - rate * direction(args, i));
     }
   }
 
@@ -68,7 +69,7 @@ class ReferenceOptimizer final : public OptimizerKernels {
       const double trust =
           weight > 0 && update > 0 ? std::min(weight / update, args.max_trust_ratio) : 1;
       for (std::int64_t i = 0; i < adam.master.shape.count(); ++i)
-        put(adam.master, adam.parameter, i,
+        put(adam, i,
             load(adam.master, i) - adam.state->learning_rate * trust * lamb_direction(adam, i));
     }
   }
@@ -107,6 +108,14 @@ class ReferenceOptimizer final : public OptimizerKernels {
   static void put(const View& master, const View& parameter, std::int64_t i, double value) {
     store(master, i, value);
     if (parameter.defined()) store(parameter, i, load(master, i));
+  }
+  static void put(const AdamWArgs& args, std::int64_t i, double value) {
+    if (!args.rounding) return put(args.master, args.parameter, i, value);
+    const std::uint32_t bits =
+        random_bits(args.rounding->site(args.state), 0, args.rounding->element(i));
+    const auto rounded = std::bit_cast<float>(
+        rounded_stochastically(std::bit_cast<std::uint32_t>(static_cast<float>(value)), bits));
+    store(args.master, i, rounded);  // which bf16 has
   }
 
   static double squares(const ConstView& x) {
