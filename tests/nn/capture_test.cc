@@ -325,7 +325,7 @@ TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
 // Steps of another shape, of which the recorded one counts too.
 TEST(StepCapture, ItsArenaMakesRoomForStepsThatAreNotCapturedYet) {
   Toy toy;
-  for (const std::size_t kibibytes : {600, 700, 600, 700})
+  for (const std::size_t kibibytes : {600U, 700U, 600U, 700U})
     for (int i = 0; i < 4; ++i) toy.step(2, 1024 * kibibytes);
   EXPECT_EQ(toy.y, 2 * 16);
   const StepCapture::Statistics statistics = toy.capture.statistics();

@@ -17,7 +17,6 @@ namespace {
 
 using test::bytes_of;
 using test::GpuRoom;
-using test::Outcome;
 using test::run;
 using test::RunOptions;
 using ::testing::AllOf;
