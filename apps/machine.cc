@@ -230,7 +230,8 @@ std::vector<Finding> processor_findings() {
        fmt::format("{} free of {}{}", format_bytes(meminfo("MemAvailable")), format_bytes(total),
                    limit ? fmt::format(", limited to {}", format_bytes(*limit)) : ""),
        true,
-       "AdamW in bf16 takes 18 bytes a parameter, in f32 16, a checkpoint being written 12 more"});
+       "AdamW in bf16 takes 18 bytes a parameter (stochastic_rounding: 14), in f32 16, a "
+       "checkpoint being written 12 more"});
   const std::string huge = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
   const bool huge_on = huge.find("[never]") == std::string::npos && !huge.empty();
   all.push_back({"huge pages", huge.empty() ? "unknown" : huge, huge_on,

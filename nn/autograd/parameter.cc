@@ -26,6 +26,12 @@ bool overlap(const ParameterPiece& a, const ParameterPiece& b) {
 
 }  // namespace
 
+std::uint32_t hash_name(std::string_view name) {
+  std::uint32_t hash = 0x811c9dc5u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193u;
+  return hash;
+}
+
 Parameter::Parameter(std::string name, Shape shape, Initializer initializer)
     : name_(std::move(name)),
       shape_(shape),

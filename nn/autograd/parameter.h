@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shoal/runtime/tensor/tensor.h"
@@ -26,6 +27,9 @@ struct ParameterPiece {
   Shape whole;  // and in the whole tensor
   bool operator==(const ParameterPiece&) const = default;
 };
+
+// FNV-1a, 32 bits: how paths and names become random coordinates.
+std::uint32_t hash_name(std::string_view name);
 
 class Parameter {
  public:

@@ -64,12 +64,6 @@ void initialize(Context& context, Parameter& parameter) {
 
 }  // namespace
 
-std::uint32_t hash_name(std::string_view name) {
-  std::uint32_t hash = 0x811c9dc5u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193u;
-  return hash;
-}
-
 void Module::name_tree(std::string_view path) {
   path_ = path;
   path_hash_ = hash_name(path);

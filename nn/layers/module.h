@@ -95,9 +95,6 @@ class Slot {
   std::unique_ptr<Module> module_;
 };
 
-// FNV-1a, 32 bits: how paths and names become random coordinates.
-std::uint32_t hash_name(std::string_view name);
-
 // Gives each parameter memory and its initial value, drawn by (context.random.seed, name), in
 // `dtype`: the same bits whatever the order of calls and the other parameters; a 16-bit value is
 // the f32 one, rounded. name_tree() must have run. A rank that computes some modules only calls it

@@ -1,5 +1,6 @@
 #include "shoal/nn/optim/master_weights.h"
 
+#include "shoal/nn/optim/rounding_place.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -11,14 +12,17 @@ constexpr std::int64_t kAlignment = 16;  // f32 elements: a cache line
 
 MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compute,
                              kernels::Kernels& kernels, MemoryResource& memory,
-                             const std::function<void(Parameter&)>& fill, MemoryResource* masters)
-    : compute_(compute), kernels_(kernels) {
+                             const std::function<void(Parameter&)>& fill, MemoryResource* masters,
+                             std::optional<std::uint64_t> rounding_seed)
+    : compute_(compute), rounding_seed_(rounding_seed), kernels_(kernels) {
+  SHOAL_CHECK(!rounding_seed || compute == DType::bf16,
+              "stochastic rounding is of bf16 parameters, not of {}", to_string(compute));
   std::int64_t total = 0;
   for (const Parameter* parameter : parameters)
     if (parameter->trainable())
       total += (parameter->shape().count() + kAlignment - 1) / kAlignment * kAlignment;
   Tensor block;
-  if (compute != DType::f32)
+  if (has_masters())
     block = Tensor::empty({total}, DType::f32, masters != nullptr ? *masters : memory,
                           MemoryTag::optimizer, kernels.stream());
   std::int64_t offset = 0;
@@ -31,7 +35,7 @@ MasterWeights::MasterWeights(std::span<Parameter* const> parameters, DType compu
       Tensor value = Tensor::empty(parameter->shape(), compute, memory, MemoryTag::parameters,
                                    kernels.stream());
       kernels.elementwise().cast(master, value.view(), {});
-      if (parameter->trainable()) {
+      if (parameter->trainable() && has_masters()) {
         const Tensor slot =
             block.narrowed(0, offset, parameter->shape().count()).reshaped(parameter->shape());
         kernels.elementwise().cast(master, slot.view(), {});
@@ -55,7 +59,8 @@ std::vector<Segment> MasterWeights::segments() const {
                     .gradient = entry.parameter->gradient,
                     .value = {},
                     .decays = entry.parameter->decays()};
-    if (compute_ != DType::f32) segment.value = entry.parameter->value;
+    if (has_masters()) segment.value = entry.parameter->value;
+    if (rounding_seed_) segment.rounding = rounding_place(*entry.parameter, *rounding_seed_);
     segments.push_back(std::move(segment));
   }
   return segments;
@@ -68,7 +73,7 @@ std::vector<NamedTensor> MasterWeights::masters() const {
 }
 
 void MasterWeights::refresh() {
-  if (compute_ == DType::f32) return;
+  if (!has_masters()) return;
   for (const Entry& entry : entries_)
     if (entry.parameter->trainable())
       kernels_.elementwise().cast(entry.master, entry.parameter->value.view(), {});

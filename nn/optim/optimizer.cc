@@ -19,9 +19,15 @@ std::int64_t aligned(std::int64_t count) {
 
 void check(const Segment& segment) {
   SHOAL_CHECK(segment.gradient.defined(), "{} has no gradient memory yet", segment.name);
-  SHOAL_CHECK(segment.master.dtype() == DType::f32 && segment.gradient.dtype() == DType::f32,
-              "{}: the master is {} and the gradient {}; both are f32", segment.name,
-              to_string(segment.master.dtype()), to_string(segment.gradient.dtype()));
+  const bool rounds = segment.rounding.has_value();
+  SHOAL_CHECK(!rounds || (segment.master.dtype() == DType::bf16 && !segment.value.defined()),
+              "{}: stochastic rounding is of bf16 parameters without masters, not of {}{}",
+              segment.name, to_string(segment.master.dtype()),
+              segment.value.defined() ? " masters with a copy" : "");
+  SHOAL_CHECK(
+      (rounds || segment.master.dtype() == DType::f32) && segment.gradient.dtype() == DType::f32,
+      "{}: the master is {} and the gradient {}; both are f32", segment.name,
+      to_string(segment.master.dtype()), to_string(segment.gradient.dtype()));
   SHOAL_CHECK(segment.gradient.count() == segment.master.count() &&
                   (!segment.value.defined() || segment.value.count() == segment.master.count()),
               "{}: {} numbers have a gradient of {}", segment.name, segment.master.count(),
@@ -43,6 +49,7 @@ kernels::AdamWArgs adamw_args(const Segment& segment, std::span<const Tensor> st
   args.second_moment = flat(state[1]);
   args.gradient = flat_const(segment.gradient);
   args.parameter = flat(segment.value);
+  args.rounding = segment.rounding;
   args.beta1 = options.beta1;
   args.beta2 = options.beta2;
   args.epsilon = options.epsilon;
@@ -85,6 +92,9 @@ class Sgd final : public Optimizer {
     SHOAL_CHECK(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                 "Nesterov momentum needs a momentum and no dampening, not {} and {}",
                 options.momentum, options.dampening);
+    for (const Segment& segment : this->segments())
+      SHOAL_CHECK(!segment.rounding, "{}: SGD has no stochastic rounding; AdamW and LAMB have",
+                  segment.name);
   }
 
  private:

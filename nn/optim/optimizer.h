@@ -1,13 +1,15 @@
 // Update rules over flat f32 memory.
 //
 // An Optimizer knows segments, not modules: ranges of f32 numbers with their gradient, and where a
-// 16-bit copy of them lives. One rank may hold every parameter's segment, or only its shard of
-// each: sharding composes an Optimizer by giving it fewer, shorter segments.
+// 16-bit copy of them lives, or ranges of a bf16 parameter that is its own master. One rank may
+// hold every parameter's segment, or only its shard of each: sharding composes an Optimizer by
+// giving it fewer, shorter segments.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,11 +23,13 @@ namespace shoal::nn {
 // What one update reads and writes. All tensors contiguous, of the same count.
 struct Segment {
   std::string name = {};  // the parameter's
-  Tensor master = {};     // f32: the numbers that are updated
+  Tensor master = {};     // f32: the numbers that are updated; bf16 with `rounding`
   Tensor gradient = {};   // f32: sums over ranks and microbatches
   Tensor value = {};  // bf16/f16 copy to refresh; undefined where master is the parameter itself
   bool decays = true;
   bool in_norm = true;  // false where another rank counts the same numbers in the gradients' norm
+  // No master: the bf16 parameter itself is updated and rounded stochastically (AdamW, LAMB).
+  std::optional<kernels::RoundingPlace> rounding = {};
 };
 
 struct NamedTensor {

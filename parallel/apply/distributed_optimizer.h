@@ -7,8 +7,9 @@
 //   each step: microbatches' input.loss.loss_scale = optimizer.loss_scale() / targets of all ranks;
 //              model.train(microbatches); optimizer.step(state, {.learning_rate = 1e-3});
 //
-// What is updated is f32: masters where the model computes in bf16 or f16, else the values. Every
-// rank makes one and makes the same calls in the same order.
+// What is updated is f32: masters where the model computes in bf16 or f16, else the values; or,
+// with ParallelOptions::rounding_seed, bf16 values. Every rank makes one and makes the same calls
+// in the same order.
 #pragma once
 
 #include <functional>
@@ -43,8 +44,8 @@ struct HeldRun {
   const nn::Parameter* parameter = nullptr;
   std::string state;       // "exp_avg", ...; empty: the parameter's own numbers
   std::int64_t first = 0;  // element of the parameter, row-major; tensor.count() from there
-  // f32, contiguous, the optimizer's memory: to write out or to load into. Of a frozen parameter
-  // its value, in the compute dtype.
+  // f32, contiguous, the optimizer's memory: to write out or to load into. Of a parameter that is
+  // frozen or has no master its value, in the compute dtype.
   Tensor tensor;
   bool writes = false;  // over all ranks of the mesh, true for each element exactly once
 };

@@ -100,7 +100,7 @@ StateMemory state_memory(const StateRequest& r) {
   const auto divided = [&](bool is) { return is ? all / shards : all; };
   const auto whole = static_cast<double>(r.shards > 1 ? r.persistent : r.elements);
   const double values = r.level < 3 ? all : whole + (all - whole) / shards;
-  const double numbers = r.moments + (r.dtype == DType::f32 ? 0 : 1);  // with f32 masters
+  const double numbers = r.moments + (r.dtype == DType::f32 || !r.masters ? 0 : 1);
   return {.parameters = static_cast<double>(size_of(r.dtype)) * values,
           .gradients = 4 * divided(r.level >= 2),
           .optimizer = 4 * numbers * divided(r.level >= 1)};
@@ -112,7 +112,8 @@ StateRequest state_request(const ParallelModel& model, int moments) {
       .dtype = options.dtype,
       .level = options.sharding.level,
       .shards = options.sharded_degree > 0 ? options.sharded_degree : model.mesh().shape().rdp,
-      .moments = moments};
+      .moments = moments,
+      .masters = !options.rounding_seed};
   if (request.level == 0) request.shards = 1;
   for (const nn::Parameter* parameter : model.parameters()) {
     const std::int64_t count = parameter->shape().count();

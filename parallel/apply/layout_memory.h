@@ -20,6 +20,7 @@ struct StateRequest {
   int level = 0;                // of sharding
   int shards = 1;               // ranks that share a copy
   int moments = 2;              // f32 numbers of the update rule for each element; AdamW's
+  bool masters = true;          // of 16-bit values; false with stochastic rounding
 };
 // Bytes between two steps, all parameters trainable.
 struct StateMemory {

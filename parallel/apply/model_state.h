@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shoal/nn/layers/chain.h"
@@ -88,6 +89,7 @@ struct ModelStateOptions {
   ShardingOptions sharding;  // level 1 and up
   int sharded_degree = 0;    // 0: all of rdp
   ModelState::Fill fill;
+  std::optional<std::uint64_t> rounding_seed;  // bf16 without masters (nn::MasterWeights)
   Tracer* tracer = nullptr;
 };
 

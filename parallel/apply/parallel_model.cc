@@ -81,7 +81,8 @@ void ParallelModel::cut() {
   const StateMemory state = state_memory({.elements = 1,
                                           .dtype = options_.dtype,
                                           .level = options_.sharding.level,
-                                          .shards = degree > 0 ? degree : rdp});
+                                          .shards = degree > 0 ? degree : rdp,
+                                          .masters = !options_.rounding_seed});
   const double bytes = state.parameters + state.gradients + state.optimizer;
   partition_ = options_.partition
                    ? options_.partition(units_, bytes)
@@ -132,6 +133,7 @@ void ParallelModel::make_state() {
                             .sharding = options_.sharding,
                             .sharded_degree = options_.sharded_degree,
                             .fill = options_.fill,
+                            .rounding_seed = options_.rounding_seed,
                             .tracer = options_.tracer};
   if (!options.fill)
     options.fill = [this](nn::Parameter& parameter) {

@@ -24,7 +24,8 @@
 namespace shoal::parallel {
 
 struct ParallelOptions {
-  DType dtype = DType::f32;  // of values and activations; what is updated is f32
+  DType dtype =
+      DType::f32;  // of values and activations; what is updated is f32 (but: rounding_seed)
   ScheduleKind schedule = ScheduleKind::interleaved;
   int microbatches = 1;
   int chunks = 1;               // stages a rank of the pipeline
@@ -54,6 +55,9 @@ struct ParallelOptions {
   // just before it is cut and rounded; none: nn::materialize(). No rank ever holds more in f32 than
   // its masters and one parameter.
   ModelState::Fill fill = {};
+  // Of bf16: no f32 masters. What AdamW or LAMB updates is rounded stochastically, by bits that
+  // this seed and an element's place in the whole model decide: the same ones in any layout.
+  std::optional<std::uint64_t> rounding_seed = {};
   Tracer* tracer = nullptr;
 };
 

@@ -34,8 +34,9 @@ class ShardedState final : public ModelState {
     for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
     layout_ = make_shard_layout(parameters, groups_, options.sharding, parameters_of_units(chain),
                                 sets());
-    values_ = std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(),
-                                              context.memory(), options.fill);
+    values_ =
+        std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(), context.memory(),
+                                        options.fill, options.rounding_seed);
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {

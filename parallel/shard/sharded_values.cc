@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "shoal/nn/optim/rounding_place.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -22,8 +23,11 @@ std::size_t ShardedValues::bytes_of(int bucket) const {
 }
 
 ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::Kernels& kernels,
-                             MemoryResource& memory, const Fill& fill)
-    : layout_(layout), compute_(compute), kernels_(kernels) {
+                             MemoryResource& memory, const Fill& fill,
+                             std::optional<std::uint64_t> rounding_seed)
+    : layout_(layout), compute_(compute), rounding_seed_(rounding_seed), kernels_(kernels) {
+  SHOAL_CHECK(!rounding_seed || compute == DType::bf16,
+              "stochastic rounding is of bf16 parameters, not of {}", to_string(compute));
   const ShardPlan& plan = layout.plan;
   MemoryResource& symmetric = layout.groups.shard->memory_resource();
   const auto zeros = [&](std::int64_t count, DType dtype, MemoryResource& from, MemoryTag tag) {
@@ -31,7 +35,7 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   };
   whole_ = zeros(plan.flat.count - plan.unit_count(), compute, symmetric, MemoryTag::parameters);
   unit_shard_ = zeros(plan.unit_count() / plan.shards, compute, symmetric, MemoryTag::parameters);
-  if (compute != DType::f32)
+  if (compute != DType::f32 && !rounding_seed)
     masters_ = zeros(plan.shard_count(), DType::f32, memory, MemoryTag::optimizer);
   for (int b = 0; b < plan.buckets(); ++b) {
     Bucket bucket;
@@ -132,6 +136,8 @@ std::vector<nn::Segment> ShardedValues::segments(const ShardedGradients* gradien
           gradients->part(mine.bucket)
               .narrowed(0, mine.offset - layout_.plan.part_begin(mine.bucket), mine.count);
     if (masters_.defined()) segment.value = within_part(mine);
+    if (rounding_seed_)
+      segment.rounding = nn::rounding_place(parameter, *rounding_seed_, mine.first);
     segments.push_back(std::move(segment));
   }
   return segments;

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shoal/kernels/kernels.h"
@@ -24,14 +25,16 @@ class ShardedValues {
   // The layout's parameters hold f32 values (initialised or loaded), the same on every rank; their
   // memory is given back one by one. Masters are f32, MemoryTag::optimizer; with compute f32 a
   // rank's part of the values is its master. Values are MemoryTag::parameters, in symmetric memory.
-  // Frozen parameters become whole copies in the compute dtype. All arguments outlive the object;
-  // the shard group outlives the parameters' values too, which lie in its memory.
-  // A parameter that has no value yet gets one from `fill` just before it is cut (delayed parameter
+  // `rounding_seed`, of bf16: no masters, as nn::MasterWeights; a rank's part of the values is its
+  // own. Frozen parameters become whole copies in the compute dtype. All arguments outlive the
+  // object; the shard group outlives the parameters' values too, which lie in its memory. A
+  // parameter that has no value yet gets one from `fill` just before it is cut (delayed parameter
   // initialisation: nn::materialize(context, {&parameter}, DType::f32)): with level 3 no rank ever
   // holds more than its shard and one parameter.
   using Fill = std::function<void(nn::Parameter&)>;
   ShardedValues(const ShardLayout& layout, DType compute, kernels::Kernels& kernels,
-                MemoryResource& memory, const Fill& fill = {});
+                MemoryResource& memory, const Fill& fill = {},
+                std::optional<std::uint64_t> rounding_seed = {});
   ~ShardedValues();  // waits for gathers; where an exception ends the step it aborts the group
   ShardedValues(const ShardedValues&) = delete;
   ShardedValues& operator=(const ShardedValues&) = delete;
@@ -39,7 +42,8 @@ class ShardedValues {
   const ShardLayout& layout() const { return layout_; }
   // For an Optimizer: one for each of layout().segments, in that order.
   std::vector<nn::Segment> segments(const ShardedGradients* gradients) const;
-  // This rank's f32 numbers, in the same order: what a checkpoint holds and loads into.
+  // This rank's masters, or where there are none its values, in the same order: what a checkpoint
+  // holds and loads into.
   std::vector<nn::NamedTensor> masters() const;
   // After somebody wrote into masters(): rounds them into the values and gathers. Waits.
   void refresh();
@@ -79,6 +83,7 @@ class ShardedValues {
 
   const ShardLayout& layout_;
   DType compute_;
+  std::optional<std::uint64_t> rounding_seed_;
   kernels::Kernels& kernels_;
   Tensor whole_;       // [flat.count - unit_count()], every whole bucket
   Tensor unit_shard_;  // [unit_count() / shards], this rank's parts of units' buckets

@@ -234,6 +234,70 @@ TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[1]), 7);
 }
 
+// Without masters, rounded stochastically: what an update adds is a 160th of the distance between
+// neighbours, and is there after 400 of them all the same (five standard errors: 0.003).
+TEST_F(Optimizers, StochasticRoundingKeepsItInTheMean) {
+  constexpr std::int64_t kCount = 2000;
+  const testing::Reachable<kernels::StepState> reachable_state;
+  const auto trained = [&](bool lamb) {
+    Parameter parameter("w", {kCount}, {});
+    parameter.value = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::parameters);
+    parameter.gradient = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::gradients);
+    std::fill_n(parameter.value.data<float>(), kCount, 1.0f);
+    std::fill_n(parameter.gradient.data<float>(), kCount, -1.0f);
+    std::vector<Parameter*> parameters{&parameter};
+    CountingMemory counted(*memory);
+    MasterWeights weights(parameters, DType::bf16, *kernels, counted, {}, nullptr, 3);
+    EXPECT_EQ(counted.usage(MemoryTag::optimizer).current, 0);
+    EXPECT_EQ(weights.masters()[0].tensor.dtype(), DType::bf16);
+    const auto optimizer = lamb ? make_lamb(*kernels, counted, weights.segments(), {})
+                                : make_adamw(*kernels, counted, weights.segments(), {});
+    EXPECT_EQ(counted.usage(MemoryTag::optimizer).current, 2 * 4 * kCount);
+    kernels::StepState& state = *reachable_state;
+    state = {};
+    for (int step = 0; step < 400; ++step) optimizer->step(state, {.learning_rate = 0x1p-7 / 160});
+    double mean = 0;
+    for (std::int64_t i = 0; i < kCount; ++i)
+      mean += static_cast<float>(parameter.value.const_data<bfloat16>()[i]) / double{kCount};
+    return mean;
+  };
+  const double moved = 400 * 0x1p-7 / 160;
+  EXPECT_NEAR(trained(false), 1 + moved, 0.003);
+  EXPECT_GT(trained(true), 1 + 0.9 * moved) << "LAMB's steps grow with the weights";
+}
+
+TEST_F(Optimizers, StochasticRoundingIsRefusedWhereThereAreMasters) {
+  Segment segment{.name = "w",
+                  .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),
+                  .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients),
+                  .rounding = kernels::RoundingPlace{}};
+  const auto error = [&](const auto& make) {
+    try {
+      make();
+    } catch (const Error& problem) {
+      return problem.message();
+    }
+    return std::string();
+  };
+  const auto adamw = [&] { make_adamw(*kernels, *memory, {segment}, {}); };
+  EXPECT_EQ(error(adamw),
+            "w: stochastic rounding is of bf16 parameters without masters, not of f32");
+  segment.master = Tensor::zeros({5}, DType::bf16, *memory, MemoryTag::parameters);
+  EXPECT_EQ(error([&] { make_sgd(*kernels, *memory, {segment}, {}); }),
+            "w: SGD has no stochastic rounding; AdamW and LAMB have");
+  segment.value = segment.master;
+  EXPECT_EQ(
+      error(adamw),
+      "w: stochastic rounding is of bf16 parameters without masters, not of bf16 masters with "
+      "a copy");
+  Parameter parameter("w", {4}, {});
+  parameter.value = Tensor::zeros({4}, DType::f32, *memory, MemoryTag::parameters);
+  std::vector<Parameter*> parameters{&parameter};
+  EXPECT_EQ(
+      error([&] { MasterWeights(parameters, DType::f16, *kernels, *memory, {}, nullptr, 3); }),
+      "stochastic rounding is of bf16 parameters, not of f16");
+}
+
 TEST_F(Optimizers, StateIsNamedAndCounted) {
   Segment segment{.name = "w",
                   .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),

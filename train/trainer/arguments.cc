@@ -111,6 +111,9 @@ void declare_optimizer(OptionSet& options, TrainingArguments& a) {
       .real("adam_beta2", &a.adam_beta2, {.min = 0, .max = 1, .open_max = true, .help = "AdamW"})
       .real("adam_epsilon", &a.adam_epsilon, {.min = 0, .help = "AdamW"})
       .real("sgd_momentum", &a.sgd_momentum, {.min = 0, .help = "SGD"})
+      .boolean("stochastic_rounding", &a.stochastic_rounding,
+               {.help = "with bf16 and AdamW or LAMB: no f32 masters, 4 bytes a parameter less; "
+                        "updates are rounded at random, right in the mean"})
       .real("max_grad_norm", &a.max_grad_norm,
             {.min = 0, .help = "gradients are scaled down to this global norm; 0: never"})
       .real("label_smoothing_factor", &a.label_smoothing_factor,
@@ -380,6 +383,8 @@ void check_arguments(const TrainingArguments& a) {
   };
   // mp_parameters, which speak of both too, are refused for either's word.
   if (a.bf16 && a.fp16 && a.mp_parameters.empty()) refuse("bf16 and fp16 are both set; choose one");
+  if (a.stochastic_rounding && a.optim == Optim::sgd)
+    refuse("stochastic_rounding is true, but optim is sgd; adamw and lamb have it");
   if (a.grad_scaler_backoff_factor >= 1)
     refuse(fmt::format("grad_scaler_backoff_factor is {}; it is below 1",
                        a.grad_scaler_backoff_factor));

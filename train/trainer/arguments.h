@@ -47,6 +47,8 @@ struct TrainingArguments {
   double learning_rate = 5e-5, weight_decay = 0.0;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double sgd_momentum = 0.0;
+  // bf16 without f32 masters: updates are rounded stochastically (kernels/rounding.h).
+  bool stochastic_rounding = false;
   double max_grad_norm = 1.0;  // 0: no clipping; the norm is logged all the same
   double label_smoothing_factor = 0.0;
 

@@ -56,7 +56,7 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
   }
   weights_ = std::make_unique<nn::MasterWeights>(
       task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory,
-      std::function<void(nn::Parameter&)>{}, host_state_.get());
+      std::function<void(nn::Parameter&)>{}, host_state_.get(), rounding_seed(parts_.arguments));
   if (!p.initial_weights.empty()) load_weights(p.initial_weights);
   restore_scaler(scaler_.state());
 }

@@ -26,6 +26,11 @@ DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
 }
 
+std::optional<std::uint64_t> rounding_seed(const TrainingArguments& a) {
+  if (!a.stochastic_rounding) return std::nullopt;
+  return static_cast<std::uint64_t>(a.seed);
+}
+
 std::string carried_by(const collectives::Communicator& communicator) {
   const std::string backend = communicator.backend();
   if (communicator.stream().device.is_cpu() || communicator.size() == 1) return backend;

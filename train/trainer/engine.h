@@ -159,6 +159,8 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               MemoryResource* states = nullptr);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
 DType compute_dtype(const TrainingArguments& arguments);
+// Of stochastic rounding; none: there are masters, or parameters are f32.
+std::optional<std::uint64_t> rounding_seed(const TrainingArguments& arguments);
 // "native", and between devices what carries the bytes: "native over CUDA IPC".
 std::string carried_by(const collectives::Communicator& communicator);
 // Says what was missing or had no place. A new head that nobody trains is refused.

@@ -128,6 +128,7 @@ void MeshEngine::build() {
   whole_step.microbatches *= batches_at_a_time();
   parallel::ParallelOptions options = parallel::parallel_options(whole_step);
   options.dtype = compute_dtype(a);
+  options.rounding_seed = rounding_seed(a);
   options.reducer = reducer_options(parts_);
   options.tracer = parts_.trainer.tracer;
   if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;

@@ -93,6 +93,14 @@ TrainingArguments resolve_arguments(TrainingArguments a) {
       a.model_parallel = std::make_shared<const parallel::SmpParameters>(std::move(smp));
     });
   collect([&] { take_full_eval(a); });
+  collect([&] {
+    if (a.stochastic_rounding && !a.bf16)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("stochastic_rounding is true, but parameters are {}; it is of bf16 "
+                              "parameters, which then have no f32 masters",
+                              a.fp16 ? "f16, whose masters are f32" : "f32"),
+                  "set bf16, or leave stochastic_rounding out");
+  });
   if (!problems.empty()) throw Error(ErrorCode::invalid_argument, problems);
   return a;
 }

@@ -589,9 +589,10 @@ std::vector<std::string> Trainer::header() const {
   };
   lines.push_back(fmt::format("model: {}, {} parameters, {}", impl_->parts.task->describe(),
                               format_count(parameter_count()),
-                              a.bf16   ? "bf16 with f32 masters"
-                              : a.fp16 ? "f16 with f32 masters"
-                                       : "f32"));
+                              a.stochastic_rounding ? "bf16 rounded stochastically, no masters"
+                              : a.bf16              ? "bf16 with f32 masters"
+                              : a.fp16              ? "f16 with f32 masters"
+                                                    : "f32"));
   append(impl_->engine->describe_layout());
   lines.push_back(fmt::format("global batch: {} samples = {} per device x {} x {} accumulated",
                               plan.global_batch, a.per_device_train_batch_size, impl_->share.text(),

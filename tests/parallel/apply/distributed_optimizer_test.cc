@@ -220,6 +220,43 @@ TEST(FrozenParameters, TrainAsOneRankDoes) {
   }
 }
 
+// Of two ranks sums have the same bits in any order, and so then have all updates: nothing but its
+// place in the model decides how an element is rounded.
+TEST(StochasticRounding, OfShardsIsThatOfTheWhole) {
+  for (const Rule rule : {Rule::adamw, Rule::lamb}) {
+    Layout layout{.rdp = 2, .dtype = DType::bf16, .rule = rule, .rounded = true};
+    const Trained want = trained(layout, 0, 4);
+    for (const int level : {1, 2, 3}) {
+      layout.sharding = level;
+      SCOPED_TRACE(layout.text());
+      const Trained got = trained(layout, 0, 4);
+      if (rule == Rule::adamw) {
+        EXPECT_EQ(got.losses, want.losses);
+        for (const auto& [name, values] : want.state.values)
+          EXPECT_EQ(got.state.values.at(name), values) << name;
+      } else {
+        EXPECT_LT(difference(got, want).loss, 5e-3);  // trust ratios are sums of parts
+      }
+      expect_one_writer(got.state, want.state);
+    }
+  }
+}
+
+TEST(StochasticRounding, OfPartsKnowsTheirPlaces) {
+  for (Layout layout :
+       {Layout{.tp = 2}, Layout{.tp = 2, .prescaled = true},
+        Layout{.tp = 2, .prescaled = true, .speed = true},
+        Layout{.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .prescaled = true, .sharding = 3},
+        Layout{.task = {.model = Model::bert}, .tp = 2, .prescaled = true},
+        Layout{.task = {.model = Model::llama}, .tp = 2, .prescaled = true}}) {
+    layout.dtype = DType::bf16;
+    layout.rounded = true;
+    SCOPED_TRACE(layout.text());
+    const Trained got = trained(layout, 0, 2);
+    for (const double loss : got.losses) EXPECT_TRUE(std::isfinite(loss));
+  }
+}
+
 class LambLayouts : public ::testing::TestWithParam<Layout> {};
 
 // Trust ratios are whole parameters', however a parameter lies.

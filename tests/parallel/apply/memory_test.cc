@@ -35,6 +35,9 @@ TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
   EXPECT_THAT(held(3, DType::f32), ElementsAre(1000, 1000, 2000));
   EXPECT_THAT(held(3, DType::f32, 200), ElementsAre(4 * (200 + 200), 1000, 2000));
   EXPECT_THAT(held(3, DType::bf16), ElementsAre(500, 1000, 3000)) << "and f32 masters";
+  const StateMemory rounded = state_memory(
+      {.elements = 1000, .dtype = DType::bf16, .level = 1, .shards = 4, .masters = false});
+  EXPECT_EQ(rounded.optimizer, 2000) << "stochastic rounding needs no masters";
 }
 
 // Embeddings, four blocks, head; a stream of 8 bytes.
@@ -286,6 +289,16 @@ TEST(LayoutMemory, OptimizerStateIsTheTotalOverTheDegree) {
     expect_state(rank, {4 * all, 4 * all, 8 * all / 4});
   for (const Held& rank : held({4, 1, 1}, {.sharding = {.level = 1}, .sharded_degree = 2}))
     expect_state(rank, {4 * all, 4 * all, 8 * all / 2});
+}
+
+TEST(LayoutMemory, StochasticRoundingTakesFourBytesAnElementLess) {
+  const double all = elements_of_model();
+  expect_state(held({1, 1, 1}, {.dtype = DType::bf16})[0], {2 * all, 4 * all, 12 * all});
+  expect_state(held({1, 1, 1}, {.dtype = DType::bf16, .rounding_seed = 1})[0],
+               {2 * all, 4 * all, 8 * all});
+  for (const Held& rank :
+       held({2, 1, 1}, {.dtype = DType::bf16, .sharding = {.level = 3}, .rounding_seed = 1}))
+    expect_state(rank, {2 * all / 2, 4 * all / 2, 8 * all / 2});
 }
 
 TEST(LayoutMemory, ParametersAndGradientsAreToo) {

@@ -69,7 +69,12 @@ void collect(const nn::Parameter& parameter, const std::string& prefix, std::int
   whole.resize(count);
   writers.resize(count);
   const std::vector<std::size_t> places = places_of(parameter);
-  const std::vector<float> values = testing::values_of<float>(run);
+  std::vector<float> values;
+  if (run.dtype() == DType::bf16)
+    for (const bfloat16 value : testing::values_of<bfloat16>(run))
+      values.push_back(static_cast<float>(value));
+  else
+    values = testing::values_of<float>(run);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::size_t place = places[static_cast<std::size_t>(first) + i];
     whole[place] = static_cast<double>(values[i]);
@@ -91,7 +96,8 @@ ParallelOptions options_of(const Layout& layout) {
       .partition = {},
       // Small buckets, so that there are many; norms and some biases stay whole.
       .sharding = {.level = layout.sharding, .bucket_elements = 3000, .persistence_threshold = 40},
-      .sharded_degree = layout.degree};
+      .sharded_degree = layout.degree,
+      .rounding_seed = layout.rounded ? std::optional<std::uint64_t>(9) : std::nullopt};
 }
 
 namespace {
@@ -115,6 +121,18 @@ void disturb(const HeldRun& run) {
   for (std::size_t i = 0; i < values.size(); ++i)
     if (i % 3 < 2) values[i] = std::nextafter(values[i], i % 3 == 0 ? 10.0f : -10.0f);
   testing::set_values(run.tensor, values);
+}
+
+// What rounding draws its bits by is the element of the whole parameter.
+void expect_places(const ParallelModel& model) {
+  for (const OwnedRun& run : model.owned()) {
+    ASSERT_TRUE(run.segment.rounding.has_value());
+    ASSERT_EQ(run.segment.master.dtype(), DType::bf16);
+    const std::vector<std::size_t> places = places_of(*run.parameter);
+    for (std::int64_t i = 0; i < run.segment.master.count(); ++i)
+      ASSERT_EQ(run.segment.rounding->element(i), places[static_cast<std::size_t>(run.first + i)])
+          << run.parameter->name() << " element " << i << " of the run from " << run.first;
+  }
 }
 
 // When no rank is in a step.
@@ -254,6 +272,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
         },
         {.dynamic_loss_scale = layout.dtype == DType::f16,
          .dynamic_loss_args = {.init_scale = start ? 0x1p16 : layout.first_scale}});
+    if (layout.rounded) expect_places(model);
     if (layout.disturbed) {
       for (const HeldRun& run : optimizer.held()) disturb(run);
       optimizer.refresh();

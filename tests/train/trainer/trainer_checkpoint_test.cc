@@ -35,6 +35,30 @@ TEST(TrainerResume, IsBitIdenticalInBf16) {
   expect_resume_to_the_bit(arguments, {});
 }
 
+// The bits of a rounding are of the update's number and the element, in whatever run.
+TEST(TrainerResume, IsBitIdenticalWithStochasticRounding) {
+  for (const Optim optim : {Optim::adamw, Optim::lamb}) {
+    auto arguments = toy_arguments("");
+    arguments.bf16 = arguments.stochastic_rounding = true;
+    arguments.optim = optim;
+    expect_resume_to_the_bit(arguments, {.ranks = 2});
+  }
+  // Of shards.
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.bf16 = arguments.stochastic_rounding = true;
+  arguments.mp_parameters = {{"ddp", true}, {"sharded_data_parallel_degree", 2}};
+  arguments.max_steps = 8;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 4;
+  const auto whole = run(arguments, {.ranks = 2});
+  arguments.resume_from_checkpoint = output / "checkpoint-4";
+  const auto rest = run(arguments, {.ranks = 2});
+  ASSERT_EQ(rest.main.losses.size(), 4U);
+  EXPECT_EQ(rest.main.losses,
+            std::vector<double>(whole.main.losses.begin() + 4, whole.main.losses.end()));
+}
+
 TEST(TrainerResume, IsBitIdenticalInF16WithItsLossScale) {
   auto arguments = toy_arguments("");
   arguments.fp16 = true;

@@ -79,6 +79,7 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
       {"gradient_accumulation_steps", [](auto& a) { a.gradient_accumulation_steps = 2; }},
       {"bf16", [](auto& a) { a.bf16 = true; }},
       {"fp16", [](auto& a) { a.fp16 = true; }},
+      {"stochastic_rounding", [](auto& a) { a.bf16 = a.stochastic_rounding = true; }},
       {"dataloader_drop_last", [](auto& a) { a.dataloader_drop_last = true; }},
   };
   const std::vector<std::pair<const char*, Change>> of_adam = {
