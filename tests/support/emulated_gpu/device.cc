@@ -109,6 +109,7 @@ Settings read() {
     made.runtime = major < 13 ? 1000 * major + 90 : made.driver;
   }
   made.contexts = number("SHOAL_EMULATED_GPU_CONTEXTS", made.contexts, 1, 16);
+  made.cudnn = static_cast<int>(number("SHOAL_EMULATED_GPU_CUDNN", 0, 0, 99999));
   made.values = number("SHOAL_EMULATED_GPU_STREAM_VALUES", 1, 0, 1) == 1;
   if (const char* set = std::getenv("CUDA_LAUNCH_BLOCKING"))
     made.eager = std::string_view(set) == "1";  // as CUDA's

@@ -16,6 +16,7 @@ struct Settings {
   // SHOAL_EMULATED_GPU_DRIVER, as 12.0: the CUDA that the driver knows; the runtime is the newest
   // of that major version.
   int driver = 13000, runtime = 13000;
+  int cudnn = 0;       // SHOAL_EMULATED_GPU_CUDNN: its version, such as 91900; 0: it does not start
   bool values = true;  // SHOAL_EMULATED_GPU_STREAM_VALUES=0: a driver without cuStreamWaitValue32
   // SHOAL_EMULATED_GPU_CONTEXTS (1 to 16): on so many devices a process may have a context.
   std::size_t contexts = 16;

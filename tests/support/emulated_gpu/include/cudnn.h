@@ -1,0 +1,4 @@
+// See cudnn_graph.h.
+#pragma once
+
+#include "cudnn_graph.h"
