@@ -27,9 +27,16 @@ struct AttentionShape {
   DType dtype = DType::f32;  // f32, bf16 or f16, of q, k, v, out and their gradients
   bool causal = false;       // query i sees keys j <= i + key_length - query_length
   float scale = 1;           // usually 1 / sqrt(head_dim)
-  // [B, key_length] u8, 1 where a key may be seen; undefined: all. A query that sees no key gives
-  // 0.
+  // [B, key_length] u8, 1 where a key may be seen; or [B] i32: how many keys of a batch row may be
+  // seen, from the first on (padding on the right; taken into [0, key_length]), which is quicker.
+  // Undefined: all. A query that sees no key gives 0; a key that nobody sees has gradients of 0.
   ConstView key_mask;
+  // Packed sequences, [n + 1] i32: sequence i is the tokens [sequences[i], sequences[i + 1]), which
+  // see each other alone, as causality allows. Tokens are counted through the batch, b·T + t;
+  // numbers ascend from 0 to B·T, no sequence goes beyond a batch row, and some may be empty (so
+  // that n is the same from call to call). With it query_length = key_length = T, and there is no
+  // key_mask. B = 1: one row of all tokens, [total, heads, head_dim].
+  ConstView sequences;
   // Dropout of the probabilities; element (h, q, k) as random.h says.
   float dropout = 0;
   RandomSite site;

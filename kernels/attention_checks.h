@@ -2,6 +2,8 @@
 // attention's mask.
 #pragma once
 
+#include <algorithm>
+
 #include "shoal/kernels/attention.h"
 #include "shoal/runtime/base/error.h"
 
@@ -22,10 +24,45 @@ inline void check_attention(const AttentionShape& s) {
       "attention: max_positions {} is below the length ({} queries, {} keys), so dropout "
       "has no coordinates",
       s.max_positions, s.query_length, s.key_length);
-  SHOAL_CHECK(!s.key_mask.defined() || (s.key_mask.dtype == DType::u8 &&
-                                        s.key_mask.shape.count() == s.batch * s.key_length),
-              "attention: key_mask is {} {}, not u8 [{}, {}]", to_string(s.key_mask.dtype),
-              to_string(s.key_mask.shape), s.batch, s.key_length);
+  const std::int64_t masks = s.key_mask.dtype == DType::i32 ? s.batch : s.batch * s.key_length;
+  SHOAL_CHECK(
+      !s.key_mask.defined() || ((s.key_mask.dtype == DType::u8 || s.key_mask.dtype == DType::i32) &&
+                                s.key_mask.shape.count() == masks),
+      "attention: key_mask is {} {}, neither u8 [{}, {}] nor i32 [{}]", to_string(s.key_mask.dtype),
+      to_string(s.key_mask.shape), s.batch, s.key_length, s.batch);
+  if (!s.sequences.defined()) return;
+  SHOAL_CHECK(s.sequences.dtype == DType::i32 && s.sequences.shape.count() > 1,
+              "attention: sequences are {} {}, not i32 [n + 1]", to_string(s.sequences.dtype),
+              to_string(s.sequences.shape));
+  SHOAL_CHECK(!s.key_mask.defined() && s.query_length == s.key_length,
+              "attention: packed sequences have as many keys as queries ({}, {}) and no key_mask",
+              s.key_length, s.query_length);
+}
+
+// Of a token's sequence: [begin, end) of its batch row.
+struct TokenRange {
+  std::int64_t begin = 0, end = 0;
+};
+// AttentionShape::sequences in memory of the host.
+inline TokenRange sequence_of(const AttentionShape& s, std::int64_t batch, std::int64_t position) {
+  const auto* offsets = static_cast<const std::int32_t*>(s.sequences.data);
+  const auto* const last = offsets + s.sequences.shape.count();
+  const std::int64_t row = batch * s.query_length;
+  const auto* const end = std::upper_bound(offsets, last, row + position);
+  SHOAL_CHECK(end != offsets && end != last && end[-1] >= row && *end - row <= s.query_length,
+              "attention: no sequence within batch row {} has token {}", batch, row + position);
+  return {end[-1] - row, *end - row};
+}
+
+// The two forms of AttentionShape::key_mask; null: it is the other one, or there is none. They
+// point to where it is, which may be a device.
+inline const std::uint8_t* shown_keys_of(const AttentionShape& s) {
+  return s.key_mask.dtype == DType::u8 ? static_cast<const std::uint8_t*>(s.key_mask.data)
+                                       : nullptr;
+}
+inline const std::int32_t* key_lengths_of(const AttentionShape& s) {
+  return s.key_mask.dtype == DType::i32 ? static_cast<const std::int32_t*>(s.key_mask.data)
+                                        : nullptr;
 }
 
 // How many heads read one key head.

@@ -99,7 +99,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   out = floats(true, kQueries * width);  // backward: of dq
   dk = floats(backward, keys_all * width);
   dv = floats(backward, keys_all * width);
-  key_bias = floats(s.key_mask.defined(), whole_panels(keys_all) + columns);
+  key_bias = floats(shown_keys_of(s) || s.sequences.defined(), whole_panels(keys_all) + columns);
   p = pairs && !backward ? carve.take<std::uint16_t>(tile) : nullptr;
   ds_rows = pairs && backward ? carve.take<std::uint16_t>(tile) : nullptr;
   p_pairs = words(pairs && backward, tile / 2);
@@ -120,9 +120,13 @@ class HeadTask {
         w_(work),
         batch_(batch),
         head_(head),
-        kept_row_(shape.kept.defined() ? kept_row_bytes(shape.key_length) : 0) {
-    if (!s_.key_mask.defined()) return;
-    const std::uint8_t* mask = s_.key_mask.as<std::uint8_t>() + batch * s_.key_length;
+        kept_row_(shape.kept.defined() ? kept_row_bytes(shape.key_length) : 0),
+        keys_shown_(shape.key_length) {
+    if (const std::int32_t* lengths = key_lengths_of(s_))
+      keys_shown_ = std::min<std::int64_t>(lengths[batch], s_.key_length);
+    const std::uint8_t* mask = shown_keys_of(s_);
+    if (!mask) return;
+    mask += batch * s_.key_length;
     for (std::int64_t j = 0; j < s_.key_length; ++j)
       w_.key_bias[j] = mask[j] ? 0.0f : -__builtin_inff();
   }
@@ -154,9 +158,28 @@ class HeadTask {
     widen_rows(s_.dtype, rows.data, rows.stride, count, s_.head_dim, wide);
     return {reinterpret_cast<const char*>(wide), s_.head_dim, 4};
   }
-  // Queries of a block see keys [0, this).
-  std::int64_t keys_seen(std::int64_t query, std::int64_t rows) const {
-    return visible_keys(s_, query + rows - 1);
+  // Queries of a block see keys of [first, end), `first` being one that a packed operand may begin
+  // with: those before the sequence's own are hidden by the bias.
+  TokenRange keys_seen(TokenRange sequence, std::int64_t query, std::int64_t rows) const {
+    return {sequence.begin / TileProduct::kMaxPanelWidth * TileProduct::kMaxPanelWidth,
+            std::min({visible_keys(s_, query + rows - 1), keys_shown_, sequence.end})};
+  }
+  // block(query, rows, sequence) for all queries; a block's are of one sequence.
+  template <typename Block>
+  void each_block(const Block& block) const {
+    for (std::int64_t begin = 0, end = 0; begin < s_.query_length; begin = end) {
+      TokenRange sequence{0, s_.key_length};
+      end = s_.query_length;
+      if (s_.sequences.defined()) {
+        sequence = sequence_of(s_, batch_, begin);
+        end = sequence.end;
+        const std::int64_t first = keys_seen(sequence, begin, 1).begin;
+        std::fill(w_.key_bias + first, w_.key_bias + begin, -__builtin_inff());
+        std::fill(w_.key_bias + begin, w_.key_bias + end, 0.0f);
+      }
+      for (std::int64_t query = begin; query < end; query += kQueries)
+        block(query, std::min(kQueries, end - query), sequence);
+    }
   }
   ScoreTile tile(std::int64_t query, std::int64_t rows, std::int64_t key, std::int64_t columns,
                  std::int64_t stride) const {
@@ -186,12 +209,13 @@ class HeadTask {
         {a.operand(), packed + key * words, words, 0, c, stride, rows, columns, words, false});
   }
   void gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
-                          std::int64_t query, std::int64_t rows) const;
+                          TokenRange sequence, std::int64_t query, std::int64_t rows) const;
 
   const AttentionShape& s_;
   const TileProduct& product_;
   const Workspace& w_;
   std::int64_t batch_, head_, kept_row_;
+  std::int64_t keys_shown_;  // of the batch row, from the first on
 };
 
 void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, MutableHeadsView out,
@@ -204,15 +228,16 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
   product_.pack(v.data, keys_all, d, v.stride, w_.values);
   const bool pairs = product_.word() == TileWord::bf16_pair;
   void* p = pairs ? static_cast<void*>(w_.p) : w_.scores;
-  for (std::int64_t block = first; block * kQueries < s_.query_length; block += step) {
-    const std::int64_t query = block * kQueries, rows = std::min(kQueries, s_.query_length - query);
+  std::int64_t block = 0;
+  each_block([&](std::int64_t query, std::int64_t rows, TokenRange sequence) {
+    if (block++ % step != first) return;
     const Rows q = words_of(rows_of(q_view).from(query), rows, w_.wide_q);
     std::fill_n(w_.largest, rows, -__builtin_inff());
     std::fill_n(w_.sum, rows, 0.0f);
     std::fill_n(w_.out, rows * width, 0.0f);
-    const std::int64_t seen = keys_seen(query, rows);
-    for (std::int64_t key = 0; key < seen; key += kForwardKeys) {
-      const std::int64_t columns = std::min(kForwardKeys, seen - key);
+    const TokenRange seen = keys_seen(sequence, query, rows);
+    for (std::int64_t key = seen.begin; key < seen.end; key += kForwardKeys) {
+      const std::int64_t columns = std::min(kForwardKeys, seen.end - key);
       score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
       softmax_tile(tile(query, rows, key, columns, stride), p, w_.largest, w_.sum, w_.out, d,
                    width);
@@ -229,25 +254,27 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
     }
     finish_rows(s_, w_.out, width, rows, w_.largest, w_.sum, row(out, query, head_), out.row_stride,
                 log_sum_exp ? log_sum_exp + query : nullptr);
-  }
+  });
 }
 
 // Adds a block of queries to dk and dv, and leaves its dq in w_.out.
 void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
-                                  std::int64_t query, std::int64_t rows) const {
+                                  TokenRange sequence, std::int64_t query,
+                                  std::int64_t rows) const {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
                      stride = tile_stride(keys_all, kBackwardKeys);
   product_.pack(q.data, rows, d, q.stride, w_.queries);
   product_.pack(dout.data, rows, d, dout.stride, w_.douts);
   std::fill_n(w_.out, rows * width, 0.0f);
   const bool pairs = product_.word() == TileWord::bf16_pair;
-  const std::int64_t row_words = product_.words(rows), seen = keys_seen(query, rows);
+  const std::int64_t row_words = product_.words(rows);
+  const TokenRange seen = keys_seen(sequence, query, rows);
   const void* p = pairs ? static_cast<void*>(w_.p_pairs) : w_.scores;
   const void* ds = pairs ? static_cast<void*>(w_.ds_pairs) : w_.dp;
   const TileOperand ds_rows{pairs ? static_cast<void*>(w_.ds_rows) : w_.dp,
                             stride * (pairs ? 2 : 4), 4};
-  for (std::int64_t key = 0; key < seen; key += kBackwardKeys) {
-    const std::int64_t columns = std::min(kBackwardKeys, seen - key);
+  for (std::int64_t key = seen.begin; key < seen.end; key += kBackwardKeys) {
+    const std::int64_t columns = std::min(kBackwardKeys, seen.end - key);
     score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
     score_product(dout, w_.values_t, rows, key, columns, w_.dp, stride);
     score_gradients(tile(query, rows, key, columns, stride),
@@ -285,15 +312,15 @@ void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, He
   std::fill_n(w_.dk, keys_all * width, 0.0f);
   std::fill_n(w_.dv, keys_all * width, 0.0f);
   for (const std::int64_t end = head_ + group; head_ < end; ++head_, log_sum_exp += s_.query_length)
-    for (std::int64_t query = 0; query < s_.query_length; query += kQueries) {
-      const std::int64_t rows = std::min(kQueries, s_.query_length - query);
+    each_block([&](std::int64_t query, std::int64_t rows, TokenRange sequence) {
       const Rows dout = rows_of(dout_view).from(query);
       row_dots(s_, dout.data, dout.stride, rows_of(out).from(query).data, out.row_stride, rows,
                w_.delta);
       gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
-                         words_of(dout, rows, w_.wide_dout), log_sum_exp + query, query, rows);
+                         words_of(dout, rows, w_.wide_dout), log_sum_exp + query, sequence, query,
+                         rows);
       narrow_rows(s_.dtype, w_.out, width, rows, d, s_.scale, row(dq, query, head_), dq.row_stride);
-    }
+    });
   narrow_rows(s_.dtype, w_.dk, width, keys_all, d, s_.scale, row(dk, 0, key_head), dk.row_stride);
   narrow_rows(s_.dtype, w_.dv, width, keys_all, d, kept_scale(s_), row(dv, 0, key_head),
               dv.row_stride);

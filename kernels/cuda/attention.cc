@@ -4,12 +4,15 @@
 #include "shoal/kernels/attention.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "shoal/kernels/attention_checks.h"
 #include "shoal/kernels/cuda/attention_cudnn.h"
 #include "shoal/kernels/cuda/attention_flash.cuh"
 #include "shoal/kernels/cuda/attention_groups.cuh"
+#include "shoal/kernels/cuda/attention_padding.cuh"
 #include "shoal/kernels/cuda/attention_products.h"
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/runtime/base/env.h"
@@ -37,6 +40,7 @@ Choice choice_of_user() {
 struct Tensors {
   HeadsView q, k, v, out, dout, dq, dk, dv;
   float* log_sum_exp = nullptr;
+  const FlashRange* sequences = nullptr;  // of packed ones, once they are known
   bool backward = false;
 };
 
@@ -54,12 +58,32 @@ bool vectors(const AttentionShape& s, const Tensors& t) {
   return true;
 }
 
+// Batch rows of packed sequences are one row of tokens to cuDNN, and its offsets have 32 bits.
+const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
+  if (!s.sequences.defined()) return nullptr;
+  for (const HeadsView& view : {t.q, t.k, t.v, t.out, t.dout, t.dq, t.dk, t.dv}) {
+    if (s.batch > 1 && view.data && view.batch_stride != s.query_length * view.row_stride)
+      return "batch rows of packed sequences do not follow each other";
+    if (s.batch * s.query_length * view.row_stride > 0x7fffffff)
+      return "packed sequences have more than 2^31 elements";
+  }
+  return nullptr;
+}
+
+// How many parts of a call cuDNN takes for batch rows.
+std::int64_t rows_of(const AttentionShape& s) {
+  return s.sequences.defined() ? s.sequences.shape.count() - 1 : s.batch;
+}
+
 // Why cuDNN is not asked; null: it is.
 const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capability) {
   if (capability < kFusedCapability) return "its fused kernels need compute capability 8.0";
   if (s.dtype == DType::f32) return "f32 is computed in f32";
-  if (s.key_mask.defined()) return "a key mask need not be a prefix";
+  if (shown_keys_of(s)) return "a key mask of bytes need not be a prefix";
+  if (key_lengths_of(s) && s.causal && s.query_length != s.key_length)
+    return "keys have lengths and causality is shifted";
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
+  if (const char* why = beyond_packed(s, t)) return why;
   if (s.key_length == 0) return "there are no keys";
   if (s.causal && s.query_length > s.key_length) return "some queries see no key";
   // Its kernels for decoding met illegal addresses (9.19, one query against a cache).
@@ -86,8 +110,11 @@ CudnnAttentionKey key_of(const AttentionShape& s, const Tensors& t, std::int64_t
   key.dtype = s.dtype;
   key.causal = s.causal;
   key.backward = t.backward;
-  const auto of_queries = [&](HeadsView view) { return strides(batch, view, s.query_length); };
-  const auto of_keys = [&](HeadsView view) { return strides(batch, view, s.key_length); };
+  key.packed = s.sequences.defined();
+  key.lengths = key.packed || key_lengths_of(s);
+  const std::int64_t strided = key.packed ? 1 : batch;
+  const auto of_queries = [&](HeadsView view) { return strides(strided, view, s.query_length); };
+  const auto of_keys = [&](HeadsView view) { return strides(strided, view, s.key_length); };
   key.q = of_queries(t.q), key.k = of_keys(t.k), key.v = of_keys(t.v);
   key.out = of_queries(t.out);
   if (t.backward) {
@@ -120,7 +147,9 @@ FlashArgs flash_args(const AttentionShape& s, const Tensors& t) {
   a.scale = s.scale;
   a.causal = s.causal;
   a.vectors = vectors(s, t);
-  a.key_mask = static_cast<const std::uint8_t*>(s.key_mask.data);
+  a.key_mask = shown_keys_of(s);
+  a.key_lengths = key_lengths_of(s);
+  a.sequences = t.sequences;
   return a;
 }
 
@@ -260,16 +289,74 @@ class CudaAttention final : public AttentionKernels {
     if (choice_ == Choice::own || choice_ == Choice::products) return false;
     if (const char* why = beyond_cudnn(s, t, room_.capability())) return declined(s, t, why);
     if (!started()) return declined(s, t, missing_);
-    const std::int64_t rows = t.backward ? piece(s) : s.batch;
+    const std::int64_t all = rows_of(s), rows = t.backward ? piece(s) : all;
     // Whole first, so that a refusal comes before anything is queued.
-    for (const std::int64_t count : {rows, s.batch % rows}) {
+    for (const std::int64_t count : {rows, all % rows}) {
       if (count == 0) continue;
       const std::string& why = CudnnAttention::refusal(cudnn_->plan(key_of(s, t, count)));
       if (!why.empty()) return declined(s, t, why);
     }
-    for (std::int64_t first = 0; first < s.batch; first += rows)
-      run_cudnn(s, t, first, std::min(rows, s.batch - first), stream, native);
+    if (s.sequences.defined())
+      run_packed(s, t, rows, stream, native);
+    else
+      for (std::int64_t first = 0; first < all; first += rows)
+        run_cudnn(s, t, first, std::min(rows, all - first), stream, native);
     return true;
+  }
+
+  // `rows` sequences at a time. cuDNN's sums are by token, ours by head.
+  void run_packed(const AttentionShape& s, const Tensors& t, std::int64_t rows, Stream stream,
+                  cudaStream_t native) {
+    const std::int64_t all = rows_of(s);
+    const auto lines = [](std::int64_t bytes) {
+      return (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
+    };
+    const std::size_t sums = lines(s.batch * s.query_length * s.heads * 4),
+                      numbers = lines((rows + 1) * 4);
+    std::size_t workspace = 0;
+    for (const std::int64_t count : {rows, all % rows})
+      if (count > 0)
+        workspace =
+            std::max(workspace, CudnnAttention::workspace_bytes(cudnn_->plan(key_of(s, t, count))));
+    const Buffer scratch =
+        room_.scratch(2 * sums + (kPackedTensors + 2) * numbers + workspace, stream);
+    char* const base = static_cast<char*>(scratch.data());
+    CudnnAttentionPointers p;
+    p.q = t.q.data, p.k = t.k.data, p.v = t.v.data, p.out = const_cast<void*>(t.out.data);
+    p.dout = t.dout.data;
+    p.dq = const_cast<void*>(t.dq.data), p.dk = const_cast<void*>(t.dk.data);
+    p.dv = const_cast<void*>(t.dv.data);
+    p.log_sum_exp = base, p.delta = base + sums;
+    PackedOffsets packed;
+    packed.longest = static_cast<int>(s.query_length);
+    const HeadsView views[] = {t.q, t.k, t.v, t.out, t.dout, t.dq, t.dk, t.dv};
+    char* next = base + 2 * sums;
+    const auto take = [&] {
+      return reinterpret_cast<std::int32_t*>(std::exchange(next, next + numbers));
+    };
+    for (std::size_t i = 0; i < kPackedTensors; ++i) {
+      packed.row[i] = i < std::size(views) ? views[i].row_stride : s.heads;
+      packed.offsets[i] = p.offsets[i] = take();
+    }
+    packed.query_lengths = p.query_lengths = take();
+    packed.key_lengths = p.key_lengths = take();
+    const Launch at = launch_on(native);
+    const int batch = static_cast<int>(s.batch), heads = static_cast<int>(s.heads),
+              length = static_cast<int>(s.query_length);
+    auto* const by_token = reinterpret_cast<float*>(base);
+    if (t.backward)
+      check_cuda(launch_sums_by_token(at, t.log_sum_exp, batch, heads, length, by_token),
+                 "attention's sums");
+    for (std::int64_t first = 0; first < all; first += rows) {
+      const std::int64_t count = std::min(rows, all - first);
+      packed.sequences = static_cast<const std::int32_t*>(s.sequences.data) + first;
+      packed.count = static_cast<int>(count);
+      check_cuda(launch_packed_offsets(at, packed), "attention's sequences");
+      cudnn_->run(cudnn_->plan(key_of(s, t, count)), p, s.scale, next, native);
+    }
+    if (!t.backward && t.log_sum_exp)
+      check_cuda(launch_sums_by_head(at, by_token, batch, heads, length, t.log_sum_exp),
+                 "attention's sums");
   }
 
   // Batch rows [first, first + count).
@@ -288,13 +375,52 @@ class CudaAttention final : public AttentionKernels {
     // delta, or a log_sum_exp that nobody wants; a multiple of 256 bytes keeps the workspace
     // aligned.
     const std::size_t sums = t.backward || !t.log_sum_exp ? sums_bytes(s, count) : 0;
-    const std::size_t bytes = sums + CudnnAttention::workspace_bytes(plan);
+    const std::int32_t* lengths = key_lengths_of(s);
+    const std::size_t counts =
+        lengths ? (static_cast<std::size_t>(count) * sizeof *lengths + 255) / 256 * 256 : 0;
+    const std::size_t bytes = sums + 2 * counts + CudnnAttention::workspace_bytes(plan);
     const Buffer scratch = bytes ? room_.scratch(bytes, stream) : Buffer{};
+    char* const base = static_cast<char*>(scratch.data());
     if (t.backward)
-      p.delta = scratch.data();
+      p.delta = base;
     else if (!t.log_sum_exp)
-      p.log_sum_exp = scratch.data();
-    cudnn_->run(plan, p, s.scale, static_cast<char*>(scratch.data()) + sums, native);
+      p.log_sum_exp = base;
+    if (lengths) {
+      p.query_lengths = reinterpret_cast<std::int32_t*>(base + sums);
+      p.key_lengths = reinterpret_cast<std::int32_t*>(base + sums + counts);
+      check_cuda(launch_count_rows(launch_on(native), lengths + first, static_cast<int>(count),
+                                   static_cast<int>(s.query_length), static_cast<int>(s.key_length),
+                                   p.query_lengths, p.key_lengths),
+                 "attention's lengths");
+    }
+    cudnn_->run(plan, p, s.scale, base + sums + 2 * counts, native);
+    if (lengths) clear_padding(s, t, p, count, native);
+  }
+
+  Launch launch_on(cudaStream_t native) const { return {native, room_.multiprocessors()}; }
+
+  // After cuDNN's, of which nobody says what it leaves there.
+  void clear_padding(const AttentionShape& s, const Tensors& t, const CudnnAttentionPointers& p,
+                     std::int64_t count, cudaStream_t native) const {
+    PaddedTensors padded;
+    padded.lengths = p.key_lengths;
+    padded.batch = static_cast<int>(count);
+    padded.heads = static_cast<int>(s.heads);
+    padded.queries = static_cast<int>(s.query_length);
+    padded.keys = static_cast<int>(s.key_length);
+    padded.channels = static_cast<int>(s.heads * s.head_dim);
+    const auto add = [&](void* data, HeadsView view, bool of_keys) {
+      padded.tensors[padded.count++] = {data, view.batch_stride, view.row_stride, of_keys};
+    };
+    if (t.backward) {
+      add(p.dq, t.dq, false);
+      add(p.dk, t.dk, true);
+      add(p.dv, t.dv, true);
+    } else {
+      add(p.out, t.out, false);
+      padded.log_sum_exp = static_cast<float*>(p.log_sum_exp);
+    }
+    check_cuda(launch_clear_padding(launch_on(native), padded), "attention's padding");
   }
 
   // Batch rows whose gradient cuDNN computes at once: it keeps [rows, heads, queries, keys] 16-bit
@@ -304,11 +430,13 @@ class CudaAttention final : public AttentionKernels {
     const std::int64_t row_bytes =
         2 * s.heads * whole_tiles(s.query_length) * whole_tiles(s.key_length);
     // Pieces of log_sum_exp must be aligned too.
-    if (workspace_ == 0 || s.heads * s.query_length % 4 != 0) return s.batch;
-    const std::int64_t most = std::clamp<std::int64_t>(workspace_ / row_bytes, 1, s.batch);
+    const std::int64_t all = rows_of(s);
+    if (workspace_ == 0 || (!s.sequences.defined() && s.heads * s.query_length % 4 != 0))
+      return all;
+    const std::int64_t most = std::clamp<std::int64_t>(workspace_ / row_bytes, 1, all);
     // A divisor needs one plan only.
     for (std::int64_t rows = most; 2 * rows > most; --rows)
-      if (s.batch % rows == 0) return rows;
+      if (all % rows == 0) return rows;
     return most;
   }
 
@@ -377,7 +505,19 @@ class CudaAttention final : public AttentionKernels {
     return choice_ == Choice::products || !beyond_fused(s, backward).empty();
   }
 
-  void own(const AttentionShape& s, const Tensors& t, Stream stream, cudaStream_t native) {
+  void own(const AttentionShape& s, Tensors t, Stream stream, cudaStream_t native) {
+    Buffer ranges;
+    if (s.sequences.defined()) {
+      ranges = room_.scratch(
+          static_cast<std::size_t>(s.batch * s.query_length) * sizeof(FlashRange), stream);
+      auto* const of_tokens = static_cast<FlashRange*>(ranges.data());
+      check_cuda(flash_token_ranges(static_cast<const std::int32_t*>(s.sequences.data),
+                                    static_cast<int>(s.sequences.shape.count() - 1),
+                                    static_cast<int>(s.batch), static_cast<int>(s.query_length),
+                                    of_tokens, native),
+                 "attention's sequences");
+      t.sequences = of_tokens;
+    }
     if (choice_ == Choice::products) return by_products(s, t, stream);
     const std::string why = beyond_fused(s, t.backward);
     if (why.empty()) return by_flash(s, t, stream, native);
@@ -395,10 +535,10 @@ class CudaAttention final : public AttentionKernels {
       return MutableHeadsView{const_cast<void*>(view.data), view.batch_stride, view.row_stride};
     };
     if (t.backward)
-      products_.backward(s, t.q, t.k, t.v, t.log_sum_exp, t.dout, written(t.dq), written(t.dk),
-                         written(t.dv), stream);
+      products_.backward(s, t.sequences, t.q, t.k, t.v, t.log_sum_exp, t.dout, written(t.dq),
+                         written(t.dk), written(t.dv), stream);
     else
-      products_.forward(s, t.q, t.k, t.v, written(t.out), t.log_sum_exp, stream);
+      products_.forward(s, t.sequences, t.q, t.k, t.v, written(t.out), t.log_sum_exp, stream);
   }
 
   // Dropout's bits are drawn once: into AttentionShape::kept, where backward finds them, else into

@@ -4,6 +4,7 @@
 #include "shoal/kernels/cuda/attention_cudnn.h"
 
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -92,8 +93,17 @@ enum Uid : std::int64_t {
   kMinusInfinity,
   kQueries,
   kKeys,
-  kFirstVirtual
+  kQueryLengths,
+  kKeyLengths,
+  kOffsets,  // the first of nine, of tensors kQ to kDV but log_sum_exp, which is last
+  kFirstVirtual = kOffsets + 9
 };
+
+// Of CudnnAttentionPointers::offsets.
+std::int64_t offset_index(Uid uid) {
+  if (uid == kLogSumExp || uid == kDelta) return 8;
+  return uid < kLogSumExp ? uid - kQ : uid - kDOut + 4;
+}
 
 // A tensor of the graph being built: an index into its descriptors.
 struct Node {
@@ -101,24 +111,31 @@ struct Node {
   Sizes sizes{};
 };
 
+// How many rows, columns and inner elements of a product count, a number a batch row; null: all.
+struct Limits {
+  const Node *rows = nullptr, *columns = nullptr, *inner = nullptr;
+};
+
 // Collects operations; every tensor and operation lives until the graph is final.
 class Graph {
  public:
-  Node tensor(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides) {
-    return add(uid, type, sizes, strides, false, false);
+  // ragged: where its batch rows begin, or null.
+  Node tensor(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
+              const Node* ragged = nullptr) {
+    return add(uid, type, sizes, strides, false, false, ragged);
   }
   Node value(std::int64_t uid, cudnnDataType_t type) {
     return add(uid, type, {1, 1, 1, 1}, {1, 1, 1, 1}, false, true);
   }
-  Node temporary(const Sizes& sizes, const Sizes& strides,
-                 cudnnDataType_t type = CUDNN_DATA_FLOAT) {
-    return add(next_++, type, sizes, strides, true, false);
+  Node temporary(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type = CUDNN_DATA_FLOAT,
+                 const Node* ragged = nullptr) {
+    return add(next_++, type, sizes, strides, true, false, ragged);
   }
   Node temporary(const Sizes& sizes, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return temporary(sizes, packed(sizes), type);
   }
 
-  void matmul(Node a, Node b, Node c);
+  void matmul(Node a, Node b, Node c, Limits limits = {});
   void reduce(cudnnReduceTensorOp_t operation, Node x, Node y);
   void reshape(Node x, Node y);
   void pointwise(cudnnPointwiseMode_t mode, Node x, const Node* b, const Node* t, Node y,
@@ -139,7 +156,7 @@ class Graph {
 
  private:
   Node add(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
-           bool is_virtual, bool by_value);
+           bool is_virtual, bool by_value, const Node* ragged = nullptr);
   Descriptor& of(Node node) { return tensors_[node.index]; }
 
   std::int64_t next_ = kFirstVirtual;
@@ -147,7 +164,7 @@ class Graph {
 };
 
 Node Graph::add(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, const Sizes& strides,
-                bool is_virtual, bool by_value) {
+                bool is_virtual, bool by_value, const Node* ragged) {
   Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
   d.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
@@ -156,12 +173,13 @@ Node Graph::add(std::int64_t uid, cudnnDataType_t type, const Sizes& sizes, cons
   d.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16});
   d.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
   d.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, by_value);
+  if (ragged) d.set(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, of(*ragged));
   d.finalize("a tensor");
   tensors_.push_back(std::move(d));
   return {tensors_.size() - 1, sizes};
 }
 
-void Graph::matmul(Node a, Node b, Node c) {
+void Graph::matmul(Node a, Node b, Node c, Limits limits) {
   Descriptor how(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
   how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
   how.finalize("a product's settings");
@@ -170,6 +188,12 @@ void Graph::matmul(Node a, Node b, Node c) {
   op.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, of(b));
   op.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, of(c));
   op.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+  const auto limit = [&](cudnnBackendAttributeName_t name, const Node* by) {
+    if (by) op.set(name, of(*by));
+  };
+  limit(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, limits.rows);
+  limit(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, limits.columns);
+  limit(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, limits.inner);
   op.finalize("a product");
   settings_.push_back(std::move(how));
   operations_.push_back(std::move(op));
@@ -234,7 +258,14 @@ cudnnDataType_t cudnn_type(DType dtype) {
 class AttentionGraph {
  public:
   explicit AttentionGraph(const CudnnAttentionKey& key)
-      : key_(key), type_(cudnn_type(key.dtype)), d_(key.head_dim) {}
+      : key_(key), type_(cudnn_type(key.dtype)), d_(key.head_dim) {
+    if (!key.lengths) return;
+    const auto lengths = [&](Uid uid) {
+      return graph_.tensor(uid, CUDNN_DATA_INT32, {key.batch, 1, 1, 1}, {1, 1, 1, 1});
+    };
+    query_lengths_ = lengths(kQueryLengths);
+    key_lengths_ = lengths(kKeyLengths);
+  }
 
   Descriptor forward(cudnnHandle_t handle);
   Descriptor backward(cudnnHandle_t handle);
@@ -243,14 +274,37 @@ class AttentionGraph {
   // [batch, heads, length, head_dim] over somebody's strides, or the same with rows and columns
   // exchanged.
   Node rows(Uid uid, std::int64_t length, CudnnStrides s) {
-    return graph_.tensor(uid, type_, {key_.batch, key_.heads, length, d_}, {s.batch, d_, s.row, 1});
+    const std::optional<Node> offsets = offsets_of(uid);
+    return graph_.tensor(uid, type_, {key_.batch, key_.heads, length, d_}, {s.batch, d_, s.row, 1},
+                         offsets ? &*offsets : nullptr);
   }
   Node columns(Uid uid, std::int64_t length, CudnnStrides s) {
-    return graph_.tensor(uid, type_, {key_.batch, key_.heads, d_, length}, {s.batch, d_, 1, s.row});
+    const std::optional<Node> offsets = offsets_of(uid);
+    if (uid == kK) key_offsets_ = offsets;
+    return graph_.tensor(uid, type_, {key_.batch, key_.heads, d_, length}, {s.batch, d_, 1, s.row},
+                         offsets ? &*offsets : nullptr);
+  }
+  // One number a query.
+  Node sums(Uid uid) {
+    if (!key_.packed)
+      return graph_.tensor(uid, CUDNN_DATA_FLOAT, per_query(), kernels::packed(per_query()));
+    if (!sum_offsets_) sum_offsets_ = offsets_of(kLogSumExp);
+    return graph_.tensor(uid, CUDNN_DATA_FLOAT, per_query(),
+                         {key_.queries * key_.heads, 1, key_.heads, 1}, &*sum_offsets_);
+  }
+  std::optional<Node> offsets_of(Uid uid) {
+    if (!key_.packed) return {};
+    return graph_.tensor(kOffsets + offset_index(uid), CUDNN_DATA_INT32, {key_.batch + 1, 1, 1, 1},
+                         {1, 1, 1, 1});
   }
   Sizes scores() const { return {key_.batch, key_.heads, key_.queries, key_.keys}; }
   Sizes per_query() const { return {key_.batch, key_.heads, key_.queries, 1}; }
   Node causal(Node x);
+  Node within_lengths(Node x);
+  Node index(Node x, std::int64_t axis, cudnnDataType_t math);
+  Node only_where(Node seen, Node x);
+  const Node* queries() const { return query_lengths_ ? &*query_lengths_ : nullptr; }
+  const Node* keys() const { return key_lengths_ ? &*key_lengths_ : nullptr; }
   // xᵀ of scores in the type of the tensors, as the product for gradients of keys takes it.
   Node transposed(Node x) {
     const std::int64_t q = key_.queries, k = key_.keys;
@@ -264,14 +318,41 @@ class AttentionGraph {
   cudnnDataType_t type_;
   std::int64_t d_;
   Graph graph_;
+  std::optional<Node> query_lengths_, key_lengths_;  // i32 [batch, 1, 1, 1]
+  std::optional<Node> sum_offsets_, key_offsets_;    // of packed sequences
 };
+
+// Of each element, its place along the axis.
+Node AttentionGraph::index(Node x, std::int64_t axis, cudnnDataType_t math) {
+  const Node y = graph_.temporary(x.sizes, CUDNN_DATA_INT32);
+  graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, x, nullptr, nullptr, y, math, axis);
+  return y;
+}
+
+// x where it is seen, -inf elsewhere.
+Node AttentionGraph::only_where(Node seen, Node x) {
+  const Node hidden = graph_.value(kMinusInfinity, CUDNN_DATA_FLOAT), y = graph_.temporary(x.sizes);
+  graph_.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, &hidden, &seen, y);
+  return y;
+}
+
+// x where query and key are within their lengths, -inf elsewhere.
+Node AttentionGraph::within_lengths(Node x) {
+  const Node row = index(x, 2, CUDNN_DATA_INT32), column = index(x, 3, CUDNN_DATA_INT32);
+  const auto boolean = [&](cudnnPointwiseMode_t mode, Node a, Node b) {
+    const Node y = graph_.temporary(x.sizes, CUDNN_DATA_BOOLEAN);
+    graph_.pointwise(mode, a, &b, nullptr, y, CUDNN_DATA_BOOLEAN);
+    return y;
+  };
+  const Node in_row = boolean(CUDNN_POINTWISE_CMP_LT, row, *query_lengths_),
+             in_column = boolean(CUDNN_POINTWISE_CMP_LT, column, *key_lengths_);
+  return only_where(boolean(CUDNN_POINTWISE_LOGICAL_AND, in_row, in_column), x);
+}
 
 // x where key <= query + keys - queries, -inf elsewhere.
 Node AttentionGraph::causal(Node x) {
-  Node row = graph_.temporary(x.sizes, CUDNN_DATA_INT32);
-  graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, x, nullptr, nullptr, row, CUDNN_DATA_FLOAT, 2);
-  const Node column = graph_.temporary(x.sizes, CUDNN_DATA_INT32);
-  graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, x, nullptr, nullptr, column, CUDNN_DATA_FLOAT, 3);
+  Node row = index(x, 2, CUDNN_DATA_FLOAT);
+  const Node column = index(x, 3, CUDNN_DATA_FLOAT);
   if (key_.queries != key_.keys) {
     const auto shifted = [&](cudnnPointwiseMode_t mode, Uid uid) {
       const Node by = graph_.value(uid, CUDNN_DATA_INT32),
@@ -284,29 +365,27 @@ Node AttentionGraph::causal(Node x) {
   }
   const Node seen = graph_.temporary(x.sizes, CUDNN_DATA_BOOLEAN);
   graph_.pointwise(CUDNN_POINTWISE_CMP_GE, row, &column, nullptr, seen, CUDNN_DATA_BOOLEAN);
-  const Node hidden = graph_.value(kMinusInfinity, CUDNN_DATA_FLOAT), y = graph_.temporary(x.sizes);
-  graph_.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, &hidden, &seen, y);
-  return y;
+  return only_where(seen, x);
 }
 
 Descriptor AttentionGraph::forward(cudnnHandle_t handle) {
   const Node q = rows(kQ, key_.queries, key_.q), kt = columns(kK, key_.keys, key_.k),
              v = rows(kV, key_.keys, key_.v), out = rows(kOut, key_.queries, key_.out);
   Node s = graph_.temporary(scores());
-  graph_.matmul(q, kt, s);
+  graph_.matmul(q, kt, s, {.rows = queries(), .columns = keys()});
   s = graph_.pointwise(CUDNN_POINTWISE_MUL, s, graph_.value(kScale, CUDNN_DATA_FLOAT));
+  if (key_.lengths) s = within_lengths(s);
   if (key_.causal) s = causal(s);
   const Node largest = graph_.temporary(per_query()), sum = graph_.temporary(per_query());
   graph_.reduce(CUDNN_REDUCE_TENSOR_MAX, s, largest);
   const Node e =
       graph_.pointwise(CUDNN_POINTWISE_EXP, graph_.pointwise(CUDNN_POINTWISE_SUB, s, largest));
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, e, sum);
-  const Node log = graph_.pointwise(CUDNN_POINTWISE_LOG, sum),
-             stats = graph_.tensor(kLogSumExp, CUDNN_DATA_FLOAT, per_query(), packed(per_query()));
+  const Node log = graph_.pointwise(CUDNN_POINTWISE_LOG, sum), stats = sums(kLogSumExp);
   graph_.pointwise(CUDNN_POINTWISE_ADD, largest, &log, nullptr, stats);
   const Node p = graph_.temporary(scores(), type_);
   graph_.pointwise(CUDNN_POINTWISE_DIV, e, &sum, nullptr, p);
-  graph_.matmul(p, v, out);
+  graph_.matmul(p, v, out, {.rows = queries(), .inner = keys()});
   return graph_.finish(handle);
 }
 
@@ -315,37 +394,36 @@ Descriptor AttentionGraph::backward(cudnnHandle_t handle) {
              vt = columns(kV, key_.keys, key_.v), out = rows(kOut, key_.queries, key_.out),
              dout = rows(kDOut, key_.queries, key_.dout), dq = rows(kDQ, key_.queries, key_.dq),
              dk = rows(kDK, key_.keys, key_.dk), dv = rows(kDV, key_.keys, key_.dv),
-             scale = graph_.value(kScale, CUDNN_DATA_FLOAT),
-             log_sum_exp =
-                 graph_.tensor(kLogSumExp, CUDNN_DATA_FLOAT, per_query(), packed(per_query()));
+             scale = graph_.value(kScale, CUDNN_DATA_FLOAT), log_sum_exp = sums(kLogSumExp);
   // delta = sum over head_dim of dout·out; the product with 1 is where dropout's scale would be.
-  const Node dot = graph_.temporary(per_query()),
-             delta = graph_.tensor(kDelta, CUDNN_DATA_FLOAT, per_query(), packed(per_query())),
+  const Node dot = graph_.temporary(per_query()), delta = sums(kDelta),
              one = graph_.value(kOne, CUDNN_DATA_FLOAT);
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, graph_.pointwise(CUDNN_POINTWISE_MUL, dout, out), dot);
   graph_.pointwise(CUDNN_POINTWISE_MUL, dot, &one, nullptr, delta);
 
   Node s = graph_.temporary(scores());
-  graph_.matmul(q, kt, s);
-  s = graph_.pointwise(CUDNN_POINTWISE_SUB, graph_.pointwise(CUDNN_POINTWISE_MUL, s, scale),
-                       log_sum_exp);
+  graph_.matmul(q, kt, s, {.rows = queries(), .columns = keys()});
+  s = graph_.pointwise(CUDNN_POINTWISE_MUL, s, scale);
+  if (key_.lengths) s = within_lengths(s);
+  s = graph_.pointwise(CUDNN_POINTWISE_SUB, s, log_sum_exp);
   if (key_.causal) s = causal(s);
   const Node p = graph_.pointwise(CUDNN_POINTWISE_EXP, s);
-  graph_.matmul(transposed(p), dout, dv);
+  graph_.matmul(transposed(p), dout, dv, {.rows = keys(), .inner = queries()});
 
   const Node dp = graph_.temporary(scores());
-  graph_.matmul(dout, vt, dp);
+  graph_.matmul(dout, vt, dp, {.rows = queries(), .columns = keys()});
   const Node ds = graph_.pointwise(
       CUDNN_POINTWISE_MUL,
       graph_.pointwise(CUDNN_POINTWISE_MUL, graph_.pointwise(CUDNN_POINTWISE_SUB, dp, delta), p),
       scale);
-  graph_.matmul(transposed(ds), q, dk);
+  graph_.matmul(transposed(ds), q, dk, {.rows = keys(), .inner = queries()});
 
   // dq as a product of its own, instead of sums with atomics, is what makes it deterministic.
-  const Node k = graph_.temporary({key_.batch, key_.heads, key_.keys, d_},
-                                  {key_.k.batch, d_, key_.k.row, 1}, type_);
+  const Node k =
+      graph_.temporary({key_.batch, key_.heads, key_.keys, d_}, {key_.k.batch, d_, key_.k.row, 1},
+                       type_, key_.packed ? &*key_offsets_ : nullptr);
   graph_.reshape(kt, k);
-  graph_.matmul(ds, k, dq);
+  graph_.matmul(ds, k, dq, {.rows = queries(), .inner = keys()});
   return graph_.finish(handle);
 }
 
@@ -505,7 +583,12 @@ void CudnnAttention::run(const Plan& plan, const CudnnAttentionPointers& p, floa
        keys = static_cast<std::int32_t>(plan.key.keys);
   pass(kQ, p.q), pass(kK, p.k), pass(kV, p.v), pass(kOut, p.out), pass(kScale, &scale);
   pass(kLogSumExp, p.log_sum_exp);
-  if (plan.key.causal) pass(kMinusInfinity, &minus_infinity);
+  if (plan.key.causal || plan.key.lengths) pass(kMinusInfinity, &minus_infinity);
+  if (plan.key.lengths) pass(kQueryLengths, p.query_lengths), pass(kKeyLengths, p.key_lengths);
+  for (const Uid uid : {kQ, kK, kV, kOut, kLogSumExp, kDOut, kDQ, kDK, kDV})
+    if (const std::int64_t i = offset_index(uid);
+        plan.key.packed && (i < 4 || i == 8 || plan.key.backward))
+      pass(static_cast<Uid>(kOffsets + i), p.offsets[static_cast<std::size_t>(i)]);
   if (plan.key.causal && queries != keys) pass(kQueries, &queries), pass(kKeys, &keys);
   if (plan.key.backward) {
     pass(kDOut, p.dout), pass(kDQ, p.dq), pass(kDK, p.dk), pass(kDV, p.dv);

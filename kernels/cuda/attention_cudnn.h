@@ -25,17 +25,28 @@ struct CudnnAttentionKey {
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   DType dtype = DType::bf16;
   bool causal = false, backward = false;
+  bool lengths = false;  // of the keys of each batch row; with causal, as many queries as keys
+  // Batch rows are packed sequences, of at most queries = keys tokens, which begin where offsets
+  // say; they have lengths, batch strides say nothing, and log_sum_exp and delta are
+  // [tokens, heads].
+  bool packed = false;
   CudnnStrides q, k, v, out, dout, dq, dk, dv;
   friend auto operator<=>(const CudnnAttentionKey&, const CudnnAttentionKey&) = default;
 };
 
 // Pointers of one call, on the device, 16-byte aligned. log_sum_exp and delta [B, heads, queries]
-// f32; delta is scratch. Forward uses q, k, v, out and log_sum_exp.
+// f32; delta is scratch. Forward uses q, k, v, out and log_sum_exp. query_lengths and key_lengths
+// [B]: what a key with lengths asks for. Queries from theirs on, and a batch row without keys, get
+// whatever cuDNN leaves there; so do gradients of keys from theirs on.
 struct CudnnAttentionPointers {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *out = nullptr, *log_sum_exp = nullptr;
   const void* dout = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr, *delta = nullptr;
+  std::int32_t *query_lengths = nullptr, *key_lengths = nullptr;
+  // [B + 1], where packed: in elements from the tensor's begin, of each of them in the order of
+  // CudnnAttentionKey's strides; the last one is log_sum_exp's and delta's.
+  std::array<std::int32_t*, 9> offsets{};
 };
 
 // Owns a handle and the plans made so far. One thread at a time. Its constructor throws unavailable

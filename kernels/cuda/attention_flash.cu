@@ -67,7 +67,7 @@ __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S:
   }
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPacked>
 __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kernel(FlashArgs a) {
   using S = ForwardTiles<T, kDim>;
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
-  const int steps = (visible_keys(a, last) + S::kColumns - 1) / S::kColumns;
+  const int begin = kPacked ? keys_of<kPacked>(a, p, block_row).begin / S::kColumns : 0,
+            steps = (keys_of<kPacked>(a, p, last).end + S::kColumns - 1) / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < steps) {
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   };
   load_rows<S, S::kRows>(room.rows(0), head_of<const T>(a.q, p, a.head_dim), a.q.row, block_row,
                          a.queries, a);
-  fetch(0);
+  fetch(begin);
   typename S::template Sums<kDim> out = {};
   float largest[S::kMatrices][2], sum[S::kMatrices][2];
 #pragma unroll
@@ -101,11 +102,11 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   }
   // Below 0 the smallest score is the largest; at 0 all are equal.
   const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
-  for (int step = 0; step < steps; ++step) {
+  for (int step = begin; step < steps; ++step) {
     fetch(step + 1);
     const int key = step * S::kColumns;
     Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
-    const bool whole = scores_that_count<S>(a, p, query, key, seen, kept);
+    const bool whole = scores_that_count<S, kPacked>(a, p, query, key, seen, kept);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s;
@@ -141,6 +142,27 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
                       a);
 }
 
+// A thread a token: the sequence is the last that begins at or before it.
+__global__ void __launch_bounds__(256)
+    token_ranges_kernel(const std::int32_t* sequences, int count, std::int64_t tokens, int length,
+                        FlashRange* ranges) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (token >= tokens) return;
+  int low = 0, high = count + 1;  // of the first that begins behind it
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (sequences[middle] > token)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  const std::int64_t row = token / length * length;
+  FlashRange range{0, 0};
+  if (low > 0 && low <= count && sequences[low - 1] >= row && sequences[low] <= row + length)
+    range = {static_cast<int>(sequences[low - 1] - row), static_cast<int>(sequences[low] - row)};
+  ranges[token] = range;
+}
+
 // A thread a word of 32 keys of one query.
 __global__ void __launch_bounds__(256)
     kept_bits_kernel(FlashArgs a, FlashDropout d, std::uint32_t* kept) {
@@ -149,7 +171,7 @@ __global__ void __launch_bounds__(256)
   if (row >= static_cast<std::int64_t>(a.batch) * a.heads * a.queries) return;
   const int word = static_cast<int>(index % a.kept_words),
             query = static_cast<int>(row % a.queries);
-  if (word * 32 >= visible_keys(a, query)) return;  // nobody asks
+  if (word * 32 >= visible_keys(a, a.keys, query)) return;  // nobody asks
   const auto head = static_cast<std::int64_t>(row / a.queries % a.heads);
   const auto batch = static_cast<std::uint32_t>(row / a.queries / a.heads);
   const std::int64_t position = query + max(0, a.keys - a.queries);
@@ -174,11 +196,24 @@ __global__ void __launch_bounds__(256)
 template <typename T, int kDim>
 cudaError_t forward(const FlashArgs& a, cudaStream_t stream) {
   using S = ForwardTiles<T, kDim>;
-  return launch<forward_kernel<T, kDim>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
-                                         S::bytes(1), a, stream);
+  const auto start = [&]<bool kPacked>() {
+    return launch<forward_kernel<T, kDim, kPacked>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
+                                                    S::bytes(1), a, stream);
+  };
+  return a.sequences ? start.template operator()<true>() : start.template operator()<false>();
 }
 
 }  // namespace
+
+cudaError_t flash_token_ranges(const std::int32_t* sequences, int count, int batch, int length,
+                               FlashRange* ranges, cudaStream_t stream) {
+  const std::int64_t tokens = static_cast<std::int64_t>(batch) * length,
+                     blocks = (tokens + 255) / 256;
+  if (blocks == 0) return cudaSuccess;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidConfiguration;
+  return launch_kernel(token_ranges_kernel, static_cast<unsigned>(blocks), 256, 0, stream,
+                       sequences, count, tokens, length, ranges);
+}
 
 cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, std::uint32_t* kept,
                             cudaStream_t stream) {

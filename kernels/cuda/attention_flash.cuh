@@ -1,5 +1,5 @@
 // Own attention kernels (Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), for
-// what cuDNN does not do: f32, key masks, dropout that follows the layout-free coordinates of
+// what cuDNN does not do: f32, masks of bytes, dropout that follows the layout-free coordinates of
 // random.h, pointers and sizes of any alignment. Backward recomputes the probabilities twice, once
 // by queries and once by keys, so that every sum has one owner and one order.
 #pragma once
@@ -20,6 +20,11 @@ struct FlashHeads {
   std::int64_t batch = 0, row = 0;
 };
 
+// Where a token's sequence lies in its batch row.
+struct alignas(8) FlashRange {
+  int begin, end;
+};
+
 struct FlashArgs {
   FlashHeads q, k, v, out, dout, dq, dk, dv;
   float* log_sum_exp = nullptr;  // [B, heads, queries]; forward: may be null
@@ -28,7 +33,11 @@ struct FlashArgs {
   float scale = 1;
   bool causal = false;
   bool vectors = false;  // every pointer 16-byte aligned, strides and head_dim whole vectors
-  const std::uint8_t* key_mask = nullptr;  // [B, keys] or null
+  const std::uint8_t* key_mask = nullptr;     // [B, keys] or null
+  const std::int32_t* key_lengths = nullptr;  // [B]: of a batch row only so many keys; or null
+  // [B, queries]: of its batch row, the first key that a query's sequence has and the one behind
+  // its last (launch_token_ranges); null: all. keys = queries.
+  const FlashRange* sequences = nullptr;
   // Dropout: bit k%32 of word [b, h, q, k/32] is 1 where a probability is kept; null: none.
   const std::uint32_t* kept = nullptr;
   int kept_words = 0;    // of a query: ceil(keys / 32)
@@ -48,6 +57,10 @@ constexpr int kFlashMaxHeadDim = 256;
 int flash_forward_shared_bytes(FlashType type, int head_dim);
 int flash_backward_shared_bytes(FlashType type, int head_dim);
 
+// Of every token [batch, length] of packed sequences (AttentionShape::sequences, [count + 1]). A
+// token in none, or in one that goes beyond the batch row, gets an empty range.
+cudaError_t flash_token_ranges(const std::int32_t* sequences, int count, int batch, int length,
+                               FlashRange* ranges, cudaStream_t stream);
 cudaError_t flash_kept_bits(const FlashArgs& args, const FlashDropout& dropout, std::uint32_t* kept,
                             cudaStream_t stream);
 cudaError_t flash_forward(FlashType type, const FlashArgs& args, cudaStream_t stream);

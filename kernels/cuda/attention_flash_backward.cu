@@ -51,7 +51,7 @@ struct ScoreGradient {
   }
 };
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPacked>
 __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     query_gradient_kernel(FlashArgs a) {
   using S = QueryTiles<T, kDim>;
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
-  const int steps = (visible_keys(a, last) + S::kColumns - 1) / S::kColumns;
+  const int begin = kPacked ? keys_of<kPacked>(a, p, block_row).begin / S::kColumns : 0,
+            steps = (keys_of<kPacked>(a, p, last).end + S::kColumns - 1) / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < steps) {
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
                          a.queries, a);
   load_rows<S, S::kRows>(room.rows(1), head_of<const T>(a.dout, p, a.head_dim), a.dout.row,
                          block_row, a.queries, a);
-  fetch(0);
+  fetch(begin);
   QueryNumbers of_query[S::kMatrices][2];
 #pragma unroll
   for (int m = 0; m < S::kMatrices; ++m)
@@ -91,11 +92,11 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
   const ScoreGradient gradient{a.scale, a.keep_scale};
   const bool drops = a.kept != nullptr;
   typename S::template Sums<kDim> dq = {};
-  for (int step = 0; step < steps; ++step) {
+  for (int step = begin; step < steps; ++step) {
     fetch(step + 1);
     const int key = step * S::kColumns;
     Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
-    const bool whole = scores_that_count<S>(a, p, query, key, seen, kept);
+    const bool whole = scores_that_count<S, kPacked>(a, p, query, key, seen, kept);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s, dp;
@@ -150,7 +151,7 @@ struct QueryColumns {
 };
 
 // Rows are keys, columns queries: scores are transposed.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPacked>
 __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kernel(FlashArgs a) {
   using S = KeyTiles<T, kDim>;
   constexpr int kPart = kKeyPart<kDim>;
@@ -162,9 +163,14 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             key = block_row + warp_row;
   const int behind = a.keys - a.queries;  // query i sees keys up to i + behind
-  // Earlier queries see none of these keys.
-  const int first = a.causal ? max(0, block_row - behind) : 0;
-  const int begin = first / S::kColumns, end = (a.queries + S::kColumns - 1) / S::kColumns;
+  // Other queries see none of these keys.
+  int first = a.causal ? max(0, block_row - behind) : 0, queries = a.queries;
+  if constexpr (kPacked) {
+    first = queries_of<true>(a, p, block_row).begin;
+    queries = queries_of<true>(a, p, min(block_row + S::kRows, a.keys) - 1).end;
+  }
+  const int end = (queries + S::kColumns - 1) / S::kColumns, keys = keys_of_row(a, p),
+            begin = block_row < keys ? first / S::kColumns : end;
 
   const auto fetch = [&](int step) {
     if (step < end) {
@@ -187,7 +193,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int k = key + 16 * m + 8 * half + lane / 4;
-      bool one = k < a.keys;
+      bool one = k < keys;
       if (a.key_mask) one = one && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
       shown[m][half] = one;
       all_shown = all_shown && one;
@@ -206,9 +212,12 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     const int query = step * S::kColumns;
     QueryColumns<S> of_query;
     of_query.load(of_queries, bits, a.kept_words, key % 32 + lane / 4, query, a.queries);
-    // The first query of the tile sees all keys of the warp, and the last one is there.
-    const bool whole = all_shown && query + S::kColumns <= a.queries &&
-                       (!a.causal || key + S::kWarpRows - 1 <= query + behind);
+    // All queries of the tile are there and see all keys of the warp.
+    bool whole = all_shown && query + S::kColumns <= a.queries &&
+                 (!a.causal || key + S::kWarpRows - 1 <= query + behind);
+    if constexpr (kPacked)
+      whole = whole && query >= queries_of<true>(a, p, key + S::kWarpRows - 1).begin &&
+              query + S::kColumns <= queries_of<true>(a, p, key).end;
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s, dp;
@@ -230,8 +239,12 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int k = key + 16 * m + 8 * half + lane / 4;
-        const Bits<S> seen = columns_between(a.causal ? k - behind - query : 0,
-                                             shown[m][half] ? a.queries - query : 0, everything)
+        FlashRange seen_by{a.causal ? k - behind : 0, a.queries};
+        if constexpr (kPacked) {
+          if (shown[m][half]) seen_by = queries_of<true>(a, p, k);
+        }
+        const Bits<S> seen = columns_between(seen_by.begin - query,
+                                             shown[m][half] ? seen_by.end - query : 0, everything)
                                  .of_lane();
 #pragma unroll
         for (int n = 0; n < S::kColumns / 8; ++n)
@@ -263,15 +276,18 @@ template <typename T, int kDim>
 cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
   using Q = QueryTiles<T, kDim>;
   using K = KeyTiles<T, kDim>;
-  cudaError_t status =
+  const cudaError_t status =
       launch<delta_kernel<T>>((blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);
   if (status != cudaSuccess) return status;
-  status =
-      launch<key_gradient_kernel<T, kDim>>(blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>),
-                                           K::kThreads, K::bytes(2), a, stream);
-  if (status != cudaSuccess) return status;
-  return launch<query_gradient_kernel<T, kDim>>(blocks_of(a, a.queries, Q::kRows), Q::kThreads,
-                                                Q::bytes(2), a, stream);
+  const auto start = [&]<bool kPacked>() {
+    const cudaError_t keys = launch<key_gradient_kernel<T, kDim, kPacked>>(
+        blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>), K::kThreads, K::bytes(2), a,
+        stream);
+    if (keys != cudaSuccess) return keys;
+    return launch<query_gradient_kernel<T, kDim, kPacked>>(blocks_of(a, a.queries, Q::kRows),
+                                                           Q::kThreads, Q::bytes(2), a, stream);
+  };
+  return a.sequences ? start.template operator()<true>() : start.template operator()<false>();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct AttentionProducts::Call {
   const AttentionShape& shape;
   Stream stream;
   float* log_sum_exp;
+  const FlashRange* sequences;
   std::int64_t batch = 0, heads = 0, queries = 0, keys = 0;
   std::int64_t first_batch = 0, first_head = 0, first_query = 0;
 
@@ -86,7 +87,9 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   rows.whole_heads = s.heads, rows.whole_queries = s.query_length, rows.whole_keys = s.key_length;
   rows.scale = s.scale;
   rows.causal = s.causal;
-  rows.key_mask = static_cast<const std::uint8_t*>(s.key_mask.data);
+  rows.key_mask = shown_keys_of(s);
+  rows.key_lengths = key_lengths_of(s);
+  rows.sequences = c.sequences;
   rows.log_sum_exp = c.log_sum_exp;
   rows.drops = s.dropout > 0;
   rows.dropout.site = s.site;
@@ -128,9 +131,10 @@ void AttentionProducts::scores(const Call& c, HeadsView rows, HeadsView columns,
                .output = DType::f32});
 }
 
-void AttentionProducts::forward(const AttentionShape& s, HeadsView q, HeadsView k, HeadsView v,
-                                MutableHeadsView out, float* log_sum_exp, Stream stream) {
-  Call call{s, stream, log_sum_exp};
+void AttentionProducts::forward(const AttentionShape& s, const FlashRange* sequences, HeadsView q,
+                                HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
+                                Stream stream) {
+  Call call{s, stream, log_sum_exp, sequences};
   const bool apart = s.dtype != DType::f32;  // probabilities from scores
   const Launch at{room_.begin(stream), room_.multiprocessors()};
   each_piece(call, apart ? 6 : 4, [&] {
@@ -152,10 +156,11 @@ void AttentionProducts::forward(const AttentionShape& s, HeadsView q, HeadsView 
   });
 }
 
-void AttentionProducts::backward(const AttentionShape& s, HeadsView q, HeadsView k, HeadsView v,
-                                 const float* log_sum_exp, HeadsView dout, MutableHeadsView dq,
-                                 MutableHeadsView dk, MutableHeadsView dv, Stream stream) {
-  Call call{s, stream, const_cast<float*>(log_sum_exp)};
+void AttentionProducts::backward(const AttentionShape& s, const FlashRange* sequences, HeadsView q,
+                                 HeadsView k, HeadsView v, const float* log_sum_exp, HeadsView dout,
+                                 MutableHeadsView dq, MutableHeadsView dk, MutableHeadsView dv,
+                                 Stream stream) {
+  Call call{s, stream, const_cast<float*>(log_sum_exp), sequences};
   const bool apart = s.dtype != DType::f32;
   const Launch at{room_.begin(stream), room_.multiprocessors()};
   Buffer sums;  // of a head whose queries come in several pieces: dk and dv, f32 [keys, head_dim]

@@ -19,12 +19,13 @@ class AttentionProducts {
   AttentionProducts(CudaRoom& room, CudaGemm& gemm, std::int64_t workspace)
       : room_(room), gemm_(gemm), workspace_(workspace) {}
 
-  // As AttentionKernels, but that each head has a key head of its own; log_sum_exp null: not kept.
-  void forward(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
-               MutableHeadsView out, float* log_sum_exp, Stream stream);
-  void backward(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
-                const float* log_sum_exp, HeadsView dout, MutableHeadsView dq, MutableHeadsView dk,
-                MutableHeadsView dv, Stream stream);
+  // As AttentionKernels, but that each head has a key head of its own; log_sum_exp null: not kept;
+  // sequences: as launch_softmax() takes them, or null.
+  void forward(const AttentionShape& shape, const FlashRange* sequences, HeadsView q, HeadsView k,
+               HeadsView v, MutableHeadsView out, float* log_sum_exp, Stream stream);
+  void backward(const AttentionShape& shape, const FlashRange* sequences, HeadsView q, HeadsView k,
+                HeadsView v, const float* log_sum_exp, HeadsView dout, MutableHeadsView dq,
+                MutableHeadsView dk, MutableHeadsView dv, Stream stream);
 
  private:
   struct Operand;

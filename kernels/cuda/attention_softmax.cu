@@ -27,6 +27,7 @@ __device__ inline float warp_sum(float x) {
 struct Row {
   std::int64_t start;      // of its scores in the piece
   std::int64_t statistic;  // its log_sum_exp
+  std::int64_t begin = 0;  // keys before it are not seen
   std::int64_t end;        // keys from here on are not seen
   const std::uint8_t* mask;
   std::uint32_t sample;
@@ -40,6 +41,15 @@ struct Row {
     statistic = (batch * s.whole_heads + head) * s.whole_queries + query;
     const std::int64_t cut = query + s.whole_keys - s.whole_queries + 1;
     end = !s.causal || cut > s.keys ? s.keys : cut < 0 ? 0 : cut;
+    if (s.key_lengths) {
+      const std::int64_t length = s.key_lengths[batch];
+      end = length < 0 ? 0 : length < end ? length : end;
+    }
+    if (s.sequences) {
+      const FlashRange sequence = s.sequences[batch * s.whole_queries + query];
+      begin = sequence.begin;
+      end = sequence.end < end ? sequence.end : end;
+    }
     mask = s.key_mask ? s.key_mask + batch * s.whole_keys : nullptr;
     sample = s.dropout.site.sample_first +
              static_cast<std::uint32_t>(batch) * s.dropout.site.sample_stride;
@@ -49,7 +59,9 @@ struct Row {
         ((head + s.dropout.head_offset) * s.dropout.max_positions + position) *
         s.dropout.max_positions);
   }
-  __device__ bool sees(std::int64_t key) const { return key < end && (!mask || mask[key] != 0); }
+  __device__ bool sees(std::int64_t key) const {
+    return key >= begin && key < end && (!mask || mask[key] != 0);
+  }
 };
 
 // Bit j: key + j is kept.

@@ -18,12 +18,15 @@ struct ScoreRows {
   // Of every [batch, heads, queries, leading] of the piece: a multiple of four elements, from an
   // address aligned to 16 bytes.
   std::int64_t leading = 0;
-  // Of the call: log_sum_exp is [.., whole_heads, whole_queries], key_mask [.., whole_keys].
+  // Of the call: log_sum_exp is [.., whole_heads, whole_queries], key_mask [.., whole_keys];
+  // key_lengths [..]: of a batch row only so many keys are seen.
   std::int64_t whole_heads = 0, whole_queries = 0, whole_keys = 0;
   float scale = 1;
   bool causal = false;
   const std::uint8_t* key_mask = nullptr;
-  float* log_sum_exp = nullptr;  // forward: written unless null; backward: read
+  const std::int32_t* key_lengths = nullptr;
+  const FlashRange* sequences = nullptr;  // [.., whole_queries], as FlashArgs' are; or null
+  float* log_sum_exp = nullptr;           // forward: written unless null; backward: read
   bool drops = false;
   FlashDropout dropout;
   float keep_scale = 1;  // 1 / (1 - dropout)

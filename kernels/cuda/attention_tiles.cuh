@@ -64,11 +64,35 @@ __device__ T* head_of(const FlashHeads& h, const Place& p, int head_dim) {
   return static_cast<T*>(h.data) + p.batch * h.batch + static_cast<std::int64_t>(p.head) * head_dim;
 }
 
-// Keys [0, this) are not cut off by causality.
-__device__ inline int visible_keys(const FlashArgs& a, int query) {
-  if (!a.causal) return a.keys;
+// Keys [0, this) of the batch row are there.
+__device__ inline int keys_of_row(const FlashArgs& a, const Place& p) {
+  return a.key_lengths ? max(0, min(a.key_lengths[p.batch], a.keys)) : a.keys;
+}
+
+// Keys [0, this) are there, of `keys` that are, and not cut off by causality.
+__device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
+  if (!a.causal) return keys;
   const int end = query + a.keys - a.queries + 1;
-  return end < 0 ? 0 : end < a.keys ? end : a.keys;
+  return end < 0 ? 0 : end < keys ? end : keys;
+}
+
+// Keys that a query sees, but for the mask. kPacked: of its sequence.
+template <bool kPacked>
+__device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
+  FlashRange range{0, visible_keys(a, keys_of_row(a, p), query)};
+  if constexpr (kPacked) {
+    const FlashRange sequence = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + query];
+    range = {sequence.begin, min(range.end, sequence.end)};
+  }
+  return range;
+}
+// Queries that see a key which the mask shows.
+template <bool kPacked>
+__device__ FlashRange queries_of(const FlashArgs& a, const Place& p, int key) {
+  FlashRange range{0, a.queries};
+  if constexpr (kPacked) range = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + key];
+  if (a.causal) range.begin = max(range.begin, key - (a.keys - a.queries));
+  return range;
 }
 
 __device__ inline float to_float(float x) { return x; }
@@ -306,10 +330,11 @@ __device__ Bits<S> columns_between(int low, int high, const Bits<S>& among) {
 template <typename S>
 __device__ Bits<S> shown_keys(const FlashArgs& a, const Place& p, int key) {
   Bits<S> bits;
+  const int keys = keys_of_row(a, p);
 #pragma unroll
   for (int i = 0; i < S::kWords; ++i) {
     const int in_tile = 32 * i + static_cast<int>(threadIdx.x) % 32, k = key + in_tile;
-    bool shown = in_tile < S::kColumns && k < a.keys;
+    bool shown = in_tile < S::kColumns && k < keys;
     if (a.key_mask)
       shown = shown && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
     bits.word[i] = __ballot_sync(0xffffffffu, shown);
@@ -331,20 +356,32 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
 }
 // Of a warp's queries from `query` on and a tile of keys: which scores each row of the lane sees,
 // and with dropout which it keeps. True: it sees all, and `seen` is not set.
-template <typename S>
+template <typename S, bool kPacked>
 __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
                                   Bits<S> (&seen)[S::kMatrices][2],
                                   Bits<S> (&kept)[S::kMatrices][2]) {
   const Bits<S> shown = shown_keys<S>(a, p, key);
-  const bool whole = shown.all() && key + S::kColumns <= visible_keys(a, query);
+  bool whole = shown.all() && key + S::kColumns <= visible_keys(a, a.keys, query);
+  if constexpr (kPacked) {
+    // All see what the first query sees last and the last one first.
+    const int lowest = min(query + S::kWarpRows, a.queries) - 1;
+    whole = whole && query < a.queries && key >= keys_of<true>(a, p, lowest).begin &&
+            key + S::kColumns <= keys_of<true>(a, p, query).end;
+  }
 #pragma unroll
   for (int m = 0; m < S::kMatrices; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = query + 16 * m + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
-      if (!whole)
-        seen[m][half] =
-            columns_between(0, q < a.queries ? visible_keys(a, q) - key : 0, shown).of_lane();
+      if (!whole) {
+        FlashRange keys{0, 0};
+        if constexpr (kPacked) {
+          if (q < a.queries) keys = keys_of<true>(a, p, q);
+        } else {
+          keys.end = q < a.queries ? visible_keys(a, a.keys, q) : 0;
+        }
+        seen[m][half] = columns_between(keys.begin - key, keys.end - key, shown).of_lane();
+      }
       if (a.kept) kept[m][half] = kept_keys<S>(a, p, q, key).of_lane();
     }
   return whole;

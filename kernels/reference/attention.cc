@@ -44,8 +44,12 @@ Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t
   Row row{std::vector<double>(keys, 0), std::vector<double>(keys, 1), 0};
   std::vector<double> score(keys, -std::numeric_limits<double>::infinity());
   double largest = -std::numeric_limits<double>::infinity();
-  for (std::int64_t j = 0; j < visible_keys(s, i); ++j) {
-    if (s.key_mask.defined() && !s.key_mask.as<std::uint8_t>()[b * s.key_length + j]) continue;
+  const std::uint8_t* shown = shown_keys_of(s);
+  const std::int32_t* lengths = key_lengths_of(s);
+  const TokenRange sequence =
+      s.sequences.defined() ? sequence_of(s, b, i) : TokenRange{0, s.key_length};
+  for (std::int64_t j = sequence.begin; j < std::min(sequence.end, visible_keys(s, i)); ++j) {
+    if ((shown && !shown[b * s.key_length + j]) || (lengths && j >= lengths[b])) continue;
     double dot = 0;
     for (std::int64_t d = 0; d < s.head_dim; ++d)
       dot += q(b, i, h, d) * k(b, j, h / heads_per_key_head(s), d);

@@ -1,0 +1,194 @@
+// Attention where the rows of a batch are not full: numbers of keys, and packed sequences.
+#include <tuple>
+
+#include "attention_problem.h"
+
+#include "shoal/kernels/attention_checks.h"
+
+namespace shoal::kernels {
+namespace {
+
+// None, one, a tile and one more or less, all; beyond the ends they count as the ends.
+TEST_F(AttentionTest, LengthsOfKeys) {
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true}) {
+      check({.batch = 8,
+             .heads = 2,
+             .queries = 70,
+             .keys = 70,
+             .head_dim = 24,
+             .dtype = dtype,
+             .causal = causal,
+             .lengths = {0, 1, 31, 33, 63, 65, 70, 71}});
+      check({.batch = 4,
+             .queries = 65,
+             .keys = 100,
+             .head_dim = 7,
+             .dtype = dtype,
+             .causal = causal,
+             .dropout = 0.2f,
+             .lengths = {-3, 40, 99, 100}});
+    }
+  check({.batch = 3,
+         .heads = 4,
+         .queries = 129,
+         .keys = 129,
+         .head_dim = 64,
+         .dtype = DType::bf16,
+         .causal = false,
+         .key_heads = 2,
+         .lengths = {128, 0, 77}});
+}
+
+// Sequences of one token, of a tile and one more or less, and empty ones, which begin anywhere.
+TEST_F(AttentionTest, PackedSequences) {
+  const auto check_all = [this](DType dtype, bool causal) {
+    check({.batch = 1,
+           .heads = 2,
+           .queries = 333,
+           .keys = 333,
+           .head_dim = 24,
+           .dtype = dtype,
+           .causal = causal,
+           .sequences = {0, 1, 2, 34, 34, 97, 162, 226, 333, 333, 333}});
+    check({.batch = 3,
+           .queries = 80,
+           .keys = 80,
+           .head_dim = 7,
+           .dtype = dtype,
+           .causal = causal,
+           .dropout = 0.2f,
+           .sequences = {0, 80, 85, 117, 160, 160, 193, 240}});
+  };
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true}) check_all(dtype, causal);
+  if (on_cuda())
+    with_variable("SHOAL_CUDA_ATTENTION", "products", [&] { check_all(DType::f16, true); });
+  check({.batch = 2,
+         .heads = 4,
+         .queries = 200,
+         .keys = 200,
+         .head_dim = 64,
+         .dtype = DType::bf16,
+         .key_heads = 2,
+         .sequences = {0, 128, 200, 263, 400}});
+}
+
+// One sequence a batch row is what there is without them.
+TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
+  const auto kernels = make_test_kernels();
+  const Device device = shoal::testing::here();
+  const Setting plain{.batch = 2, .queries = 90, .keys = 90, .dropout = 0.1f};
+  Setting whole = plain;
+  whole.sequences = {0, 90, 180};
+  const Result one = Problem(plain).run(kernels->attention(), device),
+               other = Problem(whole).run(kernels->attention(), device);
+  EXPECT_TRUE(one.out.same_bytes(other.out) && one.dq.same_bytes(other.dq) &&
+              one.dk.same_bytes(other.dk) && one.dv.same_bytes(other.dv));
+}
+
+TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
+  AttentionShape shape;
+  shape.batch = 2, shape.heads = shape.head_dim = 1, shape.query_length = shape.key_length = 3;
+  const Array sequences({3}, DType::i32), longer({4}, DType::f32), mask({2}, DType::i32);
+  shape.sequences = sequences;
+  EXPECT_NO_THROW(check_attention(shape));
+  shape.key_mask = mask;
+  EXPECT_THROW(check_attention(shape), Error) << "a mask besides";
+  shape.key_mask = {};
+  shape.key_length = 4;
+  EXPECT_THROW(check_attention(shape), Error) << "a cache";
+  shape.key_length = 3;
+  shape.sequences = longer;
+  EXPECT_THROW(check_attention(shape), Error) << "of f32";
+}
+
+// All of it by cuDNN, where there is one that knows it: another's turn is an error.
+TEST_F(AttentionTest, ByCudnnAlone) {
+  const char* version = std::getenv("SHOAL_EMULATED_GPU_CUDNN");
+  if (!on_cuda() || !version || std::atoi(version) < 91501) GTEST_SKIP() << "needs a new cuDNN";
+  with_variable("SHOAL_CUDA_ATTENTION", "cudnn", [this] {
+    for (DType dtype : {DType::bf16, DType::f16})
+      for (bool causal : {false, true}) {
+        Setting setting{.batch = 6,
+                        .heads = 2,
+                        .queries = 70,
+                        .keys = 70,
+                        .head_dim = 24,
+                        .dtype = dtype,
+                        .causal = causal};
+        check(setting);
+        setting.lengths = {0, 1, 33, 65, 70, 64};
+        check(setting);
+        setting.lengths = {};
+        setting.sequences = {0, 70, 71, 104, 140, 140, 203, 210, 280, 350, 420, 420};
+        check(setting);
+      }
+    check({.batch = 2, .queries = 66, .keys = 130, .dtype = DType::bf16});
+    with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
+      check({.batch = 2,
+             .heads = 4,
+             .queries = 190,
+             .keys = 190,
+             .head_dim = 32,
+             .dtype = DType::bf16,
+             .sequences = {0, 100, 190, 191, 260, 300, 380, 380}});
+    });
+  });
+}
+
+// Pieces of the batch by cuDNN, which each have lengths of their own.
+TEST_F(AttentionTest, LengthsInPiecesOnAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
+  with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
+    check({.batch = 7,
+           .heads = 4,
+           .queries = 180,
+           .keys = 180,
+           .head_dim = 32,
+           .dtype = DType::bf16,
+           .causal = false,
+           .lengths = {180, 20, 0, 179, 64, 1, 128}});
+  });
+}
+
+// What one form of the mask says the other can say too. A GPU's tiles in which nothing is seen
+// shrink the sums so far by a factor that is 1 but for its rounding.
+TEST_F(AttentionTest, LengthsAreAMask) {
+  const Setting lengths{.batch = 3, .queries = 67, .keys = 67, .lengths = {5, 67, 0}};
+  Setting bytes = lengths;
+  bytes.lengths = {};
+  bytes.mask_of_lengths = lengths.lengths;
+  const auto kernels = make_test_kernels();
+  const Device device = shoal::testing::here();
+  const Result one = Problem(lengths).run(kernels->attention(), device),
+               other = Problem(bytes).run(kernels->attention(), device);
+  const auto same = [](const Array& a, const Array& b) {
+    if (on_cuda()) return close_or_poisoned(a, b, 1e-6);
+    return a.same_bytes(b) ? ::testing::AssertionSuccess() : ::testing::AssertionFailure();
+  };
+  EXPECT_TRUE(same(one.out, other.out));
+  EXPECT_TRUE(same(one.dq, other.dq));
+  EXPECT_TRUE(same(one.dk, other.dk));
+  EXPECT_TRUE(same(one.dv, other.dv));
+}
+
+TEST_F(AttentionTest, RefusesOtherMasks) {
+  AttentionShape shape;
+  shape.batch = 2, shape.heads = 1, shape.query_length = shape.key_length = 3, shape.head_dim = 1;
+  for (const auto& [sizes, dtype, fits] : {std::tuple{Shape{2, 3}, DType::u8, true},
+                                           {Shape{2}, DType::i32, true},
+                                           {Shape{2}, DType::u8, false},
+                                           {Shape{2, 3}, DType::i32, false},
+                                           {Shape{2, 3}, DType::f32, false}}) {
+    const Array mask(sizes, dtype);
+    shape.key_mask = mask;
+    if (fits)
+      EXPECT_NO_THROW(check_attention(shape));
+    else
+      EXPECT_THROW(check_attention(shape), Error) << to_string(dtype) << to_string(sizes);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::kernels
