@@ -31,7 +31,9 @@ struct ChainInput {
   // What the head asks for, of each sample: i32 [B, T], shifted by the task (language models), or
   // what its header says. A negative class: none.
   Tensor targets;
-  Tensor key_mask;  // optional u8 [B, T], 1 where a key may be seen
+  // Optional u8 [B, T], 1 where a key may be seen; or i32 [B]: how many of a sample's keys may be,
+  // from the first on, which is quicker (AttentionShape::key_mask).
+  Tensor key_mask;
   LossOptions loss;
   Tensor token_types{};  // optional i32 [B, T]: which segment (BERT); without: all 0
   // Optional i32 [B]: the position whose state stands for the sample, where the head asks for one

@@ -95,7 +95,8 @@ struct AttentionOptions {
   DropoutSite dropout{};
   std::int64_t max_positions = 0;  // of the model, for dropout's coordinates
   std::int64_t head_offset = 0;    // local head 0 is this global head
-  Tensor key_mask{};               // optional u8 [B, T], 1 where a key may be seen
+  // Optional u8 [B, T], 1 where a key may be seen; or i32 [B]: how many, from the first on.
+  Tensor key_mask{};
 };
 // qkv [B, T, 3·H·D] as one projection gives it -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);

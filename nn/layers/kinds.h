@@ -35,7 +35,8 @@ struct KeyValueCache {
 };
 
 struct AttentionInput {
-  Tensor key_mask{};  // optional u8 [B, keys], 1 where a key may be seen; cached keys come first
+  // Optional u8 [B, keys], 1 where a key may be seen; cached keys come first. Or i32 [B]: how many.
+  Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
 };
 class AttentionLike : public Module {

@@ -57,7 +57,7 @@ nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& mem
   const Tensor mask = needed_mask(batch.attention_mask, [&](std::int64_t row, std::int64_t t) {
     return targets.const_data<std::int32_t>()[row * targets.shape()[1] + t] >= 0;
   });
-  return {batch.input_ids, targets, mask, {}};
+  return {batch.input_ids, targets, mask_as_lengths(mask, memory), {}};
 }
 
 nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& input) {

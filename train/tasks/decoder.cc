@@ -65,12 +65,14 @@ nn::ChainInput DecoderWithHead::chain_input(const Batch& batch, MemoryResource& 
   if (model_->head_kind() == nn::DecoderHead::sequence_classification)
     input.ends = ends_of(batch, model_->trunk().padding(), memory);
   // Answers are looked for in all positions, padding too.
-  if (model_->head_kind() == nn::DecoderHead::question_answering) return input;
-  const auto* const places =
-      (input.ends.defined() ? input.ends : input.targets).const_data<std::int32_t>();
-  input.key_mask = needed_mask(input.key_mask, [&](std::int64_t row, std::int64_t t) {
-    return input.ends.defined() ? places[row] == t : places[row * input.ids.shape()[1] + t] >= 0;
-  });
+  if (model_->head_kind() != nn::DecoderHead::question_answering) {
+    const auto* const places =
+        (input.ends.defined() ? input.ends : input.targets).const_data<std::int32_t>();
+    input.key_mask = needed_mask(input.key_mask, [&](std::int64_t row, std::int64_t t) {
+      return input.ends.defined() ? places[row] == t : places[row * input.ids.shape()[1] + t] >= 0;
+    });
+  }
+  input.key_mask = mask_as_lengths(input.key_mask, memory);
   return input;
 }
 

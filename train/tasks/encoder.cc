@@ -79,6 +79,7 @@ Tensor EncoderWithHead::token_types_of(const Batch& batch) const {
 
 nn::ChainInput EncoderWithHead::chain_input(const Batch& batch, MemoryResource& memory) const {
   nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
+  input.key_mask = mask_as_lengths(input.key_mask, memory);
   input.token_types = token_types_of(batch);
   return input;
 }

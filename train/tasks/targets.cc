@@ -53,6 +53,19 @@ Tensor needed_mask(const Tensor& mask,
   return {};
 }
 
+Tensor mask_as_lengths(const Tensor& mask, MemoryResource& memory) {
+  if (!mask.defined()) return mask;
+  const std::int64_t rows = mask.shape()[0], length = mask.shape()[1];
+  Tensor lengths = Tensor::empty({rows}, DType::i32, memory, MemoryTag::data);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto* const shown = mask.const_data<std::uint8_t>() + row * length;
+    const auto* const end = std::find(shown, shown + length, 0);
+    if (std::any_of(end, shown + length, [](std::uint8_t key) { return key != 0; })) return mask;
+    lengths.data<std::int32_t>()[row] = static_cast<std::int32_t>(end - shown);
+  }
+  return lengths;
+}
+
 std::int64_t count_targets(const Tensor& labels) {
   if (!labels.defined()) return 0;
   if (labels.dtype() == DType::f32)

@@ -361,6 +361,11 @@ void DataParallelEngine::try_step(const Batch& batch) {
   clear();
 }
 
+static const char* mask_kind(const Tensor& mask) {
+  if (!mask.defined()) return "";
+  return mask.dtype() == DType::i32 ? " of lengths" : " masked";
+}
+
 // What a graph would not see change. A new StepCapture has warmed up nothing: where ranks agree on
 // kinds, all of them begin anew.
 std::string DataParallelEngine::kind_of(const StepWork& work,
@@ -369,7 +374,7 @@ std::string DataParallelEngine::kind_of(const StepWork& work,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
     key += fmt::format(" {}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
-                       inputs[i].key_mask.defined() ? " masked" : "",
+                       mask_kind(inputs[i].key_mask),
                        inputs[i].token_types.defined() ? " of types" : "",
                        inputs[i].ends.defined() ? " with ends" : "",
                        inputs[i].target_rows.defined() ? inputs[i].target_rows.count() : -1,

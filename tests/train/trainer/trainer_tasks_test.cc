@@ -549,6 +549,27 @@ TEST(NeededMask, IsNoneWhereOnlyWhatFollowsIsHidden) {
   EXPECT_FALSE(needed_mask({}, [](std::int64_t, std::int64_t) { return true; }).defined());
 }
 
+// Texts with padding behind them have lengths; other masks stay.
+TEST(MaskAsLengths, AreOfTextsWithPaddingBehindThem) {
+  const auto memory = make_host_memory();
+  const auto lengths = [&](const std::vector<std::uint8_t>& values) {
+    Tensor mask = Tensor::empty({2, 3}, DType::u8, *memory, MemoryTag::data);
+    std::copy(values.begin(), values.end(), mask.data<std::uint8_t>());
+    const Tensor made = mask_as_lengths(mask, *memory);
+    if (made.dtype() != DType::i32) {
+      EXPECT_EQ(made.storage(), mask.storage());
+      return std::vector<std::int32_t>{};
+    }
+    return std::vector<std::int32_t>(made.const_data<std::int32_t>(),
+                                     made.const_data<std::int32_t>() + made.count());
+  };
+  EXPECT_THAT(lengths({1, 1, 0, 1, 1, 1}), ::testing::ElementsAre(2, 3));
+  EXPECT_THAT(lengths({0, 0, 0, 1, 0, 0}), ::testing::ElementsAre(0, 1));
+  EXPECT_THAT(lengths({1, 1, 1, 0, 1, 1}), ::testing::IsEmpty()) << "padding comes first";
+  EXPECT_THAT(lengths({1, 0, 1, 1, 1, 1}), ::testing::IsEmpty()) << "a hole";
+  EXPECT_FALSE(mask_as_lengths({}, *memory).defined());
+}
+
 // The same losses as with the mask: nothing that counts sees what follows a text.
 TEST(NeededMask, ChangesNoLossOfADecoder) {
   const auto memory = make_host_memory();

@@ -1,0 +1,126 @@
+// Samples of several lengths in a batch: the mask of bytes and the lengths say the same, whoever
+// computes attention.
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "room.h"
+
+#include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/models/encoder/model.h"
+
+namespace shoal::nn {
+namespace {
+
+constexpr std::int64_t kRows = 3, kLength = 70;
+constexpr std::int64_t kTexts[kRows] = {33, kLength, 64};
+
+struct Step {
+  double loss = 0;
+  std::vector<float> gradients;  // of all parameters
+};
+
+EncoderConfig config() {
+  EncoderConfig config = EncoderConfig::of("bert");
+  config.vocab_size = 31;
+  config.hidden_size = 32;
+  config.num_attention_heads = 2;
+  config.num_hidden_layers = 2;
+  config.intermediate_size = 48;
+  config.max_position_embeddings = kLength;
+  config.hidden_dropout_prob = 0;
+  config.attention_probs_dropout_prob = 0;
+  return config;
+}
+
+// Of a model whose weights are the same every time.
+Step step(DType dtype, bool lengths) {
+  Room room(false, 2, RoomMemory::device);
+  Encoder model(config(), EncoderTask::masked_lm);
+  model.materialize(room.context, dtype);
+  allocate_gradients(room.context, model.parameters());
+  std::vector<std::int32_t> ids, targets, counts;
+  std::vector<std::uint8_t> mask;
+  for (std::int64_t b = 0; b < kRows; ++b)
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      const bool text = t < kTexts[b];
+      ids.push_back(text ? static_cast<std::int32_t>((7 * t + 11 * b) % 30 + 1) : 0);
+      targets.push_back(text && t % 5 == 2 ? static_cast<std::int32_t>((3 * t + b) % 31) : -100);
+      mask.push_back(text ? 1 : 0);
+    }
+  for (const std::int64_t text : kTexts) counts.push_back(static_cast<std::int32_t>(text));
+  ChainInput input;
+  input.ids = room.ids({kRows, kLength}, ids);
+  input.targets = room.ids({kRows, kLength}, targets);
+  input.key_mask = lengths ? room.ids({kRows}, counts)
+                           : room.context.upload(mask.data(), {kRows, kLength}, DType::u8);
+  Tape tape;
+  room.context.tape = &tape;
+  const LossOutput out = model.forward(room.context, input);
+  room.context.tape = nullptr;
+  tape.backward(room.context, out.loss);
+  Step done{room.context.read(out.loss_sum), {}};
+  for (const Parameter* parameter : model.parameters()) {
+    const Tensor gradient = testing::on_host(parameter->gradient);
+    done.gradients.insert(done.gradients.end(), gradient.const_data<float>(),
+                          gradient.const_data<float>() + gradient.count());
+  }
+  return done;
+}
+
+// In a thread, whose kernels read the variable anew.
+Step step_by(const char* attention, DType dtype, bool lengths) {
+  Step done;
+  ::setenv("SHOAL_CUDA_ATTENTION", attention, 1);
+  std::thread([&] {
+    try {
+      done = step(dtype, lengths);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << attention << ": " << e.what();
+    }
+  }).join();
+  ::unsetenv("SHOAL_CUDA_ATTENTION");
+  return done;
+}
+
+// |a - b| / |b|
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, whole = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    const double off = static_cast<double>(a[i]) - b[i];
+    difference += off * off;
+    whole += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / whole);
+}
+
+TEST(RightPadding, LengthsSayWhatTheMaskSays) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Step by_mask = step_by("auto", dtype, false), by_lengths = step_by("own", dtype, true);
+    EXPECT_TRUE(std::isfinite(by_mask.loss) && by_mask.loss > 0);
+    // A GPU's kernels pass over tiles that a mask makes them look at, and round otherwise.
+    const double tolerance = !testing::on_cuda() ? 0 : dtype == DType::f32 ? 1e-5 : 2e-2;
+    EXPECT_NEAR(by_lengths.loss / by_mask.loss, 1, tolerance) << to_string(dtype);
+    EXPECT_LE(apart(by_lengths.gradients, by_mask.gradients), tolerance) << to_string(dtype);
+  }
+}
+
+// Where there is a cuDNN: its attention gives the losses of our own.
+TEST(RightPadding, CudnnGivesTheSameLosses) {
+  if (!testing::on_cuda() || !std::getenv("SHOAL_EMULATED_GPU_CUDNN"))
+    GTEST_SKIP() << "needs a GPU and cuDNN";
+  const Step own = step_by("own", DType::bf16, true), theirs = step_by("cudnn", DType::bf16, true),
+             again = step_by("cudnn", DType::bf16, true);
+  EXPECT_NEAR(theirs.loss / own.loss, 1, 2e-3);
+  EXPECT_LT(apart(theirs.gradients, own.gradients), 2e-2);
+  EXPECT_NE(theirs.gradients, own.gradients) << "nobody else computed";
+  EXPECT_EQ(again.loss, theirs.loss);
+  EXPECT_EQ(again.gradients, theirs.gradients);
+}
+
+}  // namespace
+}  // namespace shoal::nn
