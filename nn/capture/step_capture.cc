@@ -58,7 +58,7 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
     return entries_.front();
   }
   if (entries_.size() >= static_cast<std::size_t>(options_.most_kept)) {
-    if (!entries_.back().pieces.empty()) backend_.synchronize(stream_);
+    if (!entries_.back().pieces.empty()) wait_for_stream();
     drop_pieces(entries_.back());
     entries_.pop_back();
   }
@@ -156,9 +156,14 @@ void StepCapture::refuse(Entry& entry, const std::string& why) {
   say(fmt::format("step capture: steps of this kind run call by call: {}", why));
 }
 
+void StepCapture::wait_for_stream() {
+  if (options_.before_waiting) options_.before_waiting();
+  backend_.synchronize(stream_);
+}
+
 // Of an arena that is to become another, or none.
 void StepCapture::void_graphs() {
-  backend_.synchronize(stream_);
+  wait_for_stream();
   for (Entry& entry : entries_) {
     if (!entry.pieces.empty()) ++voided_;
     drop_pieces(entry);
@@ -221,7 +226,7 @@ bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
 void StepCapture::capture(Entry& entry, const std::function<void()>& step) {
   // What was freed meanwhile is freed at each piece's end, by a wait for the device: nothing of
   // ours may be on its way then that needs another thread's hand (runtime/device/stream_gate.h).
-  backend_.synchronize(stream_);
+  wait_for_stream();
   drop_pieces(entry);  // another rank's are void
   std::string problem;
   const bool room = plan(entry);

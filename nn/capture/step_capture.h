@@ -42,6 +42,9 @@ struct StepCaptureOptions {
   std::function<void(const std::string&)> say = {};  // each capture, and each step that differs
   DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
   HostWork* host_work = nullptr;                     // of the step; null: it has none
+  // Called before the host waits for the stream, which may stand at a collective for a lost rank:
+  // has the deadline that the wait itself lacks, and throws then. Not asked by the destructor.
+  std::function<void()> before_waiting = {};
   // Where graphs hold collectives: hands every rank the numbers of all, in rank order; collective,
   // and called once a step, on the host. Every rank then makes the same calls of run(), and a step
   // that cannot be captured on one is captured on none. Empty: a rank's graphs are its own matter.
@@ -101,6 +104,7 @@ class StepCapture {
   };
   Entry& entry_of(std::string_view key);
   void drop_pieces(Entry& entry) noexcept;
+  void wait_for_stream();
   void void_graphs();
   bool give_back();
   bool everywhere(Entry& entry, bool well);

@@ -10,15 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "capture_memory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/late_numbers.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
 #include "shoal/runtime/memory/limited_memory.h"
@@ -31,15 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct Memory {
-  explicit Memory(std::int64_t limit = std::int64_t{1} << 20)
-      : limited(*host, {limit, "the test's"}) {}
-  std::unique_ptr<MemoryResource> host = make_host_memory();
-  LimitedMemory limited;
-  CountingMemory source{limited};
-  PoolMemory pool{source};
-  PlannedMemory planned{pool, source};
-};
+using test::CaptureMemory;
 
 // The host, but what is queued while a stream is captured is noted and run at launch.
 class NotingBackend final : public DeviceBackend {
@@ -130,7 +120,7 @@ void random_step(MemoryResource& memory, std::uint32_t seed, int calls) {
 
 TEST(PlannedMemory, ServesTheRecordedStepFromOneArena) {
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
-    Memory memory;
+    CaptureMemory memory;
     memory.planned.begin_recording();
     random_step(memory.planned, seed, 200);
     const MemorySequence sequence = memory.planned.end_recording();
@@ -151,7 +141,7 @@ TEST(PlannedMemory, ServesTheRecordedStepFromOneArena) {
 }
 
 TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
-  Memory memory;
+  CaptureMemory memory;
   memory.planned.begin_recording();
   random_step(memory.planned, 1, 60);
   const MemorySequence sequence = memory.planned.end_recording();
@@ -174,7 +164,7 @@ TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
 }
 
 TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
-  Memory memory;
+  CaptureMemory memory;
   Buffer before(memory.planned, 64, MemoryTag::data), kept;
   const auto step = [&] {
     before.reset();  // of an earlier step: no part of this one
@@ -199,7 +189,7 @@ TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
 }
 
 TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
-  Memory memory;
+  CaptureMemory memory;
   Buffer kept;
   const auto step = [&](bool keeps) {
     Buffer block(memory.planned, 1000, MemoryTag::activations);
@@ -224,7 +214,7 @@ TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
 
 // y += x * factor, in a block of its own on the way; the factor is a host number of the step.
 struct Toy {
-  Memory memory;
+  CaptureMemory memory;
   NotingBackend backend;
   std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
   std::vector<std::string> said;
@@ -233,8 +223,13 @@ struct Toy {
                       {.warmup = 3,
                        .most_kept = 2,
                        .say = [this](const std::string& line) { said.push_back(line); },
-                       .backend = &backend}};
+                       .backend = &backend,
+                       .before_waiting =
+                           [this] {
+                             if (lost) throw Error(ErrorCode::timeout, "a rank is lost");
+                           }}};
   double x = 1, y = 0;
+  bool lost = false;
 
   void step(double factor, std::size_t bytes = 256, bool with_key = true) {
     capture.run(with_key ? fmt::format("{} {}", factor, bytes) : std::string("one"), [=, this] {
@@ -262,6 +257,18 @@ TEST(StepCapture, ReplaysAfterItsWarmup) {
   EXPECT_EQ(statistics.replayed, 7);
   EXPECT_EQ(statistics.arena_bytes, 256);
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("a graph with 1 allocations")));
+}
+
+TEST(StepCapture, WaitsForNoStreamBehindALostRank) {
+  Toy toy;
+  for (int i = 0; i < 3; ++i) toy.step(2);
+  toy.lost = true;
+  EXPECT_THROW(toy.step(2), Error) << "capturing waits";
+  toy.lost = false;
+  toy.step(2);
+  toy.lost = true;
+  EXPECT_NO_THROW(toy.step(2)) << "replaying does not";
+  EXPECT_EQ(toy.capture.statistics().replayed, 2);
 }
 
 TEST(StepCapture, EachKeyHasItsGraphAndTheOldestGoes) {
@@ -359,7 +366,7 @@ struct ToyOfPieces {
                  .backend = &backend,
                  .host_work = &host_work,
                  .exchange = std::move(exchange)}) {}
-  Memory memory;
+  CaptureMemory memory;
   NotingBackend backend;
   std::unique_ptr<kernels::Kernels> kernels = kernels::make_cpu_kernels({.threads = 1});
   std::vector<std::string> said;
@@ -520,7 +527,7 @@ TEST(StepCapture, WhatOneRankCannotCaptureNoneDoes) {
 }
 
 TEST(StepCapture, WithoutGraphsAStepThatDiffersIsPlannedAgain) {
-  Memory memory;
+  CaptureMemory memory;
   const auto kernels = kernels::make_cpu_kernels({.threads = 1});
   std::vector<std::string> said;
   StepCapture capture(*kernels, memory.planned,
@@ -589,116 +596,6 @@ TEST(LateNumbers, AreThoseOfEachStepInOrder) {
   EXPECT_EQ(taken[0], std::vector<double>{1e-300 * 2999});
   EXPECT_EQ(taken[1].size(), 10001u);
   EXPECT_THROW(numbers.note({Tensor::zeros({1}, DType::i32, *host, MemoryTag::data)}), Error);
-}
-
-struct Trained {
-  std::vector<double> losses;
-  StepCapture::Statistics statistics;
-  MemorySequence sequence;  // where it was planned
-};
-
-Trained train(bool planned, bool checkpointing, int rows = 4) {
-  Memory memory(std::int64_t{1} << 30);
-  CountingMemory counted(memory.planned);
-  const auto kernels = kernels::make_cpu_kernels({.threads = 2, .memory = &counted});
-  DirectDispatcher dispatcher;
-  Context context(*kernels, counted, dispatcher);
-  StepStateMemory state(*kernels, counted);
-  context.random.state = state.pointer();
-  Gpt2Config config;
-  config.vocab_size = 61;
-  config.n_positions = config.n_embd = 32;
-  config.n_layer = 3;
-  config.n_head = 4;
-  config.bos_token_id = config.eos_token_id = 0;
-  Gpt2 model(config);
-  model.set_gradient_checkpointing(checkpointing);
-  model.materialize(context, DType::f32);
-  MasterWeights weights(model.parameters(), DType::bf16, *kernels, counted);
-  allocate_gradients(context, model.parameters());
-  const auto optimizer = make_adamw(*kernels, counted, weights.segments(), {});
-  std::vector<std::int32_t> all;
-  for (int i = 0; i < rows * 32; ++i) all.push_back(i * 7 % 61);
-  const Tensor ids = context.upload(all.data(), {rows, 32}, DType::i32);
-  const Tensor loss = context.empty({1}, DType::f32, MemoryTag::data);
-  StepCapture capture(*kernels, memory.planned, {.warmup = 2});
-  Trained trained;
-  for (int step = 0; step < 6; ++step) {
-    const StepOptions options{.learning_rate = 1e-2 / (step + 1), .max_gradient_norm = 1};
-    optimizer->set_step(*state, options);
-    const auto work = [&] {
-      for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
-      Tape tape;
-      context.tape = &tape;
-      const LossOutput out = model.forward(context, ids, ids, {.loss_scale = 1.0f / 128});
-      context.tape = nullptr;
-      kernels->elementwise().cast(out.loss_sum, loss.view(), context.stream);
-      tape.backward(context, out.loss);
-      optimizer->queue_step(*state, options);
-    };
-    if (planned)
-      capture.run("step", work);
-    else
-      work();
-    trained.losses.push_back(context.read(loss));
-  }
-  trained.statistics = capture.statistics();
-  if (capture.planned() != nullptr) trained.sequence = *capture.planned();
-  return trained;
-}
-
-TEST(StepCapture, APlannedStepOfAModelHasTheSameLosses) {
-  for (const bool checkpointing : {false, true}) {
-    const Trained plain = train(false, checkpointing), planned = train(true, checkpointing);
-    EXPECT_EQ(planned.losses, plain.losses);
-    EXPECT_LT(plain.losses.back(), plain.losses.front());
-    EXPECT_EQ(planned.statistics.served, 4);
-    EXPECT_EQ(planned.statistics.deviated, 0);
-    // Greedy by size is near what must be alive; a pool's lists are by size and not near it.
-    EXPECT_LE(planned.statistics.arena_bytes, planned.statistics.live_bytes * 11 / 10);
-    EXPECT_LT(planned.statistics.arena_bytes, planned.statistics.pool_bytes);
-  }
-}
-
-// What a batch of another size takes, foretold from one recorded step, and then recorded.
-TEST(BatchSize, IsForetoldFromOneStep) {
-  for (const bool checkpointing : {false, true}) {
-    const MemorySequence four = train(true, checkpointing, 4).sequence;
-    const RecordedBatch batch{4, 4 * 32};
-    const StepBytes same = bytes_of_step(four, batch, 4, Device::cpu());
-    EXPECT_EQ(same.planned, four.arena_bytes);
-    EXPECT_GE(same.call_by_call, four.live_bytes);
-    for (const int rows : {3, 7, 12}) {
-      SCOPED_TRACE(rows);
-      const MemorySequence other = train(true, checkpointing, rows).sequence;
-      const StepBytes said = bytes_of_step(four, batch, rows, Device::cpu());
-      const StepBytes is =
-          bytes_of_step(other, {rows, std::int64_t{32} * rows}, rows, Device::cpu());
-      EXPECT_EQ(is.planned, other.arena_bytes);
-      EXPECT_NEAR(static_cast<double>(said.planned), static_cast<double>(is.planned),
-                  0.05 * static_cast<double>(is.planned));
-      EXPECT_NEAR(static_cast<double>(said.call_by_call), static_cast<double>(is.call_by_call),
-                  0.05 * static_cast<double>(is.call_by_call));
-      // With room for exactly those rows.
-      const LargestBatch largest = largest_batch(four, batch, said.planned, Device::cpu());
-      EXPECT_EQ(largest.planned, rows);
-      EXPECT_LE(largest.call_by_call, rows);
-    }
-    EXPECT_EQ(largest_batch(four, batch, 100, Device::cpu()).planned, 0);
-  }
-}
-
-TEST(BatchSize, ItsRoomIsWhatAStepCanHave) {
-  Memory memory;
-  PoolMemory pool(memory.limited);
-  PlannedMemory planned(pool, memory.limited);
-  EXPECT_EQ(planned.room(), 1 << 20);
-  {
-    const Buffer stays(planned, 1 << 18, MemoryTag::parameters);
-    EXPECT_EQ(planned.room(), 3 << 18);
-    Buffer(planned, 1 << 17, MemoryTag::activations).reset();
-    EXPECT_EQ(planned.room(), 3 << 18) << "the pool keeps it";
-  }
 }
 
 }  // namespace

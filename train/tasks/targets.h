@@ -33,8 +33,9 @@ Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length
 // The batch's labels, or none. invalid_argument with the row where one is no class, position or
 // token, or where they are of another shape.
 Tensor targets_of(const TargetForm& form, const Batch& batch, MemoryResource& memory);
-// A batch's ids, targets and mask of bytes, for a head other than a language model's. invalid_argument where
-// an id is outside the vocabulary or samples have more positions than the model.
+// A batch's ids, targets and mask of bytes, for a head other than a language model's.
+// invalid_argument where an id is outside the vocabulary or samples have more positions than the
+// model.
 nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::int64_t vocabulary,
                               std::int64_t positions, MemoryResource& memory);
 // The mask that a decoder's attention needs of `mask`, u8 [B, T] or undefined. A position sees what
@@ -42,8 +43,8 @@ nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::i
 // position), it is none, and the quicker kernels that know no masks serve.
 Tensor needed_mask(const Tensor& mask,
                    const std::function<bool(std::int64_t row, std::int64_t position)>& counts);
-// The same mask as numbers of keys, i32 [B], where each row of u8 [B, T] is a text and then padding;
-// else as it is. Attention passes over keys behind the last one, and cuDNN's serves.
+// The same mask as numbers of keys, i32 [B], where each row of u8 [B, T] is a text and then
+// padding; else as it is. Attention passes over keys behind the last one, and cuDNN's serves.
 Tensor mask_as_lengths(const Tensor& mask, MemoryResource& memory);
 // How many targets there are in a batch's labels.
 std::int64_t count_targets(const Tensor& labels);

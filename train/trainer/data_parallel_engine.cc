@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "shoal/collectives/watch.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -177,6 +178,8 @@ void DataParallelEngine::begin_capture() {
                                  .say = [this](const std::string& line) { parts_.say(line); },
                                  .host_work = &host_work_};
   collectives::Communicator& all = *parts_.trainer.communicator;
+  if (ranks() > 1)
+    options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
   if (ranks() > 1 && all.can_capture())
     options.exchange = [&all](std::span<const std::uint64_t> own) {
       std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
