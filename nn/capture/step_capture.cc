@@ -186,14 +186,16 @@ bool StepCapture::give_back() {
 
 // Room for the plan; where the arena becomes another, what was captured in the old one is void.
 bool StepCapture::plan(Entry& entry) {
-  if (memory_.is_prepared_for(*entry.sequence)) return true;
-  void_graphs();
-  try {
-    memory_.prepare(*entry.sequence);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::out_of_memory) throw;
-    refuse(entry, error.message());
-    return false;
+  if (!memory_.is_prepared_for(*entry.sequence)) {
+    void_graphs();
+    try {
+      memory_.prepare(*entry.sequence);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::out_of_memory) throw;
+      refuse(entry, error.message());
+      statistics_.arena_bytes = memory_.arena_bytes();  // the one before may have gone
+      return false;
+    }
   }
   statistics_.arena_bytes = memory_.arena_bytes();
   return true;

@@ -45,7 +45,7 @@ struct OwnedRun {
 constexpr std::int64_t whole_lines(std::int64_t elements) { return (elements + 15) / 16 * 16; }
 
 // Elements that a rank keeps between two steps, with the gaps of its layout. Masters: 0 where
-// values are f32, and so masters themselves.
+// values are f32, or rounded stochastically, and so masters themselves.
 struct KeptElements {
   std::int64_t values = 0, gradients = 0, masters = 0;
 };

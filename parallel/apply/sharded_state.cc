@@ -26,7 +26,7 @@ class ShardedState final : public ModelState {
       : mesh_(mesh),
         held_(std::move(held)),
         context_(context),
-        dtype_(options.dtype),
+        has_masters_(options.dtype != DType::f32 && !options.rounding_seed),
         tracer_(options.tracer),
         tied_(options.tied) {
     make_groups(options.sharded_degree);
@@ -66,7 +66,7 @@ class ShardedState final : public ModelState {
     KeptElements kept{
         .values = some(plan.flat.count - plan.unit_count()) + some(plan.unit_count() / plan.shards),
         .gradients = some(layout_.options.level == 1 ? plan.flat.count : plan.shard_count()),
-        .masters = dtype_ == DType::f32 ? 0 : some(plan.shard_count())};
+        .masters = has_masters_ ? some(plan.shard_count()) : 0};
     for (const nn::Parameter* parameter : layout_.frozen) kept.values += parameter->shape().count();
     return kept;
   }
@@ -159,7 +159,7 @@ class ShardedState final : public ModelState {
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   nn::Context& context_;
-  const DType dtype_;
+  const bool has_masters_;
   Tracer* tracer_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;

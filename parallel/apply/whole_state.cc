@@ -18,7 +18,7 @@ class WholeState final : public ModelState {
       : mesh_(mesh),
         held_(std::move(held)),
         splits_(splits),
-        dtype_(options.dtype),
+        has_masters_(options.dtype != DType::f32 && !options.rounding_seed),
         reducer_(options.reducer),
         tied_(options.tied),
         weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
@@ -59,7 +59,7 @@ class WholeState final : public ModelState {
       kept.values += count;
       if (!entry.parameter->trainable()) continue;
       kept.gradients += whole_lines(count);
-      if (dtype_ != DType::f32) kept.masters += whole_lines(count);
+      if (has_masters_) kept.masters += whole_lines(count);
     }
     return kept;
   }
@@ -114,7 +114,7 @@ class WholeState final : public ModelState {
   ProcessMesh& mesh_;
   std::vector<HeldParameter> held_;
   bool splits_;
-  const DType dtype_;
+  const bool has_masters_;
   ReducerOptions reducer_;
   const std::vector<TiedSet> tied_;
   nn::MasterWeights weights_;

@@ -314,6 +314,7 @@ StepDone DataParallelEngine::step(const StepWork& work) {
   microbatches_ = work.batches.size();
   step_number_ = work.number;
   const std::vector<nn::ChainInput> all = inputs(work);
+  if (capture_) last_batch_ = {all[0].ids.shape()[0], all[0].ids.count()};
   StepDone done;
   if (late_) {
     queue_step(work, all);
@@ -400,7 +401,6 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
     step_open_ = false;
   };
   if (!capture_) return step();
-  last_batch_ = {inputs[0].ids.shape()[0], inputs[0].ids.count()};
   const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
   capture_->run(kind_of(work, inputs), step);
 }

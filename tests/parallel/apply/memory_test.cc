@@ -178,9 +178,11 @@ struct ExactCase {
   int level = 0;
   DType dtype = DType::f32;
   int degree = 0;
+  bool rounded = false;
   friend void PrintTo(const ExactCase& c, std::ostream* out) {
-    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
-                        c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "");
+    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
+                        c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "",
+                        c.rounded ? "_rounded" : "");
   }
 };
 
@@ -210,7 +212,8 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         .prescaled_batch = true,
         .skip_tracing = true,
         .sharding = {.level = how.level, .bucket_elements = 20'011, .persistence_threshold = 50},
-        .sharded_degree = how.degree};
+        .sharded_degree = how.degree,
+        .rounding_seed = how.rounded ? std::optional<std::uint64_t>(1) : std::nullopt};
     {
       ParallelModel model(room.context, gpt2, mesh, options);
       DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
@@ -258,7 +261,10 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{{4, 1, 1}, 2, DType::bf16, 2}, ExactCase{{1, 1, 2}},
                       ExactCase{{1, 1, 2}, 0, DType::bf16}, ExactCase{{1, 2, 1}},
                       ExactCase{{1, 2, 1}, 0, DType::bf16}, ExactCase{{2, 2, 1}, 3, DType::bf16},
-                      ExactCase{{2, 1, 2}, 1, DType::bf16}),
+                      ExactCase{{2, 1, 2}, 1, DType::bf16},
+                      ExactCase{{1, 1, 1}, 0, DType::bf16, 0, true},
+                      ExactCase{{2, 1, 1}, 1, DType::bf16, 0, true},
+                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, true}),
     ::testing::PrintToStringParamName());
 
 double elements_of_model() {
