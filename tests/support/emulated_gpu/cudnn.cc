@@ -90,7 +90,8 @@ struct Descriptor {
   std::vector<T> list(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t wanted) const {
     const Attribute& a = attribute(name, wanted);
     std::vector<T> values(static_cast<std::size_t>(a.count));
-    if (!values.empty()) std::memcpy(values.data(), a.bytes.data(), a.bytes.size());
+    if (!values.empty())
+      std::memcpy(static_cast<void*>(values.data()), a.bytes.data(), a.bytes.size());
     return values;
   }
   template <class T>
