@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     first = queries_of<true>(a, p, block_row).begin;
     queries = queries_of<true>(a, p, min(block_row + S::kRows, a.keys) - 1).end;
   }
-  const int end = (queries + S::kColumns - 1) / S::kColumns, keys = keys_of_row(a, p),
-            begin = block_row < keys ? first / S::kColumns : end;
+  const int end = (queries + S::kColumns - 1) / S::kColumns, begin = first / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < end) {
@@ -193,7 +192,8 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int k = key + 16 * m + 8 * half + lane / 4;
-      bool one = k < keys;
+      bool one = k < a.keys;
+      if (a.key_lengths) one = one && k < a.key_lengths[p.batch];
       if (a.key_mask) one = one && a.key_mask[static_cast<std::int64_t>(p.batch) * a.keys + k] != 0;
       shown[m][half] = one;
       all_shown = all_shown && one;
@@ -239,13 +239,13 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int k = key + 16 * m + 8 * half + lane / 4;
-        FlashRange seen_by{a.causal ? k - behind : 0, a.queries};
+        // In the tile.
+        int low = a.causal ? k - behind - query : 0, high = shown[m][half] ? a.queries - query : 0;
         if constexpr (kPacked) {
-          if (shown[m][half]) seen_by = queries_of<true>(a, p, k);
+          const FlashRange seen_by = shown[m][half] ? queries_of<true>(a, p, k) : FlashRange{0, 0};
+          low = seen_by.begin - query, high = seen_by.end - query;
         }
-        const Bits<S> seen = columns_between(seen_by.begin - query,
-                                             shown[m][half] ? seen_by.end - query : 0, everything)
-                                 .of_lane();
+        const Bits<S> seen = columns_between(low, high, everything).of_lane();
 #pragma unroll
         for (int n = 0; n < S::kColumns / 8; ++n)
 #pragma unroll
