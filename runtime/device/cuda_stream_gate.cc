@@ -103,6 +103,7 @@ class Words {
 
   // A wait for what has come already. No attribute says that version 2 of these calls is there.
   std::string try_on(Device device) {
+    const CurrentCudaDevice current(device);
     const OwnedStream stream(device);
     Word word = take(device);
     word.value->store(word.last, std::memory_order_release);

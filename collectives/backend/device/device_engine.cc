@@ -1,7 +1,6 @@
 #include "shoal/collectives/backend/device/device_engine.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/base/log.h"
@@ -24,18 +23,16 @@ Signature signature_of_all(const std::vector<Call>& calls) {
   return first;
 }
 
-// Sizes by powers of two, as pools know them.
+// Of exact sizes: what an operation takes from pools is rounded finely, and it has as many slices
+// as its size needs.
 std::uint64_t kind_of_all(const std::vector<Call>& calls, int rank, int size) {
   std::vector<std::int64_t> numbers;
-  const auto magnitude = [](std::int64_t bytes) {
-    return static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(bytes)));
-  };
   for (const Call& call : calls)
     numbers.insert(
         numbers.end(),
         {static_cast<std::int64_t>(call.operation), static_cast<std::int64_t>(call.dtype),
-         static_cast<std::int64_t>(call.op), call.root, magnitude(call.send_bytes(rank, size)),
-         magnitude(call.recv_bytes(rank, size))});
+         static_cast<std::int64_t>(call.op), call.root, call.send_bytes(rank, size),
+         call.recv_bytes(rank, size), static_cast<std::int64_t>(hash_counts(call.counts))});
   return hash_counts(numbers);
 }
 

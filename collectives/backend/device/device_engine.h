@@ -134,7 +134,8 @@ class DeviceEngine {
     std::vector<std::byte*> send, recv;
   };
   // Blocking: of each call; empty where a rank's cannot be reached.
-  std::vector<Reached> exchange_places(const std::vector<Call>& calls);
+  // `room`: whether this rank has the memory that it needs; empty where one has not.
+  std::vector<Reached> exchange_places(const std::vector<Call>& calls, bool room = true);
   void carry_out_directly(const std::vector<Call>& calls, const std::vector<Reached>& reached);
   void reduce_shard(const Call& call, const std::vector<std::byte*>& send,
                     const std::vector<std::byte*>& recv);

@@ -188,7 +188,8 @@ void DeviceEngine::make_reachable(DeviceOperation& operation) {
     if (!copies_send && !copies_recv) continue;
     ReachableCopy copy;
     try {
-      const bool in_place = call.send == call.recv;
+      // Of an all_gather in place on rank 0, they begin alike and one is longer.
+      const bool in_place = call.send == call.recv && sent == received;
       if (copies_send) copy.send = block(sent);
       if (copies_recv && !(in_place && copies_send)) copy.recv = block(received);
       if (copies_recv) copy.wanted = call.recv;
@@ -221,7 +222,8 @@ void DeviceEngine::copy_back(DeviceOperation& operation) {
   until(operation.call(), [&] { return done.query(); });
 }
 
-std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vector<Call>& calls) {
+std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vector<Call>& calls,
+                                                                 bool room) {
   struct Places {
     SharedPlace send, recv;
     std::uint64_t usable = 0;
@@ -234,7 +236,7 @@ std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vect
     if (sent > 0) own[i].send = place_of(call.send, sent);
     if (received > 0) own[i].recv = place_of(call.recv, received);
     own[i].usable =
-        (sent == 0 || own[i].send.base != 0) && (received == 0 || own[i].recv.base != 0);
+        room && (sent == 0 || own[i].send.base != 0) && (received == 0 || own[i].recv.base != 0);
   }
   std::vector<Places> all(at(size_) * calls.size());
   until_done(*inner_->all_gather(own.data(), all.data(),
@@ -247,7 +249,8 @@ std::vector<DeviceEngine::Reached> DeviceEngine::exchange_places(const std::vect
       if (places.usable == 0) {
         log::once(log::Level::info, "device-call-staged",
                   fmt::format("{} passes through pinned host memory: a buffer of rank {} is not "
-                              "from memory_resource() and too large to be copied there",
+                              "from memory_resource() and too large to be copied there, or its "
+                              "device has no room",
                               describe(calls[i]), peer));
         return {};
       }

@@ -10,9 +10,38 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+std::int64_t staged_count(const std::vector<LevelPlan::Part>& parts, const Slicing& slicing,
+                          std::int64_t slice) {
+  std::int64_t sum = 0;
+  for (const LevelPlan::Part& part : parts) sum += slice_count(part.count, slicing, slice);
+  return sum;
+}
+
+// Of the longest slice, the first. One byte at least: the rail wants a pointer for an empty part
+// too.
+std::size_t slice_bytes_of(const std::vector<LevelPlan::Part>& parts, const Slicing& slicing,
+                           std::int64_t element) {
+  return static_cast<std::size_t>(
+      std::max<std::int64_t>(staged_count(parts, slicing, 0) * element, 1));
+}
+
 }  // namespace
 
-LevelPass::LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers)
+std::vector<Buffer> LevelPass::make_sums(const Call& call, const LevelPlan& plan, int hosts,
+                                         std::int64_t slice_bytes, MemoryResource& memory,
+                                         Stream in) {
+  std::vector<Buffer> sums;
+  if (!plan.rail || !call.reduces()) return sums;
+  const Slicing slicing = slicing_of(*plan.rail, hosts, slice_bytes);
+  const auto wide = static_cast<std::int64_t>(size_of(plan.rail->dtype));
+  for (std::int64_t i = 0; i < std::min(slicing.number, kSlots); ++i)
+    sums.emplace_back(memory, slice_bytes_of(plan.from, slicing, wide), MemoryTag::communication,
+                      in);
+  return sums;
+}
+
+LevelPass::LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers,
+                     std::vector<Buffer> sums)
     : setup_(setup),
       call_(call),
       plan_(std::move(plan)),
@@ -25,16 +54,13 @@ LevelPass::LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buff
     wide_ = static_cast<std::int64_t>(size_of(plan_.rail->dtype));
     const int hosts = setup_.rail->size();
     slicing_ = slicing_of(*plan_.rail, hosts, setup_.slice_bytes);
-    // Of one byte at least: the rail wants a pointer for an empty part too.
-    const auto bytes = [&](const std::vector<LevelPlan::Part>& parts) {
-      return static_cast<std::size_t>(std::max<std::int64_t>(staged_count(parts, 0) * wide_, 1));
-    };
     for (std::int64_t i = 0; i < std::min(slicing_.number, kSlots); ++i) {
       Slot& slot = slots_.emplace_back(Slot{.folded = Event(device), .landed = Event(device)});
-      slot.send = Buffer(*setup_.staging, bytes(plan_.from), MemoryTag::communication);
-      slot.recv = Buffer(*setup_.staging, bytes(plan_.to), MemoryTag::communication);
-      if (call_.reduces())
-        slot.sum = Buffer(*setup_.memory, bytes(plan_.from), MemoryTag::communication, setup_.in);
+      slot.send = Buffer(*setup_.staging, slice_bytes_of(plan_.from, slicing_, wide_),
+                         MemoryTag::communication);
+      slot.recv = Buffer(*setup_.staging, slice_bytes_of(plan_.to, slicing_, wide_),
+                         MemoryTag::communication);
+      if (call_.reduces()) slot.sum = std::move(sums[static_cast<std::size_t>(i)]);
     }
   }
   copy_from_neighbours();
@@ -95,13 +121,6 @@ std::vector<LevelPass::Bit> LevelPass::bits_of(const std::vector<LevelPlan::Part
   return bits;
 }
 
-std::int64_t LevelPass::staged_count(const std::vector<LevelPlan::Part>& parts,
-                                     std::int64_t slice) const {
-  std::int64_t sum = 0;
-  for (const LevelPlan::Part& part : parts) sum += slice_count(part.count, slicing_, slice);
-  return sum;
-}
-
 void LevelPass::fold(std::int64_t slice, Slot& slot) {
   const bool cpu = setup_.in.device.is_cpu();
   for (const Bit& bit : bits_of(plan_.from, slice)) {
@@ -134,7 +153,7 @@ void LevelPass::start_on_rail(std::int64_t slice, Slot& slot) {
 
 // What the rail has brought, as the user's elements.
 const void* LevelPass::finish_on_host(std::int64_t slice, Slot& slot) {
-  const std::int64_t count = staged_count(plan_.to, slice);
+  const std::int64_t count = staged_count(plan_.to, slicing_, slice);
   if (call_.reduces() && call_.op == ReduceOp::avg)
     setup_.on_host->scale(plan_.rail->dtype, slot.recv.data(), 1.0 / setup_.ranks, count, Stream{});
   if (wide_ == element_) return slot.recv.data();

@@ -3,9 +3,9 @@
 // hosts, and what comes is left in the neighbours' buffers. Up to kSlots slices are under way.
 //
 // For one thread, which calls progress() until done(). Nothing here waits for the device or for
-// others; the constructor may ask the driver for memory, which pools keep: two pinned slices for
-// each slot, and one on the device where something is folded. Neighbours' buffers may be read and
-// written from then on; the caller meets them before and after.
+// others; the constructor may ask the driver for pinned memory, which pools keep: two slices for
+// each slot. Neighbours' buffers may be read and written from then on; the caller meets them before
+// and after.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,6 @@ class LevelPass {
   // What outlives it.
   struct Setup {
     Stream in, out;                      // what it queues there waits for nothing
-    MemoryResource* memory;              // the device's
     MemoryResource* staging;             // pinned
     kernels::ReductionKernels* folds;    // the device's; null where nothing is reduced
     kernels::ReductionKernels* on_host;  // of what comes from the rail
@@ -39,8 +38,12 @@ class LevelPass {
   struct Buffers {
     std::vector<std::byte*> send, recv;
   };
-  // Throws out_of_memory, and what the driver says.
-  LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers);
+  // Where something is folded: a slice on the device for each slot. Throws out_of_memory.
+  static std::vector<Buffer> make_sums(const Call& call, const LevelPlan& plan, int hosts,
+                                       std::int64_t slice_bytes, MemoryResource& memory, Stream in);
+  // `sums`: of make_sums(). Throws out_of_memory, and what the driver says.
+  LevelPass(Setup setup, const Call& call, LevelPlan plan, Buffers buffers,
+            std::vector<Buffer> sums);
 
   bool progress();  // true: something went on. Throws the Error of the rail or the device.
   bool done() const;
@@ -60,7 +63,6 @@ class LevelPass {
     bool moves = true;
   };
   std::vector<Bit> bits_of(const std::vector<LevelPlan::Part>& parts, std::int64_t slice) const;
-  std::int64_t staged_count(const std::vector<LevelPlan::Part>& parts, std::int64_t slice) const;
   void copy_from_neighbours();
   void fold(std::int64_t slice, Slot& slot);
   void start_on_rail(std::int64_t slice, Slot& slot);

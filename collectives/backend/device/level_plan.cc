@@ -15,9 +15,6 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 bool is_scatter(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::reduce_scatter_v;
 }
-bool is_gather(Operation operation) {
-  return operation == Operation::all_gather || operation == Operation::all_gather_v;
-}
 
 bool is_even(const Placement& where) {
   for (int node = 0; node < where.nodes(); ++node)
@@ -73,7 +70,7 @@ void plan_parts(LevelPlan& plan, const Call& call, int rank, const Placement& wh
         std::accumulate(plan.rail->counts.begin(), plan.rail->counts.end(), std::int64_t{0});
   }
   const LevelPlan::Part own{0, part_of(call, rank).count};
-  if (is_scatter(call.operation)) {
+  if (is_scatter(call.operation)) {  // else a gather
     plan.from = parts;
     plan.to = {own};
     plan.sources = neighbours;
@@ -93,25 +90,25 @@ void plan_parts(LevelPlan& plan, const Call& call, int rank, const Placement& wh
 
 }  // namespace
 
+bool wants_even_hosts(Operation operation) {
+  return is_scatter(operation) || operation == Operation::all_gather ||
+         operation == Operation::all_gather_v;
+}
+
 bool has_levels(const Call& call, const Placement& where) {
   switch (call.operation) {
     case Operation::all_reduce:
     case Operation::reduce:
     case Operation::broadcast:
       return true;
-    case Operation::reduce_scatter:
-    case Operation::reduce_scatter_v:
-    case Operation::all_gather:
-    case Operation::all_gather_v:
-      return is_even(where);
     default:
-      return false;
+      return wants_even_hosts(call.operation) && is_even(where);
   }
 }
 
 LevelPlan level_plan(const Call& call, int rank, const Placement& where) {
   LevelPlan plan;
-  if (is_scatter(call.operation) || is_gather(call.operation))
+  if (wants_even_hosts(call.operation))
     plan_parts(plan, call, rank, where);
   else
     plan_shards(plan, call, rank, where);

@@ -32,6 +32,7 @@ struct LevelPlan {
 // Whether an operation has such a form there: reduce_scatter and all_gather want equally many ranks
 // on every host. Does not look at its size, nor at what the device can fold.
 bool has_levels(const Call& call, const Placement& where);
+bool wants_even_hosts(Operation operation);
 LevelPlan level_plan(const Call& call, int rank, const Placement& where);
 
 // By levels, ranks write into each other's recv buffers, or copy from send buffers, which

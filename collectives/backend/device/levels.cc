@@ -48,7 +48,7 @@ bool DeviceEngine::goes_by_levels(const Call& call) const {
       return false;
   }
   if (has_levels(call, *placement_)) return true;
-  if (call.operation != Operation::gather && call.operation != Operation::scatter)
+  if (wants_even_hosts(call.operation))
     log::once(log::Level::info, "device-not-levelled",
               fmt::format("{} passes wholly through pinned host memory: the {} hosts do not have "
                           "equally many ranks",
@@ -60,7 +60,17 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
   if (!goes_by_levels(call)) return false;
   // Neighbours read this rank's buffers once they know where they are.
   until(call, [&] { return operation.ready.query(); });
-  const std::vector<Reached> reached = exchange_places({call});
+  LevelPlan plan = level_plan(call, rank_, *placement_);
+  std::vector<Buffer> sums;
+  bool room = true;  // where one rank has none, all go the way that needs none
+  try {
+    sums = LevelPass::make_sums(call, plan, placement_->nodes(), setup_.slice_bytes, memory_,
+                                in_.view());
+  } catch (const Error& problem) {
+    if (problem.code() != ErrorCode::out_of_memory) throw;
+    room = false;
+  }
+  const std::vector<Reached> reached = exchange_places({call}, room);
   if (reached.empty()) return false;
   LevelPass::Buffers buffers;
   for (const int member : placement_->members(placement_->node_of(rank_))) {
@@ -72,7 +82,6 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
   pass_ = std::make_unique<LevelPass>(
       LevelPass::Setup{.in = in_.view(),
                        .out = out_.view(),
-                       .memory = &memory_,
                        .staging = &staging_,
                        .folds = call.reduces() ? &reductions_.get() : nullptr,
                        .on_host = levels_->on_host.get(),
@@ -80,7 +89,7 @@ bool DeviceEngine::carry_out_by_levels(DeviceOperation& operation, const Call& c
                        .ranks = size_,
                        .local_rank = placement_->local_rank(rank_),
                        .slice_bytes = setup_.slice_bytes},
-      call, level_plan(call, rank_, *placement_), std::move(buffers));
+      call, std::move(plan), std::move(buffers), std::move(sums));
   bring_on(call, *pass_);
   const std::int64_t staged = pass_->staged_bytes();
   pass_.reset();

@@ -103,7 +103,19 @@ void ShareableMemory::give(Ranges& ranges, std::byte* pointer, std::size_t lengt
 
 // What other streams have freed becomes this one's, once all that used it is done. Not by waiting
 // for those streams: the handle of one that is gone may be another's, or nobody's.
+// Two that run out at once wait for one another's: whoever is second finds what it waited for with
+// the first, and waits again.
 std::byte* ShareableMemory::take_from_others(void* user, std::size_t length) {
+  for (;;) {
+    if (std::byte* const found = take_what_is_awaited(user, length)) return found;
+    const std::lock_guard lock(mutex_);
+    const bool elsewhere = std::ranges::any_of(
+        free_, [&](const auto& of) { return of.first != user && !of.second.empty(); });
+    if (!elsewhere && awaited_.empty()) return nullptr;
+  }
+}
+
+std::byte* ShareableMemory::take_what_is_awaited(void* user, std::size_t length) {
   std::unique_lock lock(mutex_);
   awaited_.push_back(std::exchange(free_, {}));
   const auto own = std::prev(awaited_.end());

@@ -90,6 +90,7 @@ class ShareableMemory final : public MemoryResource {
   std::byte* take_own(void* user, std::size_t length);
   std::byte* take_new(void* user, std::size_t length);
   std::byte* take_from_others(void* user, std::size_t length);
+  std::byte* take_what_is_awaited(void* user, std::size_t length);
 
   std::shared_ptr<PeerAccess> access_;
   const Stream stream_;
