@@ -25,12 +25,14 @@ std::optional<std::string> from_base64(std::string_view text) {
   std::string bytes(text.size() / 4 * 3, '\0');
   if (text.size() % 4 != 0 || text.size() > (std::size_t{1} << 30)) return std::nullopt;
   if (text.empty()) return bytes;
+  const std::size_t padding = text.size() - std::min(text.find('='), text.size());
+  if (padding > 2 || text.substr(text.size() - padding).find_first_not_of('=') != text.npos)
+    return std::nullopt;
   const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text),
                                      static_cast<int>(text.size()));
-  if (length < 0) return std::nullopt;
-  // OpenSSL decodes the padding to zero bytes.
-  const std::string_view tail = text.substr(text.size() - 2);
-  bytes.resize(bytes.size() - static_cast<std::size_t>(std::count(tail.begin(), tail.end(), '=')));
+  // OpenSSL passes over some characters at the end.
+  if (length < 0 || static_cast<std::size_t>(length) != bytes.size()) return std::nullopt;
+  bytes.resize(bytes.size() - padding);  // which it decodes to zero bytes
   return bytes;
 }
 

@@ -23,7 +23,7 @@ constexpr auto kLeftBehind = std::chrono::hours(24);
 }
 
 std::string make_below(const fs::path& parent, const std::string& name, const std::string& remedy) {
-  std::string pattern = (parent / (name + "-")).string() + std::string(kDrawn, 'X');
+  std::string pattern = (parent / name).string() + std::string(kDrawn, 'X');
   if (::mkdtemp(pattern.data()) == nullptr)
     refuse(parent.string() + ": " + std::generic_category().message(errno), remedy);
   return pattern;
@@ -36,8 +36,10 @@ void remove_left_behind(const fs::path& parent, const std::string& name) {
        it.increment(ignored)) {
     const std::string found = it->path().filename().string();
     std::error_code gone;  // another process does the same
-    if (found.size() == name.size() + 1 + kDrawn && found.starts_with(name + "-") &&
-        it->is_directory(gone) && it->last_write_time(gone) < old && !gone)
+    if (found.size() == name.size() + kDrawn && found.starts_with(name) && !it->is_symlink(gone) &&
+        it->is_directory(gone) &&
+        (it->status(gone).permissions() & fs::perms::mask) == fs::perms::owner_all &&
+        it->last_write_time(gone) < old && !gone)
       fs::remove_all(it->path(), gone);
   }
 }
@@ -49,15 +51,17 @@ ScratchDirectory::ScratchDirectory() {
   std::error_code problem;
   const fs::path parent = fs::temp_directory_path(problem);
   if (problem) refuse(problem.message(), remedy);
-  path_ = make_below(parent, "shoal", remedy);
+  path_ = make_below(parent, "shoal-", remedy);
 }
 
 ScratchDirectory::ScratchDirectory(const std::string& parent, const std::string& name) {
   std::error_code problem;
   fs::create_directories(parent, problem);
   if (problem) refuse(parent + ": " + problem.message(), {});
-  remove_left_behind(parent, name);
-  path_ = make_below(parent, name, {});
+  // The parent may be a directory of the user's: a name that nobody else gives, and mkdtemp's mode.
+  const std::string prefix = ".shoal-" + name + "-";
+  remove_left_behind(parent, prefix);
+  path_ = make_below(parent, prefix, {});
 }
 
 ScratchDirectory::~ScratchDirectory() {

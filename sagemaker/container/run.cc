@@ -95,10 +95,20 @@ std::vector<std::string> names_of(const Variables& variables) {
   return names;
 }
 
-// What is shown has no secrets: the user's hyperparameters stand in it several times.
+void hide(Json& group) {
+  for (auto& [name, value] : group.items())
+    if (value.is_string() ? holds_secret(name, value.get_ref<const std::string&>())
+                          : is_name_of_secret(name))
+      value = "***";
+    else if (value.is_structured())
+      hide(value);
+}
+
+// What is shown has no secrets: the user's hyperparameters, and those of the framework's own names,
+// stand in it several times.
 void hide_secrets(Contract& c) {
-  for (auto& [name, value] : c.hyperparameters.items())
-    if (is_name_of_secret(name)) value = "***";
+  hide(c.hyperparameters);
+  hide(c.framework_parameters);
 }
 
 void show(const Contract& c, const Launch& launch, const Variables& variables) {

@@ -266,7 +266,11 @@ void add_tags(Draft& draft) {
   };
   if (given->is_array()) {
     for (std::size_t i = 0; i < given->size(); ++i) {
-      Fields tag((*given)[i], fmt::format("/tags/{}", i), draft.problems());
+      const Json& one = (*given)[i];
+      const auto key = one.is_object() ? one.find("Key") : one.end();
+      const bool secret = one.is_object() && key != one.end() && key->is_string() &&
+                          is_name_of_secret(key->get_ref<const std::string&>());
+      Fields tag(one, fmt::format("/tags/{}", i), draft.problems(), secret);
       add(tag.path(""), tag.text("Key").value_or(""), tag.text("Value").value_or(""));
       tag.finish();
     }

@@ -7,14 +7,14 @@
 namespace shoal::sagemaker {
 namespace {
 
-// A word NAME=VALUE of a secret's name: "-x HF_TOKEN=..." of mpirun's options.
+// A word NAME=VALUE of a secret's name: "-x HF_TOKEN=..." of mpirun's options, also behind another
+// (--env=HF_TOKEN=...) and in a URL's query.
 bool assigns_secret(std::string_view text) {
   while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find_first_of(" \t\n,;\"'"));
+    const std::string_view word = text.substr(0, text.find_first_of(" \t\n,;\"'&?"));
     text.remove_prefix(std::min(text.size(), word.size() + 1));
-    if (const auto equals = word.find('=');
-        equals != word.npos && is_name_of_secret(word.substr(0, equals)))
-      return true;
+    for (auto equals = word.find('='); equals != word.npos; equals = word.find('=', equals + 1))
+      if (is_name_of_secret(word.substr(0, equals))) return true;
   }
   return false;
 }
@@ -44,6 +44,10 @@ bool has_password(std::string_view url) {
   return false;
 }
 
+bool holds_secret(std::string_view name, std::string_view text) {
+  return is_name_of_secret(name) || has_password(text) || assigns_secret(text);
+}
+
 bool is_aws_key(std::string_view variable) {
   return variable == "AWS_ACCESS_KEY_ID" || variable == "AWS_SECRET_ACCESS_KEY" ||
          variable == "AWS_SESSION_TOKEN" || variable == "AWS_SECURITY_TOKEN";
@@ -53,9 +57,7 @@ Json without_secrets(Json request) {
   for (const char* group : {"Environment", "HyperParameters"})
     if (const auto found = request.find(group); found != request.end())
       for (auto& [name, value] : found->items())
-        if (const auto& text = value.get_ref<const std::string&>();
-            is_name_of_secret(name) || has_password(text) || assigns_secret(text))
-          value = "***";
+        if (holds_secret(name, value.get_ref<const std::string&>())) value = "***";
   if (const auto tags = request.find("Tags"); tags != request.end())
     for (Json& tag : *tags)
       if (is_name_of_secret(tag.value("Key", ""))) tag["Value"] = "***";

@@ -14,6 +14,9 @@ bool has_password(std::string_view url);
 // DB_PWD, --api-key, x-amz-security-token.
 bool is_name_of_secret(std::string_view name);
 
+// Whether a value is one by its name, is a password's URL, or has a word HF_TOKEN=...
+bool holds_secret(std::string_view name, std::string_view text);
+
 // The keys with which AWS's programs sign, as variables.
 bool is_aws_key(std::string_view variable);
 

@@ -87,7 +87,7 @@ TEST_F(ShoalS3Rows, LieApartFromOtherJobs) {
   ASSERT_EQ(ran.status, 0) << ran.err;
   EXPECT_EQ(text_of(others), "of another job");
   for (const auto& entry : std::filesystem::directory_iterator(mine_ / "cache"))
-    EXPECT_EQ(entry.path().filename(), "rows-0-0") << "left behind";
+    EXPECT_EQ(entry.path().filename().string(), "rows-0-0") << "left behind";
 }
 
 TEST_F(ShoalS3Rows, OfQuestions) {

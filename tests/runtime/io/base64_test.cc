@@ -21,7 +21,8 @@ TEST(Base64, OfPublishedTexts) {
 }
 
 TEST(Base64, IsNoOtherText) {
-  for (const char* text : {"Zg=", "Zg", "Z", "Zm9vYg==-3", "Zm9*"})
+  for (const char* text : {"Zg=", "Zg", "Z", "Zm9vYg==-3", "Zm9*", "QUJD----", "QUJD\n\n\n\n",
+                           "====", "Q=Q=", "Zg==Zg=="})
     EXPECT_FALSE(from_base64(text)) << text;
 }
 

@@ -32,7 +32,7 @@ TEST(ScratchDirectory, IsOfOneProcessWhereverItLies) {
   {
     const ScratchDirectory one(parent, "rows"), two(parent, "rows");
     EXPECT_NE(one.path(), two.path());
-    EXPECT_EQ(one.path().substr(0, parent.size() + 6), parent + "/rows-");
+    EXPECT_EQ(one.path().substr(0, parent.size() + 13), parent + "/.shoal-rows-");
     path = one.path();
   }
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -46,14 +46,23 @@ TEST(ScratchDirectory, IsOfOneProcessWhereverItLies) {
 TEST(ScratchDirectory, RemovesWhatWasLeftBehind) {
   const ScratchDirectory here;
   const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(25);
-  for (const char* name : {"rows-abcdef", "rows-ghijkl", "rows-kept", "pipe-abcdef"}) {
+  const std::string dead = ".shoal-rows-abcdef", used = ".shoal-rows-ghijkl",
+                    theirs = ".shoal-rows-mnopqr";
+  for (const std::string& name :
+       {dead, used, theirs, std::string(".shoal-rows-kept"), std::string(".shoal-pipe-abcdef"),
+        std::string("rows-export"), std::string("rows-abcdef")}) {
     std::filesystem::create_directory(here / name);
     std::ofstream(here / name + "/file") << "text";
-    if (std::string(name) != "rows-ghijkl") std::filesystem::last_write_time(here / name, old);
+    using std::filesystem::perms;
+    std::filesystem::permissions(
+        here / name, name == theirs ? perms::owner_all | perms::group_read : perms::owner_all);
+    if (name != used) std::filesystem::last_write_time(here / name, old);
   }
   const ScratchDirectory one(here.path(), "rows");
-  EXPECT_FALSE(std::filesystem::exists(here / "rows-abcdef"));
-  for (const char* name : {"rows-ghijkl", "rows-kept", "pipe-abcdef"})
+  EXPECT_FALSE(std::filesystem::exists(here / dead));
+  for (const std::string& name :
+       {used, theirs, std::string(".shoal-rows-kept"), std::string(".shoal-pipe-abcdef"),
+        std::string("rows-export"), std::string("rows-abcdef")})
     EXPECT_TRUE(std::filesystem::exists(here / name + "/file")) << name;
 }
 

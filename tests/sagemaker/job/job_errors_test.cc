@@ -396,6 +396,13 @@ TEST(JobFile, ItsSecretsStandInNoMessage) {
           said, ::testing::Not(::testing::AnyOf(HasSubstr(": is \"s3cret"), HasSubstr("[\"s3cret"),
                                                 HasSubstr("5318008"))));
   }
+  for (const Json& value : wrong) {
+    if (value.is_string()) continue;
+    const Json tag = {{"Key", "api-key"}, {"Value", value}};
+    const std::string said = changed({{"tags", Json::array({tag})}});
+    EXPECT_THAT(said, HasSubstr("/tags/0/Value: is"));
+    EXPECT_THAT(said, ::testing::Not(::testing::AnyOf(HasSubstr("s3cret"), HasSubstr("5318008"))));
+  }
   EXPECT_THAT(changed({{"output_path", "s3://key:s3cret@bucket/x"}}),
               ::testing::Not(HasSubstr("s3cret")));
   for (const Json& job :
