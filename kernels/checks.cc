@@ -155,7 +155,11 @@ void layer_norm_backward(const LayerNormBackwardArgs& args) {
   same(operation, args.dy, args.x);
   same(operation, args.dy, args.dx);
   if (args.dx_residual.defined()) same(operation, args.dy, args.dx_residual);
-  if (args.dx_branch.defined()) same(operation, args.dy, args.dx_branch);
+  if (args.dx_branch.defined()) {
+    same(operation, args.dy, args.dx_branch);
+    SHOAL_CHECK(args.dx.defined() && args.dx.data != args.dx_branch.data,
+                "{}: dx_branch is made of dx, and is not dx", operation);
+  }
   shape(operation, "gamma", args.gamma, Shape{args.x.shape.columns()});
   f32_or(operation, "gamma", args.gamma, args.x.dtype);
   statistics(operation, args.x, args.mean, args.rstd);

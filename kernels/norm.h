@@ -30,7 +30,7 @@ struct LayerNormBackwardArgs {
   View dx;                // [rows, C]; undefined: not wanted
   ConstView dx_residual;  // optional [rows, C], added to dx (the gradient that skips the norm)
   // optional [rows, C]: dropout(dx), of dx as it is stored: the gradient of the branch where x was
-  // residual + dropout(branch). Not dx
+  // residual + dropout(branch). Wants dx, and is not dx
   View dx_branch;
   DropoutArgs dropout;
 };

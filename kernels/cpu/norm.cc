@@ -31,7 +31,7 @@ class CpuNorm final : public NormKernels {
   }
 
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) override {
-    if (!args.dx.defined()) return;
+    if (!args.dx.defined() && !args.dx_branch.defined()) return;
     check::layer_norm_backward(args);
     std::optional<DropoutPlan> plan;
     if (args.dx_branch.defined()) plan.emplace(args.dropout, args.x.shape.columns());

@@ -49,7 +49,7 @@ class CudaNorm final : public NormKernels {
   }
 
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) override {
-    if (!args.dx.defined()) return;
+    if (!args.dx.defined() && !args.dx_branch.defined()) return;
     check::layer_norm_backward(args);
     const cudaStream_t native = room_.begin(stream);
     if (!has_rows("layer_norm_backward", args.x.shape)) return;

@@ -48,7 +48,7 @@ class ReferenceNorm final : public NormKernels {
   }
 
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) override {
-    if (!args.dx.defined()) return;
+    if (!args.dx.defined() && !args.dx_branch.defined()) return;
     check::layer_norm_backward(args);
     const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns();
     const auto width = static_cast<double>(columns);
