@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/program.h"
 #include "sagemaker/container/greeter.h"
 #include "sagemaker/container/opt_ml.h"
+#include "sagemaker/container/train_fixture.h"
 #include "support/free_port.h"
 #include "support/pipe_writer.h"
 #ifdef SHOAL_TEST_S3
@@ -36,131 +36,6 @@ using test::ProgramResult;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = OptMl::Json;
-
-std::string sentences(int count) {
-  static const char* words[] = {"the", "shoal", "swims", "in", "cold", "water", "and", "asks"};
-  std::string text;
-  unsigned x = 12345;
-  for (int i = 0; i < 9 * count; ++i) {
-    x = x * 1664525U + 1013904223U;
-    text += words[(x >> 16U) % 8U];
-    text += i % 9 == 8 ? ".\n" : " ";
-  }
-  return text;
-}
-
-class Train : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    shared_ = new testing::TemporaryDirectory;
-    std::ofstream(*shared_ / "train.txt") << sentences(200);
-    const auto made =
-        test::run_program({SHOAL_PROGRAM, "tokenizer", "train", "--vocab-size", "280", "-o",
-                           *shared_ / "tok", *shared_ / "train.txt"},
-                          {.directory = {}, .environment = {}, .signal_when_out_has = {}});
-    ASSERT_EQ(made.status, 0) << made.err;
-  }
-  static void TearDownTestSuite() {
-    delete shared_;
-    shared_ = nullptr;
-  }
-  // A tiny run of so many steps, with a channel for its text.
-  static Json hyperparameters(int steps, const Json& more = Json::object()) {
-    Json all = {{"model_type", "\"gpt2\""},
-                {"config_overrides", "\"n_layer=1,n_head=2,n_embd=16,n_positions=32\""},
-                {"tokenizer_name", Json(*shared_ / "tok").dump()},
-                {"block_size", "16"},
-                {"max_steps", std::to_string(steps)},
-                {"logging_steps", "1"},
-                {"save_strategy", "\"no\""},
-                {"per_device_train_batch_size", "2"},
-                {"use_cpu", "true"},
-                {"sagemaker_region", "\"us-east-1\""}};
-    for (const auto& [name, value] : more.items()) all[name] = value;
-    return all;
-  }
-  static void fill(OptMl& ml, const Json& hyperparameters) {
-    ml.hyperparameters(hyperparameters);
-    ml.channels({{"train", {"text.txt"}}});
-    fs::copy_file(*shared_ / "train.txt", ml.path("input/data/train/text.txt"),
-                  fs::copy_options::overwrite_existing);
-  }
-  // Code as SageMaker brings it to a job without a network.
-  static void fill_with_archive(OptMl& ml) {
-    const testing::TemporaryDirectory code;
-    std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from the archive"})";
-    fs::create_directories(ml.path("input/data/code"));
-    const std::string archive = ml.path("input/data/code/sourcedir.tar.gz");
-    ASSERT_EQ(test::run_program({"tar", "-czf", archive, "-C", code.path(), "run.json"}).status, 0);
-    Json all = hyperparameters(
-        2, {{"sagemaker_program", "\"run.json\""},
-            {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""}});
-    all.erase("max_steps");
-    fill(ml, all);
-  }
-  // For ranks that read a channel's pipes, where something else is in the place of the first.
-  static void fill_with_no_pipe(OptMl& ml) {
-    ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
-                        {"sagemaker_mpi_num_of_processes_per_host", "2"},
-                        {"streaming", "true"},
-                        {"max_steps", "5"}});
-    ml.inputs({{"train", {{"TrainingInputMode", "Pipe"}}}});
-    ml.write("input/data/train_0", "no pipe");
-  }
-  static void expect_no_pipe(const OptMl& ml) {
-    EXPECT_THAT(read_text_file(ml.path("output/failure")),
-                HasSubstr("channel train: " + ml.path("input/data/train_0") + " is no named pipe"));
-  }
-  // Everything below a directory, a line each.
-  static std::string listing(const std::string& directory) {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(directory))
-      names.push_back(entry.path().string());
-    std::ranges::sort(names);
-    return fmt::format("{}", fmt::join(names, "\n"));
-  }
-  static ProgramResult train(const OptMl& ml, std::vector<std::string> words = {},
-                             ProgramOptions options = {}) {
-    words.insert(words.begin(), {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--poll-seconds",
-                                 "0.05", "--quiet-seconds", "0.2", "--ssh-keys",
-                                 ml.path("ssh-keys"), "--ssh-keyscan", ml.path("ssh-keyscan")});
-    if (std::ranges::find(words, "--shoal") == words.end())
-      words.insert(words.end(), {"--shoal", SHOAL_PROGRAM});
-    for (const char* variable :
-         {"SHOAL_THREADS=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-          "AWS_SECRET_ACCESS_KEY=geheim"})
-      options.environment.insert(options.environment.begin(), variable);
-    return test::run_program(words, options);
-  }
-  static void script(const std::string& path, const std::string& text) {
-    std::ofstream(path) << "#!/bin/sh\n" << text;
-    fs::permissions(path, fs::perms::owner_all);
-  }
-  static std::string model_of(const OptMl& ml) {
-    return read_text_file(ml.path("model/model.safetensors"));
-  }
-  // Stopped once it has logged a loss, and started again, as after a spot interruption.
-  static void expect_resumed_as_unbroken(int steps, const Json& changes) {
-    OptMl unbroken({"localhost"}, "localhost"), broken({"localhost"}, "localhost");
-    fill(unbroken, hyperparameters(steps, changes));
-    fill(broken, hyperparameters(steps, changes));
-    auto beside = std::async(std::launch::async, [&unbroken] { return train(unbroken); });
-    ProgramOptions stop;
-    stop.signal_when_out_has = "'loss': ";
-    const ProgramResult stopped = train(broken, {}, stop);
-    EXPECT_EQ(stopped.status, 128 + SIGTERM) << stopped.out << stopped.err;
-    EXPECT_THAT(stopped.out, HasSubstr("stopped by signal 15"));
-    EXPECT_FALSE(fs::exists(broken.path("model/model.safetensors")));
-    EXPECT_FALSE(fs::exists(broken.path("output/failure")));
-    const ProgramResult resumed = train(broken);
-    EXPECT_EQ(resumed.status, 0) << resumed.out << resumed.err;
-    const ProgramResult whole = beside.get();
-    ASSERT_EQ(whole.status, 0) << whole.out << whole.err;
-    EXPECT_EQ(model_of(broken), model_of(unbroken));
-  }
-
-  static inline testing::TemporaryDirectory* shared_ = nullptr;
-};
 
 TEST_F(Train, LeavesTheModelAndLinesThatMetricsMatch) {
   OptMl ml;
@@ -394,50 +269,6 @@ TEST_F(Train, SaysWhatIsWrongWithTheContract) {
   EXPECT_EQ(result.status, 1);
   EXPECT_THAT(read_text_file(ml.path("output/failure")), HasSubstr("resourceconfig.json"));
   EXPECT_THAT(result.err, HasSubstr("train: "));
-}
-
-TEST_F(Train, ShowsWhatItWouldDo) {
-  OptMl ml({"algo-1", "algo-2"}, "algo-1");
-  fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"}}));
-  const ProgramResult result = train(ml, {"--dry-run"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  const Json shown = Json::parse(result.out);
-  EXPECT_EQ(shown.at("role"), "master of mpirun");
-  EXPECT_EQ(shown.at("environment").at("SM_HP_MAX_STEPS"), "3");
-  EXPECT_THAT(result.out, HasSubstr("\"AWS_SECRET_ACCESS_KEY\""));  // its name is forwarded
-  EXPECT_THAT(result.out, Not(HasSubstr("geheim")));
-  fill(ml, hyperparameters(3, {{"api-key", "\"s3cret\""}}));
-  const ProgramResult hidden = train(ml, {"--dry-run"});
-  EXPECT_EQ(Json::parse(hidden.out).at("environment").at("SM_HP_API-KEY"), "***");
-  EXPECT_THAT(hidden.out, Not(HasSubstr("s3cret")));
-  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
-           {"sagemaker_mpi_custom_mpi_options", "\"-x HF_TOKEN=s3cret --verbose\""},
-           {"sagemaker_mpi_custom_mpi_options", "\"--env=HF_TOKEN=s3cret\""},
-           {"uri", "\"mongodb://u:s3cret@h/x\""},
-           {"from", "\"https://h/x?v=1&token=s3cret\""},
-           {"hub", "{\"token\": \"s3cret\"}"}}) {
-    fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"}, {name, value}}));
-    EXPECT_THAT(train(ml, {"--dry-run"}).out, Not(HasSubstr("s3cret"))) << name << value;
-  }
-}
-
-TEST_F(Train, LeavesNothingWhereItOnlyShows) {
-  OptMl ml;
-  fill_with_archive(ml);
-  const testing::TemporaryDirectory aside;
-  const ProgramOptions there{.environment = {"TMPDIR=" + aside.path()}};
-  const std::string before = listing(ml.root());
-  const ProgramResult result = train(ml, {"--dry-run"}, there);
-  ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(Json::parse(result.out).at("command").at(2), ml.path("code/run.json"));
-  Json wrong = hyperparameters(2, {{"sagemaker_program", "\"train.py\""}});
-  EXPECT_EQ(listing(ml.root()), before);
-  ml.hyperparameters(wrong);
-  const ProgramResult refused = train(ml, {"--dry-run"}, there);
-  EXPECT_EQ(refused.status, 1);
-  EXPECT_THAT(refused.err, HasSubstr("this image runs Shoal"));
-  EXPECT_EQ(listing(ml.root()), before);
-  EXPECT_EQ(listing(aside.path()), "");
 }
 
 TEST_F(Train, RunsTheUploadedFile) {
