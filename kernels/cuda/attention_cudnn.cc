@@ -47,9 +47,11 @@ class Descriptor {
   cudnnBackendDescriptor_t get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }
 
+  template <typename T>
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
-           const void* values) {
-    accept(cudnnBackendSetAttribute(handle_, name, type, count, values), "setting an attribute");
+           const T* values) {
+    accept(cudnnBackendSetAttribute(handle_, name, type, count, static_cast<const void*>(values)),
+           "setting an attribute");
   }
   void set(cudnnBackendAttributeName_t name, const Descriptor& other) {
     set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other.handle_);
@@ -459,9 +461,10 @@ static EngineNotes notes_of(Descriptor& config) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
-  accept(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
-         "an engine");
+  accept(
+      cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, static_cast<void*>(&raw)),
+      "an engine");
   accept(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
                                   &found.engine),
          "an engine's number");
@@ -522,7 +525,8 @@ void CudnnAttention::Impl::make(Plan& plan) {
     raw.push_back(configs.back().get());
   }
   accept(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
+                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count,
+                                  static_cast<void*>(raw.data())),
          "listing engines");
   plan.refusal = "cuDNN has no engine for it";
   for (std::int64_t i = 0; i < count; ++i)

@@ -53,9 +53,10 @@ TEST_F(ShoalS3Rows, OfTextsWithAClass) {
   const auto all = lines(36);
   for (int shard = 0; shard < 3; ++shard) {
     std::string text = "sentence\tlabel\n";
-    for (int i = 0; i < 12; ++i)
-      text +=
-          all[static_cast<std::size_t>(12 * shard + i)] + (i % 3 == 0 ? "\tawful\n" : "\tfine\n");
+    for (int i = 0; i < 12; ++i) {
+      const int row = 12 * shard + i;
+      text += all[static_cast<std::size_t>(row)] + (i % 3 == 0 ? "\tawful\n" : "\tfine\n");
+    }
     put_shard(fmt::format("part-{}.tsv", shard), text);
   }
   const std::vector<std::string> labels = {"--label_list", "awful,fine"};

@@ -306,7 +306,9 @@ TEST_F(Levels, ARanksShareAloneIsStaged) {
 }
 
 float number(int rank, std::int64_t index) {
-  const auto mixed = static_cast<std::uint32_t>(index * 2654435761u + rank * 40503u) >> 8;
+  const auto mixed =
+      static_cast<std::uint32_t>(index * 2654435761u + static_cast<std::uint32_t>(rank) * 40503u) >>
+      8;
   return (static_cast<float>(mixed % 65521) - 32760.0f) * 0x1.3p-9f;
 }
 
