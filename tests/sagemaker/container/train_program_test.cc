@@ -185,23 +185,27 @@ TEST_F(Train, FailsWhereAChannelDoes) {
   }
 }
 
-TEST_F(Train, AWorkerSaysThatAChannelFailedThoughItIsStopped) {
+// On a worker, and on the first host before it has met the others.
+TEST_F(Train, AHostSaysThatAChannelFailedThoughItIsStopped) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "counts threads, of which ThreadSanitizer has one of its own";
 #endif
-  OptMl ml({"127.0.0.1", "localhost"}, "localhost");
-  fill_with_no_pipe(ml);
-  const Greeter master("SSH-2.0-test\r\n");
-  script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
-  // Its thread ends when the channel has failed; then `train` is stopped.
-  script(ml.path("sshd"),
-         "until [ \"$(ls /proc/$PPID/task | wc -l)\" = 1 ]; do sleep 0.02; done\n"
-         "kill -TERM $PPID\n");
-  const ProgramResult result =
-      train(ml, {"--sshd", ml.path("sshd"), "--ssh-port", std::to_string(master.port()), "--orted",
-                 "no-such-program"});
-  EXPECT_EQ(result.status, 1) << result.out << result.err;
-  expect_no_pipe(ml);
+  for (const char* host : {"localhost", "127.0.0.1"}) {
+    SCOPED_TRACE(host);
+    OptMl ml({"127.0.0.1", "localhost"}, host);
+    fill_with_no_pipe(ml);
+    const Greeter other("SSH-2.0-test\r\n");
+    script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
+    // Its thread ends when the channel has failed; then `train` is stopped.
+    script(ml.path("sshd"),
+           "until [ \"$(ls /proc/$PPID/task | wc -l)\" = 1 ]; do sleep 0.02; done\n"
+           "kill -TERM $PPID\n");
+    const ProgramResult result =
+        train(ml, {"--sshd", ml.path("sshd"), "--ssh-port", std::to_string(other.port()), "--orted",
+                   "no-such-program"});
+    EXPECT_EQ(result.status, 1) << result.out << result.err;
+    expect_no_pipe(ml);
+  }
 }
 
 TEST_F(Train, ContinuesAPipeThatBeginsAnew) {
