@@ -10,14 +10,20 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 
 find_program(SHOAL_CCACHE ccache)
-if(SHOAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # With precompiled headers ccache asks for these: nothing here reads __DATE__, and what a
+if(SHOAL_CCACHE)
+  # Below the base directory ccache sees relative paths, so that one checkout finds what another has
+  # compiled: no source may be told where its checkout lies (tests: support/golden.h). With
+  # precompiled headers ccache asks for the rest: nothing here reads __DATE__, and what a
   # precompiled header defines stands in its hash.
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${SHOAL_CCACHE})
+  set(shoal_ccache env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_SLOPPINESS=pch_defines,time_macros
+    ${SHOAL_CCACHE})
+  foreach(language CXX CUDA)
+    if(NOT CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${shoal_ccache})
+    endif()
+  endforeach()
 endif()
-if(SHOAL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
-endif()
+file(RELATIVE_PATH shoal_source_from_build ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 
 # Linked privately by every room, test and program; never exported.
 add_library(shoal_settings INTERFACE)
@@ -26,8 +32,9 @@ target_compile_options(shoal_settings INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SHOAL_WERROR}>>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${SHOAL_WERROR}>>:-Werror=all-warnings>
-  # Reproducible binaries, and ccache hits across checkouts.
-  $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
+  # Reproducible binaries: an assertion names kernels/x.cc wherever that lies, compiled by ccache or not.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>
+  $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${shoal_source_from_build}=>)
 
 # Decision 19: one binary gives one result. GCC contracts a*b+c into fma where the
 # target has it, so two multiversioned copies of one loop would differ; off everywhere,

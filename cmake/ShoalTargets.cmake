@@ -82,11 +82,10 @@ function(shoal_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shoal_settings ${ARG_DEPS} fmt::fmt GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE shoal_settings shoal_test_source_tree ${ARG_DEPS} fmt::fmt
+    GTest::gmock GTest::gtest_main)
   # What is measured is the library; a test's own code is compiled for the wait it costs.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_compile_definitions(${name} PRIVATE
-    SHOAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SHOAL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_precompile_headers(${name} REUSE_FROM shoal_test_headers)
   if(ARG_LAUNCHER)
     add_test(NAME ${name} COMMAND ${ARG_LAUNCHER} $<TARGET_FILE:${name}>)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/program.h"
+#include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,7 +75,7 @@ TEST(DoctorNcclNetwork, IsMissedByName) {
 
 // Names of lines that a Dockerfile's health check needs.
 std::vector<std::string> needed_by(const std::string& dockerfile) {
-  const std::string text = read_text_file(std::string(SHOAL_SOURCE_DIR) + "/docker/" + dockerfile);
+  const std::string text = read_text_file(testing::source_path("docker/") + dockerfile);
   const auto start = text.find("\nHEALTHCHECK ");
   const std::string check = text.substr(start, text.find('\n', start + 1) - start);
   std::vector<std::string> names;
@@ -101,7 +102,7 @@ TEST(DoctorImages, AreBuiltWithWhatJobsNeed) {
   std::ofstream(root / "cmake") << "#!/bin/sh\necho \"$@\"\n";
   std::filesystem::permissions(root / "cmake", std::filesystem::perms::owner_all);
   const auto steps = test::run_program(
-      {std::string(SHOAL_SOURCE_DIR) + "/docker/steps", "compile", "/usr/local", "-DSHOAL_CUDA=ON"},
+      {testing::source_path("docker/steps"), "compile", "/usr/local", "-DSHOAL_CUDA=ON"},
       {.environment = {"PATH=" + root.path() + ":" + std::getenv("PATH")}});
   EXPECT_EQ(steps.status, 0) << steps.err;
   for (const char* flag : {"SHOAL_SAGEMAKER", "SHOAL_MPI", "SHOAL_LIBFABRIC", "SHOAL_CUDA"})

@@ -10,6 +10,7 @@
 #include "fault_deadlines.h"
 #include "support/efa.h"
 #include "support/free_port.h"
+#include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -143,7 +144,7 @@ class ClusterFaults : public ::testing::Test {
             const std::vector<std::string>& scenarios) {
     auto words = run.words(scenarios);
     const auto before = shared_files();
-    const std::vector<std::string> emulate{std::string(SHOAL_SOURCE_DIR) + "/bench/cluster/emulate",
+    const std::vector<std::string> emulate{testing::source_path("bench/cluster/emulate"),
                                            "--hosts",
                                            std::to_string(hosts),
                                            "--ranks-per-host",

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "apps/program.h"
+#include "support/source_tree.h"
 #include <gmock/gmock.h>
 
 namespace shoal {
@@ -11,8 +12,6 @@ namespace {
 using test::ProgramResult;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr const char* kEmulate = SHOAL_SOURCE_DIR "/bench/cluster/emulate";
 
 std::vector<std::string> sorted_lines(const std::string& text) {
   std::istringstream stream(text);
@@ -23,7 +22,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
 }
 
 ProgramResult emulate(std::vector<std::string> words, const test::ProgramOptions& options = {}) {
-  words.insert(words.begin(), kEmulate);
+  words.insert(words.begin(), testing::source_path("bench/cluster/emulate"));
   return test::run_program(words, options);
 }
 

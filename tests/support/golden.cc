@@ -1,9 +1,9 @@
 #include "support/golden.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 
+#include "support/source_tree.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
@@ -11,11 +11,7 @@
 namespace shoal::testing {
 namespace {
 
-// Programs that run where they were not built are told where the golden files are.
-std::filesystem::path source() {
-  const char* set = std::getenv("SHOAL_TEST_SOURCE_DIR");
-  return set ? set : SHOAL_SOURCE_DIR;
-}
+std::filesystem::path source() { return source_path(""); }
 
 template <typename T>
 std::vector<double> widen(const ConstView& tensor) {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "support/error_text.h"
+#include "support/source_tree.h"
 #include <gmock/gmock.h>
 
 #include "shoal/nn/models/gpt2/model.h"
@@ -97,7 +98,7 @@ std::string legality_table() {
 }
 
 TEST(Legality, TheDocumentHasWhatIsSaid) {
-  std::ifstream file(SHOAL_SOURCE_DIR "/docs/parallelism.md");
+  std::ifstream file(testing::source_path("docs/parallelism.md"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string table = legality_table();
   EXPECT_NE(text.find(table), std::string::npos)

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "support/error_text.h"
+#include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -549,7 +550,7 @@ TEST(SmpParameters, ReachWhatTheyAreFor) {
 }
 
 TEST(SmpParameters, TheDocumentHasTheParsersTable) {
-  std::ifstream file(SHOAL_SOURCE_DIR "/docs/smp_parameters.md");
+  std::ifstream file(testing::source_path("docs/smp_parameters.md"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string table = smp_parameters_table();
   EXPECT_NE(text.find(table), std::string::npos)

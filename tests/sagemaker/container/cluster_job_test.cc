@@ -17,6 +17,7 @@
 #include "apps/program.h"
 #include "sagemaker/container/opt_ml.h"
 #include "support/golden.h"
+#include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -63,11 +64,10 @@ class Job {
     fs::remove(folder_ / "term");
     for (const char* name : {"algo-1", "algo-2"})
       for (const char* old : {".status", "/ml/output/failure"}) fs::remove(folder_ / name + old);
-    const std::string source = SHOAL_SOURCE_DIR;
     // Ended by SIGTERM, emulate clears away what it made.
     std::vector<std::string> all = {"timeout",
                                     "150",
-                                    source + "/bench/cluster/emulate",
+                                    testing::source_path("bench/cluster/emulate"),
                                     "--hosts",
                                     "2",
                                     "--ranks-per-host",
@@ -176,8 +176,7 @@ class ClusterJob : public ::testing::Test {
   static void SetUpTestSuite() {
     shared_ = new testing::TemporaryDirectory;
     const auto wikitext = testing::shared_data("wikitext2-valid.txt");
-    text_ = new std::string(
-        read_text_file(wikitext.value_or(std::string(SHOAL_SOURCE_DIR) + "/LICENSE")));
+    text_ = new std::string(read_text_file(wikitext.value_or(testing::source_path("LICENSE"))));
     text_->resize(std::min(text_->size(), text_->find('\n', 60000)));
     std::ofstream(*shared_ / "text.txt") << *text_;
     const auto made = test::run_program({SHOAL_PROGRAM, "tokenizer", "train", "--vocab-size", "400",

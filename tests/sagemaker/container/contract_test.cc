@@ -5,6 +5,7 @@
 #include <map>
 
 #include "sagemaker/container/opt_ml.h"
+#include "support/source_tree.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,8 @@ VariableReader only(const Json& variables) {
 }
 
 Json golden() {
-  return Json::parse(read_text_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/environments.json"));
+  return Json::parse(
+      read_text_file(testing::source_path("tests/golden/sagemaker/environments.json")));
 }
 
 std::vector<std::string> case_names() {

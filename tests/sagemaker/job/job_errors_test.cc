@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -483,7 +484,7 @@ void add_paths(const Json& value, const Json::json_pointer& here,
 
 // Every key that the golden jobs have, and these, as every type.
 TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
-  const Json golden = read_job_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/requests.json");
+  const Json golden = read_job_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   std::vector<Json> jobs;
   for (const Json& one : golden.at("cases")) jobs.push_back(one.at("job"));
   jobs.push_back(right());

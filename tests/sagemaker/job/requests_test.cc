@@ -5,6 +5,7 @@
 #include <ctime>
 #include <regex>
 
+#include "support/source_tree.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,9 @@
 namespace shoal::sagemaker {
 namespace {
 
-Json golden() { return read_job_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/requests.json"); }
+Json golden() {
+  return read_job_file(testing::source_path("tests/golden/sagemaker/requests.json"));
+}
 
 std::vector<std::string> case_names() {
   std::vector<std::string> names;

@@ -1,6 +1,7 @@
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 #include "sagemaker/rest/rig.h"
+#include "support/source_tree.h"
 
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
@@ -216,7 +217,7 @@ TEST_F(Jobs, AreHeldToTheServicesLimits) {
 
 // What the Python SDK sends, and `shoal submit` too, is within them.
 TEST_F(Jobs, OfTheSdkAreWithinTheLimits) {
-  const json golden = read_json_file(SHOAL_SOURCE_DIR "/tests/golden/sagemaker/requests.json");
+  const json golden = read_json_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   int count = 0;
   for (const json& one : golden.at("cases")) {
     json job = one.at("request");
