@@ -75,7 +75,7 @@ class Job {
                                     "--launcher",
                                     "plain",
                                     "--",
-                                    source + "/tests/sagemaker/container/play_host",
+                                    testing::source_path("tests/sagemaker/container/play_host"),
                                     folder_.path(),
                                     SHOAL_SAGEMAKER_TRAIN,
                                     "--prefix",
