@@ -1,6 +1,7 @@
 """The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, in turns (ours, theirs,
-ours, theirs) on the same GPU in the same call; medians. Rows are named kernels, step-MODEL,
-step-bert-LENGTH, step-llama, capture, offload, memory; --only picks some of them."""
+ours, theirs) on the same GPU in the same call; medians. Parts are named kernels, step-MODEL,
+step-bert-LENGTH, step-llama, capture, offload, memory, faults; --only picks some of them, and the
+report keeps the rows of the others from earlier calls."""
 
 import json
 import os
@@ -9,6 +10,8 @@ import select
 import subprocess
 import sys
 import time
+
+from tests import end
 
 # Sequences a step of both sides, T = 1024: enough that more are hardly faster, and that ours fits
 # beside what PyTorch keeps between its rounds. The second: on a GPU of more than 100 GB.
@@ -23,7 +26,7 @@ OTHER_MODELS = {
 # Seconds each needs, about; a row that no longer fits is left out, and that is said.
 NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-large": 70, "step-gpt2-xl": 80,
          "step-bert-128": 60, "step-bert-512": 60, "step-llama": 70, "capture": 30,
-         "offload": 90, "memory": 130}
+         "offload": 90, "memory": 130, "faults": 25}
 
 
 class Bench:
@@ -31,6 +34,7 @@ class Bench:
         self.context = context
         self.deadline = time.time() + (context.limit or 500)
         self.rows = []
+        self.part = None  # the key of NEEDS that runs
         self.large = device_megabytes() > 100_000
         self.program = os.path.join(context.home, "bin", "gpt2_gpu_step")
         self.cache = os.path.join(context.home, "algorithms")  # kept between calls
@@ -45,6 +49,7 @@ class Bench:
         return max(1.0, self.deadline - time.time())
 
     def add(self, **row):
+        row["part"] = self.part
         self.rows.append(row)
         with open(os.path.join(self.context.out, "rows.jsonl"), "a") as file:
             file.write(json.dumps(row) + "\n")
@@ -113,7 +118,7 @@ class Peer:
         self.log = open(os.path.join(bench.context.out, f"bench.{row}.pytorch.log"), "a")
         self.process = subprocess.Popen(bench.peer_command(serve=True, **options), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.log, text=True,
-                                        env=bench.peer_environment)
+                                        env=bench.peer_environment, start_new_session=True)
         self.facts = self.read(180)
 
     def read(self, seconds):
@@ -141,7 +146,7 @@ class Peer:
         if self.facts is None:
             self.bench.add(row=self.row, peer="pytorch", error="did not start (log)")
             print(f"{self.row}: pytorch_gpt2.py did not start; see bench.{self.row}.pytorch.log")
-        self.process.kill()
+        end(self.process)  # the compiler's workers too
         self.process.wait()
         self.log.close()
 
@@ -297,14 +302,39 @@ def memory(bench, cap=40, length=512):
           f"tokens/s there {row['tokens_per_second'] or 0:.0f}, PyTorch compile's {row['pytorch_compile'] or 0:.0f}")
 
 
+def fault(bench, name, said, environment=(), **options):
+    """One run of gpt2_gpu_step that must end with 1, and every word of `said` in its last line."""
+    command = [bench.program, "--model", "gpt2"]
+    for key, value in options.items():
+        command += [f"--{key.replace('_', '-')}", str(value)]
+    try:
+        done = subprocess.run(command, env={**bench.context.environment, **dict(environment)},
+                              capture_output=True, text=True, timeout=min(60, bench.left()))
+        ended, lines = done.returncode, done.stderr.strip().split("\n")
+    except subprocess.TimeoutExpired as late:
+        ended, lines = f"took more than {late.timeout:.0f} s", []
+    told = ended == 1 and all(word in lines[-1] for word in said)
+    row = bench.add(row="faults", case=name, told=told, ended=ended, line=" | ".join(lines)[:600])
+    if not told:
+        row["error"] = "not one line with " + ", ".join(said)
+    print(f"  faults, {name}: {'told' if told else 'NOT told'}: {row['line']}")
+
+
+def faults(bench):
+    """That a run which cannot be says why in one line: what was asked for, what each tag holds, what to change."""
+    fault(bench, "out of memory", ("bytes", "activations", "parameters", "optimizer"), batch=16384, length=1024,
+          warmup=1, steps=1)
+    fault(bench, "no device", ("CUDA_VISIBLE_DEVICES",), environment={"CUDA_VISIBLE_DEVICES": ""}, batch=1)
+
+
 def run(context):
     bench = Bench(context)
     work = {"kernels": lambda: kernels(bench),
             **{f"step-{m}": (lambda m=m: gpt2_steps(bench, m)) for m in BATCHES},
             **{row: (lambda row=row: other_steps(bench, row)) for row in OTHER_MODELS},
             "capture": lambda: capture(bench), "offload": lambda: offload(bench),
-            "memory": lambda: memory(bench)}
-    left_out = []
+            "memory": lambda: memory(bench), "faults": lambda: faults(bench)}
+    left_out, parts = [], []
     for name, what in work.items():
         if not re.search(context.only or "", name):
             continue
@@ -312,6 +342,8 @@ def run(context):
             left_out.append(name)
             continue
         began = time.time()
+        bench.part = name
+        parts.append(name)
         try:
             what()
         except Exception as problem:  # the other rows are worth having
@@ -331,4 +363,14 @@ def run(context):
                   f"{cell('compile_seconds', '.0f'):>9}")
     if left_out:
         print(f"left out for want of time: {', '.join(left_out)}")
-    return dict(ok=not left_out and not any("error" in r for r in bench.rows), rows=bench.rows, left_out=left_out)
+    return dict(ok=not left_out and not any("error" in r for r in bench.rows), rows=bench.rows, parts=parts,
+                left_out=left_out)
+
+
+def with_earlier(now, before):
+    """The rows of an earlier call of this piece that the call `now` did not measure again stay."""
+    kept = [row for row in before.get("rows", []) if row.get("part") not in now["parts"]]
+    parts = [part for part in before.get("parts", []) if part not in now["parts"]] + now["parts"]
+    left_out = [part for part in dict.fromkeys(before.get("left_out", []) + now["left_out"]) if part not in parts]
+    rows = kept + now["rows"]
+    return {**now, "rows": rows, "parts": parts, "left_out": left_out}

@@ -5,7 +5,9 @@ PIECE is unit (every kernel and model test on the device), multirank (ranks that
 sanitize (compute-sanitizer over small shapes) or bench (beside PyTorch, in the same call); several
 may be named. Each ends within --limit seconds. report.json, in --out, holds the device, the
 versions, every program's counts with the names of what failed, and every benchmark row; reports of
-earlier pieces in --out are kept in it. PIECE.logs.tar.gz beside it holds what programs printed.
+earlier pieces in --out are kept in it, and of earlier calls of bench the rows that are not measured
+again. What issue 5 asks a GPU to show is printed last, case by case, and stands under "shows".
+PIECE.logs.tar.gz beside it (of later calls PIECE.2.logs.tar.gz ...) holds what programs printed.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench
 import libraries
+import shows
 import tests
 
 HOME = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -65,6 +68,14 @@ def dry_run(environment):
         print(f"{name:28} {len(names)} tests {problem}")
         problems += not names
     return problems
+
+
+def logs_of(out, piece):
+    path, call = os.path.join(out, f"{piece}.logs.tar.gz"), 1
+    while os.path.exists(path):
+        call += 1
+        path = os.path.join(out, f"{piece}.{call}.logs.tar.gz")
+    return path
 
 
 def main():
@@ -116,12 +127,16 @@ def main():
                "bench": bench.run}[piece]
         result.update(run(context))
         result["seconds"] = round(time.time() - began, 1)
+        ok = ok and result.get("ok", True)
+        if piece == "bench":
+            result = bench.with_earlier(result, report["pieces"].get(piece, {}))
         report["pieces"][piece] = result
+        report["shows"] = shows.cases(report)
         with open(path, "w") as file:
             json.dump(report, file, indent=1)
-        with tarfile.open(os.path.join(arguments.out, f"{piece}.logs.tar.gz"), "w:gz") as tar:
+        with tarfile.open(logs_of(arguments.out, piece), "w:gz") as tar:
             tar.add(work, piece)
-        ok = ok and result.get("ok", True)
+    shows.print_cases(report["shows"])
     print(f"report: {path}")
     sys.exit(0 if ok else 1)
 

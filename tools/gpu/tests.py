@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -32,6 +33,7 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
     filter: str = "*"
     each: bool = False  # a process for each test, not for each suite
+    alone: bool = False  # before all others: it asks how much of the device is free
 
 
 def listed_names(text):
@@ -56,6 +58,14 @@ def list_tests(program, environment, chosen="*"):
     return listed_names(done.stdout), done.stderr.strip()[:300] if done.returncode else ""
 
 
+def end(process):
+    """It and what it has started (ranks, what compute-sanitizer runs), which hold its pipes open."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
 def run_batch(context, program, tests, seconds, prefix=()):
     """One process for `tests`; {test: (result, message)}, its seconds and its whole text."""
     path = os.path.join(context.home, "bin", program.name)
@@ -63,7 +73,7 @@ def run_batch(context, program, tests, seconds, prefix=()):
     began, ended = time.time(), "ended"
     process = subprocess.Popen(command, env={**context.environment, **program.environment},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               errors="replace", cwd=context.out, start_new_session=True)
+                               errors="replace", cwd=context.out, start_new_session=True)  # for end()
     try:
         text, _ = process.communicate(timeout=seconds)
         if process.returncode < 0:
@@ -71,7 +81,7 @@ def run_batch(context, program, tests, seconds, prefix=()):
         elif process.returncode not in (0, 1):
             ended = f"ended with {process.returncode}"
     except subprocess.TimeoutExpired:
-        process.kill()
+        end(process)
         text, _ = process.communicate()
         ended = f"took more than {seconds:.0f} s"
     results = {}
@@ -137,8 +147,12 @@ def run_programs(context, programs, limit):
                 results[name], seconds, text = again[name], seconds + more, text + extra
         return program, results, seconds, text
 
+    def in_order(pool):
+        yield from map(one, [item for item in work if item[0].alone])
+        yield from pool.map(one, [item for item in work if not item[0].alone])
+
     with concurrent.futures.ThreadPoolExecutor(context.jobs) as pool:
-        for program, results, seconds, text in pool.map(one, work):
+        for program, results, seconds, text in in_order(pool):
             entry = report[program.name]
             entry["seconds"] = round(entry["seconds"] + seconds, 1)
             for name, (outcome, message) in results.items():
@@ -181,7 +195,7 @@ def unit(context):
                 Program("nn_autograd_test", IN_PLACE), Program("nn_layers_test", IN_PLACE),
                 Program("nn_models_test", IN_PLACE), Program("nn_optim_test", IN_PLACE),
                 Program("nn_capture_test"),
-                Program("runtime_device_test", ON_DEVICE), Program("runtime_memory_test", ON_DEVICE)]
+                Program("runtime_device_test", ON_DEVICE, alone=True), Program("runtime_memory_test", ON_DEVICE)]
     for program in programs:
         program.environment = with_sources(context, program.environment)
     report = run_programs(context, programs, 100)
@@ -194,7 +208,9 @@ def multirank(context):
                 Program("collectives_nccl_test"),
                 *(Program(f"parallel_{part}_test", ON_DEVICE)
                   for part in ("device", "data", "executor", "tensor", "shard")),
-                Program("parallel_activation_test", IN_PLACE)]
+                Program("parallel_activation_test", IN_PLACE),
+                # Bytes by tag beside the plan.
+                Program("parallel_apply_test", ON_DEVICE, filter="*Exactly*")]
     for program in programs:
         program.environment = with_sources(context, program.environment)
     report = run_programs(context, programs, 100)
