@@ -126,12 +126,14 @@ void check_levels(const World& world, Store& store, const std::string& hosts, st
 }
 
 TEST(GpuRanks, LevelsOfTwoHostsOfTwo) {
+  SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(4, 120, [](const World& world, Store& store) {
     check_levels(world, store, "aabb", 300'003);
   });
 }
 
 TEST(GpuRanks, LevelsOfUnevenHosts) {
+  SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(
       3, 120, [](const World& world, Store& store) { check_levels(world, store, "aab", 300'003); });
 }
@@ -140,6 +142,7 @@ TEST(GpuRanks, LevelsOfUnevenHosts) {
 // other host's other rank are told.
 class GpuRankKilled : public ::testing::TestWithParam<int> {};
 TEST_P(GpuRankKilled, BetweenTheLevelsIsNamedOnAll) {
+  SHOAL_NEEDS_A_NETWORK();
   if (!shoal::test::why_no_gpu().empty()) GTEST_SKIP() << "no GPU";
   const int killed = GetParam();
   shoal::test::ProcessRanks ranks(4, [](const World& world, Store& store) {

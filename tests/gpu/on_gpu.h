@@ -9,8 +9,13 @@
 #include "support/ranks.h"
 #include <gtest/gtest.h>
 
+#include "shoal/collectives/transport/fabric/fabric.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
+
+// At the top of a test whose ranks stand for several hosts.
+#define SHOAL_NEEDS_A_NETWORK() \
+  if (::shoal::collectives::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric"
 
 namespace shoal::test {
 

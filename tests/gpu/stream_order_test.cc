@@ -195,6 +195,7 @@ TEST(StreamOrder, OperationsHangOnEachOtherByTheStreamAlone) {
 }
 
 TEST(StreamOrder, AndBetweenHosts) {
+  SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     World apart = world;
     apart.host = "host " + std::to_string(world.rank);
@@ -346,11 +347,19 @@ void check_that_a_late_device_is_named(bool apart, bool message) {
 
 TEST(StreamOrder, ADeviceThatIsLateEndsAllRanks) {
   check_that_a_late_device_is_named(false, false);
+}
+
+TEST(StreamOrder, ADeviceThatIsLateEndsAllHosts) {
+  SHOAL_NEEDS_A_NETWORK();
   check_that_a_late_device_is_named(true, false);
 }
 
 TEST(StreamOrder, ADeviceThatIsLateWithAMessageEndsAllRanks) {
   check_that_a_late_device_is_named(false, true);
+}
+
+TEST(StreamOrder, ADeviceThatIsLateWithAMessageEndsAllHosts) {
+  SHOAL_NEEDS_A_NETWORK();
   check_that_a_late_device_is_named(true, true);
 }
 

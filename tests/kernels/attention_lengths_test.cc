@@ -2,6 +2,7 @@
 #include <tuple>
 
 #include "attention_problem.h"
+#include "support/cudnn.h"
 
 #include "shoal/kernels/attention_checks.h"
 
@@ -103,28 +104,52 @@ TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
   EXPECT_THROW(check_attention(shape), Error) << "of f32";
 }
 
-// All of it by cuDNN, where there is one that knows it: another's turn is an error.
-TEST_F(AttentionTest, ByCudnnAlone) {
-  const char* version = std::getenv("SHOAL_EMULATED_GPU_CUDNN");
-  if (!on_cuda() || !version || std::atoi(version) < 91501) GTEST_SKIP() << "needs a new cuDNN";
-  with_variable("SHOAL_CUDA_ATTENTION", "cudnn", [this] {
+// By cuDNN alone, on a real GPU and on an emulated one: another's turn is an error. Heads of 32, of
+// which cuDNN has been seen to make plans.
+class ByCudnnAlone : public AttentionTest {
+ protected:
+  void SetUp() override {
+    if (!cudnn_.why_not.empty()) GTEST_SKIP() << cudnn_.why_not;
+  }
+  static void by_cudnn(const std::function<void()>& test) {
+    with_variable("SHOAL_CUDA_ATTENTION", "cudnn", test);
+  }
+  const shoal::testing::AttentionByCudnn cudnn_ = shoal::testing::attention_by_cudnn();
+};
+
+constexpr Setting kSixRows{.batch = 6, .heads = 2, .queries = 70, .keys = 70, .head_dim = 32};
+
+TEST_F(ByCudnnAlone, AllKeysAndLengths) {
+  by_cudnn([this] {
     for (DType dtype : {DType::bf16, DType::f16})
       for (bool causal : {false, true}) {
-        Setting setting{.batch = 6,
-                        .heads = 2,
-                        .queries = 70,
-                        .keys = 70,
-                        .head_dim = 24,
-                        .dtype = dtype,
-                        .causal = causal};
+        Setting setting = kSixRows;
+        setting.dtype = dtype;
+        setting.causal = causal;
         check(setting);
         setting.lengths = {0, 1, 33, 65, 70, 64};
         check(setting);
-        setting.lengths = {};
+      }
+  });
+}
+
+TEST_F(ByCudnnAlone, AFewKeysAhead) {
+  by_cudnn([this] {
+    check({.batch = 2, .queries = 66, .keys = 130, .head_dim = 32, .dtype = DType::bf16});
+  });
+}
+
+TEST_F(ByCudnnAlone, PackedSequences) {
+  if (!cudnn_.packed_gradient) GTEST_SKIP() << "their gradient is cuDNN's from 9.0 on";
+  by_cudnn([this] {
+    for (DType dtype : {DType::bf16, DType::f16})
+      for (bool causal : {false, true}) {
+        Setting setting = kSixRows;
+        setting.dtype = dtype;
+        setting.causal = causal;
         setting.sequences = {0, 70, 71, 104, 140, 140, 203, 210, 280, 350, 420, 420};
         check(setting);
       }
-    check({.batch = 2, .queries = 66, .keys = 130, .dtype = DType::bf16});
     with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
       check({.batch = 2,
              .heads = 4,
@@ -135,6 +160,18 @@ TEST_F(AttentionTest, ByCudnnAlone) {
              .sequences = {0, 100, 190, 191, 260, 300, 380, 380}});
     });
   });
+}
+
+// Who is asked hangs on what the kernels say of themselves.
+TEST(CudnnOfTheTests, IsReadFromWhatKernelsSay) {
+  EXPECT_EQ(shoal::testing::cudnn_version_of("NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.19.0"), 91900);
+  EXPECT_EQ(shoal::testing::cudnn_version_of("NVIDIA H200, cuBLASLt 13.1.0, no cuDNN"), 0);
+  EXPECT_EQ(shoal::testing::capability_of("NVIDIA A100, 40.0 GiB, compute capability 8.0, cuB"),
+            80);
+  if (!on_cuda()) return;
+  const std::string described = make_test_kernels()->describe();
+  EXPECT_GT(shoal::testing::capability_of(described), 0) << described;
+  EXPECT_NE(described.find("cuDNN"), std::string::npos) << described;
 }
 
 // Pieces of the batch by cuDNN, which each have lengths of their own.

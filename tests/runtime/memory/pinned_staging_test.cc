@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "support/little_time.h"
 #include <gtest/gtest.h>
 
 namespace shoal {
@@ -66,13 +67,16 @@ TEST(PinnedStaging, IsUsedAgainBehindItsMark) {
   }
 }
 
+// The stream has so much to do in each step that it falls behind, a real GPU's too.
 TEST(PinnedStaging, IsNoFurtherAheadThanItMayBe) {
   Place at;
   if (at.device.is_cpu()) GTEST_SKIP() << "no CUDA device";
-  const Buffer to(*at.memory, 64, MemoryTag::data, at.stream);
+  const std::size_t bytes = std::size_t{1} << (testing::has_little_time() ? 12 : 28);
+  const Buffer to(*at.memory, bytes, MemoryTag::data, at.stream);
   PinnedStaging staging(at.device, 3);
   const std::int64_t before = at.backend.statistics().synchronizations;
   for (std::int64_t step = 0; step < 10; ++step) {
+    for (int i = 0; i < 8; ++i) at.backend.fill(to.data(), i, bytes, at.stream);
     at.backend.copy(to.data(), staging.place(64), 64, at.stream);
     EXPECT_LE(at.backend.statistics().synchronizations - before,
               std::max<std::int64_t>(step - 2, 0));
