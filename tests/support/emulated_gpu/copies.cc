@@ -1,4 +1,5 @@
 // Copies and fills: what they may touch, and when the host's side of them is read and written.
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -26,6 +27,14 @@ bool agrees(cudaMemcpyKind kind, Kind to, Kind from) {
       return to != Kind::pageable && from != Kind::pageable;
   }
   return false;
+}
+
+// A test's.
+std::atomic<void (*)(cudaMemcpyKind)> before_copy{nullptr};
+
+cudaMemcpyKind direction(Kind to, Kind from) {
+  if (is_host(to)) return is_host(from) ? cudaMemcpyHostToHost : cudaMemcpyDeviceToHost;
+  return is_host(from) ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToDevice;
 }
 
 void use(Operation& operation, const Place& place) {
@@ -58,12 +67,22 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
         std::memcpy(to, taken.data(), taken.size());
       };
     } else {
-      copy.work = [to, from, bytes] { std::memmove(to, from, bytes); };
+      copy.work = [to, from, bytes, way = direction(target.kind, source.kind)] {
+        if (auto* const told = before_copy.load()) told(way);
+        std::memmove(to, from, bytes);
+      };
     }
     const cudaError_t status = submit(lock, stream, std::move(copy));
     if (status == cudaSuccess && waits) run(lock, stream);
     return status;
   });
+}
+
+// `told`: called, by device work, before a copy of memory that is not pageable is carried out; it
+// may take its time, or end the process there. Null: nobody is.
+extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_before_copies(
+    void (*told)(cudaMemcpyKind)) {
+  before_copy = told;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t handle) {

@@ -1,0 +1,146 @@
+// A rank of several hosts' levels ends in each of their phases, of which an emulated GPU's copies
+// tell: all others are told who it was, long before their deadline.
+#include <atomic>
+#include <csignal>
+#include <vector>
+
+#include "gpu/on_gpu.h"
+#include "support/calls.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/collectives/backend/device/device_communicator.h"
+
+// Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
+extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
+
+namespace shoal::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Four slices of a rank's share of an all_reduce, ranks 0 and 1 on one host, 2 and 3 on the other:
+// the rails are 0, 2 and 1, 3.
+constexpr std::int64_t kCount = 99'840, kSlices = 4, kSliceBytes = kCount * 4 / 2 / kSlices;
+constexpr double kDeadline = 60, kStall = 3;
+
+enum Copy : std::uint8_t { to_device = 1, to_host = 2, in_device = 3 };  // cudaMemcpyKind
+
+// What happens before the `number`th of such copies of one operation, from 1.
+struct At {
+  int rank = -1;
+  Copy copy = to_host;
+  int number = 0;  // 0: before the operation is called
+};
+
+// The dying rank ends itself there; or, where another one stalls, is killed while it waits for
+// that.
+struct Phase {
+  const char* name;
+  At dies = {}, stalls = {};
+};
+
+std::ostream& operator<<(std::ostream& out, const Phase& phase) { return out << phase.name; }
+
+// Of this process.
+struct Plan {
+  At dies = {}, stalls = {};
+  Store* store = nullptr;
+  std::atomic<int> copies[4] = {};
+};
+Plan* plan = nullptr;
+
+void on_copy(int kind) {
+  const int number = ++plan->copies[kind];
+  if (plan->dies.copy == kind && plan->dies.number == number) ::raise(SIGKILL);
+  if (plan->stalls.copy == kind && plan->stalls.number == number) {
+    shoal::test::ProcessRanks::say_ready(*plan->store);
+    shoal::test::sleep_seconds(kStall);
+  }
+}
+
+std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream) {
+  world.host = world.rank < 2 ? "a" : "b";
+  return std::make_unique<DeviceCommunicator>(
+      make_communicator(world, store, shoal::test::with_deadline(kDeadline)),
+      DeviceCommunicator::Options{.stream = stream,
+                                  .host = world.host,
+                                  .deadline_seconds = kDeadline,
+                                  .slice_bytes = kSliceBytes,
+                                  .levels_from = 1});
+}
+
+void run_rank(const Phase& phase, const World& world, Store& store) {
+  const OwnedStream stream(shoal::test::device_of(world));
+  const auto communicator = by_levels(world, store, stream.view());
+  const Buffer send(communicator->memory_resource(), kCount * 4, MemoryTag::gradients),
+      recv(communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
+  const auto sum = [&] {
+    communicator->all_reduce(send.data(), recv.data(), kCount, DType::f32, ReduceOp::max)->wait();
+  };
+  Plan own;
+  own.store = &store;
+  plan = &own;
+  shoal_emulated_gpu_before_copies(on_copy);
+  sum();
+  // As the phases have it: a slice of this rank's share in, one out, and one to the neighbour.
+  for (const Copy copy : {to_host, to_device, in_device})
+    if (own.copies[copy] != kSlices)
+      throw_error(ErrorCode::internal, "{} copies of kind {}", own.copies[copy].load(), int{copy});
+  communicator->host().barrier()->wait();
+  for (std::atomic<int>& copies : own.copies) copies = 0;
+  if (phase.dies.rank == world.rank) own.dies = phase.dies;
+  if (phase.stalls.rank == world.rank) own.stalls = phase.stalls;
+  if (phase.dies.rank == world.rank && phase.dies.number == 0 && phase.stalls.rank < 0)
+    ::raise(SIGKILL);
+  sum();
+  sum();
+}
+
+class LevelDeath : public ::testing::TestWithParam<Phase> {};
+
+TEST_P(LevelDeath, IsNamedOnAllOthers) {
+  SHOAL_NEEDS_A_NETWORK();
+  if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
+  const Phase& phase = GetParam();
+  shoal::test::ProcessRanks ranks(
+      4, [&](const World& world, Store& store) { run_rank(phase, world, store); });
+  if (phase.stalls.rank >= 0) {
+    ASSERT_TRUE(ranks.wait_until_ready(60, 1));
+    shoal::test::sleep_seconds(0.5);  // the others come to where they wait
+    ranks.send_signal(phase.dies.rank, SIGKILL);
+  }
+  const auto outcomes = ranks.wait(60);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_FALSE(outcome.running) << "rank " << rank << " did not end";
+    if (rank == phase.dies.rank) {
+      EXPECT_EQ(outcome.signal, SIGKILL) << "it should have died there: " << outcome.error;
+      continue;
+    }
+    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << ": no fault";
+    EXPECT_THAT(outcome.error, HasSubstr("rank " + std::to_string(phase.dies.rank)))
+        << "on rank " << rank;
+    EXPECT_LT(outcome.seconds, kDeadline / 2) << "rank " << rank << " waited for its deadline";
+  }
+}
+
+constexpr Phase kPhases[] = {
+    {"before_the_first_meeting", {.rank = 0}, {}},
+    {"in_the_first_fold", {.rank = 0, .copy = to_host, .number = 1}, {}},
+    {"in_a_later_fold", {.rank = 3, .copy = to_host, .number = 3}, {}},
+    {"in_the_sum_between_hosts", {.rank = 0}, {.rank = 2, .copy = to_host, .number = 2}},
+    {"in_the_last_sum_between_hosts", {.rank = 3}, {.rank = 1, .copy = to_host, .number = 4}},
+    {"in_the_first_write_back", {.rank = 1, .copy = to_device, .number = 1}, {}},
+    {"in_a_later_write_back", {.rank = 2, .copy = to_device, .number = 3}, {}},
+    {"in_the_neighbours_memory", {.rank = 0, .copy = in_device, .number = 2}, {}},
+    {"at_the_last_meeting", {.rank = 0}, {.rank = 1, .copy = to_device, .number = 4}},
+    {"at_the_last_meeting_of_the_other_host",
+     {.rank = 3},
+     {.rank = 2, .copy = in_device, .number = 4}},
+};
+INSTANTIATE_TEST_SUITE_P(Phases, LevelDeath, ::testing::ValuesIn(kPhases),
+                         [](const auto& phase) { return std::string(phase.param.name); });
+
+}  // namespace
+}  // namespace shoal::collectives
