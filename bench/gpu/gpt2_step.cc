@@ -119,6 +119,9 @@ class Training {
         model_(std::move(model)),
         accumulation_(arguments.accumulation) {
     context_.random.state = state_.pointer();
+    if (capture_ != nullptr && !kernels.device().is_cpu() &&
+        nn::wants_weight_branch(arguments.batch * arguments.length))
+      branch_.emplace(kernels.device());
     if (arguments.checkpoint_layers) model_.checkpoint_layers();
     const auto parameters = model_.chain->parameters();
     masters_.emplace(
@@ -170,6 +173,7 @@ class Training {
   // Queues a step; waits for nothing.
   void step() {
     optimizer_->set_step(*state_, options_);
+    context_.branch = branch_ && !dispatcher_.on ? &*branch_ : nullptr;
     if (capture_ != nullptr && !dispatcher_.on)
       capture_->run("step", [this] { work(); });
     else
@@ -221,6 +225,7 @@ class Training {
   nn::ChainInput input_;  // where the kernels are
   Tensor losses_;
   std::optional<parallel::Offloader> offloader_;
+  std::optional<nn::WeightBranch> branch_;  // of captured steps
 };
 
 // The most bytes of activations a step holds, by the formula of docs/parallelism.md from what each

@@ -12,6 +12,7 @@
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/autograd/weight_branch.h"
 
 namespace shoal::nn {
 
@@ -38,8 +39,9 @@ class Context {
   Dispatcher& dispatcher() const { return dispatcher_; }
 
   Mode mode = Mode::train;
-  Stream stream;         // the kernels' own, unless somebody sets another
-  Tape* tape = nullptr;  // null: no gradients
+  Stream stream;                   // the kernels' own, unless somebody sets another
+  Tape* tape = nullptr;            // null: no gradients
+  WeightBranch* branch = nullptr;  // where backward queues gradients of weights; null: on `stream`
   RandomCoordinates random;
   ActivationCoordinates activation;
 

@@ -77,12 +77,13 @@ MemoryPlan plan_memory(const std::vector<StorageLifetime>& lifetimes, std::int64
   });
   std::vector<std::size_t> placed;  // by offset
   for (const std::size_t i : order) {
-    // The smallest gap that fits between those placed whose lives overlap.
+    // The smallest gap that fits between those placed whose lives may overlap.
     std::int64_t end = 0, best = -1, best_gap = 0;
     const std::int64_t bytes = padded(lifetimes[i].bytes);
     for (const std::size_t j : placed) {
-      if (lifetimes[j].last < lifetimes[i].first || lifetimes[i].last < lifetimes[j].first)
-        continue;
+      const bool apart =
+          lifetimes[j].last < lifetimes[i].first || lifetimes[i].last < lifetimes[j].first;
+      if (apart && lifetimes[j].lane == lifetimes[i].lane) continue;
       const std::int64_t gap = plan.offsets[j] - end;
       if (gap >= bytes && (best < 0 || gap < best_gap)) best = end, best_gap = gap;
       end = std::max(end, plan.offsets[j] + padded(lifetimes[j].bytes));

@@ -13,11 +13,13 @@
 namespace shoal::nn {
 
 // One storage's life, in indices of operations (inclusive). `produced`: its first use was as an
-// output, so it is an activation; otherwise it came from outside (parameters, batches).
+// output, so it is an activation; otherwise it came from outside (parameters, batches). `lane`: of
+// several orders of work (streams) side by side the one that it is used in.
 struct StorageLifetime {
   std::int64_t bytes = 0;
   int first = 0, last = 0;
   bool produced = false;
+  int lane = 0;
 };
 
 struct RecordedOperation {
@@ -52,7 +54,8 @@ class RecordingDispatcher final : public Dispatcher {
 };
 
 // Where each produced storage would lie in one arena (greedy by size; Pisarchyk and Lee, "Efficient
-// Memory Management for Deep Neural Net Inference", 2020). Pure.
+// Memory Management for Deep Neural Net Inference", 2020). Storages of two lanes share no bytes:
+// that one was given back before the other was asked for says nothing of when they are used. Pure.
 struct MemoryPlan {
   std::vector<std::int64_t> offsets;  // bytes; -1 for storages from outside
   std::int64_t arena_bytes = 0;

@@ -152,13 +152,24 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
     impl_->drop(nodes[i]);
   nodes[static_cast<std::size_t>(output.node)].gradients[static_cast<std::size_t>(output.slot)] =
       std::move(gradient);
+  WeightBranch* const branch = options.deferred ? nullptr : context.branch;
+  try {
+    walk(context, output.node, options.deferred);
+  } catch (...) {
+    if (branch != nullptr) branch->give_up();
+    throw;
+  }
+  if (branch != nullptr) branch->join(context);
+}
 
-  for (int i = output.node; i >= 0; --i) {
+void Tape::walk(Context& context, int from, bool deferred) {
+  auto& nodes = impl_->nodes;
+  for (int i = from; i >= 0; --i) {
     Node& node = nodes[static_cast<std::size_t>(i)];
     if (node.leaf) continue;
     const auto defined = [](const Tensor& tensor) { return tensor.defined(); };
     if (std::any_of(node.gradients.begin(), node.gradients.end(), defined)) {
-      BackwardContext backward_context(context, *this, i, options.deferred);
+      BackwardContext backward_context(context, *this, i, deferred);
       std::vector<Tensor> gradients =
           node.function->backward(backward_context, std::span<Tensor>(node.gradients));
       SHOAL_CHECK(gradients.size() == node.inputs.size(), "{} returned {} gradients for {} inputs",
@@ -178,6 +189,10 @@ void Tape::backward(Context& context, const Value& output, Tensor gradient, Opti
 
 void BackwardContext::weight_gradient(std::span<Parameter* const> parameters,
                                       std::function<void()> work, bool deferred) {
+  if (context_.branch != nullptr && !deferred_)
+    work = [&context = context_, work = std::move(work)]() mutable {
+      context.branch->run(context, std::move(work));
+    };
   tape_.weight_gradient(node_, parameters, std::move(work), deferred);
 }
 

@@ -31,11 +31,11 @@ class Tape {
                             std::span<Parameter* const> parameters, std::vector<Tensor> outputs);
 
   // Walks back from `output` with d(loss)/d(output) = gradient (undefined: 1, for a one-element
-  // output). Plain: weight gradients run as they appear. deferred: they queue (zero-bubble B),
-  // until run_deferred (W), in order. A tape is walked once; a second walk throws. An operation,
-  // its saved tensors and its output gradients are dropped as soon as it was walked; what queued
-  // work needs lives until it has run. Operations that the walk does not reach are dropped, their
-  // uses ended.
+  // output). Plain: weight gradients run as they appear, on context.branch where there is one,
+  // which is joined at the end. deferred: they queue (zero-bubble B), until run_deferred (W), in
+  // order. A tape is walked once; a second walk throws. An operation, its saved tensors and its
+  // output gradients are dropped as soon as it was walked; what queued work needs lives until it
+  // has run. Operations that the walk does not reach are dropped, their uses ended.
   struct Options {
     bool deferred = false;
   };
@@ -57,6 +57,7 @@ class Tape {
 
  private:
   friend class BackwardContext;
+  void walk(Context& context, int from, bool deferred);
   void weight_gradient(int node, std::span<Parameter* const> parameters, std::function<void()> work,
                        bool defer);
   std::optional<ActivationGate> take_gate(int node, int input);

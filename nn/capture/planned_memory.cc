@@ -26,7 +26,8 @@ std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence) {
       lives.push_back({.bytes = static_cast<std::int64_t>(call.bytes),
                        .first = static_cast<int>(i),
                        .last = static_cast<int>(sequence.calls.size()),
-                       .produced = sequence.offsets[lives.size()] != kOutlives});
+                       .produced = sequence.offsets[lives.size()] != kOutlives,
+                       .lane = sequence.lanes[lives.size()]});
   }
   return lives;
 }
@@ -48,6 +49,7 @@ void PlannedMemory::begin_recording() {
   mode_ = Mode::record;
   computing_ = std::this_thread::get_id();
   recorded_ = {};
+  streams_.clear();
   block_of_.clear();
 }
 
@@ -194,6 +196,9 @@ void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   lock.lock();
   const int block = static_cast<int>(recorded_.offsets.size());
   recorded_.offsets.push_back(0);  // planned when the step has ended
+  const auto lane = std::ranges::find(streams_, stream.handle) - streams_.begin();
+  if (lane == std::ssize(streams_)) streams_.push_back(stream.handle);
+  recorded_.lanes.push_back(static_cast<int>(lane));
   recorded_.calls.push_back({block, bytes});
   block_of_.insert_or_assign(pointer, block);
   return pointer;

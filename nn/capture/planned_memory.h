@@ -27,6 +27,7 @@ struct MemorySequence {
   };
   std::vector<Call> calls;
   std::vector<std::int64_t> offsets;  // by block; -1: it outlived the step, no arena can hold it
+  std::vector<int> lanes;             // by block: the same number, the same stream
   std::int64_t arena_bytes = 0;
   std::int64_t live_bytes = 0;  // the most that was alive at once: no plan is below it
   std::int64_t pool_bytes = 0;  // what the pool kept for such steps
@@ -99,6 +100,7 @@ class PlannedMemory final : public MemoryResource {
   std::thread::id computing_;
   std::function<bool()> give_back_;
   MemorySequence recorded_;
+  std::vector<const void*> streams_;               // of the recorded step, by lane
   std::unordered_map<const void*, int> block_of_;  // of this step's live blocks
   const MemorySequence* served_ = nullptr;
   std::size_t cursor_ = 0;

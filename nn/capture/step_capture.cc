@@ -68,7 +68,7 @@ StepCapture::Entry& StepCapture::entry_of(std::string_view key) {
 
 // Of ranks that agree a step's kind is what it is on each of them, so that all of them have warmed
 // up, recorded and captured the same ones.
-void StepCapture::run(std::string_view key, const std::function<void()>& step) {
+void StepCapture::run(std::string_view key, const std::function<void()>& step, bool warm) {
   std::string kind(key);
   std::vector<std::uint64_t> voided;
   if (options_.exchange && graphs_) {
@@ -81,11 +81,11 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step) {
   }
   Entry& entry = entry_of(kind);
   ++entry.seen;
-  if (entry.refused || entry.seen < options_.warmup) {
+  if (entry.refused || (!warm && entry.seen < options_.warmup)) {
     ++statistics_.direct;
     return step();
   }
-  if (!entry.sequence) return record(entry, step);
+  if (!entry.sequence) return record(entry, step, warm);
   ++planned_steps_;
   const auto planned = [&] {
     if (!graphs_) {
@@ -120,15 +120,18 @@ void StepCapture::timed(std::optional<std::pair<Event, Event>>& events,
   events = std::move(made);  // not before: nobody may ask for the time of one that is not recorded
 }
 
-void StepCapture::record(Entry& entry, const std::function<void()>& step) {
-  ++statistics_.direct;
+void StepCapture::record(Entry& entry, const std::function<void()>& step, bool warm) {
   memory_.begin_recording();
   try {
-    timed(before_, step);
+    if (warm)
+      step();
+    else
+      timed(before_, step);
   } catch (...) {
     (void)memory_.end_recording();
     throw;
   }
+  ++statistics_.direct;
   entry.sequence = memory_.end_recording();
   statistics_.live_bytes = entry.sequence->live_bytes;
   statistics_.pool_bytes = entry.sequence->pool_bytes;

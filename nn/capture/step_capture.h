@@ -64,8 +64,9 @@ class StepCapture {
   StepCapture& operator=(const StepCapture&) = delete;
 
   // Runs `step`, or replays what it did for this key. A step that fails while it is captured is run
-  // once more, call by call; its key is not captured then, and `say` is told why.
-  void run(std::string_view key, const std::function<void()>& step);
+  // once more, call by call; its key is not captured then, and `say` is told why. `warm`: under
+  // another key it has warmed up already, so that it is recorded at once.
+  void run(std::string_view key, const std::function<void()>& step, bool warm = false);
 
   struct Statistics {
     std::int64_t direct = 0, served = 0, captured = 0, replayed = 0, deviated = 0;
@@ -110,7 +111,7 @@ class StepCapture {
   bool everywhere(Entry& entry, bool well);
   void replay(const Entry& entry);
   void refuse(Entry& entry, const std::string& why);
-  void record(Entry& entry, const std::function<void()>& step);
+  void record(Entry& entry, const std::function<void()>& step, bool warm);
   bool plan(Entry& entry);
   std::string note_pieces(Entry& entry, const std::function<void()>& step);
   bool serve(Entry& entry, const std::function<void()>& step);

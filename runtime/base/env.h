@@ -77,6 +77,11 @@ inline constexpr Variable kStreamGates{
     "1: GPU streams wait by themselves for collectives that hosts carry out (not yet tried on a "
     "GPU); 0: the calling thread does"};
 
+inline constexpr Variable kCaptureBranches{
+    "SHOAL_CAPTURE_BRANCHES", Kind::string, "auto",
+    "captured steps of one GPU run the gradients of weights beside the rest of backward: auto "
+    "(microbatches of at most 2048 positions), on or off"};
+
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
 

@@ -279,7 +279,8 @@ TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
     const int shapes = kind == Kind::masked ? 1 : 2;
     EXPECT_EQ(graphs_of(captured), shapes) << captured.recorder->messages;
     EXPECT_THAT(captured.capture,
-                ::testing::HasSubstr(fmt::format("{} of 20 steps replayed", 20 - 3 * shapes)));
+                ::testing::HasSubstr(fmt::format("{} of 20 steps replayed", 20 - 4 * shapes)));
+    EXPECT_THAT(captured.capture, ::testing::HasSubstr("gradients of weights beside backward"));
   }
 }
 
@@ -360,6 +361,8 @@ TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
   const Ran captured = train(arguments, options);
   expect_same(captured, plain);
   EXPECT_THAT(captured.recorder->messages, ::testing::HasSubstr("it is given back"));
+  EXPECT_THAT(captured.recorder->messages,
+              ::testing::HasSubstr("no room for gradients of weights beside backward"));
   EXPECT_THAT(captured.capture, ::testing::HasSubstr("5 of 9 steps replayed"));
 }
 
@@ -369,7 +372,7 @@ TEST(GpuTrainer, SaysWhichBatchWouldFit) {
   const TemporaryDirectory output;
   auto arguments = arguments_of(output.path());
   arguments.overwrite_output_dir = true;
-  arguments.max_steps = 5;
+  arguments.max_steps = 6;
   arguments.step_capture = StepCaptureMode::on;
   Options options{.length = 32};
   const bool emulated = testing::is_emulated();
@@ -393,8 +396,10 @@ TEST(GpuTrainer, SaysWhichBatchWouldFit) {
   ASSERT_GE(direct, 4) << said;
   ASSERT_LE(direct * 9 / 8 + 1, 40) << "samples; " << said;
   arguments.per_device_train_batch_size = direct;
-  EXPECT_THAT(train(arguments, options).capture,
-              ::testing::HasSubstr(emulated ? "2 of 5 steps replayed" : "of 5 steps replayed"));
+  // Where there is room for it, one step more is recorded, with its weights beside backward.
+  EXPECT_THAT(
+      train(arguments, options).capture,
+      ::testing::ContainsRegex(emulated ? "[23] of 6 steps replayed" : "of 6 steps replayed"));
   // Products of another batch may take less scratch memory of a real library.
   arguments.per_device_train_batch_size = emulated ? direct * 9 / 8 + 1 : 40;
   arguments.step_capture = StepCaptureMode::off;
@@ -493,7 +498,7 @@ TEST(GpuTrainer, OffloadingChangesNoBit) {
   ASSERT_EQ(input, 1 << 16) << "what is smaller stays";
   auto arguments = arguments_of(output.path());
   arguments.overwrite_output_dir = true;
-  arguments.max_steps = 5;
+  arguments.max_steps = 7;
   arguments.bf16 = false;
   arguments.per_device_train_batch_size = 16;
   arguments.gradient_checkpointing = true;

@@ -44,6 +44,9 @@ struct Options {
   double dropout = 0.1;
   int steps = testing::has_little_time() ? 6 : 20;
   bool capture = false;
+  bool branch = false;   // gradients of weights beside backward
+  int microbatches = 1;  // the same one again
+  bool checkpoint = false;
 };
 
 // A world of one: kernels, memory under a pool, a model and its optimizer.
@@ -62,6 +65,7 @@ class Trainer {
         state_(*kernels_, planned_),
         model_(tiny(options.dropout)) {
     context_.random.state = state_.pointer();
+    model_.set_gradient_checkpointing(options.checkpoint);
     model_.materialize(context_, DType::f32);
     const auto parameters = model_.parameters();
     masters_.emplace(parameters, options.dtype, *kernels_, planned_);
@@ -72,6 +76,7 @@ class Trainer {
     losses_ = context_.empty({options.steps}, DType::f32, MemoryTag::data);
     if (options.capture)
       capture_.emplace(*kernels_, planned_, StepCaptureOptions{.warmup = 3, .say = {}});
+    if (options.branch) context_.branch = &branch_.emplace(options.device, 5);
   }
 
   Trained run() {
@@ -85,13 +90,15 @@ class Trainer {
       optimizer_->set_step(*state_, step_options_);
       const auto work = [&] {
         for (Parameter* parameter : model_.parameters()) parameter->clear_gradient();
-        Tape tape;
-        context_.tape = &tape;
-        const LossOutput made = model_.forward(
-            context_, ids_, targets_, {.loss_scale = 1.0f / static_cast<float>(rows_ * kLength)});
-        context_.tape = nullptr;
-        context_.kernels().elementwise().cast(made.loss_sum, loss.view(), context_.stream);
-        tape.backward(context_, made.loss);
+        for (int i = 0; i < options_.microbatches; ++i) {
+          Tape tape;
+          context_.tape = &tape;
+          const LossOutput made = model_.forward(
+              context_, ids_, targets_, {.loss_scale = 1.0f / static_cast<float>(rows_ * kLength)});
+          context_.tape = nullptr;
+          context_.kernels().elementwise().cast(made.loss_sum, loss.view(), context_.stream);
+          tape.backward(context_, made.loss);
+        }
         optimizer_->queue_step(*state_, step_options_);
       };
       if (capture_)
@@ -152,6 +159,7 @@ class Trainer {
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_, targets_, losses_;
+  std::optional<WeightBranch> branch_;
   std::optional<StepCapture> capture_;
 };
 
@@ -200,11 +208,29 @@ TEST(GpuTraining, CapturedStepsAreTheSameBits) {
   }
 }
 
+// The second microbatch adds to gradients that the first one's branch wrote. A checkpoint walks a
+// tape of its own within backward.
+TEST(GpuTraining, WeightsBesideBackwardAreTheSameBits) {
+  SHOAL_NEEDS_GPU();
+  for (const bool checkpoint : {false, true}) {
+    SCOPED_TRACE(checkpoint);
+    Options options{.dtype = DType::bf16, .microbatches = 2, .checkpoint = checkpoint};
+    const Trained plain = train(options);
+    options.branch = true;
+    if (!testing::has_little_time()) expect_same(plain, train(options));
+    options.capture = true;
+    const Trained captured = train(options);
+    EXPECT_GT(captured.captured.replayed, 0);
+    expect_same(plain, captured);
+  }
+}
+
 TEST(GpuTraining, SteadyStepsAskNothingOfTheDriver) {
   SHOAL_NEEDS_GPU();
   for (const bool capture : {false, true}) {
     const int steps = testing::has_little_time() ? 9 : 20;  // five of them steady
-    const Trained run = train({.dtype = DType::bf16, .steps = steps, .capture = capture});
+    const Trained run =
+        train({.dtype = DType::bf16, .steps = steps, .capture = capture, .branch = true});
     EXPECT_EQ(run.after.synchronizations, run.before.synchronizations) << capture;
     EXPECT_EQ(run.after.blocking_copies, run.before.blocking_copies) << capture;
     // Pinned memory for the test's own batches aside: at most one block a step.

@@ -59,7 +59,7 @@ class Bench:
         with open(os.path.join(self.context.out, f"bench.{name}.log"), "a") as file:
             file.write(text)
 
-    def ours(self, row, seconds=100, quiet=False, **options):
+    def ours(self, row, seconds=100, quiet=False, environment=None, **options):
         """One run of gpt2_gpu_step; its report, or None."""
         path = os.path.join(self.context.out, "step.json")
         if os.path.exists(path):
@@ -68,8 +68,8 @@ class Bench:
         for name, value in options.items():
             command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
         try:
-            done = subprocess.run(command, env=self.context.environment, capture_output=True, text=True,
-                                  timeout=min(seconds, self.left()))
+            done = subprocess.run(command, env={**self.context.environment, **(environment or {})},
+                                  capture_output=True, text=True, timeout=min(seconds, self.left()))
             text, problem = done.stdout + done.stderr, done.returncode
         except subprocess.TimeoutExpired as late:
             text, problem = f"{late.stdout or ''}{late.stderr or ''}", f"took more than {late.timeout:.0f} s"
@@ -219,16 +219,20 @@ def kernels(bench):
 
 
 def capture(bench):
+    """Call by call, captured with the gradients of weights beside backward, and captured without."""
     for batch, length in ((1, 1024), (1, 128)):
         options = dict(model="gpt2", batch=batch, length=length, steps=30, warmup=8)
         off = bench.ours("capture", capture="off", **options)
-        on = bench.ours("capture", capture="on", **options)
-        if on and off:
+        on = bench.ours("capture", capture="on", environment={"SHOAL_CAPTURE_BRANCHES": "on"}, **options)
+        straight = bench.ours("capture", capture="on", environment={"SHOAL_CAPTURE_BRANCHES": "off"}, **options)
+        if on and off and straight:
             row = bench.add(row="capture", summary=True, batch=batch, length=length, off_ms=off["step_ms"],
-                            on_ms=on["step_ms"], ratio=off["step_ms"] / on["step_ms"],
-                            same_loss=on["loss"] == off["loss"])
+                            on_ms=on["step_ms"], straight_ms=straight["step_ms"],
+                            ratio=off["step_ms"] / on["step_ms"],
+                            same_loss=on["loss"] == off["loss"] == straight["loss"])
             print(f"  capture {batch} x {length}: {row['off_ms']:.3f} -> {row['on_ms']:.3f} ms, "
-                  f"{row['ratio']:.2f} x; the same loss: {row['same_loss']}")
+                  f"{row['ratio']:.2f} x ({row['straight_ms']:.3f} without branches); "
+                  f"the same loss: {row['same_loss']}")
 
 
 def offload(bench, model="gpt2-xl", length=1024):

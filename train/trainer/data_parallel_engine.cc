@@ -160,6 +160,9 @@ void DataParallelEngine::prepare_training() {
   if (parts_.arguments.activation_offloading)
     offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
                                                        parallel::OffloadOptions{}, context_.stream);
+  // Sums over ranks begin when a bucket's last gradient is queued, on whichever stream.
+  if (captures() && ranks() == 1 && !on_cpu())
+    branch_ = std::make_unique<nn::WeightBranch>(context_.stream.device);
   begin_capture();
   if (!early_) return;
   early_->attach(*reducer_, *optimizer_, parameters);
@@ -174,7 +177,7 @@ bool DataParallelEngine::captures() const {
 
 void DataParallelEngine::begin_capture() {
   if (!captures()) return;
-  nn::StepCaptureOptions options{.most_kept = static_cast<int>(kMostShapes),
+  nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),  // with branches
                                  .say = [this](const std::string& line) { parts_.say(line); },
                                  .host_work = &host_work_};
   collectives::Communicator& all = *parts_.trainer.communicator;
@@ -187,6 +190,7 @@ void DataParallelEngine::begin_capture() {
       return told;
     };
   ++captures_made_;
+  in_line_.clear();
   capture_.reset();  // one gives the arena back
   capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
                                                std::move(options));
@@ -196,7 +200,10 @@ void DataParallelEngine::begin_capture() {
 std::string DataParallelEngine::describe_capture() {
   if (!capture_) return {};
   std::string text = capture_->describe();
-  const nn::MemorySequence* const planned = capture_->planned();
+  const auto in_line = in_line_.find(last_kind_);
+  const nn::MemorySequence* const planned =
+      in_line != in_line_.end() ? &in_line->second : capture_->planned();
+  if (ran_beside_ && !text.empty()) text += "; gradients of weights beside backward";
   const auto room = parts_.trainer.planned_memory->room();
   if (text.empty() || planned == nullptr || !room) return text;
   const Device device = context_.kernels().device();
@@ -387,6 +394,32 @@ std::string DataParallelEngine::kind_of(const StepWork& work,
   return key;
 }
 
+// What works of the branch hold may have no room where a step with one stream has: then that is
+// captured, and the branch is gone for good.
+bool DataParallelEngine::queue_with_branch(const std::string& kind,
+                                           std::span<const nn::ChainInput> inputs,
+                                           const std::function<void()>& step) {
+  std::int64_t most = 0;
+  for (const nn::ChainInput& input : inputs) most = std::max(most, input.ids.count());
+  if (!branch_ || !in_line_.contains(kind) || !nn::wants_weight_branch(most)) return false;
+  context_.branch = branch_.get();
+  std::string problem;
+  try {
+    capture_->run(kind + " beside", step, true);
+    if (capture_->planned() == nullptr) problem = "their plan has none";
+  } catch (const Error& error) {
+    context_.branch = nullptr;
+    if (error.code() != ErrorCode::out_of_memory) throw;
+    problem = error.message();
+  }
+  context_.branch = nullptr;
+  if (problem.empty()) return true;
+  parts_.say("step capture: there is no room for gradients of weights beside backward (" + problem +
+             "): they run in line");
+  branch_.reset();
+  return !step_open_;  // else the step is queued once more
+}
+
 void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs) {
   const nn::StepOptions options = step_options(work);
   optimizer_->set_step(*step_state_, options);
@@ -402,7 +435,13 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
   };
   if (!capture_) return step();
   const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
-  capture_->run(kind_of(work, inputs), step);
+  last_kind_ = kind_of(work, inputs);
+  ran_beside_ = queue_with_branch(last_kind_, inputs, step);
+  if (ran_beside_) return;
+  capture_->run(last_kind_, step);
+  if (!branch_ || capture_->planned() == nullptr || in_line_.contains(last_kind_)) return;
+  if (in_line_.size() >= kMostShapes) in_line_.clear();
+  in_line_.emplace(last_kind_, *capture_->planned());
 }
 
 // `loss` becomes that of all ranks. It is read where the host waits for the device anyway.

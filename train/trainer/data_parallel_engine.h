@@ -60,6 +60,10 @@ class DataParallelEngine final : public Engine {
   double loss_sum() const;  // of the last step's microbatches on this rank; waits for it
   nn::StepOutcome update(const StepWork& work, double& loss);
   nn::StepOptions step_options(const StepWork& work);
+  // A step of this kind, captured with its gradients of weights beside backward, once it is known
+  // what it takes with one stream. False, and nothing queued: it is to be captured so.
+  bool queue_with_branch(const std::string& kind, std::span<const nn::ChainInput> inputs,
+                         const std::function<void()>& step);
   // All of it queued, or captured, and nothing waited for. On a device.
   void queue_step(const StepWork& work, std::span<const nn::ChainInput> inputs);
 
@@ -89,9 +93,14 @@ class DataParallelEngine final : public Engine {
   std::unique_ptr<LateSteps> late_;
   collectives::WorkPtr last_sum_;
   std::unique_ptr<parallel::Offloader> offloader_;  // null: what tapes save stays
-  std::unique_ptr<nn::StepCapture> capture_;        // null: steps run call by call
-  int captures_made_ = 0;                           // of these
-  bool step_open_ = false;                          // the last one failed between its two ends
+  // Of captured steps of one rank, as long as there is room for what it holds; else null.
+  std::unique_ptr<nn::WeightBranch> branch_;
+  std::map<std::string, nn::MemorySequence> in_line_;  // by kind: what its steps take without
+  std::string last_kind_;                              // of step
+  bool ran_beside_ = false;                            // with the branch, the last step did
+  std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
+  int captures_made_ = 0;                              // of these
+  bool step_open_ = false;                             // the last one failed between its two ends
   // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
   std::map<std::string, nn::StagedInputs> staged_;
   std::int64_t step_number_ = 0;
