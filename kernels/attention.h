@@ -31,11 +31,11 @@ struct AttentionShape {
   // seen, from the first on (padding on the right; taken into [0, key_length]), which is quicker.
   // Undefined: all. A query that sees no key gives 0; a key that nobody sees has gradients of 0.
   ConstView key_mask;
-  // Packed sequences, [n + 1] i32: sequence i is the tokens [sequences[i], sequences[i + 1]), which
-  // see each other alone, as causality allows. Tokens are counted through the batch, b·T + t;
-  // numbers ascend from 0 to B·T, no sequence goes beyond a batch row, and some may be empty (so
-  // that n is the same from call to call). With it query_length = key_length = T, and there is no
-  // key_mask. B = 1: one row of all tokens, [total, heads, head_dim].
+  // Packed sequences, [B, n] i32: where those of a batch row begin, ascending from 0. A sequence
+  // ends where the next one begins, the last with the row (T); its tokens see each other alone, as
+  // causality allows. Some may be empty (T: at the end), so that n is the same from call to call.
+  // Rows are counted by themselves, so that a batch may be cut between any two. With it
+  // query_length = key_length = T, and there is no key_mask.
   ConstView sequences;
   // Dropout of the probabilities; element (h, q, k) as random.h says.
   float dropout = 0;

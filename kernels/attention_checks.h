@@ -31,9 +31,10 @@ inline void check_attention(const AttentionShape& s) {
       "attention: key_mask is {} {}, neither u8 [{}, {}] nor i32 [{}]", to_string(s.key_mask.dtype),
       to_string(s.key_mask.shape), s.batch, s.key_length, s.batch);
   if (!s.sequences.defined()) return;
-  SHOAL_CHECK(s.sequences.dtype == DType::i32 && s.sequences.shape.count() > 1,
-              "attention: sequences are {} {}, not i32 [n + 1]", to_string(s.sequences.dtype),
-              to_string(s.sequences.shape));
+  SHOAL_CHECK(s.sequences.dtype == DType::i32 && s.sequences.shape.rank() == 2 &&
+                  s.sequences.shape[0] == s.batch && s.sequences.shape[1] > 0,
+              "attention: sequences are {} {}, not i32 [{}, n]", to_string(s.sequences.dtype),
+              to_string(s.sequences.shape), s.batch);
   SHOAL_CHECK(!s.key_mask.defined() && s.query_length == s.key_length,
               "attention: packed sequences have as many keys as queries ({}, {}) and no key_mask",
               s.key_length, s.query_length);
@@ -45,13 +46,15 @@ struct TokenRange {
 };
 // AttentionShape::sequences in memory of the host.
 inline TokenRange sequence_of(const AttentionShape& s, std::int64_t batch, std::int64_t position) {
-  const auto* offsets = static_cast<const std::int32_t*>(s.sequences.data);
-  const auto* const last = offsets + s.sequences.shape.count();
-  const std::int64_t row = batch * s.query_length;
-  const auto* const end = std::upper_bound(offsets, last, row + position);
-  SHOAL_CHECK(end != offsets && end != last && end[-1] >= row && *end - row <= s.query_length,
-              "attention: no sequence within batch row {} has token {}", batch, row + position);
-  return {end[-1] - row, *end - row};
+  const std::int64_t count = s.sequences.shape[1];
+  const auto* const first = static_cast<const std::int32_t*>(s.sequences.data) + batch * count;
+  const auto* const next = std::upper_bound(first, first + count, position);
+  const std::int64_t begin = next != first ? next[-1] : -1,
+                     end = next != first + count ? *next : s.query_length;
+  SHOAL_CHECK(begin >= 0 && end <= s.query_length,
+              "attention: no sequence of batch row {}, of {} tokens, has token {}", batch,
+              s.query_length, position);
+  return {begin, end};
 }
 
 // The two forms of AttentionShape::key_mask; null: it is the other one, or there is none. They

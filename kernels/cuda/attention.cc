@@ -72,7 +72,7 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
 
 // How many parts of a call cuDNN takes for batch rows.
 std::int64_t rows_of(const AttentionShape& s) {
-  return s.sequences.defined() ? s.sequences.shape.count() - 1 : s.batch;
+  return s.sequences.defined() ? s.sequences.shape.count() : s.batch;
 }
 
 // Why cuDNN is not asked; null: it is.
@@ -328,7 +328,10 @@ class CudaAttention final : public AttentionKernels {
     p.dv = const_cast<void*>(t.dv.data);
     p.log_sum_exp = base, p.delta = base + sums;
     PackedOffsets packed;
-    packed.longest = static_cast<int>(s.query_length);
+    packed.sequences = static_cast<const std::int32_t*>(s.sequences.data);
+    packed.rows = static_cast<int>(s.batch);
+    packed.of_row = static_cast<int>(s.sequences.shape[1]);
+    packed.length = static_cast<int>(s.query_length);
     const HeadsView views[] = {t.q, t.k, t.v, t.out, t.dout, t.dq, t.dk, t.dv};
     char* next = base + 2 * sums;
     const auto take = [&] {
@@ -349,7 +352,7 @@ class CudaAttention final : public AttentionKernels {
                  "attention's sums");
     for (std::int64_t first = 0; first < all; first += rows) {
       const std::int64_t count = std::min(rows, all - first);
-      packed.sequences = static_cast<const std::int32_t*>(s.sequences.data) + first;
+      packed.first = static_cast<int>(first);
       packed.count = static_cast<int>(count);
       check_cuda(launch_packed_offsets(at, packed), "attention's sequences");
       cudnn_->run(cudnn_->plan(key_of(s, t, count)), p, s.scale, next, native);
@@ -511,11 +514,11 @@ class CudaAttention final : public AttentionKernels {
       ranges = room_.scratch(
           static_cast<std::size_t>(s.batch * s.query_length) * sizeof(FlashRange), stream);
       auto* const of_tokens = static_cast<FlashRange*>(ranges.data());
-      check_cuda(flash_token_ranges(static_cast<const std::int32_t*>(s.sequences.data),
-                                    static_cast<int>(s.sequences.shape.count() - 1),
-                                    static_cast<int>(s.batch), static_cast<int>(s.query_length),
-                                    of_tokens, native),
-                 "attention's sequences");
+      check_cuda(
+          flash_token_ranges(static_cast<const std::int32_t*>(s.sequences.data),
+                             static_cast<int>(s.sequences.shape[1]), static_cast<int>(s.batch),
+                             static_cast<int>(s.query_length), of_tokens, native),
+          "attention's sequences");
       t.sequences = of_tokens;
     }
     if (choice_ == Choice::products) return by_products(s, t, stream);

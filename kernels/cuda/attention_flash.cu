@@ -142,24 +142,25 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
                       a);
 }
 
-// A thread a token: the sequence is the last that begins at or before it.
+// A thread a token: the sequence is the last of its row that begins at or before it.
 __global__ void __launch_bounds__(256)
     token_ranges_kernel(const std::int32_t* sequences, int count, std::int64_t tokens, int length,
                         FlashRange* ranges) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
   if (token >= tokens) return;
-  int low = 0, high = count + 1;  // of the first that begins behind it
+  const std::int32_t* const row = sequences + token / length * count;
+  const int position = static_cast<int>(token % length);
+  int low = 0, high = count;  // of the first that begins behind it
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (sequences[middle] > token)
+    if (row[middle] > position)
       high = middle;
     else
       low = middle + 1;
   }
-  const std::int64_t row = token / length * length;
   FlashRange range{0, 0};
-  if (low > 0 && low <= count && sequences[low - 1] >= row && sequences[low] <= row + length)
-    range = {static_cast<int>(sequences[low - 1] - row), static_cast<int>(sequences[low] - row)};
+  if (low > 0) range = {row[low - 1], low < count ? row[low] : length};
+  if (range.begin < 0 || range.end > length) range = {0, 0};
   ranges[token] = range;
 }
 

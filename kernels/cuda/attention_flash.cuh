@@ -57,7 +57,7 @@ constexpr int kFlashMaxHeadDim = 256;
 int flash_forward_shared_bytes(FlashType type, int head_dim);
 int flash_backward_shared_bytes(FlashType type, int head_dim);
 
-// Of every token [batch, length] of packed sequences (AttentionShape::sequences, [count + 1]). A
+// Of every token [batch, length] of packed sequences (AttentionShape::sequences, [batch, count]). A
 // token in none, or in one that goes beyond the batch row, gets an empty range.
 cudaError_t flash_token_ranges(const std::int32_t* sequences, int count, int batch, int length,
                                FlashRange* ranges, cudaStream_t stream);

@@ -40,12 +40,16 @@ __global__ void __launch_bounds__(kThreads) clear_padding_kernel(PaddedTensors p
 __global__ void __launch_bounds__(kThreads) packed_offsets_kernel(PackedOffsets p) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i > p.count) return;
-  const int begin = p.sequences[i];
+  // The one behind all begins where the last row ends.
+  const int sequence = p.first + i, row = sequence / p.of_row;
+  const int begin = row < p.rows ? max(0, min(p.sequences[sequence], p.length)) : 0;
 #pragma unroll
   for (int t = 0; t < kPackedTensors; ++t)
-    if (p.offsets[t]) p.offsets[t][i] = static_cast<std::int32_t>(begin * p.row[t]);
+    if (p.offsets[t])
+      p.offsets[t][i] = static_cast<std::int32_t>((row * p.length + begin) * p.row[t]);
   if (i == p.count) return;
-  p.query_lengths[i] = p.key_lengths[i] = max(0, min(p.sequences[i + 1] - begin, p.longest));
+  const int end = sequence % p.of_row + 1 < p.of_row ? p.sequences[sequence + 1] : p.length;
+  p.query_lengths[i] = p.key_lengths[i] = max(0, min(end, p.length) - begin);
 }
 
 // `to` in its order; kByHead: that is [batch, heads, length].

@@ -32,12 +32,13 @@ struct PaddedTensors {
 // and its log_sum_exp -inf.
 cudaError_t launch_clear_padding(Launch at, const PaddedTensors& padded);
 
-// Of packed sequences (AttentionShape::sequences, `sequences` being the first one's): how many
-// tokens each has, and where it begins in tensors of so many elements a token.
+// Of packed sequences [first, first + count) of all (AttentionShape::sequences, row after row): how
+// many tokens each has, and where it begins in tensors of so many elements a token.
 constexpr int kPackedTensors = 9;
 struct PackedOffsets {
-  const std::int32_t* sequences = nullptr;  // [count + 1]
-  int count = 0, longest = 0;
+  const std::int32_t* sequences = nullptr;  // [rows, of_row]
+  int rows = 0, of_row = 0, length = 0;     // `length` tokens a row
+  int first = 0, count = 0;
   std::int64_t row[kPackedTensors] = {};       // elements
   std::int32_t* offsets[kPackedTensors] = {};  // [count + 1] each; null: not wanted
   std::int32_t *query_lengths = nullptr, *key_lengths = nullptr;  // [count]

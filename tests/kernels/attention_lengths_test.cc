@@ -91,7 +91,8 @@ TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
 TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
   AttentionShape shape;
   shape.batch = 2, shape.heads = shape.head_dim = 1, shape.query_length = shape.key_length = 3;
-  const Array sequences({3}, DType::i32), longer({4}, DType::f32), mask({2}, DType::i32);
+  const Array sequences({2, 3}, DType::i32), floats({2, 3}, DType::f32), fewer({1, 3}, DType::i32),
+      mask({2}, DType::i32);
   shape.sequences = sequences;
   EXPECT_NO_THROW(check_attention(shape));
   shape.key_mask = mask;
@@ -100,8 +101,35 @@ TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
   shape.key_length = 4;
   EXPECT_THROW(check_attention(shape), Error) << "a cache";
   shape.key_length = 3;
-  shape.sequences = longer;
+  shape.sequences = floats;
   EXPECT_THROW(check_attention(shape), Error) << "of f32";
+  shape.sequences = fewer;
+  EXPECT_THROW(check_attention(shape), Error) << "of one row";
+}
+
+// A row's tokens have a sequence each; what lies beyond the row, or before its first, has none.
+TEST_F(AttentionTest, SequencesOfTokens) {
+  if (on_cuda()) GTEST_SKIP() << "the host's";
+  AttentionShape shape;
+  shape.batch = 2, shape.query_length = shape.key_length = 5;
+  Array sequences({2, 3}, DType::i32);
+  const auto set = [&](std::initializer_list<int> values) {
+    std::int64_t i = 0;
+    for (const int value : values) sequences.set(i++, value);
+  };
+  shape.sequences = sequences;
+  set({0, 2, 2, 0, 5, 5});
+  const auto range = [&](std::int64_t row, std::int64_t token) {
+    const TokenRange all = sequence_of(shape, row, token);
+    return std::pair{all.begin, all.end};
+  };
+  EXPECT_EQ(range(0, 0), std::pair(std::int64_t{0}, std::int64_t{2}));
+  EXPECT_EQ(range(0, 1), std::pair(std::int64_t{0}, std::int64_t{2}));
+  EXPECT_EQ(range(0, 2), std::pair(std::int64_t{2}, std::int64_t{5}));
+  EXPECT_EQ(range(1, 4), std::pair(std::int64_t{0}, std::int64_t{5}));
+  set({1, 2, 2, 0, 6, 6});
+  EXPECT_THROW(sequence_of(shape, 0, 0), Error) << "before the first";
+  EXPECT_THROW(sequence_of(shape, 1, 4), Error) << "beyond the row";
 }
 
 // By cuDNN alone, on a real GPU and on an emulated one: another's turn is an error. Heads of 32, of

@@ -2,6 +2,7 @@
 // all of a device's against the reference.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
@@ -40,7 +41,8 @@ struct Setting {
   std::int64_t apart = 0;                  // elements between samples of q, k, v and dq
   std::vector<std::int32_t> lengths = {};  // of the keys of each batch row, in the mask's stead
   std::vector<std::int32_t> mask_of_lengths = {};  // the same by bytes
-  std::vector<std::int32_t> sequences = {};        // AttentionShape::sequences
+  // AttentionShape::sequences, counted through the batch: where they begin, then where all end.
+  std::vector<std::int32_t> sequences = {};
 };
 
 struct Result {
@@ -83,11 +85,7 @@ class Problem {
       for (std::int64_t b = 0; b < s.batch; ++b)
         mask_.set(b, s.lengths[static_cast<std::size_t>(b)]);
     }
-    if (!s.sequences.empty()) {
-      sequences_ = Array({static_cast<std::int64_t>(s.sequences.size())}, DType::i32);
-      for (std::int64_t i = 0; i < sequences_.count(); ++i)
-        sequences_.set(i, s.sequences[static_cast<std::size_t>(i)]);
-    }
+    if (!s.sequences.empty()) set_sequences();
     StepState state;
     state.step = 11;
     state_.set(state);
@@ -133,6 +131,22 @@ class Problem {
   }
 
  private:
+  // Rows with fewer than others have empty ones at their end.
+  void set_sequences() {
+    std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(s_.batch));
+    for (std::size_t i = 0; i + 1 < s_.sequences.size(); ++i) {
+      const std::int64_t begin = s_.sequences[i], row = std::min(begin / s_.queries, s_.batch - 1);
+      rows[static_cast<std::size_t>(row)].push_back(begin - row * s_.queries);
+    }
+    std::size_t most = 0;
+    for (const auto& row : rows) most = std::max(most, row.size());
+    sequences_ = Array({s_.batch, static_cast<std::int64_t>(most)}, DType::i32);
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      for (std::size_t i = 0; i < most; ++i)
+        sequences_.set(static_cast<std::int64_t>(row * most + i),
+                       i < rows[row].size() ? static_cast<double>(rows[row][i])
+                                            : static_cast<double>(s_.queries));
+  }
   void* at(const Array& a, std::int64_t element) const {
     return static_cast<char*>(a.data()) + static_cast<std::size_t>(element) * size_of(s_.dtype);
   }
