@@ -221,6 +221,14 @@ void rotary(const RotaryArgs& args) {
                   args.table.shape[1] % 2 == 0 && args.x.shape[2] % args.table.shape[1] == 0,
               "rotary: x is {} and the table {}, expected [B, T, H·D] and [positions, D], D even",
               to_string(args.x.shape), to_string(args.table.shape));
+  if (args.positions.defined()) {
+    SHOAL_CHECK(args.positions.dtype == DType::i32 && args.positions.shape.rank() == 2 &&
+                    args.positions.shape[0] == args.x.shape[0] &&
+                    args.positions.shape[1] == args.x.shape[1],
+                "rotary: positions {} {} of {}", to_string(args.positions.dtype),
+                to_string(args.positions.shape), to_string(args.x.shape));
+    return;
+  }
   SHOAL_CHECK(
       args.first_position >= 0 && args.first_position + args.x.shape[1] <= args.table.shape[0],
       "rotary: positions [{}, {}) of a table of {}", args.first_position,

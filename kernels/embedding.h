@@ -13,7 +13,10 @@ namespace shoal::kernels {
 struct RotaryArgs {
   ConstView x;      // [B, T, H·D], f32, bf16 or f16
   ConstView table;  // [positions, D] f32: of each position D/2 cosines, then D/2 sines
-  std::int64_t first_position = 0;  // of row 0 of every sample
+  // Optional, [B, T] i32: each row's position, as packed sequences have them. A position outside
+  // the table throws invalid_argument with its place and value.
+  ConstView positions;
+  std::int64_t first_position = 0;  // without them: of row 0 of every sample
   bool backward = false;            // turns the other way: dx of dy
   View out;                         // as x, and may be it
 };

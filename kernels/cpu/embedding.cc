@@ -66,19 +66,22 @@ class CpuEmbedding final : public EmbeddingKernels {
 
   void rotary(const RotaryArgs& args, Stream) override {
     check::rotary(args);
+    if (args.positions.defined()) check::ids("rotary", args.positions, args.table.shape[0]);
+    const auto* const positions = static_cast<const std::int32_t*>(args.positions.data);
     const std::int64_t length = args.x.shape[1], width = args.x.shape[2], dim = args.table.shape[1];
     if (width == 0) return;
     const auto row_bytes = static_cast<std::int64_t>(size_of(args.x.dtype)) * width;
-    parallel_for(threads_, args.x.shape[0] * length, std::max<std::int64_t>(1, kGrain / width),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row)
-                     rotary_heads(
-                         args.x.dtype, static_cast<const std::byte*>(args.x.data) + row * row_bytes,
-                         static_cast<const float*>(args.table.data) +
-                             (args.first_position + row % length) * dim,
-                         args.backward, static_cast<std::byte*>(args.out.data) + row * row_bytes,
-                         width / dim, dim);
-                 });
+    parallel_for(
+        threads_, args.x.shape[0] * length, std::max<std::int64_t>(1, kGrain / width),
+        [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t row = begin; row < end; ++row)
+            rotary_heads(
+                args.x.dtype, static_cast<const std::byte*>(args.x.data) + row * row_bytes,
+                static_cast<const float*>(args.table.data) +
+                    (positions ? positions[row] : args.first_position + row % length) * dim,
+                args.backward, static_cast<std::byte*>(args.out.data) + row * row_bytes,
+                width / dim, dim);
+        });
   }
 
   void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,

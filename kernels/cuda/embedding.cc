@@ -51,12 +51,14 @@ class CudaEmbedding final : public EmbeddingKernels {
     check::rotary(args);
     const Shape& x = args.x.shape;
     const std::int64_t dim = args.table.shape[1];
-    check_cuda(
-        launch_rotary(begin(stream), args.x.dtype,
-                      {x[0] * x[1], x[1], x[2], dim, args.x.data,
-                       static_cast<const float*>(args.table.data) + args.first_position * dim,
-                       args.out.data, args.backward ? -1.0f : 1.0f}),
-        "rotary");
+    const std::int64_t first = args.positions.defined() ? 0 : args.first_position;
+    check_cuda(launch_rotary(begin(stream), args.x.dtype,
+                             {x[0] * x[1], x[1], x[2], dim, args.x.data,
+                              static_cast<const float*>(args.table.data) + first * dim,
+                              args.out.data, args.backward ? -1.0f : 1.0f,
+                              static_cast<const std::int32_t*>(args.positions.data),
+                              args.table.shape[0], room_.fault()}),
+               "rotary");
   }
 
   void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,

@@ -346,7 +346,13 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t head = by_half.quotient(static_cast<std::uint32_t>(place.column)),
                        point = place.column - head * half,
                        at = place.row * args.width + head * args.dim + point;
-    const float* table = args.table + place.row % args.length * args.dim + point;
+    std::int64_t position = args.positions ? args.positions[place.row] : place.row % args.length;
+    if (args.positions && (position < 0 || position >= args.limit)) {
+      if (place.column == 0)
+        report(args.fault, Fault::id_outside_table, place.row, position, args.limit);
+      position = 0;
+    }
+    const float* table = args.table + position * args.dim + point;
     const T* x = static_cast<const T*>(args.x) + at;
     float a[N], b[N], c[N], s[N];
     load(x, a);

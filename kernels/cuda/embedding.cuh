@@ -26,14 +26,17 @@ cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape sha
 cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch, std::int64_t plane,
                                      const void* dout, float* dtable);
 
-// embedding.h's rotary positions of `rows` = B·T rows, `width` = H·D, `table` from the first
-// position on.
+// embedding.h's rotary positions of `rows` = B·T rows, `width` = H·D. `positions` [rows] of a table
+// of `limit`, or null: `table` is from the first position on.
 struct RotaryLaunch {
   std::int64_t rows, length, width, dim;
   const void* x;
   const float* table;
   void* out;
   float sign;  // -1: backward
+  const std::int32_t* positions;
+  std::int64_t limit;
+  FaultRecord* fault;
 };
 cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args);
 

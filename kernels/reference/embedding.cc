@@ -47,12 +47,16 @@ class ReferenceEmbedding final : public EmbeddingKernels {
 
   void rotary(const RotaryArgs& args, Stream) override {
     check::rotary(args);
+    if (args.positions.defined()) check::ids("rotary", args.positions, args.table.shape[0]);
+    const auto* const positions = static_cast<const std::int32_t*>(args.positions.data);
     const std::int64_t length = args.x.shape[1], width = args.x.shape[2], dim = args.table.shape[1],
                        half = dim / 2;
     for (std::int64_t i = 0; i < args.x.shape.count(); ++i) {
       const std::int64_t pair = i % width % dim;
       if (pair >= half) continue;
-      const std::int64_t angle = (args.first_position + i / width % length) * dim + pair;
+      const std::int64_t row = i / width,
+                         position = positions ? positions[row] : args.first_position + row % length,
+                         angle = position * dim + pair;
       const double a = load(args.x, i), b = load(args.x, i + half), c = load(args.table, angle),
                    s = load(args.table, angle + half) * (args.backward ? -1 : 1);
       store(args.out, i, a * c - b * s);

@@ -84,11 +84,17 @@ TEST_P(Embedding, Rotary) {
       for (const bool backward : {false, true}) {
         const Host x = Host::random(shape, dtype, 1);
         const Host table = Host::random(Shape{shape[1] + 7, dim}, DType::f32, 2, -1, 1);
+        // Which begin anew within a row, and end with the table's last.
+        Host positions(Shape{shape[0], shape[1]}, DType::i32);
+        for (std::int64_t i = 0; i < positions.count(); ++i)
+          positions.set(i, static_cast<double>(i % 5 == 4 ? shape[1] + 6 : i * 3 % 7));
+        bool packed = false;
         const auto turn = [&](Kernels& k, const ConstView& from, View to) {
           RotaryArgs args;
           args.x = from;
           args.table = table;
           args.first_position = 6;
+          if (packed) args.positions = positions;
           args.backward = backward;
           args.out = to;
           k.embedding().rotary(args, {});
@@ -98,6 +104,10 @@ TEST_P(Embedding, Rotary) {
             [&](Kernels& k, Hosts& out) { turn(k, x, out[0]); });
         verify(
             "rotary in place", [&] { return Hosts{x}; },
+            [&](Kernels& k, Hosts& out) { turn(k, out[0], out[0]); });
+        packed = true;
+        verify(
+            "rotary at positions", [&] { return Hosts{x}; },
             [&](Kernels& k, Hosts& out) { turn(k, out[0], out[0]); });
       }
   const Host x(Shape{1, 4, 6}, DType::f32), table(Shape{5, 6}, DType::f32);
@@ -109,6 +119,16 @@ TEST_P(Embedding, Rotary) {
   args.out = out;
   EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
             "rotary: positions [2, 6) of a table of 5");
+  Host positions = Host::filled(Shape{1, 4}, DType::i32, 0);
+  const Host fewer(Shape{1, 3}, DType::i32);
+  positions.set(2, 5);
+  args.positions = fewer;
+  EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
+            "rotary: positions i32 [1, 3] of [1, 4, 6]");
+  args.positions = positions;
+  SHOAL_CPU_ONLY("a GPU says so at the next call, of a table's ids");
+  EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
+            "rotary: id 5 at position 2 of 4 is outside [0, 5)");
 }
 
 // Rows by number, one a sample at a place of its own, and the same place of every sample.
