@@ -46,11 +46,12 @@ class AttentionFunction final : public Function {
  public:
   AttentionFunction(Tape& tape, const AttentionShape& shape, const Projections& in,
                     const Tensor& out, const Tensor& log_sum_exp, const Tensor& key_mask,
-                    const Tensor& kept)
+                    const Tensor& sequences, const Tensor& kept)
       : shape_(shape),
         out_(tape, out),
         log_sum_exp_(tape, log_sum_exp),
         key_mask_(tape, key_mask),
+        sequences_(tape, sequences),
         kept_(tape, kept) {
     for (const Tensor& tensor : in.tensors) in_.emplace_back(tape, tensor);
   }
@@ -70,6 +71,11 @@ class AttentionFunction final : public Function {
       key_mask = key_mask_.get(name());
       shape_.key_mask = key_mask;
     }
+    Tensor sequences;
+    if (sequences_.defined()) {
+      sequences = sequences_.get(name());
+      shape_.sequences = sequences;
+    }
     Tensor kept;
     if (kept_.defined()) {
       kept = kept_.get(name());
@@ -77,7 +83,8 @@ class AttentionFunction final : public Function {
       shape_.kept = {const_cast<void*>(bits.data), bits.shape, bits.dtype, bits.device};
     }
     context.run("attention.backward",
-                {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask, kept},
+                {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask,
+                 sequences, kept},
                 {din.listed(0), din.listed(1), din.listed(2)}, [&] {
                   // Written through raw pointers: tell their versions.
                   for (const Tensor& tensor : din.tensors) (void)tensor.view();
@@ -92,7 +99,7 @@ class AttentionFunction final : public Function {
  private:
   AttentionShape shape_;
   std::vector<SavedTensor> in_;
-  SavedTensor out_, log_sum_exp_, key_mask_, kept_;
+  SavedTensor out_, log_sum_exp_, key_mask_, sequences_, kept_;
 };
 
 // `inputs`: one Value or three; `channels`: H·D.
@@ -113,6 +120,8 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
       options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   const Tensor key_mask = context.to_device(options.key_mask);
   if (key_mask.defined()) shape.key_mask = key_mask;
+  const Tensor sequences = context.to_device(options.sequences);
+  if (sequences.defined()) shape.sequences = sequences;
   if (drops(context, options.dropout)) {
     shape.dropout = options.dropout.probability;
     shape.site = context.next_site(options.dropout.path_hash);
@@ -129,7 +138,7 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
       shape.kept = kept.view();
     }
   }
-  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask},
+  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask, sequences},
               {out, log_sum_exp, kept}, [&] {
                 context.kernels().attention().attention(
                     shape, in.view(0), in.view(1), in.view(2), mutable_heads(out, out.view().data),
@@ -137,11 +146,11 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
               });
   if (!records) return Value{out};
   Tape& tape = *context.tape;
-  shape.key_mask = {};
+  shape.key_mask = shape.sequences = {};
   shape.kept = {};
-  return tape.record(
-      std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp, key_mask, kept),
-      inputs, {}, {out})[0];
+  return tape.record(std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp,
+                                                         key_mask, sequences, kept),
+                     inputs, {}, {out})[0];
 }
 
 // As attend(), where keys and values of earlier positions are in `cache`.
@@ -154,6 +163,7 @@ Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int6
                      width = in.tensors.size() == 3 ? in.tensors[1].shape()[2] : channels;
   SHOAL_CHECK(!inputs[0].needs_gradient() && !context.training(),
               "a key-value cache serves inference: set evaluate mode and no tape");
+  SHOAL_CHECK(!options.sequences.defined(), "a key-value cache holds one text a row, not several");
   SHOAL_CHECK(cache.entries.defined() && cache.entries.shape()[0] == batch &&
                   cache.entries.shape()[2] == 2 * width &&
                   cache.entries.dtype() == in.tensors[0].dtype(),

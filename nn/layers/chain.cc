@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -19,6 +20,26 @@ Value ResidualStream::norm(Context& context, NormLike& norm) {
       branch ? norm.forward(context, residual, *branch, dropout) : norm.fork(context, residual);
   *this = ResidualStream{std::move(out.sum), std::nullopt, {}};
   return std::move(out.normed);
+}
+
+Tensor positions_in(const Tensor& sequences, std::int64_t length, MemoryResource& memory) {
+  SHOAL_CHECK(sequences.dtype() == DType::i32 && sequences.shape().rank() == 2 &&
+                  sequences.shape()[1] > 0 && sequences.device().is_cpu(),
+              "positions in sequences {} {} on {}", to_string(sequences.dtype()),
+              to_string(sequences.shape()), to_string(sequences.device()));
+  const std::int64_t rows = sequences.shape()[0], count = sequences.shape()[1];
+  Tensor positions = Tensor::empty({rows, length}, DType::i32, memory, MemoryTag::data);
+  const auto* begin = sequences.const_data<std::int32_t>();
+  auto* position = positions.data<std::int32_t>();
+  for (std::int64_t row = 0; row < rows; ++row, begin += count, position += length)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t end = i + 1 < count ? begin[i + 1] : length;
+      SHOAL_CHECK((i > 0 || begin[0] == 0) && begin[i] <= end && end <= length,
+                  "sequence {} of row {} is the tokens [{}, {}) of {}", i, row, begin[i], end,
+                  length);
+      std::iota(position + begin[i], position + end, 0);
+    }
+  return positions;
 }
 
 std::int64_t target_rows_granularity(const Tensor& targets) {

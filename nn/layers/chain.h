@@ -39,13 +39,22 @@ struct ChainInput {
   // Optional i32 [B]: the position whose state stands for the sample, where the head asks for one
   // (decoders that classify); without: the last one.
   Tensor ends{};
+  // Optional, of rows that hold several texts which do not see each other (decoders): where they
+  // begin, i32 [B, n], as AttentionShape::sequences; and each token's position in its own, i32 [B,
+  // T], as positions_in(). Both or neither; there is no key_mask then.
+  Tensor sequences{}, positions{};
   // Optional i32 [n], for a chain that reads_target_rows(): all positions that have a target, as
   // rows of [B·T], each once; a negative one is none. The head then computes these rows alone.
   Tensor target_rows{};
   // Those that are [B, ..], for who cuts or copies whole inputs.
-  std::array<Tensor*, 5> tensors() { return {&ids, &targets, &key_mask, &token_types, &ends}; }
+  std::array<Tensor*, 7> tensors() {
+    return {&ids, &targets, &key_mask, &token_types, &ends, &sequences, &positions};
+  }
 };
 
+// ChainInput::positions of sequences i32 [B, n] in rows of `length` tokens, both in host memory.
+// invalid_argument where a row's do not ascend from 0 to at most `length`.
+Tensor positions_in(const Tensor& sequences, std::int64_t length, MemoryResource& memory);
 // ChainInput::target_rows of targets i32 [B, T], both in host memory. Negative ones make up a
 // multiple of `granularity`, so that batches have few different numbers of rows.
 Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, MemoryResource& memory);

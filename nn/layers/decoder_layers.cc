@@ -89,11 +89,12 @@ Value GroupedSelfAttention::forward(Context& context, const Value& x, const Atte
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
   options.key_mask = input.key_mask;
+  options.sequences = input.sequences;
   const std::int64_t first =
       context.activation.first_position + (input.cache ? input.cache->length : 0);
   const Tensor table = config_.rotary->of(context, first + x.tensor.shape()[1]);
-  const Value q = rotary(context, q_proj->forward(context, x), table, first),
-              k = rotary(context, k_proj->forward(context, x), table, first),
+  const Value q = rotary(context, q_proj->forward(context, x), table, first, input.positions),
+              k = rotary(context, k_proj->forward(context, x), table, first, input.positions),
               v = v_proj->forward(context, x);
   return o_proj->forward(context, input.cache
                                       ? cached_attention(context, q, k, v, *input.cache, options)

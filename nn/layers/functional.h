@@ -57,8 +57,10 @@ ResidualNorm residual_rms_norm(Context& context, const Value& residual, const Va
 Value swiglu(Context& context, const Value& gate, const Value& up);
 
 // x [B, T, H·D] turned by its positions, as RotaryArgs (kernels/embedding.h); `table` [positions,
-// D] f32 where the kernels are. In place where nobody else holds x.
-Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position);
+// D] f32 where the kernels are; `positions` i32 [B, T] or undefined, checked as ids are. In place
+// where nobody else holds x.
+Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position,
+             const Tensor& positions = {});
 
 // table[ids]; ids i32 [..] -> [.., C]. In host memory they are checked before anything is queued.
 // Row `padding` (negative: none) gets no gradient here, as torch.nn.Embedding's padding_idx.
@@ -97,6 +99,7 @@ struct AttentionOptions {
   std::int64_t head_offset = 0;    // local head 0 is this global head
   // Optional u8 [B, T], 1 where a key may be seen; or i32 [B]: how many, from the first on.
   Tensor key_mask{};
+  Tensor sequences{};  // optional i32 [B, n], as AttentionShape::sequences; without a key_mask
 };
 // qkv [B, T, 3·H·D] as one projection gives it -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);

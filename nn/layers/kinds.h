@@ -38,6 +38,8 @@ struct AttentionInput {
   // Optional u8 [B, keys], 1 where a key may be seen; cached keys come first. Or i32 [B]: how many.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
+  // As ChainInput's. Not with a cache.
+  Tensor sequences{}, positions{};
 };
 class AttentionLike : public Module {
  public:

@@ -56,7 +56,9 @@ Value Embedding::forward(Context& context, const Tensor& ids) {
 
 PositionEmbedding::PositionEmbedding(std::int64_t positions, std::int64_t channels, float std)
     : weight_(add_parameter("weight", {positions, channels}, normal(std))) {}
-Value PositionEmbedding::forward(Context& context, Value x, std::int64_t first_position) {
+Value PositionEmbedding::forward(Context& context, Value x, std::int64_t first_position,
+                                 const Tensor& positions) {
+  if (positions.defined()) return add_embedding(context, std::move(x), *weight_, positions);
   return add_positions(context, std::move(x), *weight_,
                        context.activation.first_position + first_position);
 }
@@ -89,6 +91,7 @@ Value CausalSelfAttention::forward(Context& context, const Value& x, const Atten
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
   options.key_mask = input.key_mask;
+  options.sequences = input.sequences;
   return c_proj->forward(context, input.cache
                                       ? cached_attention(context, qkv, *input.cache, options)
                                       : attention(context, qkv, options));
@@ -122,6 +125,7 @@ SelfAttention::SelfAttention(const SelfAttentionConfig& config)
 
 Value SelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
   SHOAL_CHECK(!input.cache, "{}: a key-value cache, where every position sees every other", path());
+  SHOAL_CHECK(!input.sequences.defined(), "{}: packed sequences are of decoders", path());
   AttentionOptions options;
   options.heads = config_.heads;
   options.causal = false;

@@ -71,8 +71,10 @@ class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t positions, std::int64_t channels, float std);
   std::string_view kind() const override { return "PositionEmbedding"; }
-  // x [B, T, C] + rows [f, f + T), f = context.activation.first_position + first_position
-  Value forward(Context& context, Value x, std::int64_t first_position);
+  // x [B, T, C] + rows [f, f + T), f = context.activation.first_position + first_position; or +
+  // the rows that `positions`, i32 [B, all T], say (add_embedding()).
+  Value forward(Context& context, Value x, std::int64_t first_position,
+                const Tensor& positions = {});
 
  private:
   std::shared_ptr<Parameter> weight_;

@@ -1,19 +1,27 @@
 #include <utility>
 
+#include "shoal/kernels/checks.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
 
+// Where rows are: one after the other from `first` on, or as `numbers` i32 [B, T] say.
+struct Positions {
+  std::int64_t first = 0;
+  Tensor numbers;
+};
+
 Tensor turned(Context& context, std::string_view name, const Tensor& x, const Tensor& table,
-              std::int64_t first_position, bool backward) {
+              const Positions& positions, bool backward) {
   const Tensor y = may_overwrite(x) ? x : context.empty(x.shape(), x.dtype());
-  context.run(name, {x, table}, {y}, [&] {
+  context.run(name, {x, table, positions.numbers}, {y}, [&] {
     kernels::RotaryArgs args;
     args.x = x;
     args.table = table;
-    args.first_position = first_position;
+    if (positions.numbers.defined()) args.positions = positions.numbers;
+    args.first_position = positions.first;
     args.backward = backward;
     args.out = y.view();
     context.kernels().embedding().rotary(args, context.stream);
@@ -23,18 +31,19 @@ Tensor turned(Context& context, std::string_view name, const Tensor& x, const Te
 
 class RotaryFunction final : public Function {
  public:
-  RotaryFunction(Tape& tape, const Tensor& table, std::int64_t first_position)
-      : table_(tape, table), first_(first_position) {}
+  RotaryFunction(Tape& tape, const Tensor& table, const Positions& positions)
+      : table_(tape, table), numbers_(tape, positions.numbers), first_(positions.first) {}
   std::string_view name() const override { return "rotary"; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     const Tensor dy = std::move(output_gradients[0]);
-    return {turned(backward_context.context(), "rotary.backward", dy, table_.get(name()), first_,
+    const Positions positions{first_, numbers_.defined() ? numbers_.get(name()) : Tensor()};
+    return {turned(backward_context.context(), "rotary.backward", dy, table_.get(name()), positions,
                    true)};
   }
 
  private:
-  SavedTensor table_;
+  SavedTensor table_, numbers_;
   std::int64_t first_;
 };
 
@@ -63,14 +72,17 @@ class SwigluFunction final : public Function {
 
 }  // namespace
 
-Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position) {
+Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position,
+             const Tensor& numbers) {
+  if (numbers.defined() && numbers.device() != context.kernels().device())
+    kernels::check::ids("rotary", numbers, table.shape()[0]);
+  const Positions positions{first_position, context.to_device(numbers)};
   const bool records = context.records({&x, 1}, {});
   const Value input{{}, x.tape, x.node, x.slot};
-  const Tensor y =
-      turned(context, "rotary", std::exchange(x.tensor, {}), table, first_position, false);
+  const Tensor y = turned(context, "rotary", std::exchange(x.tensor, {}), table, positions, false);
   if (!records) return Value{y};
   Tape& tape = *context.tape;
-  return tape.record(std::make_unique<RotaryFunction>(tape, table, first_position), {&input, 1}, {},
+  return tape.record(std::make_unique<RotaryFunction>(tape, table, positions), {&input, 1}, {},
                      {y})[0];
 }
 

@@ -108,11 +108,11 @@ Value CausalLm::hidden_states(Context& context, const Tensor& ids, const Tensor&
   SHOAL_CHECK(!cache || std::ssize(*cache) == blocks, "{} caches for {} blocks",
               cache ? cache->size() : 0, blocks);
   const std::int64_t first = cache && !cache->empty() ? cache->front().length : 0;
-  ResidualStream stream{trunk().embed(context, ids, first), std::nullopt, {}};
+  ResidualStream stream{trunk().embed(context, ids, first, {}), std::nullopt, {}};
   for (int block = 0; block < blocks; ++block)
     stream = trunk().forward_block(
         context, block, std::move(stream),
-        {key_mask, cache ? &(*cache)[static_cast<std::size_t>(block)] : nullptr});
+        {key_mask, cache ? &(*cache)[static_cast<std::size_t>(block)] : nullptr, {}, {}});
   return stream.norm(context, trunk().last_norm());
 }
 

@@ -24,6 +24,8 @@ class CausalLm : public Decoder {
   // [B, T], T <= positions(). Starts a new forward for random coordinates.
   LossOutput forward(Context& context, const Tensor& ids, const Tensor& targets,
                      const LossOptions& options = {}, const Tensor& key_mask = {});
+  // The same of all that a microbatch may have, packed sequences too.
+  LossOutput forward(Context& context, const ChainInput& input) { return run(context, input); }
   // Logits of every position, [B, T, V]; evaluate mode, nothing recorded.
   Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});
   // Incremental decoding: appends ids [B, t] to the cache; logits [B, V] of the last position.

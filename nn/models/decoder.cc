@@ -95,8 +95,9 @@ std::vector<Module*> Decoder::unit_modules(int unit) const {
 
 ResidualStream Decoder::forward_unit(Context& context, int unit, ResidualStream stream,
                                      const ChainInput& input) {
-  if (unit == 0) return {trunk().embed(context, input.ids, 0), std::nullopt, {}};
-  return trunk().forward_block(context, unit - 1, std::move(stream), {input.key_mask, nullptr});
+  if (unit == 0) return {trunk().embed(context, input.ids, 0, input.positions), std::nullopt, {}};
+  return trunk().forward_block(context, unit - 1, std::move(stream),
+                               {input.key_mask, nullptr, input.sequences, input.positions});
 }
 
 LossOutput Decoder::run(Context& context, const ChainInput& input) {

@@ -45,8 +45,10 @@ class DecoderTrunk : public Module {
   virtual std::vector<Module*> embeddings() const = 0;
   virtual Module& block(int block) const = 0;
   virtual NormLike& last_norm() const = 0;
-  // ids i32 [B, T] -> [B, T, C], the first of them at `first_position`.
-  virtual Value embed(Context& context, const Tensor& ids, std::int64_t first_position) = 0;
+  // ids i32 [B, T] -> [B, T, C], the first of them at `first_position`, or each at its own of
+  // `positions` (ChainInput; may be undefined).
+  virtual Value embed(Context& context, const Tensor& ids, std::int64_t first_position,
+                      const Tensor& positions) = 0;
   virtual ResidualStream forward_block(Context& context, int block, ResidualStream stream,
                                        const AttentionInput& input) = 0;
 };

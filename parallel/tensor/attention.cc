@@ -43,6 +43,8 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.max_positions = config_.max_positions;
   options.key_mask =
       group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
+  options.sequences =
+      group_.uploads->to_device(context, gather_samples(context, group_, input.sequences));
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
@@ -72,8 +74,8 @@ TensorParallelSelfAttention::TensorParallelSelfAttention(const TensorParallel& g
 
 nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::Value& x,
                                                const nn::AttentionInput& input) {
-  SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.cache,
-              "{}: an input {}, not [B, T, C], or a key-value cache", path(),
+  SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.cache && !input.sequences.defined(),
+              "{}: an input {}, not [B, T, C], or a key-value cache, or packed sequences", path(),
               to_string(x.tensor.shape()));
   nn::AttentionOptions options;
   options.heads = config_.heads / group_.size();

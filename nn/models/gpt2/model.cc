@@ -117,9 +117,11 @@ bool Gpt2Transformer::is_buffer(std::string_view bare) const {
   return digits > 0 && (tail == ".attn.bias" || tail == ".attn.masked_bias");
 }
 
-Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t first_position) {
+Value Gpt2Transformer::embed(Context& context, const Tensor& ids, std::int64_t first_position,
+                             const Tensor& positions) {
   SHOAL_CHECK(ids.shape().rank() == 2, "GPT-2 takes ids [B, T], not {}", to_string(ids.shape()));
-  return drop->forward(context, wpe->forward(context, wte->forward(context, ids), first_position));
+  return drop->forward(
+      context, wpe->forward(context, wte->forward(context, ids), first_position, positions));
 }
 
 Gpt2::Gpt2(const Gpt2Config& config)

@@ -56,7 +56,8 @@ class Gpt2Transformer final : public DecoderTrunk {
   std::vector<Module*> embeddings() const override { return {&*wte, &*wpe}; }
   Module& block(int block) const override { return *h[static_cast<std::size_t>(block)]; }
   NormLike& last_norm() const override { return *ln_f; }
-  Value embed(Context& context, const Tensor& ids, std::int64_t first_position) override;
+  Value embed(Context& context, const Tensor& ids, std::int64_t first_position,
+              const Tensor& positions) override;
   ResidualStream forward_block(Context& context, int block, ResidualStream stream,
                                const AttentionInput& input) override {
     return h[static_cast<std::size_t>(block)]->forward(context, std::move(stream), input);

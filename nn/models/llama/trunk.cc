@@ -76,7 +76,8 @@ nlohmann::ordered_json LlamaTrunk::to_json(std::string_view dtype, DecoderHead h
   return config_.to_json(dtype, head);
 }
 
-Value LlamaTrunk::embed(Context& context, const Tensor& ids, std::int64_t /*first_position*/) {
+Value LlamaTrunk::embed(Context& context, const Tensor& ids, std::int64_t /*first_position*/,
+                        const Tensor& /*positions*/) {
   SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] <= config_.max_position_embeddings,
               "Llama takes ids [B, T], not {}, of at most {} positions; shorten the sequence",
               to_string(ids.shape()), config_.max_position_embeddings);

@@ -58,7 +58,8 @@ class LlamaTrunk final : public DecoderTrunk {
   std::vector<Module*> embeddings() const override { return {&*embed_tokens}; }
   Module& block(int block) const override { return *layers[static_cast<std::size_t>(block)]; }
   NormLike& last_norm() const override { return *norm; }
-  Value embed(Context& context, const Tensor& ids, std::int64_t first_position) override;
+  Value embed(Context& context, const Tensor& ids, std::int64_t first_position,
+              const Tensor& positions) override;
   ResidualStream forward_block(Context& context, int block, ResidualStream stream,
                                const AttentionInput& input) override {
     return layers[static_cast<std::size_t>(block)]->forward(context, std::move(stream), input);

@@ -122,6 +122,41 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
     [](const auto& test) { return test.param.text(); });
 
+// Rows of several texts, which every cut of a batch or a layer must keep apart.
+class PackedLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(PackedLayouts, TrainAsOneRankDoes) {
+  const Layout& layout = GetParam();
+  expect_as_one_rank(layout, kFewSteps);
+  Task apart = layout.task;
+  apart.packed = false;
+  EXPECT_GT(difference(one_rank(DType::f32, layout.task, kFewSteps),
+                       one_rank(DType::f32, apart, kFewSteps))
+                .gradient,
+            1e-2)
+      << "packing changes nothing";
+}
+
+constexpr Task kPacked{.packed = true}, kPackedLlama{.model = Model::llama, .packed = true};
+INSTANTIATE_TEST_SUITE_P(
+    Few, PackedLayouts,
+    ::testing::Values(
+        Layout{.task = kPacked, .rdp = 2, .tp = 2, .prescaled = true, .speed = true},
+        Layout{.task = kPacked, .tp = 4, .microbatches = 2, .prescaled = true},
+        Layout{.task = kPacked, .pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+        Layout{.task = kPacked,
+               .rdp = 2,
+               .pp = 2,
+               .microbatches = 2,
+               .checkpoint_group = 2,
+               .offload = true,
+               .sharding = 2},
+        Layout{.task = kPackedLlama, .tp = 2, .microbatches = 2},
+        Layout{.task = kPackedLlama, .tp = 2, .prescaled = true},
+        Layout{.task = kPackedLlama, .pp = 4, .microbatches = 4},
+        Layout{.task = kPackedLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
+    [](const auto& test) { return test.param.text(); });
+
 TEST(LlamaLayout, MoreRanksThanKeyHeadsAreRefused) {
   const Layout layout{.task = kLlama, .tp = 8, .prescaled = true};
   const auto problems = find_problems(request_of(layout), model_of(layout.task));

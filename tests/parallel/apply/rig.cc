@@ -224,6 +224,20 @@ class Queued {
   std::vector<double> targets_;
 };
 
+// Rows [first, first + count) begin up to three texts, each at places of its own.
+void pack(Rank& rank, int first, int count, int length, nn::ChainInput& input) {
+  std::vector<std::int32_t> begins;
+  for (int row = first; row < first + count; ++row)
+    begins.insert(begins.end(), {0, 1 + row % 5, row % 3 == 0 ? length : length - 1 - row % 2});
+  const auto host = make_host_memory();
+  Tensor sequences = Tensor::empty({count, 3}, DType::i32, *host, MemoryTag::data);
+  std::copy(begins.begin(), begins.end(), sequences.data<std::int32_t>());
+  const Tensor positions = nn::positions_in(sequences, length, *host);
+  const auto* const of_tokens = positions.const_data<std::int32_t>();
+  input.sequences = rank.ids({count, 3}, begins);
+  input.positions = rank.ids({count, length}, {of_tokens, of_tokens + positions.count()});
+}
+
 // This rank's microbatches of a step; `targets` are added to.
 std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
                                 int step, std::int64_t& targets) {
@@ -238,6 +252,7 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
     if (layout.task.model != Model::bert) {
       input.ids = rank.rows(step, first, rows, false, length);
       input.targets = rank.rows(step, first, rows, true, length);
+      if (layout.task.packed) pack(rank, first, rows, length, input);
     } else {
       input = encoder_input(rank, tiny_encoder("bert", layout.task.heads, kUnits - 2),
                             nn::EncoderTask::masked_lm, step, first, rows, length);

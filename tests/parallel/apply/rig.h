@@ -30,6 +30,7 @@ struct Task {
   int rows = kRows;  // of the global batch
   int length = kLength, heads = 8;
   Model model = Model::gpt2;
+  bool packed = false;  // rows hold several texts
   friend auto operator<=>(const Task&, const Task&) = default;
 };
 
@@ -110,6 +111,7 @@ struct Layout {
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
+    if (task.packed) all += "_packed";
     if (queued) all += "_queued";
     if (frozen) all += "_frozen";
     if (rounded) all += "_rounded";
