@@ -19,6 +19,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/masking.h"
+#include "shoal/train/data/packing.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -37,8 +38,10 @@ bool exists(const std::string& path) {
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
+// `packed`: documents that share a block do not see each other. What that costs goes to the
+// notices.
 std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
-                                          const RunSetup& setup) {
+                                          bool packed, RunSetup& setup) {
   auto file = TokenFile::open(open_whole(path, setup.sources));
   if (setup.tokenizer && file->tokenizer_hash() != setup.tokenizer->hash())
     log::warn("{} was made with another tokenizer than the one given", path);
@@ -46,7 +49,19 @@ std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArgu
   if (setup.kind == TaskKind::masked_lm && a.data.line_by_line)
     return std::make_shared<LineDataset>(std::move(file), setup.tokenizer->sequence_template(),
                                          setup.block_size, vocabulary);
-  return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
+  if (!packed)
+    return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
+  auto blocks = std::make_shared<PackedDataset>(std::move(file),
+                                                PackingOptions{.strategy = a.data.packing_strategy,
+                                                               .block_size = setup.block_size,
+                                                               .vocab_size = vocabulary,
+                                                               .pad_id = setup.padding});
+  setup.notices.push_back(fmt::format("{}: {}", path, blocks->describe()));
+  return blocks;
+}
+
+bool packs_evaluation(const DataArguments& data) {
+  return data.eval_packing.value_or(data.packing);
 }
 
 struct TokenFiles {
@@ -169,6 +184,15 @@ void check_mismatched(const RunArguments& a) {
   }
 }
 
+void check_packing(const DataArguments& data) {
+  SHOAL_CHECK(
+      data.packing_strategy == PackingStrategy::bfd || data.packing || packs_evaluation(data),
+      "packing_strategy is {}, but packing is false", to_string(data.packing_strategy));
+  SHOAL_CHECK(!data.packing || !data.streaming,
+              "packing needs to know all documents, which a stream does not; give prepared tokens "
+              "as train_file, or leave packing out");
+}
+
 // What is for another task, or missing for this one.
 void check_data(const RunArguments& a, TaskKind kind) {
   using enum TaskKind;
@@ -187,6 +211,8 @@ void check_data(const RunArguments& a, TaskKind kind) {
         {"column_names", !data.column_names.empty(), rows},
         {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
         {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
+        {"packing", data.packing, {causal_lm}},
+        {"eval_packing", packs_evaluation(data), {causal_lm}},
         {"label_all_tokens", data.label_all_tokens, {token_classification}},
         {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}}})
     if (given.is_given &&
@@ -197,6 +223,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
                   fmt::format("{} is given, but the task is {}", given.name, to_string(kind)),
                   fmt::format("give --task {}", fmt::join(names, " or ")));
     }
+  check_packing(data);
   if (std::find(samples.begin(), samples.end(), kind) == samples.end()) return;
   SHOAL_CHECK(data.validation_split_percentage == 0,
               "validation_split_percentage is of text; give what to validate as validation_file");
@@ -257,7 +284,7 @@ std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kin
 }
 
 std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
-                                            TokenId padding, bool on_cpu) {
+                                            bool on_cpu) {
   const std::int64_t automatic = on_cpu ? 32 : 8;
   const std::int64_t multiple = a.data.pad_to_max_length        ? setup.block_size
                                 : a.data.pad_to_multiple_of > 0 ? a.data.pad_to_multiple_of
@@ -278,7 +305,7 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
                        .whole_words = a.data.whole_word_mask,
                        .pad_to_multiple_of = pads});
   if (setup.samples)
-    return std::make_shared<PaddingCollator>(padding, pads, setup.samples->labels_of());
+    return std::make_shared<PaddingCollator>(setup.padding, pads, setup.samples->labels_of());
   return std::make_shared<PaddingCollator>();
 }
 
@@ -299,15 +326,14 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
                 fmt::format("{} needs a tokenizer, and there is none", to_string(model.kind)),
                 "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
   if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
-  const TokenId padding =
-      setup.tokenizer ? take_padding(model, *setup.tokenizer, setup.notices) : 0;
+  if (setup.tokenizer) setup.padding = take_padding(model, *setup.tokenizer, setup.notices);
   setup.samples = make_task_data(model.kind, a.data, model.config);
   if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
                          {.gradient_checkpointing = a.training.gradient_checkpointing});
   check_metric(a, setup);
   setup.block_size = block_size_of(a, *setup.task, model.kind);
-  setup.collator = collator_of(a, setup, padding, on_cpu);
+  setup.collator = collator_of(a, setup, on_cpu);
   if (a.training.model_parallel)
     check_mesh(a.training, *setup.task->chain(), world.size, setup.block_size);
   return setup;
@@ -344,11 +370,12 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
   }
   const TokenFiles files = token_files(a, setup, world, store, available_cores());
   if (!files.train.empty())
-    setup.train_dataset = first_samples(samples_of(files.train, a, setup), data.max_train_samples);
+    setup.train_dataset =
+        first_samples(samples_of(files.train, a, data.packing, setup), data.max_train_samples);
   if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup, world);
   if (!files.validation.empty())
-    setup.eval_dataset =
-        first_samples(samples_of(files.validation, a, setup), data.max_eval_samples);
+    setup.eval_dataset = first_samples(
+        samples_of(files.validation, a, packs_evaluation(data), setup), data.max_eval_samples);
 }
 
 }  // namespace shoal::app

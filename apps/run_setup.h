@@ -44,6 +44,7 @@ struct RunSetup {
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::int64_t block_size = 0;
+  TokenId padding = 0;               // fills samples, or blocks, up
   std::vector<std::string> notices;  // for rank 0 to print
 };
 

@@ -55,6 +55,35 @@ Tensor of_samples(std::span<const Sample> samples, std::vector<T> Sample::* memb
   return columns == 1 && flat ? tensor.reshaped({rows}) : tensor;
 }
 
+Tensor sequences_of(std::span<const Sample> samples, std::int64_t columns, MemoryResource& memory) {
+  const auto is_padded = [columns](const Sample& sample) {
+    return std::ssize(sample.input_ids) < columns;
+  };
+  std::int64_t most = 0;
+  bool any = false;
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const std::vector<std::int32_t>& own = samples[row].sequences;
+    any = any || !own.empty();
+    SHOAL_CHECK(own.empty() || (own.front() == 0 && std::is_sorted(own.begin(), own.end()) &&
+                                own.back() <= std::ssize(samples[row].input_ids)),
+                "collate: the {} sequences of sample {} do not ascend from 0 to its {} input_ids",
+                own.size(), row, samples[row].input_ids.size());
+    most = std::max<std::int64_t>(
+        most, std::max<std::int64_t>(std::ssize(own), 1) + (is_padded(samples[row]) ? 1 : 0));
+  }
+  if (!any) return {};
+  return padded(samples, most, static_cast<std::int32_t>(columns), memory,
+                [&](const Sample& sample, std::int32_t* row) {
+                  if (sample.sequences.empty())
+                    *row++ = 0;
+                  else
+                    row = std::copy(sample.sequences.begin(), sample.sequences.end(), row);
+                  if (is_padded(sample))
+                    *row++ = static_cast<std::int32_t>(sample.input_ids.size());
+                  return row;
+                });
+}
+
 Tensor labels_of_samples(std::span<const Sample> samples, MemoryResource& memory) {
   Tensor classes =
       of_samples(samples, &Sample::labels, "labels", kIgnoreLabel, /*flat=*/true, memory);
@@ -123,6 +152,7 @@ Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& 
                      ? std::fill_n(row, sample.input_ids.size(), std::uint8_t{1})
                      : std::copy(sample.attention_mask.begin(), sample.attention_mask.end(), row);
         });
+  batch.sequences = sequences_of(samples, columns, memory);
   if (types)
     batch.token_type_ids = padded(
         samples, columns, std::int32_t{0}, memory, [](const Sample& sample, std::int32_t* row) {

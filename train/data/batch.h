@@ -26,6 +26,7 @@ struct Batch {
   Tensor labels;
   Tensor attention_mask;  // [B, T] u8; undefined: every position counts
   Tensor token_type_ids;  // [B, T] i32; undefined: all 0
+  Tensor sequences;       // [B, n] i32, as nn::ChainInput's; undefined: a row is one text
   SampleOrdinals ordinals;
   std::int64_t rows = 0;  // B; 0 in a Batch that was never filled
 };
@@ -44,7 +45,8 @@ enum class LabelsOf : std::uint8_t { positions, sample };
 // `pad_id`, labels of positions with kIgnoreLabel, attention_mask and token_type_ids with 0.
 // Samples of one length, without masks, give no attention_mask. A sample whose vectors differ in
 // length is refused; so are labels of whole samples, or values, of which samples have other
-// numbers (none is a number that goes with any).
+// numbers (none is a number that goes with any). Where a sample has sequences, padding is one more,
+// and a row with fewer than another has empty ones at its end.
 class PaddingCollator final : public Collator {
  public:
   explicit PaddingCollator(std::int32_t pad_id = 0, std::int64_t pad_to_multiple_of = 1,

@@ -17,6 +17,9 @@ struct Sample {
   std::vector<std::uint8_t> attention_mask = {};  // 1: a token, 0: padding
   std::vector<std::int32_t> token_type_ids = {};
   std::vector<float> values = {};  // what a regression is to give, instead of labels
+  // Where texts that do not see each other begin, ascending from 0; as many as input_ids: an empty
+  // one at the end. Empty: one text.
+  std::vector<std::int32_t> sequences = {};
 };
 inline constexpr std::int32_t kIgnoreLabel = -100;
 

@@ -1,11 +1,21 @@
 #include "shoal/train/data/unigram.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
 
 namespace shoal {
+
+namespace {
+
+// What is to be predicted at each position; kIgnoreLabel: nothing.
+std::vector<std::int32_t> tokens_of(Sample sample) {
+  return sample.labels.empty() ? std::move(sample.input_ids) : std::move(sample.labels);
+}
+
+}  // namespace
 
 double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_t vocab_size) {
   std::vector<double> counts(static_cast<std::size_t>(vocab_size), 1.0);
@@ -16,15 +26,17 @@ double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_
   };
   auto total = static_cast<double>(vocab_size);
   for (std::int64_t i = 0; i < train.size(); ++i)
-    for (const std::int32_t id : train.get(i).input_ids) {
+    for (const std::int32_t id : tokens_of(train.get(i))) {
+      if (id == kIgnoreLabel) continue;
       count_of(id) += 1;
       total += 1;
     }
   double sum = 0, targets = 0;
   for (std::int64_t i = 0; i < evaluation.size(); ++i) {
-    const Sample sample = evaluation.get(i);
-    for (std::size_t t = 1; t < sample.input_ids.size(); ++t) {
-      sum -= std::log(count_of(sample.input_ids[t]) / total);
+    const std::vector<std::int32_t> tokens = tokens_of(evaluation.get(i));
+    for (std::size_t t = 1; t < tokens.size(); ++t) {
+      if (tokens[t] == kIgnoreLabel) continue;
+      sum -= std::log(count_of(tokens[t]) / total);
       targets += 1;
     }
   }

@@ -9,8 +9,8 @@ namespace shoal {
 
 // Mean negative log-probability (nats a target) of the tokens of `evaluation` but each sample's
 // first, which is nobody's target, under the frequencies in `train`, each count plus one over
-// `vocab_size` tokens. An id beyond vocab_size, or no target at all: invalid_argument. Reads every
-// sample once.
+// `vocab_size` tokens. Of a sample with labels these are the tokens, but for those without loss. An
+// id beyond vocab_size, or no target at all: invalid_argument. Reads every sample once.
 double unigram_loss(const Dataset& train, const Dataset& evaluation, std::int64_t vocab_size);
 
 }  // namespace shoal

@@ -57,11 +57,16 @@ nn::ChainInput CausalLmTask::chain_input(const Batch& batch, MemoryResource& mem
   const Tensor mask = needed_mask(batch.attention_mask, [&](std::int64_t row, std::int64_t t) {
     return targets.const_data<std::int32_t>()[row * targets.shape()[1] + t] >= 0;
   });
-  return {batch.input_ids, targets, mask_as_lengths(mask, memory), {}};
+  nn::ChainInput input{batch.input_ids, targets, mask_as_lengths(mask, memory), {}};
+  if (!batch.sequences.defined()) return input;
+  SHOAL_CHECK(!mask.defined(), "packed sequences with a mask that hides tokens between others");
+  input.sequences = batch.sequences;
+  input.positions = nn::positions_in(batch.sequences, batch.input_ids.shape()[1], memory);
+  return input;
 }
 
 nn::LossOutput CausalLmTask::loss(nn::Context& context, const nn::ChainInput& input) {
-  return model_->forward(context, input.ids, input.targets, input.loss, input.key_mask);
+  return model_->forward(context, input);
 }
 
 nn::LoadReport CausalLmTask::load(const std::string& directory, const Assign& assign) {

@@ -29,6 +29,8 @@ nn::ChainInput labelled_input(const TargetForm& form, const Batch& batch, std::i
                               std::int64_t positions, MemoryResource& memory) {
   // Kernels of a device could only complain when the step is long queued.
   kernels::check::ids("embedding", batch.input_ids, vocabulary);
+  SHOAL_CHECK(!batch.sequences.defined(), "{} takes one text a row, not packed sequences",
+              form.head);
   const std::int64_t length = batch.input_ids.shape()[1];
   if (length > positions)
     throw Error(ErrorCode::invalid_argument,

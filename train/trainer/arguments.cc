@@ -300,6 +300,20 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                         "token-classification: 128, question-answering: 384) and the model's "
                         "positions",
                 .aliases = {"max_seq_length"}})
+      .boolean("packing", &arguments.packing,
+               {.help = "causal-lm: documents (of text its lines or records) share blocks without "
+                        "seeing each other, positions begin anew with each; else they are end to "
+                        "end, and each sees those before it in its block"})
+      .choice(
+          "packing_strategy", &arguments.packing_strategy,
+          {{"bfd", PackingStrategy::bfd},
+           {"bfd_split", PackingStrategy::bfd_split},
+           {"wrapped", PackingStrategy::wrapped}},
+          {.help = "of packing: best-fit decreasing, where what is longer than a block loses its "
+                   "rest (bfd) or is cut into several (bfd_split); or end to end, cut where "
+                   "blocks end (wrapped)"})
+      .boolean("eval_packing", &arguments.eval_packing,
+               {.help = "packing of validation_file; null: as packing"})
       .integer("max_train_samples", &arguments.max_train_samples,
                {.min = 1, .help = "the first so many"})
       .integer("max_eval_samples", &arguments.max_eval_samples,

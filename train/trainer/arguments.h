@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/config/options.h"
+#include "shoal/train/data/packing_strategy.h"
 
 namespace shoal {
 
@@ -158,6 +159,11 @@ struct DataArguments {
   double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
   std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
+  // Causal language models: documents share blocks without seeing each other; else they are end to
+  // end and do. eval_packing absent: as packing.
+  bool packing = false;
+  std::optional<bool> eval_packing;
+  PackingStrategy packing_strategy = PackingStrategy::bfd;
   bool streaming = false;  // train_file names shards, which are read one after another
   std::int64_t shuffle_buffer_size = 10000;    // samples; 0: in their order
   bool shard_by_rank = false;                  // each rank streams shards of its own

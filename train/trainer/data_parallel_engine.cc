@@ -384,10 +384,13 @@ std::string DataParallelEngine::kind_of(const StepWork& work,
   std::string key = fmt::format("{} {}", captures_made_, work.loss.label_smoothing);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const SampleOrdinals& ordinals = work.batches[i].ordinals;
-    key += fmt::format(" {}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
+    const Tensor& sequences = inputs[i].sequences;
+    const std::string packed =
+        sequences.defined() ? " packed " + to_string(sequences.shape()) : std::string();
+    key += fmt::format(" {}{}{}{}{} {} {}+{}", to_string(inputs[i].ids.shape()),
                        mask_kind(inputs[i].key_mask),
                        inputs[i].token_types.defined() ? " of types" : "",
-                       inputs[i].ends.defined() ? " with ends" : "",
+                       inputs[i].ends.defined() ? " with ends" : "", packed,
                        inputs[i].target_rows.defined() ? inputs[i].target_rows.count() : -1,
                        ordinals.first - work.first_ordinal, ordinals.stride);
   }

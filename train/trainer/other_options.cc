@@ -102,6 +102,8 @@ constexpr std::array kRefused = {
     Refusal{"trust_remote_code", "no code of a model's directory is run", true},
     Refusal{"predict_with_generate", "no task here generates; see `shoal generate`", true},
     Refusal{"torch_dtype", "use bf16 or fp16"},
+    Refusal{"padding_free", "packing keeps the documents of a block apart; else batches are padded",
+            true},
     Refusal{"use_lora", "adapters are not built", true},
 };
 

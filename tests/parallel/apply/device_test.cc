@@ -9,6 +9,9 @@ namespace {
 constexpr int kFew = 4, kFirstSteady = 2;
 constexpr Task kSmall{.rows = 4, .length = 8, .heads = 4};
 constexpr Task kSmallLlama{.rows = 4, .length = 8, .heads = 4, .model = Model::llama};
+constexpr Task kSmallPacked{.rows = 4, .length = 8, .heads = 4, .packed = true};
+constexpr Task kSmallPackedLlama{
+    .rows = 4, .length = 8, .heads = 4, .model = Model::llama, .packed = true};
 
 class OnDevice : public ::testing::TestWithParam<Layout> {};
 
@@ -86,7 +89,10 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kSmall, .tp = 2, .prescaled = true, .speed = true},
         Layout{.task = kSmall, .tp = 2, .prescaled = true}, Layout{.task = kSmall, .tp = 2},
         Layout{.task = kSmallLlama, .tp = 2, .prescaled = true, .checkpoint_group = 1},
-        Layout{.task = kSmall, .rdp = 2}, Layout{.task = kSmall, .rdp = 2, .sharding = 1},
+        Layout{.task = kSmallPacked, .tp = 2, .prescaled = true},
+        Layout{.task = kSmallPackedLlama, .tp = 2},
+        Layout{.task = kSmallPacked, .pp = 2, .microbatches = 2}, Layout{.task = kSmall, .rdp = 2},
+        Layout{.task = kSmall, .rdp = 2, .sharding = 1},
         Layout{.task = kSmall, .rdp = 2, .sharding = 2},
         Layout{.task = kSmall, .rdp = 2, .sharding = 3},
         Layout{.task = kSmall, .pp = 2, .microbatches = 2},

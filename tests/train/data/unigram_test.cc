@@ -33,6 +33,18 @@ TEST(UnigramLoss, IsTheCrossEntropyUnderSmoothedCounts) {
   EXPECT_NEAR(unigram_loss(train, evaluation, 4), expected, 1e-12);
 }
 
+// Padding and the first tokens of packed documents count on neither side.
+TEST(UnigramLoss, LeavesOutWhatHasNoLabel) {
+  class Labelled final : public Dataset {
+   public:
+    std::int64_t size() const override { return 1; }
+    Sample get(std::int64_t) const override {
+      return {.input_ids = {0, 0, 3, 1, 2}, .labels = {-100, 0, -100, 1, -100}};
+    }
+  };
+  EXPECT_NEAR(unigram_loss(Labelled(), Labelled(), 4), -2 * std::log(2.0 / 6) / 2, 1e-12);
+}
+
 TEST(UnigramLoss, RefusesIdsBeyondTheVocabularyAndNoTargets) {
   const Samples some({{0, 5}});
   const Samples single(std::vector<std::vector<std::int32_t>>{{0}});
