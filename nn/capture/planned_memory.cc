@@ -39,7 +39,10 @@ bool PlannedMemory::Arena::holds(const void* pointer) const {
 }
 
 PlannedMemory::PlannedMemory(PoolMemory& pool, MemoryResource& source)
-    : pool_(pool), source_(source) {}
+    : below_(pool), pool_(&pool), source_(source) {}
+
+PlannedMemory::PlannedMemory(MemoryResource& memory)
+    : below_(memory), pool_(nullptr), source_(memory) {}
 
 PlannedMemory::~PlannedMemory() = default;
 
@@ -59,7 +62,7 @@ MemorySequence PlannedMemory::end_recording() {
   mode_ = Mode::pass;
   MemorySequence sequence = std::exchange(recorded_, {});
   sequence.outliving = static_cast<int>(block_of_.size());
-  sequence.pool_bytes = static_cast<std::int64_t>(pool_.bytes_held());
+  if (pool_) sequence.pool_bytes = static_cast<std::int64_t>(pool_->bytes_held());
 
   for (const auto& [pointer, block] : block_of_)
     sequence.offsets[static_cast<std::size_t>(block)] = kOutlives;
@@ -78,7 +81,7 @@ void PlannedMemory::prepare(const MemorySequence& sequence) {
   std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
     return arena->live == 0 && arena != arenas_.back();
   });
-  pool_.trim();
+  if (pool_) pool_->trim();
   if (fits(sequence)) return;
   const auto wanted = static_cast<std::size_t>(sequence.arena_bytes);
   if (!arenas_.empty() && arenas_.back()->live == 0) arenas_.pop_back();
@@ -140,12 +143,12 @@ void* PlannedMemory::serve(std::size_t bytes, MemoryTag tag, Stream stream) {
   }
   if (!deviation_.empty()) {
     if (strict_) throw_error(ErrorCode::internal, "the step's memory differs: {}", deviation_);
-    return pool_.allocate(bytes, tag, stream);
+    return below_.allocate(bytes, tag, stream);
   }
   const int block = served_->calls[cursor_++].block;
   const std::int64_t offset = served_->offsets[static_cast<std::size_t>(block)];
   if (offset < 0) {
-    void* const pointer = pool_.allocate(bytes, tag, stream);
+    void* const pointer = below_.allocate(bytes, tag, stream);
     block_of_.emplace(pointer, block);
     return pointer;
   }
@@ -177,11 +180,11 @@ std::int64_t PlannedMemory::release() {
 void* PlannedMemory::allocate_beside(std::size_t bytes, MemoryTag tag, Stream stream,
                                      bool may_give_back) {
   try {
-    return pool_.allocate(bytes, tag, stream);
+    return below_.allocate(bytes, tag, stream);
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::out_of_memory || !may_give_back || !give_back_()) throw;
   }
-  return pool_.allocate(bytes, tag, stream);
+  return below_.allocate(bytes, tag, stream);
 }
 
 void* PlannedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
@@ -226,7 +229,7 @@ void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
       --arena->live;
       return;
     }
-  pool_.deallocate(pointer, bytes, tag, stream);
+  below_.deallocate(pointer, bytes, tag, stream);
 }
 
 std::optional<std::int64_t> PlannedMemory::room() const {
@@ -236,8 +239,8 @@ std::optional<std::int64_t> PlannedMemory::room() const {
   std::int64_t free = std::numeric_limits<std::int64_t>::max();
   if (limited != nullptr) free = limited->limit().bytes - limited->in_use();
   if (there.total > 0) free = std::min(free, static_cast<std::int64_t>(there.free));
-  return arena_bytes() + static_cast<std::int64_t>(pool_.bytes_held()) +
-         std::max<std::int64_t>(free, 0);
+  const std::size_t held = pool_ ? pool_->bytes_held() : 0;
+  return arena_bytes() + static_cast<std::int64_t>(held) + std::max<std::int64_t>(free, 0);
 }
 
 std::int64_t PlannedMemory::arena_bytes() const {

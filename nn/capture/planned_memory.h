@@ -40,11 +40,14 @@ std::int64_t alignment_of(
     Device device);  // of MemoryResource: 64 bytes on the host, 256 on a device
 
 // Between begin_*() and end_*(), which the computing thread calls, it is that thread's step that is
-// recorded or served; everything else, and every other thread, gets `pool`'s memory.
+// recorded or served; everything else, and every other thread, gets memory from below.
 class PlannedMemory final : public MemoryResource {
  public:
   // The arena comes from `source`, which is what `pool` is over: rounding up would cost a fifth.
   PlannedMemory(PoolMemory& pool, MemoryResource& source);
+  // Over what keeps freed blocks itself, or need not: a Communicator's memory, say. The arena is of
+  // it too.
+  explicit PlannedMemory(MemoryResource& memory);
   ~PlannedMemory() override;
 
   void begin_recording();
@@ -63,8 +66,8 @@ class PlannedMemory final : public MemoryResource {
 
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
-  Device device() const override { return pool_.device(); }
-  std::string name() const override { return "planned over " + pool_.name(); }
+  Device device() const override { return below_.device(); }
+  std::string name() const override { return "planned over " + below_.name(); }
 
   std::int64_t arena_bytes() const;
   // What a step can have: the arena, what the pool keeps, and what is free below them, of a limit
@@ -93,7 +96,8 @@ class PlannedMemory final : public MemoryResource {
   void* allocate_beside(std::size_t bytes, MemoryTag tag, Stream stream, bool may_give_back);
   void deviate(std::string what);
 
-  PoolMemory& pool_;
+  MemoryResource& below_;
+  PoolMemory* pool_;  // below_; null: it is none
   MemoryResource& source_;
   mutable std::mutex mutex_;
   Mode mode_ = Mode::pass;

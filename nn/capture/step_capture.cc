@@ -24,7 +24,7 @@ std::vector<std::uint64_t> every_other(const std::vector<std::uint64_t>& told, s
 
 StepCapture::StepCapture(kernels::Kernels& kernels, PlannedMemory& memory,
                          StepCaptureOptions options)
-    : memory_(memory),
+    : memories_{&memory},
       options_(std::move(options)),
       backend_(options_.backend ? *options_.backend : device_backend(kernels.device().type)),
       stream_(kernels.stream()),
@@ -32,11 +32,12 @@ StepCapture::StepCapture(kernels::Kernels& kernels, PlannedMemory& memory,
   SHOAL_CHECK(options_.warmup >= 1 && options_.most_kept >= 1,
               "step capture after {} steps, keeping {}; both are 1 or more", options_.warmup,
               options_.most_kept);
-  memory_.set_give_back([this] { return give_back(); });
+  memories_.insert(memories_.end(), options_.beside.begin(), options_.beside.end());
+  for (PlannedMemory* each : memories_) each->set_give_back([this] { return give_back(); });
 }
 
 StepCapture::~StepCapture() {
-  memory_.set_give_back({});
+  for (PlannedMemory* memory : memories_) memory->set_give_back({});
   try {
     backend_.synchronize(stream_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is lost, and the graphs with it
@@ -85,11 +86,11 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
     ++statistics_.direct;
     return step();
   }
-  if (!entry.sequence) return record(entry, step, warm);
+  if (entry.sequences.empty()) return record(entry, step, warm);
   ++planned_steps_;
   const auto planned = [&] {
     if (!graphs_) {
-      if (!serve(entry, step)) entry.sequence.reset();  // the next step is recorded again
+      if (!serve(entry, step)) entry.sequences.clear();  // the next step is recorded again
       return;
     }
     if (entry.pieces.empty() || entry.voided != voided) capture(entry, step);
@@ -121,23 +122,27 @@ void StepCapture::timed(std::optional<std::pair<Event, Event>>& events,
 }
 
 void StepCapture::record(Entry& entry, const std::function<void()>& step, bool warm) {
-  memory_.begin_recording();
+  for (PlannedMemory* memory : memories_) memory->begin_recording();
   try {
     if (warm)
       step();
     else
       timed(before_, step);
   } catch (...) {
-    (void)memory_.end_recording();
+    (void)end_recording();
     throw;
   }
   ++statistics_.direct;
-  entry.sequence = memory_.end_recording();
-  statistics_.live_bytes = entry.sequence->live_bytes;
-  statistics_.pool_bytes = entry.sequence->pool_bytes;
-  statistics_.allocations = static_cast<std::int64_t>(entry.sequence->offsets.size());
+  entry.sequences = end_recording();
+  statistics_.live_bytes = statistics_.pool_bytes = statistics_.allocations = 0;
+  int outliving = 0;
+  for (const MemorySequence& sequence : entry.sequences) {
+    statistics_.live_bytes += sequence.live_bytes;
+    statistics_.pool_bytes += sequence.pool_bytes;
+    statistics_.allocations += static_cast<std::int64_t>(sequence.offsets.size());
+    outliving += sequence.outliving;
+  }
   if (!graphs_) return;
-  const int outliving = entry.sequence->outliving;
   if (!everywhere(entry, outliving == 0))
     refuse(entry, outliving > 0 ? fmt::format("{} tensors of a step outlive it", outliving)
                                 : std::string(kElsewhere));
@@ -155,8 +160,39 @@ bool StepCapture::everywhere(Entry& entry, bool well) {
 void StepCapture::refuse(Entry& entry, const std::string& why) {
   drop_pieces(entry);
   entry.refused = true;
-  entry.sequence.reset();
+  entry.sequences.clear();
   say(fmt::format("step capture: steps of this kind run call by call: {}", why));
+}
+
+std::vector<MemorySequence> StepCapture::end_recording() {
+  std::vector<MemorySequence> sequences;
+  for (PlannedMemory* memory : memories_) sequences.push_back(memory->end_recording());
+  return sequences;
+}
+
+bool StepCapture::is_prepared_for(const Entry& entry) const {
+  for (std::size_t i = 0; i < memories_.size(); ++i)
+    if (!memories_[i]->is_prepared_for(entry.sequences[i])) return false;
+  return true;
+}
+
+void StepCapture::begin_serving(const Entry& entry, bool strict) {
+  for (std::size_t i = 0; i < memories_.size(); ++i)
+    memories_[i]->begin_serving(entry.sequences[i], strict);
+}
+
+// What differed in the first memory where anything did.
+std::string StepCapture::end_serving() {
+  std::string difference;
+  for (PlannedMemory* memory : memories_)
+    if (std::string one = memory->end_serving(); difference.empty()) difference = std::move(one);
+  return difference;
+}
+
+std::int64_t StepCapture::arena_bytes() const {
+  std::int64_t bytes = 0;
+  for (const PlannedMemory* memory : memories_) bytes += memory->arena_bytes();
+  return bytes;
 }
 
 void StepCapture::wait_for_stream() {
@@ -175,9 +211,10 @@ void StepCapture::void_graphs() {
 
 bool StepCapture::give_back() {
   void_graphs();
-  const std::int64_t bytes = memory_.release();
+  std::int64_t bytes = 0;
+  for (PlannedMemory* memory : memories_) bytes += memory->release();
   if (bytes == 0) return false;
-  statistics_.arena_bytes = memory_.arena_bytes();
+  statistics_.arena_bytes = arena_bytes();
   if (++statistics_.given_back == 1)
     say(
         fmt::format("step capture: what runs beside captured steps has no room beside their arena "
@@ -189,37 +226,37 @@ bool StepCapture::give_back() {
 
 // Room for the plan; where the arena becomes another, what was captured in the old one is void.
 bool StepCapture::plan(Entry& entry) {
-  if (!memory_.is_prepared_for(*entry.sequence)) {
+  if (!is_prepared_for(entry)) {
     void_graphs();
     try {
-      memory_.prepare(*entry.sequence);
+      for (std::size_t i = 0; i < memories_.size(); ++i) memories_[i]->prepare(entry.sequences[i]);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
       refuse(entry, error.message());
-      statistics_.arena_bytes = memory_.arena_bytes();  // the one before may have gone
+      statistics_.arena_bytes = arena_bytes();  // the one before may have gone
       return false;
     }
   }
-  statistics_.arena_bytes = memory_.arena_bytes();
+  statistics_.arena_bytes = arena_bytes();
   return true;
 }
 
 bool StepCapture::serve(Entry& entry, const std::function<void()>& step) {
-  if (!memory_.is_prepared_for(*entry.sequence)) {
+  if (!is_prepared_for(entry)) {
     if (!plan(entry)) {
       step();
       return true;
     }
     if (!std::exchange(entry.told, true)) say(describe());
   }
-  memory_.begin_serving(*entry.sequence, false);
+  begin_serving(entry, false);
   try {
     step();
   } catch (...) {
-    (void)memory_.end_serving();
+    (void)end_serving();
     throw;
   }
-  const std::string difference = memory_.end_serving();
+  const std::string difference = end_serving();
   ++statistics_.served;
   if (difference.empty()) return true;
   ++statistics_.deviated;
@@ -268,7 +305,7 @@ std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& 
     void* const graph = backend_.end_capture(stream_);
     if (graph || work || entry.pieces.empty()) entry.pieces.push_back({graph, std::move(work)});
   };
-  memory_.begin_serving(*entry.sequence, true);
+  begin_serving(entry, true);
   try {
     const Noting noting{options_.host_work};
     if (options_.host_work)
@@ -285,10 +322,10 @@ std::string StepCapture::note_pieces(Entry& entry, const std::function<void()>& 
     problem = error.message();
   } catch (...) {
     if (capturing) backend_.abandon_capture(stream_);
-    (void)memory_.end_serving();
+    (void)end_serving();
     throw;
   }
-  if (const std::string difference = memory_.end_serving(); problem.empty()) problem = difference;
+  if (const std::string difference = end_serving(); problem.empty()) problem = difference;
   if (!problem.empty()) drop_pieces(entry);
   return problem;
 }

@@ -42,6 +42,9 @@ struct StepCaptureOptions {
   std::function<void(const std::string&)> say = {};  // each capture, and each step that differs
   DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
   HostWork* host_work = nullptr;                     // of the step; null: it has none
+  // What the step's tensors come from besides, as memory that peers reach: planned alike, each in
+  // an arena of its own. They outlive the capture.
+  std::vector<PlannedMemory*> beside = {};
   // Called before the host waits for the stream, which may stand at a collective for a lost rank:
   // has the deadline that the wait itself lacks, and throws then. Not asked by the destructor.
   std::function<void()> before_waiting = {};
@@ -83,7 +86,9 @@ class StepCapture {
   Statistics statistics();  // waits where times are to be read
   // Of the key that ran last; null: its steps are not planned.
   const MemorySequence* planned() const {
-    return entries_.empty() || !entries_.front().sequence ? nullptr : &*entries_.front().sequence;
+    return entries_.empty() || entries_.front().sequences.empty()
+               ? nullptr
+               : &entries_.front().sequences.front();
   }
   // One line for a log: "step capture: ..."; empty before anything was captured.
   std::string describe();
@@ -92,9 +97,9 @@ class StepCapture {
   struct Entry {
     std::string key;
     int seen = 0;
-    bool refused = false;  // cannot be captured, or its plan has no room
-    bool told = false;     // that it is captured
-    std::optional<MemorySequence> sequence = {};
+    bool refused = false;                        // cannot be captured, or its plan has no room
+    bool told = false;                           // that it is captured
+    std::vector<MemorySequence> sequences = {};  // by memory; empty: not recorded
     // A graph, which may be null, and then the host's work, which may be empty. None: not captured.
     struct Piece {
       void* graph = nullptr;
@@ -115,11 +120,16 @@ class StepCapture {
   bool plan(Entry& entry);
   std::string note_pieces(Entry& entry, const std::function<void()>& step);
   bool serve(Entry& entry, const std::function<void()>& step);
+  std::vector<MemorySequence> end_recording();
+  bool is_prepared_for(const Entry& entry) const;
+  void begin_serving(const Entry& entry, bool strict);
+  std::string end_serving();
+  std::int64_t arena_bytes() const;
   void capture(Entry& entry, const std::function<void()>& step);
   void timed(std::optional<std::pair<Event, Event>>& events, const std::function<void()>& work);
   void say(const std::string& line) const;
 
-  PlannedMemory& memory_;
+  std::vector<PlannedMemory*> memories_;  // the first is the step's own
   StepCaptureOptions options_;
   DeviceBackend& backend_;
   Stream stream_;

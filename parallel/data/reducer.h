@@ -53,6 +53,9 @@ struct ReducerOptions {
   // any of it is handed over; may be empty. Mostly from inside backward.
   std::function<void(nn::Parameter&)> on_complete = {};
   Tracer* tracer = nullptr;  // may be null
+  // Of steps that are captured although hosts take part in sums (make_replayed_reduction()); may be
+  // null, and outlives the Reducer.
+  const nn::HostWork* host_work = nullptr;
 };
 
 struct ReducerStatistics {

@@ -17,6 +17,7 @@
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/parallel/data/reducer.h"
+#include "shoal/parallel/replay/replayed_communicator.h"
 
 namespace shoal {
 namespace {
@@ -170,6 +171,154 @@ TEST(GpuCapture, ARankThatIsKilledInItsReplayIsNamed) {
   EXPECT_FALSE(outcomes[0].running) << "hangs";
   EXPECT_THAT(outcomes[0].error, HasSubstr("rank 1"));
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
+}
+
+// What a mesh's layers do: exchange activations in memory that peers reach, which comes and goes.
+class RankOfExchanges {
+ public:
+  RankOfExchanges(const World& world, Store& store) : device_(test::device_of(world)) {
+    kernels_ =
+        kernels::make_cuda_kernels({.device = device_, .memory = &planned_, .cache_directory = {}});
+    auto options = test::with_deadline(20);
+    options.stream = kernels_->stream();
+    communicator_ = collectives::make_communicator(world, store, options);
+    all_ = parallel::make_replayed_communicator(*communicator_, host_work_, memories_);
+    pair_ = all_->split(0, world.rank);
+    capture_ = std::make_unique<nn::StepCapture>(
+        *kernels_, planned_,
+        nn::StepCaptureOptions{.say = [this](const std::string& line) { said += line + "\n"; },
+                               .host_work = &host_work_,
+                               .beside = *memories_});
+    staged_ = std::make_unique<nn::StagedInputs>(*kernels_, *source_);
+    for (Tensor* result : {&gathered_, &sums_})
+      *result = Tensor::empty({kCount}, DType::f32, *source_, MemoryTag::data, kernels_->stream());
+  }
+
+  struct Result {
+    float peers = -1, sum = -1;  // what the other rank gave, and that of both
+  };
+  Result step(float value, const std::function<void()>& between = [] {}) {
+    const auto host = make_host_memory();
+    const Tensor given = Tensor::empty({kCount}, DType::f32, *host, MemoryTag::data);
+    std::fill_n(given.data<float>(), kCount, value);
+    const Tensor input = staged_->fill({given}).front();
+    between_ = between;
+    capture_->run("step", [this, input] { exchange(input); });
+    return {.peers = only(gathered_), .sum = only(sums_)};
+  }
+  nn::StepCapture& capture() { return *capture_; }
+  collectives::Communicator& communicator() { return *pair_; }
+  const parallel::ReplayedMemories& memories() const { return memories_; }
+  bool asks_hosts = false;  // in the middle of a step
+  std::string said;
+
+ private:
+  void exchange(const Tensor& input) {
+    const Stream stream = kernels_->stream();
+    const int peer = 1 - pair_->rank();
+    const Tensor mine = shared(kCount);
+    copy(mine.view().data, input);
+    {
+      const Tensor all = shared(2 * kCount);
+      pair_->all_gather(mine.const_view().data, all.view().data, kCount, DType::f32, stream)
+          ->block_stream(stream);
+      copy(gathered_.view().data, all.narrowed(0, peer * kCount, kCount));
+    }
+    const Tensor got = shared(kCount);  // where `all` was
+    pair_->begin_group();
+    EXPECT_EQ(pair_->send(mine.const_view().data, kCount, DType::f32, peer, stream), nullptr);
+    pair_->recv(got.view().data, kCount, DType::f32, peer, stream);
+    pair_->end_group()->block_stream(stream);
+    host_work_.run([this] { between_(); });
+    if (asks_hosts) all_->host();
+    const Tensor sum = shared(kCount);
+    copy(sum.view().data, input);
+    pair_
+        ->all_reduce(sum.const_view().data, sum.view().data, kCount, DType::f32,
+                     collectives::ReduceOp::sum, stream)
+        ->block_stream(stream);
+    copy(sums_.view().data, sum);
+    copy(gathered_.view().data, got);
+  }
+  Tensor shared(std::int64_t count) {
+    return Tensor::empty({count}, DType::f32, pair_->memory_resource(), MemoryTag::activations,
+                         kernels_->stream());
+  }
+  void copy(void* to, const Tensor& from) {
+    device_backend(DeviceType::cuda)
+        .copy(to, from.const_view().data, from.bytes(), kernels_->stream());
+  }
+  // Of all elements; -1: they differ.
+  float only(const Tensor& of) const {
+    std::vector<float> values(static_cast<std::size_t>(of.count()));
+    nn::copy_to_host(values.data(), of, kernels_->stream());
+    return std::ranges::all_of(values, [&](float one) { return one == values[0]; }) ? values[0]
+                                                                                    : -1;
+  }
+
+  const Device device_;
+  std::unique_ptr<MemoryResource> source_ = make_device_memory(device_);
+  PoolMemory pool_{*source_};
+  nn::PlannedMemory planned_{pool_, *source_};
+  std::unique_ptr<kernels::Kernels> kernels_;
+  std::unique_ptr<collectives::Communicator> communicator_;
+  nn::HostWork host_work_;
+  parallel::ReplayedMemories memories_ = std::make_shared<std::vector<nn::PlannedMemory*>>();
+  std::unique_ptr<collectives::Communicator> all_, pair_;
+  std::unique_ptr<nn::StagedInputs> staged_;
+  Tensor gathered_, sums_;
+  std::function<void()> between_;
+  std::unique_ptr<nn::StepCapture> capture_;
+};
+
+TEST(GpuCapture, WhatRanksExchangeIsMadeBetweenTheGraphsOfAStep) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfExchanges rank(world, store);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto [peers, sum] = rank.step(static_cast<float>(10 * step + world.rank));
+      ASSERT_EQ(peers, static_cast<float>(10 * step + 1 - world.rank)) << "step " << step;
+      ASSERT_EQ(sum, static_cast<float>(20 * step + 1)) << "step " << step;
+    }
+    EXPECT_EQ(rank.capture().statistics().replayed, kSteps - 3) << rank.said;
+    ASSERT_EQ(rank.memories()->size(), 2U);
+    EXPECT_EQ(rank.memories()->at(0)->arena_bytes(), 0) << "nothing is from there";
+    // What is sent, and after each other what is gathered, and what is received and summed.
+    EXPECT_GE(rank.memories()->at(1)->arena_bytes(), 12 * kCount);
+    EXPECT_LT(rank.memories()->at(1)->arena_bytes(), 13 * kCount);
+  });
+}
+
+// What hosts would tell each other is not of the graph: on all ranks alike such steps are not
+// captured.
+TEST(GpuCapture, HostsThatAskEachOtherInAStepAreNotCaptured) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfExchanges rank(world, store);
+    rank.asks_hosts = true;
+    for (int step = 0; step < kSteps; ++step) ASSERT_EQ(rank.step(1).sum, 2) << step;
+    EXPECT_EQ(rank.capture().statistics().replayed, 0);
+    EXPECT_THAT(rank.said, HasSubstr("run call by call: hosts exchange values in the middle"));
+  });
+}
+
+TEST(GpuCapture, ARankThatFailsBetweenExchangesOfItsReplayIsNamed) {
+  test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
+    RankOfExchanges rank(world, store);
+    for (int step = 0; step < 6; ++step) ASSERT_EQ(rank.step(1).sum, 2);
+    std::string said = "no error";
+    try {
+      rank.step(1, [&] {
+        if (world.rank == 0) return;
+        rank.communicator().abort("the test's own failure");
+        throw Error(ErrorCode::internal, "the test's own failure");
+      });
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said, HasSubstr("the test's own failure"));
+    if (world.rank == 0) {
+      EXPECT_THAT(said, HasSubstr("rank 1 aborted"));
+    }
+  });
 }
 
 }  // namespace

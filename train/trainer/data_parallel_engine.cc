@@ -151,7 +151,7 @@ void DataParallelEngine::prepare_training() {
       ranks() == 1 && !on_cpu() ? parallel::make_no_reduction(context_.memory(), context_.stream)
                                 : parallel::make_all_reduction(communicator);
   if (captures() && ranks() > 1 && !on_cpu() && !communicator.can_capture())
-    reduction = parallel::make_replayed_reduction(std::move(reduction), host_work_);
+    options.host_work = &host_work_;
   reducer_ = std::make_unique<parallel::Reducer>(parameters, std::move(reduction), options);
   optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
   losses_ =
