@@ -21,6 +21,12 @@ struct MatmulArgs {
   // optional [.., N], c's dtype, not c: c = (a·b) ⊙ activation'(activation_input), the gradient of
   // a value before the activation in front of a product. No bias and no pre_activation then
   ConstView activation_input;
+  // optional f32, of a weight's gradient (no bias, no activation, nothing kept): the column sums of
+  // b [N], or of a [M], which then is stored with its K rows, as by sum_rows(). The gradient of a
+  // bias, from the product that reads the same matrix
+  View bias_gradient;
+  bool bias_gradient_of_a = false;
+  bool accumulate_bias_gradient = false;  // else bias_gradient is overwritten
 };
 
 class MatmulKernels {
@@ -29,7 +35,8 @@ class MatmulKernels {
 
   // c = activation(op(a)·op(b) + bias), or with activation_input as said there. Any size, 0
   // included (K = 0 gives the bias). A shape or dtype that does not fit throws invalid_argument
-  // with the shapes.
+  // with the shapes. bias_gradient has sum_rows()'s bits, but on CUDA where cuBLASLt adds it up
+  // within the product: then in f32 and in an order of its own, the same in each run (gemm.h).
   virtual void matmul(const MatmulArgs& args, Stream stream) = 0;
 
   // Independent products: a [G, M, K], b [G, K, N], c [G, M, N], transposed as above, no bias.

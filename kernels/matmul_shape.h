@@ -11,6 +11,11 @@ struct MatmulShape {
   std::int64_t groups = 1, m = 0, n = 0, k = 0;
 };
 
+// What bias_gradient sums over: b, or a, as it is stored.
+inline ConstView bias_gradient_operand(const MatmulArgs& args) {
+  return args.bias_gradient_of_a ? args.a : args.b;
+}
+
 // [.., K] as [M, K]; batched: the leading dimension of rank-3 tensors is the group.
 // Throws invalid_argument with the shapes or dtypes that do not fit.
 inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
@@ -39,7 +44,8 @@ inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
     if (args.b.shape[0] != shape.groups || args.c.shape[0] != shape.groups)
       fail("the groups differ");
     if (args.bias.defined() || args.activation != Activation::none ||
-        args.pre_activation.defined() || args.activation_input.defined())
+        args.pre_activation.defined() || args.activation_input.defined() ||
+        args.bias_gradient.defined())
       fail("a batched product takes no bias and no activation");
   }
   const bool input_ok =
@@ -68,6 +74,17 @@ inline MatmulShape matmul_shape(const MatmulArgs& args, bool batched) {
     if (args.bias.defined() || args.pre_activation.defined())
       fail("a product through an activation's derivative takes no bias and keeps nothing");
     if (args.activation_input.data == args.c.data) fail("activation_input is c");
+  }
+  if (args.bias_gradient.defined()) {
+    const bool of_a = args.bias_gradient_of_a;
+    if (args.bias.defined() || args.activation != Activation::none ||
+        args.pre_activation.defined() || args.activation_input.defined())
+      fail("a product with a bias's gradient takes no bias and no activation");
+    if (of_a ? !args.transpose_a : args.transpose_b)
+      fail("a bias's gradient sums the rows of an operand that is not stored in K rows");
+    if (args.bias_gradient.dtype != DType::f32 ||
+        args.bias_gradient.shape.count() != (of_a ? shape.m : shape.n))
+      fail("bias_gradient is not f32 of the operand's columns");
   }
   return shape;
 }

@@ -23,9 +23,13 @@ constexpr std::int64_t kBatch = 32, kLength = 1024, kTokens = kBatch * kLength, 
 class Bench {
  public:
   Bench(std::string only, const std::string& cache)
-      : only_(std::move(only)),
-        kernels_(make_cuda_kernels(
-            {.device = Device::cuda(0), .memory = nullptr, .cache_directory = cache})) {}
+      : only_(std::move(only)), cache_(cache), kernels_(make_kernels()) {}
+
+  // Others, which read their environment variables when they are first asked for something.
+  std::unique_ptr<Kernels> make_kernels() const {
+    return make_cuda_kernels(
+        {.device = Device::cuda(0), .memory = nullptr, .cache_directory = cache_});
+  }
 
   // Random normal values, or ids in [0, limit) for i32.
   Tensor tensor(const Shape& shape, DType dtype = DType::bf16, std::int64_t limit = 0) {
@@ -128,7 +132,7 @@ class Bench {
               << std::endl;
   }
 
-  std::string only_;
+  std::string only_, cache_;
   std::unique_ptr<MemoryResource> memory_ = make_device_memory(Device::cuda(0));
   PoolMemory pool_{*memory_};
   std::unique_ptr<Kernels> kernels_;
@@ -177,6 +181,36 @@ void products(Bench& bench) {
                out = bench.tensor({4 * kWidth}, DType::f32);
   bench.row("sum_rows", "[32768, 3072]", static_cast<double>(x.bytes()), 0,
             [&] { bench.kernels().matmul().sum_rows(x.const_view(), out.view(), false, {}); });
+}
+
+// A layer's weight gradient with its bias's: by cuBLASLt within the product, and by a pass after
+// it. What the first spares is `(pass)` less `(product)`; an error or a notice says where it has
+// none.
+void weight_and_bias_gradients(Bench& bench) {
+  for (const char* who : {"pass", "product"}) {
+    ::setenv("SHOAL_CUDA_BIAS_GRADIENT", who, 1);
+    const auto kernels = bench.make_kernels();
+    MatmulKernels& matmul = kernels->matmul();
+    ::unsetenv("SHOAL_CUDA_BIAS_GRADIENT");
+    const std::pair<std::int64_t, std::int64_t> layers[] = {
+        {kWidth, 3 * kWidth}, {kWidth, kWidth}, {kWidth, 4 * kWidth}, {4 * kWidth, kWidth}};
+    for (const auto& [in, out] : layers) {
+      const Tensor x = bench.tensor({kTokens, in}), dy = bench.tensor({kTokens, out}),
+                   dw = bench.tensor({in, out}, DType::f32), db = bench.tensor({out}, DType::f32);
+      MatmulArgs args;
+      args.a = x.const_view();
+      args.b = dy.const_view();
+      args.c = dw.view();
+      args.transpose_a = true;
+      args.bias_gradient = db.view();
+      bench.row(
+          fmt::format("matmul_dw_db ({})", who), fmt::format("[{}, {}, {}]", in, out, kTokens),
+          static_cast<double>(x.bytes() + dy.bytes() + dw.bytes() + db.bytes()),
+          2.0 * static_cast<double>(in) * static_cast<double>(out) * static_cast<double>(kTokens),
+          [&] { matmul.matmul(args, bench.stream()); });
+    }
+    device_backend(DeviceType::cuda).synchronize(bench.stream());
+  }
 }
 
 void attention(Bench& bench) {
@@ -392,7 +426,8 @@ void optimizer(Bench& bench) {
 int run(const std::string& only, const std::string& cache) {
   Bench bench(only, cache);
   bench.measure_peaks();
-  for (const auto& family : {products, attention, norms, elementwise, embedding, loss, optimizer}) {
+  for (const auto& family : {products, weight_and_bias_gradients, attention, norms, elementwise,
+                             embedding, loss, optimizer}) {
     try {
       family(bench);
     } catch (const Error& error) {

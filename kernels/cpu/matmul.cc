@@ -36,6 +36,9 @@ class CpuMatmul final : public MatmulKernels {
 
   void matmul(const MatmulArgs& args, Stream stream) override {
     run(args, matmul_shape(args, false), stream);
+    if (args.bias_gradient.defined())
+      sum_rows(bias_gradient_operand(args), args.bias_gradient, args.accumulate_bias_gradient,
+               stream);
   }
   void batched_matmul(const MatmulArgs& args, Stream stream) override {
     run(args, matmul_shape(args, true), stream);

@@ -5,9 +5,12 @@
 #include <limits>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "shoal/kernels/cuda/gemm_finish.cuh"
 #include "shoal/kernels/cuda/gemm_plan.h"
+#include "shoal/kernels/cuda/sum_rows.h"
+#include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 
@@ -17,6 +20,30 @@ namespace {
 constexpr double kWorthTiming = 1e9;  // operations
 constexpr double kWorthChanging = 0.98;
 constexpr std::size_t kMostPlans = 1024;
+// Of the largest sum: what two orders of adding in f32 are far within, and 16-bit sums are not.
+constexpr double kSumsDiffer = 1e-3;
+constexpr int kTrialsOfSums = 8;
+
+enum class BiasGradient : std::uint8_t { automatic, pass, product };
+
+BiasGradient bias_gradient_of_user() {
+  const std::string text = env::get_string(env::kCudaBiasGradient);
+  if (text == "auto") return BiasGradient::automatic;
+  if (text == "pass") return BiasGradient::pass;
+  if (text == "product") return BiasGradient::product;
+  throw_error(ErrorCode::invalid_argument, "{}='{}' is not auto, pass or product",
+              env::kCudaBiasGradient.name, text);
+}
+
+// The columns that a bias's gradient sums: one operand's, as it is stored.
+struct SummedColumns {
+  explicit SummedColumns(const GemmArgs& args)
+      : data(args.bias_gradient_of_a ? args.a.data : args.b.data),
+        leading(args.bias_gradient_of_a ? args.a.leading : args.b.leading),
+        count(args.bias_gradient_of_a ? args.m : args.n) {}
+  const void* data;
+  std::int64_t leading, count;
+};
 
 cuda::GemmActivation activation_of(Activation kind) {
   switch (kind) {
@@ -89,6 +116,7 @@ class Gemm final : public CudaGemm {
   Gemm(CudaRoom& room, const std::string& cache_directory)
       : room_(room),
         times_(!cache_directory.empty()),
+        bias_gradient_(bias_gradient_of_user()),
         choices_(cache_directory, device_name(room), cublasLtGetVersion()) {
     cublasLtHandle_t handle = nullptr;
     check_cublas(cublasLtCreate(&handle), "starting");
@@ -104,8 +132,17 @@ class Gemm final : public CudaGemm {
     cudaStream_t native;
   };
 
+  // A product that gives a bias's gradient too.
+  struct Summing {
+    GemmPlan plan;
+    int trials = kTrialsOfSums;  // left; 0: plan.fused says who sums
+  };
+
+  void run_alone(GemmArgs args, const Queue& queue);  // but for a bias's gradient
   void multiply(const GemmArgs& args, const Queue& queue);
   void multiply_then_finish(const GemmArgs& args, const Queue& queue);
+  bool sum_within(const GemmArgs& args, const Queue& queue);
+  void multiply_then_sum(const GemmArgs& args, const Queue& queue);
   void plain(const GemmArgs& args, const Queue& queue);
   // `product`: its matrix and dtype; undefined for a sum of nothing.
   void finish(const GemmArgs& args, const GemmArgs& product, bool add_bias, bool keep,
@@ -113,17 +150,35 @@ class Gemm final : public CudaGemm {
   GemmPlan& plan_for(const GemmArgs& args, GemmFusion fusion, const Queue& queue);
   void choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, const Queue& queue);
   GemmChoice time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Queue& queue);
+  Buffer instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue);
+  void choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& args, const Queue& queue);
+  std::optional<GemmChoice> try_sums(GemmPlan& plan, const GemmKey& key, GemmArgs args,
+                                     const Queue& queue);
+  std::vector<float> sums_by_pass(const GemmArgs& args, const Queue& queue);
 
   CudaRoom& room_;
   CublasHandle handle_;
   bool times_, said_plain_ = false;
+  BiasGradient bias_gradient_;
   GemmChoices choices_;
   std::unordered_map<GemmKey, GemmPlan, GemmKeyHash> plans_;
+  std::unordered_map<GemmKey, Summing, GemmKeyHash> summing_;
 };
 
-void Gemm::run(const GemmArgs& given, Stream stream) {
+void Gemm::run(const GemmArgs& args, Stream stream) {
   const Queue queue{stream, room_.begin(stream)};
-  GemmArgs args = given;
+  if (!args.bias_gradient) return run_alone(args, queue);
+  SHOAL_CHECK(args.groups == 1 && !args.bias && !args.aux.data &&
+                  args.activation == Activation::none &&
+                  (args.bias_gradient_of_a ? args.transpose_a : !args.transpose_b) &&
+                  SummedColumns(args).leading == SummedColumns(args).count,
+              "a bias's gradient is summed beside a plain product of one group, of an operand "
+              "stored in {} rows without gaps",
+              args.k);
+  if (!sum_within(args, queue)) multiply_then_sum(args, queue);
+}
+
+void Gemm::run_alone(GemmArgs args, const Queue& queue) {
   if (args.m <= 0 || args.n <= 0 || args.groups <= 0) return;
   // What is written over by the activation is not kept.
   if (!args.aux_is_input && args.aux.data == args.c.data) args.aux = {};
@@ -138,7 +193,7 @@ void Gemm::run(const GemmArgs& given, Stream stream) {
   Buffer aligned;
   if (args.bias && args.bias_dtype == args.output && !aligned_for_epilogue(args.bias)) {
     const std::size_t bytes = static_cast<std::size_t>(args.n) * size_of(args.output);
-    aligned = room_.scratch(bytes, stream);
+    aligned = room_.scratch(bytes, queue.stream);
     check_cuda(
         cudaMemcpyAsync(aligned.data(), args.bias, bytes, cudaMemcpyDeviceToDevice, queue.native),
         "copying a bias");
@@ -201,6 +256,151 @@ void Gemm::multiply_then_finish(const GemmArgs& args, const Queue& queue) {
   const bool keep_left = keeps && (bias_left || product.c.data != args.aux.data);
   if (bias_left || keep_left || args.activation != Activation::none)
     finish(args, product, bias_left, keep_left, queue);
+}
+
+void Gemm::multiply_then_sum(const GemmArgs& args, const Queue& queue) {
+  GemmArgs product = args;
+  product.bias_gradient = nullptr;
+  run_alone(product, queue);
+  const SummedColumns columns(args);
+  cuda::sum_rows(room_, columns.data, args.input, args.k, columns.count, args.bias_gradient,
+                 args.adds_bias_gradient, queue.stream, queue.native);
+}
+
+// The product with the sums by cuBLASLt; false, with nothing queued, where a pass is to sum.
+bool Gemm::sum_within(const GemmArgs& args, const Queue& queue) {
+  const GemmFusion fusion = sums_fusion(args);
+  if (fusion == GemmFusion::none || bias_gradient_ == BiasGradient::pass) return false;
+  const GemmKey key = gemm_key(args, fusion);
+  if (bias_gradient_ == BiasGradient::automatic && (!times_ || gemm_operations(key) < kWorthTiming))
+    return false;
+  if (const auto known = summing_.find(key);
+      known != summing_.end() && known->second.trials == 0 && !known->second.plan.fused)
+    return false;
+  // cuBLASLt overwrites, and wants alignment.
+  const std::int64_t count = SummedColumns(args).count;
+  const bool apart = args.adds_bias_gradient || !aligned_for_epilogue(args.bias_gradient);
+  Buffer sums;
+  GemmArgs within = args;
+  if (apart) {
+    sums = room_.scratch(static_cast<std::size_t>(count) * sizeof(float), queue.stream);
+    within.bias_gradient = static_cast<float*>(sums.data());
+  }
+  if (summing_.size() >= kMostPlans) summing_.clear();
+  auto found = summing_.find(key);
+  if (found == summing_.end())
+    found = summing_.emplace(key, Summing{GemmPlan(handle_.get(), key, within)}).first;
+  Summing& summing = found->second;
+  if (summing.trials > 0) choose_sums(summing, key, within, queue);
+  GemmPlan& plan = summing.plan;
+  if (summing.trials > 0 || !plan.fused) return false;
+  if (!plan.run_candidate(0, room_, within, queue.stream, queue.native)) {
+    plan.fused = false;
+    log::once(log::Level::info, "gemm sums " + to_string(key),
+              fmt::format("cuBLASLt refuses its own proposal for {}: the bias's gradient is a pass "
+                          "of its own",
+                          to_string(key)));
+    return false;
+  }
+  if (apart)
+    cuda::sum_rows(room_, within.bias_gradient, DType::f32, 1, count, args.bias_gradient,
+                   args.adds_bias_gradient, queue.stream, queue.native);
+  return true;
+}
+
+// Who sums, where that can be told; else a trial less, if it was one. `args` overwrites its sums,
+// which are aligned.
+void Gemm::choose_sums(Summing& summing, const GemmKey& key, const GemmArgs& args,
+                       const Queue& queue) {
+  const std::string text = to_string(key);
+  GemmPlan& plan = summing.plan;
+  const auto decide = [&](bool fused, const std::string& why) {
+    summing.trials = 0;
+    plan.fused = fused;
+    if (!why.empty())
+      log::once(log::Level::info, "gemm sums " + text,
+                fmt::format("{}: the bias's gradient is a pass of its own", why));
+  };
+  if (plan.candidates() == 0)
+    return decide(false, fmt::format("cuBLASLt has no kernel for {}", text));
+  const auto attempt = [&]() -> std::optional<GemmChoice> {
+    if (capturing(queue.native)) return std::nullopt;
+    --summing.trials;
+    try {
+      return try_sums(plan, key, args, queue);
+    } catch (const Error& problem) {
+      if (problem.code() != ErrorCode::out_of_memory) throw;
+      return std::nullopt;
+    }
+  };
+  // Where sums within the product are asked for, the fastest of them, kept apart.
+  const bool always = bias_gradient_ == BiasGradient::product;
+  const std::optional<GemmChoice> choice =
+      times_ ? choices_.find_or_time(always ? text + " always" : text, attempt) : attempt();
+  if (!choice) {
+    if (summing.trials == 0)
+      decide(false, fmt::format("cuBLASLt's sums for {} could not be tried", text));
+    return;
+  }
+  decide(choice->fused, "");
+  if (!choice->fused || plan.prefer(*choice)) return;
+  decide(false,
+         fmt::format("cuBLASLt does not take the algorithm of {} for {}", choices_.path(), text));
+}
+
+// What is faster, of sums that are right; nothing where these are all zero, or not finite.
+std::optional<GemmChoice> Gemm::try_sums(GemmPlan& plan, const GemmKey& key, GemmArgs args,
+                                         const Queue& queue) {
+  const std::vector<float> expected = sums_by_pass(args, queue);
+  double largest = 0;
+  for (const float sum : expected) {
+    if (!std::isfinite(sum)) return std::nullopt;
+    largest = std::max(largest, std::abs(static_cast<double>(sum)));
+  }
+  if (largest == 0) return std::nullopt;
+  const std::size_t bytes = expected.size() * sizeof(float);
+  Buffer sums = room_.scratch(bytes, queue.stream);
+  args.bias_gradient = static_cast<float*>(sums.data());
+  args.adds_bias_gradient = false;
+  const Buffer instead = instead_of_c(key, args, queue);
+  GemmChoice choice = plan.choice(0);
+  if (times_ && gemm_operations(key) >= kWorthTiming) choice = time(plan, key, args, queue);
+  if (!std::isfinite(choice.microseconds)) choice.microseconds = 0;  // refused, as is seen below
+  if (!choice.fused) return choice;
+  check_cuda(cudaMemsetAsync(sums.data(), 0xff, bytes, queue.native), "filling scratch");
+  choice.fused =
+      plan.prefer(choice) && plan.run_candidate(0, room_, args, queue.stream, queue.native);
+  if (!choice.fused) return choice;
+  std::vector<float> got(expected.size());
+  room_.copy(got.data(), sums.data(), bytes, queue.native);
+  room_.wait_for(queue.native);
+  double most = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference =
+        std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
+    if (!(difference <= most)) most = difference;
+    if (std::isnan(most)) break;  // what was not written
+  }
+  choice.fused = most <= kSumsDiffer * largest;
+  const std::string text = fmt::format("cuBLASLt's sums for {} are {} off where the largest is {}",
+                                       to_string(key), most, largest);
+  if (choice.fused)
+    log::debug("{}", text);
+  else
+    log::once(log::Level::warn, "gemm sums off " + to_string(key),
+              text + ": the bias's gradient is a pass of its own");
+  return choice;
+}
+
+std::vector<float> Gemm::sums_by_pass(const GemmArgs& args, const Queue& queue) {
+  const SummedColumns columns(args);
+  std::vector<float> sums(static_cast<std::size_t>(columns.count));
+  const Buffer there = room_.scratch(sums.size() * sizeof(float), queue.stream);
+  cuda::sum_rows(room_, columns.data, args.input, args.k, columns.count,
+                 static_cast<float*>(there.data()), false, queue.stream, queue.native);
+  room_.copy(sums.data(), there.data(), there.size(), queue.native);
+  room_.wait_for(queue.native);
+  return sums;
 }
 
 void Gemm::plain(const GemmArgs& args, const Queue& queue) {
@@ -285,16 +485,20 @@ void Gemm::choose(GemmPlan& plan, const GemmKey& key, const GemmArgs& args, cons
                           choices_.path()));
 }
 
-// Overwrites c and a kept aux; the caller runs the product afterwards.
+// Scratch in the place of a c that must stay as it is: one that the product reads.
+Buffer Gemm::instead_of_c(const GemmKey& key, GemmArgs& args, const Queue& queue) {
+  if (!key.reads_c) return {};
+  const std::int64_t elements = (key.groups - 1) * key.stride_c + key.m * key.ldc;
+  Buffer instead =
+      room_.scratch(static_cast<std::size_t>(elements) * size_of(args.output), queue.stream);
+  check_cuda(cudaMemsetAsync(instead.data(), 0, instead.size(), queue.native), "filling scratch");
+  args.c.data = instead.data();
+  return instead;
+}
+
+// Overwrites c, a kept aux and a bias's gradient; the caller runs the product afterwards.
 GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Queue& queue) {
-  Buffer instead;
-  if (key.reads_c) {  // c must stay as it is
-    const std::int64_t elements = (key.groups - 1) * key.stride_c + key.m * key.ldc;
-    instead =
-        room_.scratch(static_cast<std::size_t>(elements) * size_of(args.output), queue.stream);
-    check_cuda(cudaMemsetAsync(instead.data(), 0, instead.size(), queue.native), "filling scratch");
-    args.c.data = instead.data();
-  }
+  const Buffer instead = instead_of_c(key, args, queue);
   StreamTimer timer;
   const int repetitions = static_cast<int>(std::clamp(4e11 / gemm_operations(key), 2.0, 20.0));
   std::size_t best = 0;
@@ -312,9 +516,14 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
   GemmChoice choice = plan.choice(best);
   choice.microseconds = best_time;
   double apart = std::numeric_limits<double>::infinity();
-  if (fuses_activation(key.fusion)) {
+  const bool sums = fuses_sums(key.fusion);
+  const bool asked = sums && bias_gradient_ == BiasGradient::product;
+  if ((fuses_activation(key.fusion) || sums) && !asked) {
     apart = timer.measure(queue.native, repetitions, [&] {
-      multiply_then_finish(args, queue);
+      if (sums)
+        multiply_then_sum(args, queue);
+      else
+        multiply_then_finish(args, queue);
       return true;
     });
     if (apart < kWorthChanging * best_time) {
@@ -325,9 +534,7 @@ GemmChoice Gemm::time(GemmPlan& plan, const GemmKey& key, GemmArgs args, const Q
   }
   log::debug("product {}: {:.1f} us by candidate {} of {}, the first takes {:.1f} us{}",
              to_string(key), best_time, best, plan.candidates(), first_time,
-             fuses_activation(key.fusion)
-                 ? fmt::format("; with the activation apart {:.1f} us", apart)
-                 : "");
+             std::isfinite(apart) ? fmt::format("; with its end apart {:.1f} us", apart) : "");
   return choice;
 }
 

@@ -6,6 +6,12 @@
 // in a file for the device and the library's version. Only algorithms with a fixed order of
 // additions are taken, so one choice gives the same bits always. Processes make the same choice
 // without a directory, or with one directory: the first that has timed decides (gemm_choices.h).
+//
+// A bias's gradient is summed by cuBLASLt within the product (epilogues BGRADA, BGRADB) where c is
+// f32, as the sums then are, and timing says that it pays; else by a pass of our own, so without a
+// directory always (SHOAL_CUDA_BIAS_GRADIENT asks for one or the other). cuBLASLt says neither in
+// which order nor how precisely it adds: before a shape's first use its sums are held against the
+// pass's. That one algorithm gives the same bits in each run is promised of all it computes.
 #pragma once
 
 #include <memory>
@@ -41,6 +47,10 @@ struct GemmArgs {
   Activation activation = Activation::none;
   GemmMatrix aux;  // [M, N], optional: receives ab + bias
   bool aux_is_input = false;
+  // Optional, beside a product of one group that has none of the above: receives the column sums of
+  // b [N], or of a [M], stored [K, columns] without gaps.
+  float* bias_gradient = nullptr;
+  bool bias_gradient_of_a = false, adds_bias_gradient = false;
 };
 
 class CudaGemm {

@@ -19,8 +19,8 @@ struct GemmChoice {
   std::array<std::uint64_t, 8> algorithm{};
   std::uint64_t workspace = 0;  // bytes
   double microseconds = 0;
-  // False: the product without its activation and a pass of our own were faster; then the above is
-  // meaningless.
+  // False: the product without its end (activation, a bias's gradient) and a pass of our own were
+  // faster, or cuBLASLt's sums were wrong; then the above is meaningless.
   bool fused = true;
   friend bool operator==(const GemmChoice&, const GemmChoice&) = default;
 };

@@ -13,8 +13,8 @@ std::uint8_t alignment(const GemmMatrix& matrix, std::int64_t groups, DType dtyp
 }
 
 const char* name(GemmFusion fusion) {
-  constexpr const char* kNames[] = {"plain",    "bias",          "gelu", "gelu_bias",
-                                    "gelu_aux", "gelu_aux_bias", "dgelu"};
+  constexpr const char* kNames[] = {"plain",     "bias",     "sums_b",        "sums_a", "gelu",
+                                    "gelu_bias", "gelu_aux", "gelu_aux_bias", "dgelu"};
   return kNames[static_cast<std::size_t>(fusion)];
 }
 
@@ -89,6 +89,12 @@ GemmFusion widest_fusion(const GemmArgs& args) {
 
 GemmFusion without_activation(const GemmArgs& args) {
   return fusable_bias(args) ? GemmFusion::bias : GemmFusion::none;
+}
+
+GemmFusion sums_fusion(const GemmArgs& args) {
+  const bool something = args.m > 0 && args.n > 0 && args.k > 0;
+  if (!args.bias_gradient || !something || args.output != DType::f32) return GemmFusion::none;
+  return args.bias_gradient_of_a ? GemmFusion::sums_a : GemmFusion::sums_b;
 }
 
 GemmLayouts gemm_layouts(const GemmKey& key) {

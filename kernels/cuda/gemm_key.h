@@ -13,6 +13,8 @@ namespace shoal::kernels {
 enum class GemmFusion : std::uint8_t {
   none,
   bias,
+  sums_b,  // the column sums of our b, or a, are stored too
+  sums_a,
   gelu,  // tanh
   gelu_bias,
   gelu_aux,  // the value before the activation is stored too
@@ -22,6 +24,9 @@ enum class GemmFusion : std::uint8_t {
 inline bool fuses_bias(GemmFusion fusion) {
   return fusion == GemmFusion::bias || fusion == GemmFusion::gelu_bias ||
          fusion == GemmFusion::gelu_aux_bias;
+}
+inline bool fuses_sums(GemmFusion fusion) {
+  return fusion == GemmFusion::sums_a || fusion == GemmFusion::sums_b;
 }
 inline bool fuses_aux(GemmFusion fusion) { return fusion >= GemmFusion::gelu_aux; }
 inline bool fuses_activation(GemmFusion fusion) { return fusion >= GemmFusion::gelu; }
@@ -57,6 +62,10 @@ struct GemmKeyHash {
 GemmFusion widest_fusion(const GemmArgs& args);
 // Without the activation: what is left then goes through a pass of our own.
 GemmFusion without_activation(const GemmArgs& args);
+
+// The sums that `args` wants beside its product, where cuBLASLt can give them: they are of c's
+// dtype, so of an f32 c alone. Else none.
+GemmFusion sums_fusion(const GemmArgs& args);
 
 // cuBLASLt's matrices are column-major: a row-major [rows, columns] is its [columns, rows], and
 // c = ab becomes cᵀ = bᵀaᵀ, so b is its A. As stored, before transposition.

@@ -35,6 +35,10 @@ cublasLtEpilogue_t epilogue(GemmFusion fusion) {
       return CUBLASLT_EPILOGUE_DEFAULT;
     case GemmFusion::bias:
       return CUBLASLT_EPILOGUE_BIAS;
+    case GemmFusion::sums_b:  // of its A
+      return CUBLASLT_EPILOGUE_BGRADA;
+    case GemmFusion::sums_a:
+      return CUBLASLT_EPILOGUE_BGRADB;
     case GemmFusion::gelu:
       return CUBLASLT_EPILOGUE_GELU;
     case GemmFusion::gelu_bias:
@@ -110,6 +114,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const GemmArgs& 
 
 void GemmPlan::set_pointers(const GemmArgs& args) {
   if (fuses_bias(key_.fusion)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  if (fuses_sums(key_.fusion)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias_gradient);
   if (fuses_aux(key_.fusion)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.aux.data);
 }
 

@@ -2,7 +2,7 @@
 #include "shoal/kernels/matmul.h"
 
 #include "shoal/kernels/cuda/families.h"
-#include "shoal/kernels/cuda/sum_rows.cuh"
+#include "shoal/kernels/cuda/sum_rows.h"
 #include "shoal/kernels/matmul_shape.h"
 
 namespace shoal::kernels {
@@ -46,6 +46,9 @@ GemmArgs CudaMatmul::gemm_args(const MatmulArgs& args, const MatmulShape& shape)
   out.activation = args.activation;
   out.aux_is_input = args.activation_input.defined();
   out.aux = {out.aux_is_input ? args.activation_input.data : args.pre_activation.data, shape.n, 0};
+  out.bias_gradient = args.bias_gradient.defined() ? args.bias_gradient.as<float>() : nullptr;
+  out.bias_gradient_of_a = args.bias_gradient_of_a;
+  out.adds_bias_gradient = args.accumulate_bias_gradient;
   return out;
 }
 
@@ -55,16 +58,8 @@ void CudaMatmul::sum_rows(ConstView x, View out, bool accumulate, Stream stream)
                   out.dtype == DType::f32 && out.shape.count() == columns,
               "sum_rows: {} {} into {} {}", to_string(x.dtype), to_string(x.shape),
               to_string(out.dtype), to_string(out.shape));
-  cudaStream_t const native = room_.begin(stream);
-  if (columns == 0) return;
-  const std::int64_t chunks = cuda::sum_rows_chunks(rows, columns);
-  Buffer partial;
-  if (chunks > 1)
-    partial = room_.scratch(static_cast<std::size_t>(chunks * columns) * sizeof(float), stream);
-  check_cuda(
-      cuda::launch_sum_rows(x.data, x.dtype, rows, columns, static_cast<float*>(partial.data()),
-                            out.as<float>(), accumulate, native),
-      "summing rows");
+  cuda::sum_rows(room_, x.data, x.dtype, rows, columns, out.as<float>(), accumulate, stream,
+                 room_.begin(stream));
 }
 
 }  // namespace

@@ -33,7 +33,12 @@ void product(const MatmulArgs& args, const MatmulShape& shape) {
 
 class ReferenceMatmul final : public MatmulKernels {
  public:
-  void matmul(const MatmulArgs& args, Stream) override { product(args, matmul_shape(args, false)); }
+  void matmul(const MatmulArgs& args, Stream stream) override {
+    product(args, matmul_shape(args, false));
+    if (args.bias_gradient.defined())
+      sum_rows(bias_gradient_operand(args), args.bias_gradient, args.accumulate_bias_gradient,
+               stream);
+  }
   void batched_matmul(const MatmulArgs& args, Stream) override {
     product(args, matmul_shape(args, true));
   }

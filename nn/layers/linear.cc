@@ -6,7 +6,7 @@ namespace {
 
 using kernels::Activation;
 
-// dW and db; holds what they need, so that it may run later.
+// dW and db, of one product where both are wanted; holds what they need, so that it may run later.
 struct LinearWeightWork {
   Context& context;
   Parameter& weight;
@@ -16,6 +16,7 @@ struct LinearWeightWork {
 
   void operator()() const {
     auto& matmul = context.kernels().matmul();
+    const bool wants_bias = bias && bias->trainable();
     if (weight.trainable() && x.defined()) {
       kernels::MatmulArgs args;
       args.accumulate = weight.accumulate();
@@ -23,10 +24,15 @@ struct LinearWeightWork {
       args.b = flat(transposed ? x : dy);
       args.transpose_a = true;
       args.c = weight.gradient.view();
-      context.run("linear.backward_weight", {x, dy}, {weight.gradient},
+      if (wants_bias) {
+        args.accumulate_bias_gradient = bias->accumulate();
+        args.bias_gradient = bias->gradient.view();
+        args.bias_gradient_of_a = transposed;
+      }
+      context.run("linear.backward_weight", {x, dy},
+                  {weight.gradient, wants_bias ? bias->gradient : Tensor()},
                   [&] { matmul.matmul(args, context.stream); });
-    }
-    if (bias && bias->trainable()) {
+    } else if (wants_bias) {
       const bool accumulate = bias->accumulate();
       context.run("linear.backward_bias", {dy}, {bias->gradient},
                   [&] { matmul.sum_rows(dy, bias->gradient.view(), accumulate, context.stream); });

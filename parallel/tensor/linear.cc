@@ -33,6 +33,8 @@ void weight_gradient(Context& context, Parameter& weight, bool transposed, const
               [&] { context.kernels().matmul().matmul(args, context.stream); });
 }
 
+// A pass of its own, not the weight's product's (MatmulArgs::bias_gradient): a column layer's runs
+// while x is gathered, and a row layer's sums this rank's part of dy, not the group's.
 void bias_gradient(Context& context, Parameter* bias, const Tensor& dy) {
   if (!bias || !bias->trainable()) return;
   const bool accumulate = bias->accumulate();

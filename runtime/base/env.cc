@@ -14,11 +14,24 @@ extern char** environ;
 namespace shoal::env {
 namespace {
 
-constexpr std::array kVariables{
-    kLog,         kThreads,        kDeadline,         kBackend,       kStoreDir,
-    kStorePort,   kFabricProvider, kFabricInterfaces, kGpuDirect,     kHostName,
-    kCollectives, kFlightDir,      kGoodput,          kCudaAttention, kCudaAttentionWorkspace,
-    kStreamGates, kCaptureBranches};
+constexpr std::array kVariables{kLog,
+                                kThreads,
+                                kDeadline,
+                                kBackend,
+                                kStoreDir,
+                                kStorePort,
+                                kFabricProvider,
+                                kFabricInterfaces,
+                                kGpuDirect,
+                                kHostName,
+                                kCollectives,
+                                kFlightDir,
+                                kGoodput,
+                                kCudaAttention,
+                                kCudaAttentionWorkspace,
+                                kCudaBiasGradient,
+                                kStreamGates,
+                                kCaptureBranches};
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value, std::string_view wants) {
   throw_error(ErrorCode::invalid_argument, "{}='{}' is not {}; {}", variable.name, value, wants,

@@ -72,6 +72,11 @@ inline constexpr Variable kCudaAttentionWorkspace{
     "batch "
     "that would need more goes in pieces; 0: never in pieces"};
 
+inline constexpr Variable kCudaBiasGradient{
+    "SHOAL_CUDA_BIAS_GRADIENT", Kind::string, "auto",
+    "who sums a bias's gradient on a GPU: auto (what is faster where algorithms are timed, else a "
+    "pass), pass (of its own) or product (cuBLASLt, within the weight's gradient, where it can)"};
+
 inline constexpr Variable kStreamGates{
     "SHOAL_STREAM_GATES", Kind::boolean, "0",
     "1: GPU streams wait by themselves for collectives that hosts carry out (not yet tried on a "

@@ -159,6 +159,30 @@ TEST(GemmFusions, AreThoseThatCublasltHas) {
   EXPECT_EQ(widest_fusion(args), GemmFusion::none);
 }
 
+// Sums are of c's dtype, and a bias's gradient is f32.
+TEST(GemmFusions, OfSumsAreThoseOfAnF32Result) {
+  GemmArgs args = product(16, 24, 8);
+  EXPECT_EQ(sums_fusion(args), GemmFusion::none);
+  float sums[1];
+  args.bias_gradient = sums;
+  EXPECT_EQ(sums_fusion(args), GemmFusion::none) << "c is bf16";
+  args.output = DType::f32;
+  EXPECT_EQ(sums_fusion(args), GemmFusion::sums_b);
+  const GemmKey of_b = gemm_key(args, sums_fusion(args));
+  args.bias_gradient_of_a = true;
+  EXPECT_EQ(sums_fusion(args), GemmFusion::sums_a);
+  const GemmKey of_a = gemm_key(args, sums_fusion(args));
+  std::set<std::string> texts{to_string(of_a), to_string(of_b),
+                              to_string(gemm_key(args, GemmFusion::none))};
+  EXPECT_EQ(texts.size(), 3u);
+  EXPECT_NE(GemmKeyHash()(of_a), GemmKeyHash()(of_b));
+  for (std::int64_t GemmArgs::* const size : {&GemmArgs::m, &GemmArgs::n, &GemmArgs::k}) {
+    GemmArgs empty = args;
+    empty.*size = 0;
+    EXPECT_EQ(sums_fusion(empty), GemmFusion::none);
+  }
+}
+
 GemmChoice some_choice(std::uint64_t seed) {
   GemmChoice choice;
   for (std::size_t i = 0; i < choice.algorithm.size(); ++i)

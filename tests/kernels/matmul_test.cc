@@ -1,6 +1,9 @@
 #include "shoal/kernels/matmul.h"
 
+#include <cstdlib>
 #include <functional>
+#include <thread>
+#include <utility>
 
 #include "array.h"
 #include <gmock/gmock.h>
@@ -15,7 +18,9 @@ using testing::Array;
 using testing::At;
 using testing::close;
 using testing::epsilon;
+using testing::has_little_time;
 using testing::make_test_kernels;
+using testing::on_cuda;
 
 struct Case {
   std::int64_t m, n, k;
@@ -245,6 +250,137 @@ TEST_F(MatmulTest, SumRows) {
           EXPECT_TRUE(run(*make_test_kernels(1)).same_bytes(ours))
               << "depends on the number of threads";
         }
+}
+
+// Of which operand a bias's gradient is the column sums, and what is added to.
+struct Beside {
+  bool of_a = false, accumulate = false, accumulate_bias = false;
+  std::int64_t offset = 0;
+};
+
+// A weight's gradient and a bias's: the product, and what sum_rows() gives, on a GPU to the bit
+// where a pass sums and nearly where cuBLASLt does, which here (and on the CPU) nobody need see.
+void check_beside(Kernels& ours, Kernels& reference, Case size, DType input, DType output,
+                  const Beside& how, bool bits) {
+  const auto [m, n, k] = size;
+  const Array a = Array::random({k, m}, input, 1, 1, how.offset),
+              b = Array::random({k, n}, input, 2, 1, how.offset);
+  const auto outputs = [&] {
+    const Shape sums{how.of_a ? m : n};
+    return std::pair(how.accumulate ? Array::random({m, n}, output, 3, 1, how.offset)
+                                    : Array({m, n}, output, how.offset),
+                     how.accumulate_bias ? Array::random(sums, DType::f32, 4, 1, how.offset)
+                                         : Array(sums, DType::f32, how.offset));
+  };
+  const auto run = [&](Kernels& kernels, bool apart) {
+    const At at(kernels);
+    auto out = outputs();
+    MatmulArgs args;
+    args.a = a;
+    args.b = b;
+    args.c = out.first;
+    args.transpose_a = true;
+    args.accumulate = how.accumulate;
+    if (!apart) {
+      args.bias_gradient = out.second;
+      args.bias_gradient_of_a = how.of_a;
+      args.accumulate_bias_gradient = how.accumulate_bias;
+    }
+    kernels.matmul().matmul(args, {});
+    if (apart) kernels.matmul().sum_rows(how.of_a ? a : b, out.second, how.accumulate_bias, {});
+    return out;
+  };
+  const auto got = run(ours, false), expected = run(reference, false), apart = run(ours, true);
+  const double scale = std::sqrt(static_cast<double>(k) + 1);
+  const std::string what =
+      fmt::format("m {} n {} k {} {} -> {}{}{}{} offset {}", m, n, k, to_string(input),
+                  to_string(output), how.of_a ? " of a" : " of b", how.accumulate ? " adds" : "",
+                  how.accumulate_bias ? " adds sums" : "", how.offset);
+  EXPECT_TRUE(close(got.first, expected.first, 2 * epsilon(output) + 16 * 0x1p-23, scale)) << what;
+  EXPECT_TRUE(close(got.second, expected.second, 1e-5, 4)) << what;
+  if (bits) {
+    EXPECT_TRUE(got.first.same_bytes(apart.first)) << what << ": the product has other bits";
+    EXPECT_TRUE(got.second.same_bytes(apart.second)) << what << ": the sums have other bits";
+  }
+  const auto again = run(ours, false);
+  EXPECT_TRUE(again.first.same_bytes(got.first)) << what << ": a second call differs";
+  EXPECT_TRUE(again.second.same_bytes(got.second)) << what << ": a second call's sums differ";
+}
+
+void check_all_beside(Kernels& ours, Kernels& reference, bool bits) {
+  for (DType input : kInputs)
+    for (DType output : {input, DType::f32})
+      for (int flags = 0; flags < 8; ++flags) {
+        const Beside how{(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0};
+        for (const Case& size : {Case{1, 1, 1},
+                                 {17, 40, 31},
+                                 {64, 24, 129},
+                                 {0, 5, 7},
+                                 {5, 0, 7},
+                                 {6, 3, 0},
+                                 {33, 31, 1023}}) {
+          if (has_little_time() && size.k > 200 && flags != 6) continue;
+          check_beside(ours, reference, size, input, output, how, bits);
+        }
+        check_beside(ours, reference, {16, 24, 63}, input, output,
+                     {how.of_a, how.accumulate, how.accumulate_bias, 1}, bits);
+      }
+}
+
+TEST_F(MatmulTest, ABiasGradientBesideAWeightGradient) {
+  check_all_beside(*ours_, *reference_, true);
+}
+
+// By cuBLASLt, and by a pass: a thread's CUDA kernels read the variable when it first asks for
+// them.
+TEST_F(MatmulTest, ABiasGradientWithinAProductOnAGpu) {
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU: the CPU's is always a pass";
+  for (const bool within : {false, true}) {
+    ::setenv("SHOAL_CUDA_BIAS_GRADIENT", within ? "product" : "pass", 1);
+    std::thread([&] {
+      try {
+        check_all_beside(*make_test_kernels(), *reference_, !within);
+      } catch (const std::exception& problem) {
+        ADD_FAILURE() << problem.what();
+      }
+    }).join();
+    ::unsetenv("SHOAL_CUDA_BIAS_GRADIENT");
+  }
+}
+
+TEST_F(MatmulTest, ABiasGradientThatCannotBeSummedIsRefused) {
+  const Array a({3, 2}, DType::f32), b({3, 4}, DType::f32), c({2, 4}, DType::f32),
+      of_a({2}, DType::f32), of_b({4}, DType::f32), narrow({4}, DType::bf16),
+      kept({2, 4}, DType::f32), turned_a({2, 3}, DType::f32), turned_b({4, 3}, DType::f32);
+  const auto refused = [&](const std::function<void(MatmulArgs&)>& change) {
+    MatmulArgs args;
+    args.a = a;
+    args.b = b;
+    args.c = c;
+    args.transpose_a = true;
+    args.bias_gradient = of_b;
+    change(args);
+    for (Kernels* kernels : {ours_.get(), reference_.get()}) {
+      const At at(*kernels);
+      EXPECT_THROW(kernels->matmul().matmul(args, {}), Error);
+    }
+  };
+  refused([&](MatmulArgs& args) { args.bias = of_b; });
+  refused([&](MatmulArgs& args) { args.activation = Activation::relu; });
+  refused([&](MatmulArgs& args) { args.pre_activation = kept; });
+  refused([&](MatmulArgs& args) { args.bias_gradient = narrow; });
+  refused([&](MatmulArgs& args) { args.bias_gradient = of_a; });
+  refused([&](MatmulArgs& args) { args.bias_gradient_of_a = true; });
+  refused([&](MatmulArgs& args) {
+    args.b = turned_b;
+    args.transpose_b = true;
+  });
+  refused([&](MatmulArgs& args) {
+    args.a = turned_a;
+    args.transpose_a = false;
+    args.bias_gradient = of_a;
+    args.bias_gradient_of_a = true;
+  });
 }
 
 // More shapes than the cache holds: nothing is lost or grows.

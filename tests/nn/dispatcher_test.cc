@@ -93,7 +93,7 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
   for (const char* name :
        {"embedding", "add_positions", "layer_norm", "linear", "attention", "residual_layer_norm",
         "linear_cross_entropy", "attention.backward", "linear.backward_weight",
-        "linear.backward_bias", "linear.backward_input", "activation.backward",
+        "linear.backward_input", "activation.backward",
         "layer_norm.backward", "gradient_sum", "embedding.backward", "positions.backward"})
     EXPECT_THAT(names, Contains(name));
   // From outside came the values and gradients of eight parameters and the ids. All else was

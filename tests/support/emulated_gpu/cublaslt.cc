@@ -1,7 +1,9 @@
 // cuBLASLt's descriptors, proposals and products. What the library refuses is refused with its
 // status; what it would answer with a fault of the device ends the process.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "product.h"
@@ -62,11 +64,32 @@ cublasStatus_t take(T& into, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+bool is_epilogue(std::uint32_t value) {
+  constexpr cublasLtEpilogue_t kAll[] = {
+      CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_GELU,
+      CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+      CUBLASLT_EPILOGUE_DGELU,     CUBLASLT_EPILOGUE_BGRADA,   CUBLASLT_EPILOGUE_BGRADB};
+  return std::any_of(std::begin(kAll), std::end(kAll), [&](cublasLtEpilogue_t each) {
+    return value == static_cast<std::uint32_t>(each);
+  });
+}
+
+// SHOAL_EMULATED_GPU_BIAS_GRADIENT: a library that proposes none of BGRADA and BGRADB ("none"),
+// refuses what it has proposed ("refused"), or adds in bf16 ("rough"). Read at each call.
+bool as_asked(const char* what) {
+  const char* const set = std::getenv("SHOAL_EMULATED_GPU_BIAS_GRADIENT");
+  return set && std::strcmp(set, what) == 0;
+}
+
 struct Problem {
   cublasLtMatmulDesc_t description;
   cublasLtMatrixLayout_t a, b, c, d;
 
   bool has_bias() const { return (description->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+  bool has_sums() const {
+    return description->epilogue == CUBLASLT_EPILOGUE_BGRADA ||
+           description->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  }
   bool has_aux() const { return (description->epilogue & 128) != 0; }
   bool transposes_a() const { return description->transpose_a == CUBLAS_OP_T; }
   bool transposes_b() const { return description->transpose_b == CUBLAS_OP_T; }
@@ -91,9 +114,12 @@ cublasStatus_t Problem::check() const {
   if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
   if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != CUDA_R_32F))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!is_epilogue(description->epilogue)) return CUBLAS_STATUS_INVALID_VALUE;
   if (description->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->batch != 1)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (has_bias() && description->bias_type != -1 && description->bias_type != d->type)
+  if (has_sums() && as_asked("none")) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if ((has_bias() || has_sums()) && description->bias_type != -1 &&
+      description->bias_type != d->type)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (has_aux() && (description->aux_leading < d->rows || description->aux_leading % 8 != 0))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -334,9 +360,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const std::size_t needed = problem.workspace(how.parts);
   if (!alpha || !beta || !a || !b || !c || !d || workspace_bytes < needed ||
-      (needed > 0 && !workspace) || (problem.has_bias() && !description->bias) ||
+      (needed > 0 && !workspace) ||
+      ((problem.has_bias() || problem.has_sums()) && !description->bias) ||
       (problem.has_aux() && !description->aux))
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (problem.has_sums() && as_asked("refused")) return CUBLAS_STATUS_NOT_SUPPORTED;
   const void* operands[] = {a, b, c, d};
   constexpr const char* kNames[] = {"A", "B", "C", "D"};
   for (std::size_t i = 0; i < 4; ++i) check_alignment(kNames[i], operands[i], how.alignment[i]);
@@ -359,6 +387,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (problem.has_bias()) {
     product.bias = description->bias;
     check_alignment("the bias", product.bias, 16);
+  }
+  if (problem.has_sums()) {
+    check_alignment("the bias's gradient", description->bias, 16);
+    (description->epilogue == CUBLASLT_EPILOGUE_BGRADA ? product.a_sums : product.b_sums) =
+        const_cast<void*>(description->bias);
+    product.rough_sums = as_asked("rough");
   }
   product.gelu = gelu_of(description->epilogue);
   if (problem.has_aux()) {
@@ -385,6 +419,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                                   product.beta != 0 ? word(c) : 0,
                                   word(d),
                                   word(product.bias),
+                                  word(product.a_sums),
+                                  word(product.b_sums),
                                   word(product.aux),
                                   needed > 0 ? word(workspace) : 0};
   return enqueue(stream, work, "cublasLtMatmul", words) == cudaSuccess

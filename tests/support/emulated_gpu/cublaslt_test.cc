@@ -228,6 +228,69 @@ TEST_F(Products, WithEveryEpilogue) {
       expect_right({.input = type, .output = type, .m = 34, .n = 9, .k = 80, .epilogue = epilogue});
 }
 
+// BGRADA: of D's rows, what op(A) sums to over k; BGRADB: of its columns, op(B).
+TEST_F(Products, WithTheSumsOfAnOperand) {
+  for (const bool of_b : {false, true})
+    for (const auto& [input, output] :
+         {std::pair{CUDA_R_32F, CUDA_R_32F}, {CUDA_R_16BF, CUDA_R_32F}, {CUDA_R_16F, CUDA_R_16F}})
+      for (const bool ta : {false, true})
+        for (const bool tb : {false, true}) {
+          const std::int64_t m = 34, n = 9, k = 71;
+          const Matrix a(input, ta ? k : m, ta ? m : k, 1, 1),
+              b(input, tb ? n : k, tb ? k : n, 1, 2), d(output, m, n, 1, 3),
+              sums(output, of_b ? n : m, 1, 1, 4);
+          const cublasLtMatmulDesc_t how =
+              describe({.ta = ta,
+                        .tb = tb,
+                        .epilogue = of_b ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA},
+                       sums.data(), d);
+          const auto results = propose(how, a, b, d, d);
+          ASSERT_FALSE(results.empty());
+          const float one = 1;
+          const OwnStream stream;
+          ASSERT_EQ(cublasLtMatmul(handle_, how, &one, a.data(), a.layout(), b.data(), b.layout(),
+                                   &one, d.data(), d.layout(), d.data(), d.layout(),
+                                   &results.front().algo, nullptr, 0, stream),
+                    CUBLAS_STATUS_SUCCESS);
+          CUDA(cudaStreamSynchronize(stream));
+          for (std::int64_t i = 0; i < sums.rows(); ++i) {
+            double expected = 0;
+            for (std::int64_t l = 0; l < k; ++l)
+              expected += of_b ? (tb ? b.at(i, l) : b.at(l, i)) : (ta ? a.at(l, i) : a.at(i, l));
+            EXPECT_NEAR(sums.at(i, 0), expected, output == CUDA_R_16F ? 0.01 : 1e-5) << i;
+          }
+          (void)cublasLtMatmulDescDestroy(how);
+        }
+}
+
+TEST_F(Products, SumsThatItDoesNotHaveAreRefused) {
+  const Matrix a(CUDA_R_16BF, 16, 8, 1, 1), b(CUDA_R_16BF, 8, 16, 1, 2),
+      d(CUDA_R_32F, 16, 16, 1, 3), a2(CUDA_R_16BF, 16, 8, 2, 1), b2(CUDA_R_16BF, 8, 16, 2, 2),
+      d2(CUDA_R_32F, 16, 16, 2, 3);
+  const cublasLtMatmulDesc_t how = describe({.epilogue = CUBLASLT_EPILOGUE_BGRADA}, d.data(), d);
+  EXPECT_FALSE(propose(how, a, b, d, d).empty());
+  EXPECT_TRUE(propose(how, a2, b2, d2, d2).empty()) << "of groups";
+  auto type = static_cast<std::int32_t>(CUDA_R_16BF);
+  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, 4);
+  EXPECT_TRUE(propose(how, a, b, d, d).empty()) << "of another type than D's";
+  type = CUDA_R_32F;
+  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, 4);
+  const auto all = propose(how, a, b, d, d);
+  ASSERT_FALSE(all.empty());
+  const void* nowhere = nullptr;
+  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &nowhere, 8);
+  const float one = 1, zero = 0;
+  EXPECT_EQ(cublasLtMatmul(handle_, how, &one, a.data(), a.layout(), b.data(), b.layout(), &zero,
+                           d.data(), d.layout(), d.data(), d.layout(), &all.front().algo, nullptr,
+                           0, nullptr),
+            CUBLAS_STATUS_INVALID_VALUE);
+  auto both = static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BGRADA) | CUBLASLT_EPILOGUE_BIAS;
+  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_EPILOGUE, &both, 4);
+  EXPECT_TRUE(propose(how, a, b, d, d).empty());
+  EXPECT_EQ(status_, CUBLAS_STATUS_INVALID_VALUE) << "no such epilogue";
+  (void)cublasLtMatmulDescDestroy(how);
+}
+
 TEST_F(Products, ProposalsKeepToThePreferences) {
   const Matrix a(CUDA_R_16BF, 16, 512, 1, 1), b(CUDA_R_16BF, 512, 16, 1, 2),
       d(CUDA_R_16BF, 16, 16, 1, 3);

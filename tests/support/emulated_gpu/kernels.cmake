@@ -44,7 +44,8 @@ function(shoal_emulated_gpu_test test)
 endfunction()
 
 # What runs kernels, tested by small ones.
-shoal_test(emulated_device_code_test SOURCES device_code_test.cc launches_test.cc DEPS shoal_emulated_gpu)
+shoal_test(emulated_device_code_test SOURCES bias_gradient_test.cc device_code_test.cc launches_test.cc
+  DEPS shoal_emulated_gpu shoal_nn_capture shoal_nn_models shoal_nn_optim nlohmann_json::nlohmann_json)
 target_compile_options(emulated_device_code_test PRIVATE ${alignment})
 target_include_directories(emulated_device_code_test BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)

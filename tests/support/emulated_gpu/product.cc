@@ -94,6 +94,20 @@ void finish(const Product& p, std::int64_t i, std::int64_t j, float sum) {
   store(p.d, j * p.d_leading + i, p.output, value);
 }
 
+// Over k of an operand that packed() has packed, in halves as no pass of ours adds.
+void sum_over_k(const std::vector<float>& packed, std::int64_t outer, std::int64_t width,
+                const Product& p, void* out) {
+  for (std::int64_t i = 0; i < outer; ++i) {
+    float halves[2] = {};
+    for (std::int64_t q = 0; q < p.k; ++q) {
+      float& half = halves[2 * q / p.k];
+      half += packed[static_cast<std::size_t>((i / width * p.k + q) * width + i % width)];
+      if (p.rough_sums) half = static_cast<float>(bfloat16(half));
+    }
+    store(out, i, p.output, halves[0] + halves[1]);
+  }
+}
+
 }  // namespace
 
 void multiply(const Product& p) {
@@ -101,6 +115,8 @@ void multiply(const Product& p) {
                         p.transpose_a ? 1 : p.a_leading, kRows);
   const auto b = packed(p.b, p.input, p.n, p.k, p.transpose_b ? 1 : p.b_leading,
                         p.transpose_b ? p.b_leading : 1, kColumns);
+  if (p.a_sums) sum_over_k(a, p.m, kRows, p, p.a_sums);
+  if (p.b_sums) sum_over_k(b, p.n, kColumns, p, p.b_sums);
   for (int part = 0; part < p.parts; ++part) {
     const std::int64_t first = p.k * part / p.parts, last = p.k * (part + 1) / p.parts;
     for (std::int64_t j = 0; j < p.n; j += kColumns)

@@ -27,12 +27,14 @@ enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
   CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
   CUBLASLT_EPILOGUE_DGELU = 64 | 128,
+  CUBLASLT_EPILOGUE_BGRADA = 256,  // sums over k of op(A), one for each row of D
+  CUBLASLT_EPILOGUE_BGRADB = 512,  // of op(B), one for each column
 };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,                 // int32_t
   CUBLASLT_MATMUL_DESC_TRANSB = 4,                 // int32_t
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,               // uint32_t
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // of D's type, one for each row of D
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,           // of D's type, a bias or its gradient
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,  // of D's type
   CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,       // int64_t, a multiple of 8
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,        // int32_t

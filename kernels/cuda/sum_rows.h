@@ -1,0 +1,16 @@
+// Sums of a matrix's rows: the gradient of a bias, as a pass of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "shoal/kernels/cuda/room.h"
+#include "shoal/runtime/tensor/dtype.h"
+
+namespace shoal::kernels::cuda {
+
+// out[j] (+)= sum over i of x[i·columns + j], in f32 and in an order that depends on the sizes
+// alone. Queued on `native`, the native stream of `stream`; scratch from `room`.
+void sum_rows(CudaRoom& room, const void* x, DType type, std::int64_t rows, std::int64_t columns,
+              float* out, bool accumulate, Stream stream, cudaStream_t native);
+
+}  // namespace shoal::kernels::cuda
