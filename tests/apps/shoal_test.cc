@@ -367,6 +367,45 @@ TEST_F(Shoal, RefusesAMeshThatCannotBe) {
           {"--collectives", "all_reduce:nix"});
 }
 
+// Documents, here lines, that share blocks without seeing each other.
+TEST_F(Shoal, PacksDocuments) {
+  const auto loss = [this](const std::string& more, const std::vector<std::string>& options) {
+    auto words = options;
+    words.insert(words.end(), {"--save_strategy", "no", "--output_dir", mine_ / more});
+    const auto trained = train(words);
+    EXPECT_EQ(trained.status, 0) << trained.err;
+    EXPECT_THAT(trained.out, HasSubstr("eval_loss"));
+    return trained.out;
+  };
+  const std::string whole =
+      loss("bfd", {"--packing", "true", "--block_size", "64", "--max_steps", "3"});
+  EXPECT_THAT(whole, HasSubstr("packing bfd: 300 documents in "));
+  EXPECT_THAT(whole, HasSubstr("packing bfd: 30 documents in "));
+  EXPECT_THAT(whole, HasSubstr("% is padding"));
+  const std::string wrapped = loss("wrapped", {"--packing", "true", "--packing_strategy", "wrapped",
+                                               "--eval_packing", "false", "--max_steps", "3"});
+  EXPECT_THAT(wrapped, HasSubstr("packing wrapped: 300 documents in "));
+  EXPECT_THAT(wrapped, HasSubstr("are cut into sequences of their own"));
+  EXPECT_THAT(wrapped, Not(HasSubstr("30 documents in")));
+  EXPECT_THAT(loss("plain", {"--max_steps", "3"}), Not(HasSubstr("packing")));
+}
+
+TEST_F(Shoal, RefusesPackingThatCannotBe) {
+  expect_refused(train({"--packing", "true", "--streaming", "true"}),
+                 "packing needs to know all documents");
+  expect_refused(train({"--packing_strategy", "wrapped"}), "but packing is false");
+  expect_refused(train({"--packing", "true", "--packing_strategy", "ffd"}), "bfd_split");
+  expect_refused(train({"--packing", "true", "--block_size", "128"}), "the model has 64 positions");
+  expect_refused(train({"--padding_free", "true"}), "packing keeps the documents of a block apart");
+  expect_refused(
+      train({"--model_type", "bert", "--task", "masked-lm", "--config_overrides",
+             "hidden_size=32,num_attention_heads=2,intermediate_size=32", "--packing", "true"}),
+      "packing is given, but the task is masked-lm");
+  std::ofstream(mine_ / "short.txt") << "\n\n\n";
+  expect_refused(train({"--packing", "true", "--train_file", mine_ / "short.txt"}),
+                 "which fill no block of 32");
+}
+
 TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--learning_rat", "1"}), "learning_rate");
   expect_refused(train({"--max_steps", "many"}), "max_steps");
