@@ -38,6 +38,10 @@ case "$name" in
     case " $* " in *" --bubbles "* | *" --memory "*) ranks=4 ;; esac
     exec mpirun -n "$ranks" --oversubscribe --bind-to none build/release/bench/parallel/shoal_bench_parallel "$@"
     ;;
+  packing)
+    build_preset release shoal_bench_packing
+    exec build/release/bench/train/shoal_bench_packing "$@"
+    ;;
   train)
     # --peers alone means the peers that this script installs; --peers PYTHON names others.
     arguments=() dtypes=(f32 bf16)
