@@ -13,126 +13,83 @@ using nn::Context;
 using nn::Parameter;
 using nn::Value;
 
-// The places whose ids lie in this rank's rows, and which rows these are.
-struct Hits {
-  Tensor places, rows;  // i32 [n]
-  Tensor sources;       // i32, as the ids: the hit at each place, n where there is none; a device's
-  std::int64_t count = 0;
-};
-
-Hits hits_of(Context& context, const TensorParallel& group, const Tensor& given,
-             const Parameter& table) {
-  const std::int64_t vocabulary = table.whole_shape()[0];
-  const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
-  const Tensor ids = on_host(context, given);
-  std::vector<std::int32_t> places, rows, hit_at(static_cast<std::size_t>(ids.count()), -1);
-  const std::int32_t* id = ids.count() > 0 ? ids.const_data<std::int32_t>() : nullptr;
-  for (std::int64_t i = 0; i < ids.count(); ++i) {
-    SHOAL_CHECK(id[i] >= 0 && id[i] < vocabulary, "{}: id {} at {} is outside [0, {})",
-                table.name(), id[i], i, vocabulary);
-    if (id[i] < own.first || id[i] >= own.first + own.count) continue;
-    hit_at[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(places.size());
-    places.push_back(static_cast<std::int32_t>(i));
-    rows.push_back(static_cast<std::int32_t>(id[i] - own.first));
-  }
-  Hits hits;
-  hits.count = static_cast<std::int64_t>(places.size());
-  const auto upload = [&](const std::vector<std::int32_t>& values, const Shape& shape) {
-    return group.uploads->upload(context, values.data(), shape, DType::i32, MemoryTag::activations);
+// i32 [ids]: what `map`, i32 [V], says of each. Nothing is counted, so that the host need not look.
+Tensor looked_up(Context& context, const Tensor& ids, const Tensor& map) {
+  const Tensor found = context.empty(ids.shape(), DType::i32);
+  // Rows of one element, whose bits are copied.
+  const auto of_bits = [](const Tensor& tensor) {
+    return View{tensor.view().data, {tensor.count(), 1}, DType::f32, tensor.device()};
   };
-  hits.places = upload(places, {hits.count});
-  hits.rows = upload(rows, {hits.count});
-  if (context.kernels().device().is_cpu()) return hits;
-  std::ranges::replace(hit_at, -1, static_cast<std::int32_t>(hits.count));
-  hits.sources = upload(hit_at, ids.shape());
-  return hits;
+  context.run("embedding.numbers", {ids, map}, {found}, [&] {
+    context.kernels().embedding().embedding(ids, of_bits(map), of_bits(found), false,
+                                            context.stream);
+  });
+  return found;
 }
 
-const std::byte* row_at(const void* data, std::int64_t row, std::int64_t channels, DType dtype) {
-  return static_cast<const std::byte*>(data) +
-         static_cast<std::size_t>(row * channels) * size_of(dtype);
+// Row i of `to` is row i * stride + numbers[i] of `from`; zeros where that number is negative.
+void select(Context& context, std::string_view name, const Tensor& numbers, std::int64_t stride,
+            const Tensor& from, const Tensor& to) {
+  const auto rows_of = [](const Tensor& tensor) {
+    return tensor.reshaped({tensor.shape().rows(), tensor.shape().columns()});
+  };
+  context.run(name, {numbers, from}, {to}, [&] {
+    context.kernels().embedding().select_rows(
+        {.numbers = numbers.reshaped({numbers.count()}), .stride = stride}, rows_of(from),
+        rows_of(to).view(), 0, context.stream);
+  });
 }
 
 class EmbeddingPartFunction final : public nn::Function {
  public:
-  EmbeddingPartFunction(nn::Tape& tape, Parameter& table, const Hits& hits, std::int64_t padding)
-      : table_(table), places_(tape, hits.places), rows_(tape, hits.rows), padding_(padding) {}
+  EmbeddingPartFunction(nn::Tape& tape, Parameter& table, const Tensor& ids, const OwnRows& own,
+                        std::int64_t padding)
+      : table_(table), ids_(tape, ids), own_(own), padding_(padding) {}
   std::string_view name() const override { return "embedding_part"; }
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
     Parameter* const parameters[] = {&table_};
-    backward_context.weight_gradient(
-        parameters, [&context, &table = table_, places = places_.get(name()),
-                     rows = rows_.get(name()), dy = output_gradients[0], padding = padding_] {
-          const std::int64_t channels = table.shape()[1];
-          const Tensor hit = context.empty({places.count(), channels}, dy.dtype());
-          // The gradients' rows are looked up as an embedding's would be.
-          if (places.count() > 0)
-            context.run("embedding.backward", {places, dy}, {hit}, [&] {
-              context.kernels().embedding().embedding(places,
-                                                      dy.reshaped({dy.shape().rows(), channels}),
-                                                      hit.view(), false, context.stream);
-            });
-          nn::add_embedding_gradient(context, table, rows, hit, padding);
-        });
+    backward_context.weight_gradient(parameters, [&context, &table = table_, ids = ids_.get(name()),
+                                                  own = own_, dy = output_gradients[0],
+                                                  padding = padding_] {
+      if (ids.count() == 0 || table.shape()[0] == 0)
+        return nn::add_embedding_gradient(
+            context, table, ids.reshaped({ids.count()}).narrowed(0, 0, 0), dy, padding);
+      const Tensor hit = context.empty(dy.shape(), dy.dtype()),
+                   mine = looked_up(context, ids, own.mine);
+      // Another rank's row adds nothing to this one's first.
+      select(context, "embedding.rows", mine, 1, dy, hit);
+      nn::add_embedding_gradient(context, table, looked_up(context, ids, own.rows), hit, padding);
+    });
     return {};
   }
 
  private:
   Parameter& table_;
-  nn::SavedTensor places_, rows_;
+  nn::SavedTensor ids_;
+  OwnRows own_;
   std::int64_t padding_;
 };
 
-// On the host: row by row into zeros.
-void place_rows(Context& context, const Hits& hits, const Parameter& table, const Tensor& y) {
-  context.run("embedding", {hits.rows, table.value}, {y}, [&] {
-    auto& elementwise = context.kernels().elementwise();
-    elementwise.fill(y.view(), 0, context.stream);
-    if (hits.count == 0) return;
-    const std::int64_t channels = table.shape()[1];
-    const Shape row{channels};
-    const View to = y.view();
-    const ConstView from = table.value.const_view();
-    const std::int32_t* place = hits.places.const_data<std::int32_t>();
-    const std::int32_t* at = hits.rows.const_data<std::int32_t>();
-    for (std::int64_t i = 0; i < hits.count; ++i) {
-      auto* target = const_cast<std::byte*>(row_at(to.data, place[i], channels, to.dtype));
-      elementwise.cast(
-          ConstView(row_at(from.data, at[i], channels, from.dtype), row, from.dtype, from.device),
-          View{target, row, to.dtype, to.device}, context.stream);
-    }
-  });
-}
-
-// On a device: every place takes its row from a table of the hits and a row of zeros.
-void look_rows_up(Context& context, const Hits& hits, const Parameter& table, const Tensor& y) {
-  const Tensor found = context.empty({hits.count + 1, table.shape()[1]}, y.dtype());
-  context.run("embedding", {hits.rows, table.value, hits.sources}, {found, y}, [&] {
-    auto& kernels = context.kernels();
-    kernels.elementwise().fill(found.narrowed(0, hits.count, 1).view(), 0, context.stream);
-    if (hits.count > 0)
-      kernels.embedding().embedding(hits.rows, table.value, found.narrowed(0, 0, hits.count).view(),
-                                    false, context.stream);
-    kernels.embedding().embedding(hits.sources, found, y.view(), false, context.stream);
-  });
-}
-
-// [B, T] -> [B, T, C], zeros where another rank has the row.
+// [B, T] -> [B, T, C], zeros where another rank has the row. ids are where kernels read them.
 Value embedding_part(Context& context, const TensorParallel& group, const Tensor& ids,
-                     Parameter& table, std::int64_t padding) {
+                     Parameter& table, const OwnRows& own, std::int64_t padding) {
   const std::int64_t channels = table.shape()[1];
   Parameter* const parameters[] = {&table};
   const bool records = context.records({}, parameters);
-  const Hits hits = hits_of(context, group, ids, table);
   Tensor y = exchange_memory(context, group, {ids.shape()[0], ids.shape()[1], channels},
                              table.value.dtype());
-  if (y.count() > 0)
-    (context.kernels().device().is_cpu() ? place_rows : look_rows_up)(context, hits, table, y);
+  if (y.count() > 0 && table.shape()[0] > 0) {
+    const Tensor numbers = looked_up(context, ids, own.numbers);
+    select(context, "embedding", numbers, 0, table.value, y);
+  } else if (y.count() > 0) {
+    context.run("embedding", {}, {y},
+                [&] { context.kernels().elementwise().fill(y.view(), 0, context.stream); });
+  }
   if (!records) return Value{std::move(y)};
   nn::Tape& tape = *context.tape;
-  return tape.record(std::make_unique<EmbeddingPartFunction>(tape, table, hits, padding), {},
+  return tape.record(std::make_unique<EmbeddingPartFunction>(tape, table, ids, own, padding), {},
                      parameters, {std::move(y)})[0];
 }
 
@@ -154,14 +111,37 @@ VocabularyParallelEmbedding::VocabularyParallelEmbedding(const TensorParallel& g
   weight_->set_part({vocabulary, channels}, {{{own.count, channels}, {0, 0}, {own.first, 0}}});
 }
 
+// Once: what an id is to this rank hangs on no batch.
+const OwnRows& VocabularyParallelEmbedding::own_rows(Context& context) {
+  if (own_.numbers.defined()) return own_;
+  const std::int64_t vocabulary = weight_->whole_shape()[0];
+  const VocabularyRows own = vocabulary_rows(vocabulary, group_.rank(), group_.size());
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(vocabulary), -1),
+      rows(numbers.size(), 0), mine(numbers.size(), -1);
+  for (std::int64_t row = 0; row < own.count; ++row) {
+    const auto id = static_cast<std::size_t>(own.first + row);
+    numbers[id] = rows[id] = static_cast<std::int32_t>(row);
+    mine[id] = 0;
+  }
+  Uploads& uploads = *group_.uploads;
+  own_ = {uploads.keep(context, numbers), uploads.keep(context, rows), uploads.keep(context, mine)};
+  return own_;
+}
+
 Value VocabularyParallelEmbedding::forward(Context& context, const Tensor& ids) {
   SHOAL_CHECK(ids.dtype() == DType::i32 && ids.shape().rank() == 2,
               "{}: ids are {} {}, not i32 [B, T]", weight_->name(), to_string(ids.dtype()),
               to_string(ids.shape()));
-  return leave(
-      context, group_,
-      embedding_part(context, group_, gather_samples(context, group_, on_host(context, ids)),
-                     *weight_, padding_));
+  // A device's kernels could only complain later.
+  if (ids.device().is_cpu())
+    for (std::int64_t i = 0; i < ids.count(); ++i) {
+      const std::int32_t id = ids.const_data<std::int32_t>()[i];
+      SHOAL_CHECK(id >= 0 && id < weight_->whole_shape()[0], "{}: id {} at {} is outside [0, {})",
+                  weight_->name(), id, i, weight_->whole_shape()[0]);
+    }
+  const Tensor all = gather_samples(context, group_, group_.uploads->to_device(context, ids));
+  return leave(context, group_,
+               embedding_part(context, group_, all, *weight_, own_rows(context), padding_));
 }
 
 }  // namespace shoal::parallel

@@ -53,8 +53,9 @@ class LossPass {
            const nn::LossOptions& options)
       : context_(context), group_(group), weight_(weight), bias_(bias), options_(options) {}
 
-  // x [.., C] and targets [..] are the group's.
+  // x [.., C] and targets [..] are the group's. take(): targets in host memory.
   void take(const Tensor& x, const Tensor& targets);
+  void take_all(const Tensor& x, const Tensor& targets);
   void run(std::int64_t slice_rows, bool wants_dx, bool wants_dweight, bool wants_dbias);
 
   Tensor loss_sum();  // [1] f32
@@ -93,8 +94,7 @@ class LossPass {
 };
 
 // Rows without a target are left out.
-void LossPass::take(const Tensor& x, const Tensor& given_targets) {
-  const Tensor targets = on_host(context_, given_targets);
+void LossPass::take(const Tensor& x, const Tensor& targets) {
   whole_ = x.shape();
   const std::int64_t rows = whole_.rows();
   std::vector<std::int32_t> valid, target;
@@ -122,6 +122,14 @@ void LossPass::take(const Tensor& x, const Tensor& given_targets) {
     context_.kernels().embedding().embedding(places, x.reshaped({rows, channels()}), x_.view(),
                                              false, context_.stream);
   });
+}
+
+// Every row, whatever its target.
+void LossPass::take_all(const Tensor& x, const Tensor& targets) {
+  whole_ = x.shape();
+  count_ = whole_.rows();
+  x_ = x.reshaped({count_, channels()});
+  targets_ = targets.reshaped({count_});
 }
 
 LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Tensor& buffer) {
@@ -369,14 +377,18 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
   LossPass pass(context, group_, *weight_, bias_.get(), options);
+  bool counts = true;  // the host knows which rows have a target
   {
-    const Tensor all = gather_samples(context, group_, on_host(context, targets));
+    const bool known = targets.device().is_cpu() || context.host_copy(targets).defined();
+    counts = known || !context.training();
+    const Tensor all =
+        gather_samples(context, group_, counts ? on_host(context, targets) : targets);
     const Tensor x = begin_gather(context, group_, hidden.tensor).wait(context);
     SHOAL_CHECK(all.count() == x.shape().rows(),
                 "{}: targets {} for hidden states {} of the group; under optimize = memory every "
                 "rank passes the targets of all positions",
                 weight_->name(), to_string(all.shape()), to_string(x.shape()));
-    pass.take(x, all);
+    counts ? pass.take(x, all) : pass.take_all(x, all);
   }
   pass.run(slice_rows_, records && hidden.needs_gradient(), records && weight_->trainable(),
            records && bias_ && bias_->trainable());
@@ -384,7 +396,7 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
 
   nn::LossOutput result;
   result.loss_sum = pass.loss_sum();
-  result.targets = pass.targets();
+  result.targets = counts ? pass.targets() : -1;
   const Tensor loss = context.empty({1}, DType::f32);
   context.run("scale_loss", {result.loss_sum}, {loss}, [&] {
     context.kernels().elementwise().scale(result.loss_sum, options.loss_scale, loss.view(),

@@ -12,13 +12,41 @@ Tensor Uploads::upload(const nn::Context& context, const void* values, const Sha
   const Stream stream = context.stream;
   if (stream.device.is_cpu()) return context.upload(values, shape, dtype, tag);
   Tensor tensor = context.empty(shape, dtype, tag);
-  if (tensor.bytes() == 0) return tensor;
-  if (!staging_) staging_.emplace(stream.device);
-  std::byte* const at = staging_->place(tensor.bytes());
-  std::memcpy(at, values, tensor.bytes());
-  device_backend(stream.device.type).copy(tensor.view().data, at, tensor.bytes(), stream);
-  staging_->mark(stream);
+  copy(context, values, tensor);
   return tensor;
+}
+
+void Uploads::copy(const nn::Context& context, const void* values, const Tensor& to) {
+  if (to.bytes() == 0) return;
+  const Stream stream = context.stream;
+  if (!staging_) staging_.emplace(stream.device);
+  std::byte* const at = staging_->place(to.bytes());
+  std::memcpy(at, values, to.bytes());
+  device_backend(stream.device.type).copy(to.view().data, at, to.bytes(), stream);
+  staging_->mark(stream);
+}
+
+Tensor Uploads::keep(const nn::Context& context, std::span<const std::int32_t> values) {
+  const Shape shape{std::ssize(values)};
+  const Device device = context.kernels().device();
+  if (device.is_cpu()) {
+    Tensor kept = host_tensor(shape, DType::i32);
+    std::memcpy(kept.view().data, values.data(), values.size_bytes());
+    return kept;
+  }
+  struct Own {
+    std::unique_ptr<MemoryResource> memory;
+    Buffer buffer;  // ends before its memory
+  };
+  const auto own = std::make_shared<Own>();
+  own->memory = make_device_memory(device);
+  own->buffer =
+      Buffer(*own->memory, values.size_bytes(), MemoryTag::parameters, Stream{device, nullptr});
+  const Tensor kept =
+      Tensor::over(std::make_shared<Storage>(own->buffer.data(), values.size_bytes(), device, own),
+                   0, shape, DType::i32);
+  copy(context, values.data(), kept);
+  return kept;
 }
 
 Tensor Uploads::to_device(const nn::Context& context, const Tensor& tensor) {

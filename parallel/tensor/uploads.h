@@ -1,7 +1,9 @@
 // Host values on their way to a device, for which nobody waits.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 
 #include "shoal/nn/autograd/context.h"
 #include "shoal/runtime/memory/pinned_staging.h"
@@ -15,10 +17,15 @@ class Uploads {
   // Queued on context.stream; the values may go when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
+  // The same into memory of the tensor's own, which outlives the context's: for what a layer keeps
+  // beside its parameters. Counted nowhere.
+  Tensor keep(const nn::Context& context, std::span<const std::int32_t> values);
   // `tensor` itself where kernels can read it.
   Tensor to_device(const nn::Context& context, const Tensor& tensor);
 
  private:
+  // Queued on context.stream.
+  void copy(const nn::Context& context, const void* values, const Tensor& to);
   std::optional<PinnedStaging> staging_;  // of the first call's device
 };
 

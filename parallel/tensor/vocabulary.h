@@ -12,9 +12,14 @@ struct VocabularyRows {
 };
 VocabularyRows vocabulary_rows(std::int64_t vocabulary, int rank, int ranks);
 
+// What each id is to a rank, i32 [V]: the row of its part, or -1; that or 0; 0 where it has it, -1.
+struct OwnRows {
+  Tensor numbers, rows, mine;
+};
+
 // ids [B, T], all positions whatever the split -> local (exchange.h); under `sequence` T must
-// divide. An id outside the vocabulary throws with its place. The host reads the ids: those that
-// lie on a device it waits for.
+// divide. An id outside the vocabulary throws with its place, of ids on a device as its kernels
+// report it.
 class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
  public:
   // `padding`: as of nn::Embedding.
@@ -25,18 +30,22 @@ class VocabularyParallelEmbedding final : public nn::EmbeddingLike {
   const std::shared_ptr<nn::Parameter>& weight() const override { return weight_; }
 
  private:
+  const OwnRows& own_rows(nn::Context& context);
   TensorParallel group_;
   std::shared_ptr<nn::Parameter> weight_;
   std::int64_t padding_;  // this rank's row of it; not in [0, rows): none
+  OwnRows own_;           // from the first forward on
 };
 
 // Logits and their cross-entropy, slice of rows by slice of rows; of a slice the ranks exchange
 // four numbers a row, while the next slice's logits are computed. As nn::linear_cross_entropy,
 // gradients are computed in forward: backward accepts 1 only.
 //
-// Hidden states are local, targets [B, T] those of all positions of this rank's samples, which the
-// host reads (of a device it waits for them). loss_sum
-// and targets of the result are the group's, the same on each of its ranks.
+// Hidden states are local, targets [B, T] those of all positions of this rank's samples. Rows
+// without a target are left out where the host knows the targets (Context::host_copy()), and in
+// evaluation, where it reads them; else every row is computed, those without losing nothing, and
+// targets of the result are -1. loss_sum and targets are the group's, the same on each of its
+// ranks.
 class VocabularyParallelHead final : public nn::HeadLoss {
  public:
   // `config` is the whole layer's, but that `tied` is the part of the same group's embedding.
