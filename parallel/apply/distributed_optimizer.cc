@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/collectives/watch.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
 namespace {
@@ -38,10 +39,12 @@ nn::StepOptions DistributedOptimizer::step_options(const UpdateOptions& options)
   if (model_.mesh().world().size() > 1) {
     update.sum_over_shards = [this](double sum) { return model_.sum_squares(sum); };
     update.sum_in_place = [this](const Tensor& sum, Stream stream) {
-      last_sum_ = model_.sum_squares_in_place(sum, stream);
+      model_.sum_squares_in_place(
+          sum, stream, [this](collectives::WorkPtr last) { last_sum_ = std::move(last); });
     };
   }
   update.before_reading = [this](Stream stream) {
+    SHOAL_CHECK(!model_.mesh().captured(), "the host reads numbers in the middle of the update");
     if (last_sum_) last_sum_->wait();
     collectives::watch(model_.mesh().world(), stream);
   };
@@ -68,13 +71,13 @@ void DistributedOptimizer::set_step(kernels::StepState& state, const UpdateOptio
   rule_->set_step(state, step_options(options));
 }
 
-collectives::WorkPtr DistributedOptimizer::queue_step(kernels::StepState& state,
-                                                      const UpdateOptions& options) {
-  return model_.mesh().guarded([&] {
+void DistributedOptimizer::queue_step(kernels::StepState& state, const UpdateOptions& options) {
+  model_.mesh().guarded([&] {
     model_.wait_for_values();
     rule_->queue_step(state, step_options(options));
     model_.publish();
-    return std::move(last_sum_);
+    // Of a captured step nothing is under way behind it: the next one may be replayed.
+    if (model_.options().captured) model_.wait_for_values();
   });
 }
 

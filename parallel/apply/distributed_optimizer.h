@@ -70,11 +70,13 @@ class DistributedOptimizer {
   // queue_train(): what differs from step to step, then the work. Losses are scaled by `state`
   // (LossOptions::state), whose loss scale follows the `scaling` of the options: loss_scale() and
   // scaler() have no part in it. Where the step is left out, rule().norm() is not finite, and
-  // values are given to the other ranks all the same.
+  // values are given to the other ranks all the same. Both may be captured in a graph, replays of
+  // which leave take_last_sum() too.
   void set_step(kernels::StepState& state, const UpdateOptions& options);
-  // The last of its sums over ranks: who waits for the stream waits for that before, which has a
-  // deadline. Null: there is one rank.
-  collectives::WorkPtr queue_step(kernels::StepState& state, const UpdateOptions& options);
+  void queue_step(kernels::StepState& state, const UpdateOptions& options);
+  // The last of the step's sums over ranks: who waits for the stream waits for that before, which
+  // has a deadline. Null: there is one rank.
+  collectives::WorkPtr take_last_sum() { return std::move(last_sum_); }
 
   // For checkpoints: masters and the rule's states, in an order of no meaning. Whole parameters, or
   // with sharding this rank's runs of them, loaded on every rank, whoever wrote them.

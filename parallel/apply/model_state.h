@@ -63,6 +63,7 @@ class ModelState {
   virtual void begin_step() = 0;
   virtual void arm() = 0;
   virtual void finish() = 0;
+  virtual void abandon_step() = 0;
   // Takes hooks and gradients away; aborts what is in flight. Before the tapes end.
   virtual void drop_gradients() = 0;
 
@@ -91,6 +92,7 @@ struct ModelStateOptions {
   ModelState::Fill fill;
   std::optional<std::uint64_t> rounding_seed;  // bf16 without masters (nn::MasterWeights)
   Tracer* tracer = nullptr;
+  bool captured = false;  // ParallelOptions'
 };
 
 // One group for each set, of all ranks that hold part `part` of `parts` of its gradients, copies

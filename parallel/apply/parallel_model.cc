@@ -134,7 +134,8 @@ void ParallelModel::make_state() {
                             .sharded_degree = options_.sharded_degree,
                             .fill = options_.fill,
                             .rounding_seed = options_.rounding_seed,
-                            .tracer = options_.tracer};
+                            .tracer = options_.tracer,
+                            .captured = options_.captured};
   if (!options.fill)
     options.fill = [this](nn::Parameter& parameter) {
       nn::materialize(context_, {&parameter}, DType::f32);
@@ -169,10 +170,15 @@ void ParallelModel::make_stages() {
         stages_.emplace(stage, std::make_unique<ChainStage>(context_, chain_, units, options))
             .first->second.get();
   }
-  const auto abort = [this](const std::exception& why) { mesh_.abort(why); };
+  const auto abort = [this](const std::exception& why) {
+    if (mesh_.captured()) return false;
+    mesh_.abort(why);
+    return true;
+  };
   executor_ = std::make_unique<PipelineExecutor>(
       schedule_, mesh_.pp(), table, options_.tracer,
-      options_.offload_activations ? options_.activation_loading_horizon : 0, abort);
+      options_.offload_activations ? options_.activation_loading_horizon : 0, abort,
+      options_.captured);
   evaluator_ =
       std::make_unique<PipelineExecutor>(evaluation_, mesh_.pp(), table, options_.tracer, 0, abort);
 }
@@ -199,9 +205,16 @@ double ParallelModel::sum_squares(double mine) {
   return refused ? std::numeric_limits<double>::quiet_NaN() : sums[0];
 }
 
-collectives::WorkPtr ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream) {
-  return parallel::sum_squares_in_place(mesh_.world(), context_.kernels().reduction(), mine,
-                                        state_->is_first_copy(), stream);
+void ParallelModel::sum_squares_in_place(const Tensor& mine, Stream stream,
+                                         const std::function<void(collectives::WorkPtr)>& began) {
+  collectives::Communicator& all = mesh_.world();
+  if (all.size() == 1) return;
+  scale_squares(context_.kernels().reduction(), mine, state_->is_first_copy(), stream);
+  const auto add = [&all, mine, stream, began] { began(add_squares(all, mine, stream)); };
+  if (const nn::HostWork* const host_work = mesh_.host_work())
+    host_work->run(add);
+  else
+    add();
 }
 
 // Each element counts on the one rank of the mesh that writes it to checkpoints. One sum over all
@@ -265,10 +278,9 @@ StageLoss ParallelModel::loss_of_all() {
   return {loss[0], static_cast<std::int64_t>(loss[1])};
 }
 
-Tensor ParallelModel::own_losses() const {
-  const auto last = stages_.find(schedule_.stages() - 1);
-  const bool counts = mesh_.place().tp == 0 || losses_differ_over_tp();
-  return last != stages_.end() && counts ? last->second->losses() : Tensor();
+bool ParallelModel::adds_losses() const {
+  return stages_.contains(schedule_.stages() - 1) &&
+         (mesh_.place().tp == 0 || losses_differ_over_tp());
 }
 
 void ParallelModel::refresh() {
@@ -293,14 +305,21 @@ StageLoss ParallelModel::train(std::span<const Microbatch> microbatches) {
   });
 }
 
-void ParallelModel::queue_train(std::span<const Microbatch> microbatches) {
+void ParallelModel::queue_train(std::span<const Microbatch> microbatches, const Tensor& losses) {
   prepare_training();
   mesh_.guarded([&] {
     context_.mode = nn::Mode::train;
     state_->begin_step();
     run(*executor_, microbatches, [this] { state_->arm(); });
+    if (const auto last = stages_.find(schedule_.stages() - 1); last != stages_.end())
+      last->second->take_losses(losses);
     state_->finish();
   });
+}
+
+void ParallelModel::abandon_step() {
+  state_->abandon_step();
+  for (const auto& [number, stage] : stages_) stage->begin({});
 }
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,

@@ -58,6 +58,9 @@ struct ParallelOptions {
   // Of bf16: no f32 masters. What AdamW or LAMB updates is rounded stochastically, by bits that
   // this seed and an element's place in the whole model decide: the same ones in any layout.
   std::optional<std::uint64_t> rounding_seed = {};
+  // Steps are captured, or planned (nn::StepCapture): what one does and allocates, and in which
+  // order, hangs on no time, and it leaves nothing under way. On a device the mesh is made for it.
+  bool captured = false;
   Tracer* tracer = nullptr;
 };
 
@@ -93,8 +96,10 @@ class ParallelModel {
   // rank; where one rank's is not finite, whichever copy it is of, not finite on all. Blocks.
   double sum_squares(double mine);
   // The same of an f64 [1] of a device, queued on `stream` (StepOptions::sum_in_place). Waits for
-  // nothing that the device does. Null: there is one rank.
-  collectives::WorkPtr sum_squares_in_place(const Tensor& mine, Stream stream);
+  // nothing that the device does. `began` is given the sum's Work, in each replay of a captured
+  // step too; not called where there is one rank.
+  void sum_squares_in_place(const Tensor& mine, Stream stream,
+                            const std::function<void(collectives::WorkPtr)>& began);
   // nn::StepOptions::sum_parts where ranks have parts of parameters: `sums` are those of owned(),
   // in that order; afterwards of the whole parameter each is of, on every rank the same bits.
   // Blocks.
@@ -118,10 +123,13 @@ class ParallelModel {
   // all ranks and microbatches. Returns the loss of all of them, on every rank. Blocks.
   StageLoss train(std::span<const Microbatch> microbatches);
   // train() of a device whose host waits for nothing: all of it is queued on context.stream.
-  void queue_train(std::span<const Microbatch> microbatches);
-  // Of the microbatches given last, what this rank adds to the loss of all: f32 [n] where the
-  // kernels are, in no sum yet. Undefined on ranks that add nothing.
-  Tensor own_losses() const;
+  // `losses`, f32 [microbatches] there, becomes what this rank adds to the loss of all, in no sum
+  // yet; undefined where it adds nothing.
+  void queue_train(std::span<const Microbatch> microbatches, const Tensor& losses);
+  bool adds_losses() const;
+  // Between queue_train() and DistributedOptimizer's queue_step(), or in the middle of one: of a
+  // step that was to be captured and could not be. Nothing of it has begun; the next may.
+  void abandon_step();
   // `logits`: takes the scores of each microbatch's rows (Chain::head_logits()) on one of the ranks
   // that read them; empty on the others.
   StageLoss evaluate(std::span<const Microbatch> microbatches,

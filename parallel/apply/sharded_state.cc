@@ -28,6 +28,7 @@ class ShardedState final : public ModelState {
         context_(context),
         has_masters_(options.dtype != DType::f32 && !options.rounding_seed),
         tracer_(options.tracer),
+        captured_(options.captured),
         tied_(options.tied) {
     make_groups(options.sharded_degree);
     std::vector<nn::Parameter*> parameters;
@@ -49,7 +50,9 @@ class ShardedState final : public ModelState {
     if (groups_.copies() > 1 && mesh_.shape().tp > 1)
       tp_of_copies_ = mesh_.split(mesh_.dp(), groups_.rank(), mesh_.dp().rank());
     tied_groups_ = make_tied_groups(mesh_, tied_, groups_.shards(), groups_.rank());
-    gradients_ = make_sharded_gradients(layout_, context_.kernels(), context_.memory(), tracer_);
+    gradients_ = make_sharded_gradients(
+        layout_, context_.kernels(), context_.memory(),
+        {.tracer = tracer_, .captured = captured_, .host_work = mesh_.host_work()});
   }
   void begin_step() override { gradients_->begin_step(); }
   void arm() override { gradients_->arm(); }
@@ -58,6 +61,10 @@ class ShardedState final : public ModelState {
     const auto began = Clock::now();
     sum_parts();
     parts_seconds_ += seconds_since(began);
+  }
+  void abandon_step() override {
+    gradients_->abandon_step();
+    values_->abandon_step();
   }
   // Blocks are never empty.
   KeptElements kept() const override {
@@ -161,6 +168,7 @@ class ShardedState final : public ModelState {
   nn::Context& context_;
   const bool has_masters_;
   Tracer* tracer_;
+  const bool captured_;
   const std::vector<TiedSet> tied_;
   double parts_seconds_ = 0;
   std::shared_ptr<Communicator> shard_, replicas_;  // of rdp; replicas_ null: one shard group

@@ -24,6 +24,7 @@ class WholeState final : public ModelState {
         weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
                  options.fill, nullptr, options.rounding_seed) {
     reducer_.tracer = options.tracer;
+    reducer_.host_work = mesh.host_work();
   }
 
   void make_gradients() override {
@@ -50,6 +51,9 @@ class WholeState final : public ModelState {
   void finish() override {
     for (const Sum& sum : sums_) sum.reducer->flush();
     for (const Sum& sum : sums_) sum.reducer->finish();
+  }
+  void abandon_step() override {
+    for (const Sum& sum : sums_) sum.reducer->abandon_step();
   }
   // A parameter's gradient and its master begin at a cache line.
   KeptElements kept() const override {

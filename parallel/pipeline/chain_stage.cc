@@ -57,14 +57,17 @@ void ChainStage::begin(std::span<const Microbatch> microbatches, bool scores) {
   targets_ = 0;
 }
 
-Tensor ChainStage::losses() const {
-  if (losses_.size() == 1) return losses_[0];
-  const auto count = static_cast<std::int64_t>(losses_.size());
-  Tensor all = context_.empty({count}, DType::f32, MemoryTag::workspace);
-  for (std::int64_t i = 0; i < count; ++i)
-    context_.kernels().elementwise().cast(losses_[static_cast<std::size_t>(i)],
-                                          all.narrowed(0, i, 1).view(), context_.stream);
-  return all;
+void ChainStage::copy_losses(const Tensor& into) const {
+  SHOAL_CHECK(into.count() == std::ssize(losses_), "{} losses into room for {}", losses_.size(),
+              into.count());
+  for (std::size_t i = 0; i < losses_.size(); ++i)
+    context_.kernels().elementwise().cast(
+        losses_[i], into.narrowed(0, static_cast<std::int64_t>(i), 1).view(), context_.stream);
+}
+
+void ChainStage::take_losses(const Tensor& into) {
+  if (into.defined()) copy_losses(into);
+  losses_.clear();
 }
 
 StageLoss ChainStage::loss() const {
@@ -76,7 +79,9 @@ StageLoss ChainStage::loss() const {
   }
   // A device is waited for once.
   std::vector<float> sums(losses_.size());
-  nn::copy_to_host(sums.data(), losses(), context_.stream);
+  const Tensor all = context_.empty({std::ssize(losses_)}, DType::f32, MemoryTag::workspace);
+  copy_losses(all);
+  nn::copy_to_host(sums.data(), all, context_.stream);
   for (const float sum : sums) loss.sum += static_cast<double>(sum);
   return loss;
 }

@@ -52,7 +52,9 @@ class ChainStage final : public Stage {
   // Of the head, of each microbatch since begin(), as Chain::head_logits(); empty: none were kept.
   std::vector<Tensor> take_logits() { return std::move(logits_); }
   StageLoss loss() const;  // on a device it waits for the numbers
-  Tensor losses() const;   // of each microbatch of the head since begin(): f32 [n], n > 0
+  // Lets go of the losses of the head's microbatches since begin(), into f32 [n] where it is
+  // defined.
+  void take_losses(const Tensor& into);
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
   Message input(int microbatch) const override { return message(microbatch); }
@@ -64,6 +66,7 @@ class ChainStage final : public Stage {
   void expect_backward(int microbatch) override;
 
  private:
+  void copy_losses(const Tensor& into) const;  // f32 [n]
   struct Record {
     std::unique_ptr<nn::Tape> tape = std::make_unique<nn::Tape>();
     nn::Value input, output;                      // without their tensors

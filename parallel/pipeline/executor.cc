@@ -17,13 +17,14 @@ double seconds_since(Clock::time_point begin) {
 
 PipelineExecutor::PipelineExecutor(const Schedule& schedule, collectives::Communicator& pp,
                                    std::map<int, Stage*> stages, Tracer* tracer, int horizon,
-                                   Abort abort)
+                                   Abort abort, bool captured)
     : schedule_(schedule),
       pp_(pp),
       stages_(std::move(stages)),
       tracer_(tracer),
       horizon_(horizon),
-      abort_(std::move(abort)) {
+      abort_(std::move(abort)),
+      captured_(captured) {
   SHOAL_CHECK(schedule_.ranks() == pp_.size(), "a schedule for {} ranks is run by a group of {}",
               schedule_.ranks(), pp_.size());
   for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -50,7 +51,7 @@ void PipelineExecutor::run(const std::function<void()>& after_last_forward) {
     }
     if (forwards_end == actions.size() && after_last_forward) after_last_forward();
     const Clock::time_point waits = Clock::now();
-    for (Leaving& message : leaving_) message.work->wait();
+    for (Leaving& message : leaving_) message.work->block_stream(pp_.stream());
     leaving_.clear();
     statistics_.wait_seconds += seconds_since(waits);
     const std::size_t unused =
@@ -77,11 +78,12 @@ void PipelineExecutor::give_up(const std::exception& why) noexcept {
     for (const Leaving& message : leaving_) act(*message.work);
   };
   try {
-    if (abort_) abort_(why);
-    each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
-    if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
-    // Once one has thrown, this rank touches no buffer any more.
-    each_work([](collectives::Work& work) { work.wait(Deadline::in_seconds(0)); });
+    if (!abort_ || abort_(why)) {
+      each_work([](collectives::Work& work) { work.test(); });  // throws where `pp` has failed
+      if (pp_.size() > 1) pp_.abort(fmt::format("its step of the pipeline failed: {}", why.what()));
+      // Once one has thrown, this rank touches no buffer any more.
+      each_work([](collectives::Work& work) { work.wait(Deadline::in_seconds(0)); });
+    }
     // As it should be: the communicator has failed, or does now.
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
   }
@@ -122,7 +124,10 @@ void PipelineExecutor::compute(const Action& action) {
   if (action.kind == ActionKind::forward && !first) received = take(inputs_, key);
   const bool backward =
       action.kind == ActionKind::backward || action.kind == ActionKind::input_backward;
-  if (backward && !last) received = take(gradients_, key);
+  if (backward && !last) {
+    received = take(gradients_, key);
+    if (captured_) drop_output(key);
+  }
 
   const TraceSpan span(tracer_, "pipeline", tracer_ ? tracer_->intern(to_string(action)) : nullptr);
   const Clock::time_point began = Clock::now();
@@ -176,7 +181,10 @@ void PipelineExecutor::send(const Action& action) {
   const auto found = from.find({action.stage, action.microbatch});
   SHOAL_CHECK(found != from.end(), "{}: {} before it was computed", schedule_.name,
               to_string(action));
-  Leaving message{std::move(found->second), nullptr};
+  Leaving message{std::move(found->second),
+                  nullptr,
+                  action.kind == ActionKind::send_forward,
+                  {action.stage, action.microbatch}};
   from.erase(found);
   const ConstView view = message.tensor.const_view();
   message.work =
@@ -199,7 +207,17 @@ void PipelineExecutor::receive(const Action& action) {
 }
 
 void PipelineExecutor::drop_what_left() {
+  if (captured_) return;
   std::erase_if(leaving_, [](Leaving& message) { return message.work->test(); });
+}
+
+// Its gradient has come, so it has left.
+void PipelineExecutor::drop_output(const Key& key) {
+  const auto found = std::ranges::find_if(
+      leaving_, [&](const Leaving& message) { return message.forward && message.from == key; });
+  if (found == leaving_.end()) return;  // to a stage of this rank
+  found->work->block_stream(pp_.stream());
+  leaving_.erase(found);
 }
 
 }  // namespace shoal::parallel

@@ -19,13 +19,14 @@ std::int64_t bytes_of(const GradientBucket& bucket) {
 // Level 1.
 class KeptGradients final : public ShardedGradients {
  public:
-  KeptGradients(const ShardLayout& layout, Tracer* tracer)
+  KeptGradients(const ShardLayout& layout, const ShardedGradientOptions& options)
       : layout_(layout),
         reducer_(layout.parameters, make_shard_reduction(layout.groups), layout.plan.flat,
-                 {.tracer = tracer}) {}
+                 {.tracer = options.tracer, .host_work = options.host_work}) {}
   void begin_step() override { reducer_.begin_step(); }
   void arm() override { reducer_.arm(); }
   void finish() override { reducer_.finish(); }
+  void abandon_step() override { reducer_.abandon_step(); }
   Tensor part(int bucket) const override {
     const std::int64_t count = layout_.plan.part_count(bucket);
     return reducer_.flat().narrowed(
@@ -49,11 +50,12 @@ class KeptGradients final : public ShardedGradients {
 class PassingGradients final : public ShardedGradients {
  public:
   PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,
-                   Tracer* tracer);
+                   const ShardedGradientOptions& options);
   ~PassingGradients() override;
   void begin_step() override;
   void arm() override;
   void finish() override;
+  void abandon_step() override;
   Tensor part(int bucket) const override {
     return shard_.narrowed(0, layout_.plan.part_begin(bucket), layout_.plan.part_count(bucket));
   }
@@ -86,7 +88,8 @@ class PassingGradients final : public ShardedGradients {
   const ShardLayout& layout_;
   kernels::Kernels& kernels_;
   Tracer* tracer_;
-  Tensor shard_;  // f32 [plan.shard_count()]
+  const bool by_time_;  // what has come is taken over when it is seen to have
+  Tensor shard_;        // f32 [plan.shard_count()]
   std::vector<Bucket> buckets_;
   std::deque<InFlight> reducing_;               // in the order in which they were handed over
   std::vector<collectives::WorkPtr> replicas_;  // of parts of the shard
@@ -97,8 +100,8 @@ class PassingGradients final : public ShardedGradients {
 };
 
 PassingGradients::PassingGradients(const ShardLayout& layout, kernels::Kernels& kernels,
-                                   MemoryResource& memory, Tracer* tracer)
-    : layout_(layout), kernels_(kernels), tracer_(tracer) {
+                                   MemoryResource& memory, const ShardedGradientOptions& options)
+    : layout_(layout), kernels_(kernels), tracer_(options.tracer), by_time_(!options.captured) {
   const ShardPlan& plan = layout.plan;
   MemoryResource& shard_memory =
       layout.groups.copies() > 1 ? layout.groups.replicas->memory_resource() : memory;
@@ -149,6 +152,21 @@ void PassingGradients::give_up() noexcept {
     reducing_.clear();
     replicas_.clear();
   }
+}
+
+void PassingGradients::abandon_step() {
+  reducing_.clear();
+  replicas_.clear();
+  for (int b = 0; b < layout_.plan.buckets(); ++b) {
+    Bucket& bucket = at_bucket(b);
+    if (bucket.state != State::absent) bucket.storage->release();
+    bucket.state = State::absent;
+    for (const GradientBucket::Entry& entry : layout_.plan.bucket(b).entries)
+      layout_.parameters[at(entry.parameter)]->clear_gradient();
+  }
+  full_bytes_ = 0;
+  finishing_ = false;
+  phase_ = Phase::idle;
 }
 
 void PassingGradients::begin_step() {
@@ -261,7 +279,8 @@ void PassingGradients::sum_over_replicas(int index) {
 }
 
 void PassingGradients::progress() {
-  while (!reducing_.empty() && (!reducing_.front().work || reducing_.front().work->test())) {
+  while (by_time_ && !reducing_.empty() &&
+         (!reducing_.front().work || reducing_.front().work->test())) {
     const int bucket = reducing_.front().bucket;
     reducing_.pop_front();
     take_over(bucket);
@@ -318,9 +337,10 @@ void PassingGradients::finish() {
 
 std::unique_ptr<ShardedGradients> make_sharded_gradients(const ShardLayout& layout,
                                                          kernels::Kernels& kernels,
-                                                         MemoryResource& memory, Tracer* tracer) {
-  if (layout.options.level == 1) return std::make_unique<KeptGradients>(layout, tracer);
-  return std::make_unique<PassingGradients>(layout, kernels, memory, tracer);
+                                                         MemoryResource& memory,
+                                                         const ShardedGradientOptions& options) {
+  if (layout.options.level == 1) return std::make_unique<KeptGradients>(layout, options);
+  return std::make_unique<PassingGradients>(layout, kernels, memory, options);
 }
 
 }  // namespace shoal::parallel

@@ -42,6 +42,9 @@ class ShardedGradients {
   // After the last backward: blocks until parts are sums; on a device the kernels' stream, not the
   // host. Throws the communicators' Errors.
   virtual void finish() = 0;
+  // Instead of finish(), of a step that was to be captured and could not be, so that nothing it
+  // handed over has begun: forgets it.
+  virtual void abandon_step() = 0;
   // This rank's part of a bucket, f32 [part_count(bucket)]; of any use after finish().
   virtual Tensor part(int bucket) const = 0;
   virtual ShardedGradientStatistics statistics() const = 0;
@@ -50,12 +53,19 @@ class ShardedGradients {
   ShardedGradients() = default;
 };
 
+// `captured`: steps are, and `host_work` is their sums' (null: graphs hold them); outlives the
+// gradients. What a step does and allocates, and when, then hangs on no time.
+struct ShardedGradientOptions {
+  Tracer* tracer = nullptr;  // may be null
+  bool captured = false;
+  const nn::HostWork* host_work = nullptr;
+};
+
 // Gives the layout's parameters their `gradient` and hooks. `layout`, `kernels` and `memory` must
-// outlive the result; `tracer` may be null. MemoryTag::gradients counts full buckets (in symmetric
+// outlive the result. MemoryTag::gradients counts full buckets (in symmetric
 // memory) and the shard.
-std::unique_ptr<ShardedGradients> make_sharded_gradients(const ShardLayout& layout,
-                                                         kernels::Kernels& kernels,
-                                                         MemoryResource& memory,
-                                                         Tracer* tracer = nullptr);
+std::unique_ptr<ShardedGradients> make_sharded_gradients(
+    const ShardLayout& layout, kernels::Kernels& kernels, MemoryResource& memory,
+    const ShardedGradientOptions& options = {});
 
 }  // namespace shoal::parallel

@@ -188,6 +188,15 @@ void ShardedValues::wait() {
   for (int b = 0; b < layout_.plan.buckets(); ++b) wait_for_bucket(b);
 }
 
+void ShardedValues::abandon_step() {
+  for (Bucket& bucket : buckets_) {
+    bucket.work.reset();
+    bucket.pins = 0;
+    if (bucket.storage && !bucket.storage->released()) bucket.storage->release();
+  }
+  live_ = 0;
+}
+
 bool ShardedValues::present(int bucket) const {
   return !is_unit_bucket(bucket) || !buckets_[static_cast<std::size_t>(bucket)].storage->released();
 }

@@ -55,6 +55,9 @@ class ShardedValues {
   // on; so wait() and wait_for_bucket(). Level 3: gathers.
   void wait_for(const nn::Parameter& parameter);
   void wait();  // for whatever was started
+  // Of a step that was to be captured and could not be, so that no gather of it has begun: forgets
+  // them. Nothing is pinned afterwards.
+  void abandon_step();
 
   // --- buckets, for ShardedUnits ---------------------------------------------------------------
   bool is_unit_bucket(int bucket) const { return bucket < layout_.plan.unit_buckets; }

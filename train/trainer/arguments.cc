@@ -85,12 +85,14 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
            .open_min = true,
            .help = "MiB that the tensors of a rank may take; null: on a CPU its share of what the "
                    "machine or the container has free, on a GPU what it has"})
-      .choice("step_capture", &a.step_capture,
-              {{"auto", StepCaptureMode::automatic},
-               {"on", StepCaptureMode::on},
-               {"off", StepCaptureMode::off}},
-              {.help = "after some steps, replay the whole step as one graph with its memory "
-                       "planned (on a CPU the plan alone); auto: on a GPU, one rank; same losses"});
+      .choice(
+          "step_capture", &a.step_capture,
+          {{"auto", StepCaptureMode::automatic},
+           {"on", StepCaptureMode::on},
+           {"off", StepCaptureMode::off}},
+          {.help = "after some steps, replay the whole step as one graph with its memory "
+                   "planned (on a CPU the plan alone); auto: on a GPU, one rank; on: of several "
+                   "ranks too, and of meshes (mp_parameters); same losses"});
 }
 
 void declare_optimizer(OptionSet& options, TrainingArguments& a) {

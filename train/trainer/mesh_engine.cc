@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "shoal/collectives/watch.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -19,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using parallel::Microbatch;
 
+// Of steps whose inputs and graphs are kept.
+constexpr std::size_t kMostShapes = 32;
 constexpr const char* kPartitionFile = "partition.json";  // of a checkpoint: how stages were cut
 
 // `rows` rows, the first ones those of `from`, the others copies of row 0.
@@ -111,8 +114,8 @@ MeshEngine::MeshEngine(const EngineParts& parts)
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
-      staged_(*parts.trainer.kernels, *parts.trainer.memory),
-      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement),
+      mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement,
+            captures() && on_device() ? &host_work_ : nullptr),
       scaler_(parts.arguments.fp16 && on_device()
                   ? nn::LossScaler(scaler_options(parts.arguments, smp_))
                   : nn::LossScaler::none()) {
@@ -130,6 +133,7 @@ void MeshEngine::build() {
   options.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);
   options.reducer = reducer_options(parts_);
+  options.captured = captures();
   options.tracer = parts_.trainer.tracer;
   if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
   prepare_cut(options);
@@ -249,8 +253,8 @@ std::vector<std::string> MeshEngine::describe_layout() const {
                                 batches_at_a_time() * smp_.microbatches, smp_.microbatches,
                                 batches_at_a_time()));
   std::vector<std::string> notices = smp_.notices;
-  if (parts_.arguments.step_capture == StepCaptureMode::on)
-    notices.emplace_back("step_capture has no effect on a mesh: steps run call by call");
+  if (const std::string why = why_not_captured(); captures() && !why.empty())
+    notices.push_back("step_capture has no effect here, and steps run call by call: " + why);
   for (std::string& idle :
        parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
     notices.push_back(std::move(idle));
@@ -280,9 +284,79 @@ void MeshEngine::prepare_training() {
         return make_optimizer(parts_, std::move(segments));
       },
       on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
-  if (!on_device()) return;
-  late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world());
-  restore_scaler(scaler_.state());
+  if (on_device()) {
+    late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world());
+    restore_scaler(scaler_.state());
+    if (model_->adds_losses())
+      losses_ = context_.empty({model_->options().microbatches}, DType::f32, MemoryTag::data);
+  }
+  begin_capture();
+}
+
+bool MeshEngine::reads_on_host() const {
+  const nn::Chain& chain = *task_.chain();
+  const auto is_part = [](const nn::Parameter* parameter) { return parameter->is_part(); };
+  return on_device() && smp_.tensor > 1 &&
+         (chain.reads_target_rows() ||
+          std::ranges::none_of(chain.unit_parameters(chain.units() - 1), is_part));
+}
+
+bool MeshEngine::captures() const {
+  return parts_.arguments.step_capture == StepCaptureMode::on &&
+         parts_.trainer.planned_memory != nullptr;
+}
+
+// Alike on every rank.
+std::string MeshEngine::why_not_captured() const {
+  if (reads_on_host())
+    return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
+  if (on_device() && model_->options().offload_activations && mesh_.host_work() != nullptr)
+    return "what is offloaded is on its way where one graph ends and the next begins (over native)";
+  return {};
+}
+
+void MeshEngine::begin_capture() {
+  if (!captures() || !why_not_captured().empty()) return;
+  nn::StepCaptureOptions options{.most_kept = static_cast<int>(kMostShapes),
+                                 .say = [this](const std::string& line) { parts_.say(line); },
+                                 .host_work = &host_work_,
+                                 .beside = mesh_.planned_memories()};
+  collectives::Communicator& all = mesh_.world();
+  options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
+  if (all.size() > 1 && all.can_capture())
+    options.exchange = [&all](std::span<const std::uint64_t> own) {
+      std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
+      all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
+      return told;
+    };
+  ++captures_made_;
+  capture_.reset();  // one gives the arenas back
+  capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,
+                                               std::move(options));
+}
+
+std::string MeshEngine::describe_capture() { return capture_ ? capture_->describe() : ""; }
+
+// What a graph would not see change.
+std::string MeshEngine::kind_of(const StepWork& work,
+                                std::span<const Microbatch> microbatches) const {
+  std::string key = fmt::format("{} {}", captures_made_, work.loss.label_smoothing);
+  for (const Microbatch& microbatch : microbatches) {
+    nn::ChainInput input = microbatch.input;
+    for (const Tensor* tensor : input.tensors())
+      key += tensor->defined()
+                 ? fmt::format(" {} {}", to_string(tensor->dtype()), to_string(tensor->shape()))
+                 : std::string(" none");
+    key += fmt::format(" {} {}", input.target_rows.defined() ? input.target_rows.count() : -1,
+                       microbatch.sample_first);
+    // Rows without a target are left out of a head in parts, where the host computes it.
+    if (!on_device() && smp_.tensor > 1 && input.targets.dtype() == DType::i32) {
+      const auto* const targets = input.targets.const_data<std::int32_t>();
+      key += fmt::format(" {}", std::count_if(targets, targets + input.targets.count(),
+                                              [](std::int32_t one) { return one >= 0; }));
+    }
+  }
+  return key;
 }
 
 int MeshEngine::batches_at_a_time() const {
@@ -319,7 +393,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   return all;
 }
 
-// Layers in parts read ids and targets on the host: it keeps them.
+// Where layers in parts read ids and targets on the host, it keeps them.
 void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
   if (!on_device()) return;
   std::vector<Tensor*> all;
@@ -334,12 +408,24 @@ void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
     if (input.target_rows.defined()) all.push_back(&input.target_rows);
   }
   std::vector<Tensor> host;
-  for (const Tensor* tensor : all) host.push_back(*tensor);
-  const std::vector<Tensor>& device = staged_.fill(host);
+  std::string shapes;
+  for (const Tensor* tensor : all) {
+    host.push_back(*tensor);
+    shapes += fmt::format("{} {} ", to_string(tensor->dtype()), to_string(tensor->shape()));
+  }
+  if (!staged_.contains(shapes) && staged_.size() >= kMostShapes) {
+    if (late_) late_->wait_for_ranks();
+    device_backend(context_.stream.device.type).synchronize(context_.stream);
+    staged_.clear();
+    begin_capture();  // its graphs read what has gone
+  }
+  auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
+  const std::vector<Tensor>& device = staged.fill(host);
   context_.host_copies.clear();
+  const bool keeps = reads_on_host();
   for (std::size_t i = 0; i < all.size(); ++i) {
     *all[i] = device[i];
-    if (host[i].count() > 0) context_.host_copies[device[i].const_view().data] = host[i];
+    if (keeps && host[i].count() > 0) context_.host_copies[device[i].const_view().data] = host[i];
   }
 }
 
@@ -350,13 +436,26 @@ StepDone MeshEngine::queue_step(const StepWork& work, std::span<const Microbatch
                                        .inverse_targets = work.loss.loss_scale,
                                        .scaling = scaler_.rule()};
   optimizer_->set_step(*step_state_, update);
-  {
-    const TraceSpan span(parts_.trainer.tracer, "step", "pipeline");
-    model_->queue_train(microbatches);
+  const auto step = [&] {
+    if (std::exchange(step_open_, true)) model_->abandon_step();  // it could not be captured
+    {
+      const TraceSpan span(parts_.trainer.tracer, "step", "pipeline");
+      model_->queue_train(microbatches, losses_);
+    }
+    const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
+    optimizer_->queue_step(*step_state_, update);
+    step_open_ = false;
+  };
+  if (capture_) {
+    const TraceSpan span(parts_.trainer.tracer, "step", "captured step");
+    mesh_.guarded([&] { capture_->run(kind_of(work, microbatches), step); });
+  } else {
+    step();
   }
-  const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
-  collectives::WorkPtr last = optimizer_->queue_step(*step_state_, update);
-  late_->note(model_->own_losses(), optimizer_->rule().norm(), std::move(last));
+  collectives::WorkPtr last = optimizer_->take_last_sum();
+  // What a graph sums leaves no Work behind.
+  if (capture_ && mesh_.world().can_capture()) last = mesh_.world().watch(context_.stream);
+  late_->note(losses_, optimizer_->rule().norm(), std::move(last));
   if (!work.wait) return {.known = false};
   const StepDone done = late_->last();
   if (done.outcome.skipped) scaler();  // who diverges is told at once
@@ -372,13 +471,20 @@ std::vector<StepDone> MeshEngine::collect() {
 }
 
 StepDone MeshEngine::step(const StepWork& work) {
-  Tracer* const tracer = parts_.trainer.tracer;
   nn::LossOptions loss = work.loss;
   loss.loss_scale = on_device() ? 1 : static_cast<float>(optimizer_->loss_scale() / work.targets);
   if (on_device()) loss.state = step_state_.pointer();  // has the rest
   std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, loss);
   upload(microbatches);
   if (on_device()) return queue_step(work, microbatches);
+  if (!capture_) return host_step(work, microbatches);
+  StepDone done;
+  capture_->run(kind_of(work, microbatches), [&] { done = host_step(work, microbatches); });
+  return done;
+}
+
+StepDone MeshEngine::host_step(const StepWork& work, std::span<const Microbatch> microbatches) {
+  Tracer* const tracer = parts_.trainer.tracer;
   StepDone done;
   {
     const TraceSpan span(tracer, "step", "pipeline");

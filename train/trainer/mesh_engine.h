@@ -7,11 +7,13 @@
 // loss and no gradient.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
 #include "shoal/nn/autograd/context.h"
 #include "shoal/nn/capture/staged_inputs.h"
+#include "shoal/nn/capture/step_capture.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/parallel/mesh/process_mesh.h"
@@ -43,6 +45,7 @@ class MeshEngine final : public Engine {
   }
   bool has_pipeline() const override { return mesh_.shape().pp > 1; }
   bool knows_phases() const override { return !on_device(); }
+  std::string describe_capture() override;
 
   int batches_at_a_time() const override;
   bool evaluates_together() const override { return true; }
@@ -58,6 +61,14 @@ class MeshEngine final : public Engine {
   bool on_device() const { return !context_.kernels().device().is_cpu(); }
   // On a device: all of the step, and nothing is waited for but where `work` says so.
   StepDone queue_step(const StepWork& work, std::span<const parallel::Microbatch> microbatches);
+  StepDone host_step(const StepWork& work, std::span<const parallel::Microbatch> microbatches);
+  bool captures() const;
+  std::string why_not_captured() const;  // empty: steps can be
+  void begin_capture();
+  std::string kind_of(const StepWork& work,
+                      std::span<const parallel::Microbatch> microbatches) const;
+  // Parts of layers read ids and targets on the host, which keeps them, and which no graph holds.
+  bool reads_on_host() const;
   // How the model is cut: as the checkpoint that is continued, or by what units take on the run's
   // own samples.
   void prepare_cut(parallel::ParallelOptions& options);
@@ -82,7 +93,9 @@ class MeshEngine final : public Engine {
   nn::DirectDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory step_state_;
-  nn::StagedInputs staged_;
+  nn::HostWork host_work_;  // of captured steps
+  // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
+  std::map<std::string, nn::StagedInputs> staged_;
   parallel::ProcessMesh mesh_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::string cut_by_;                                         // how, for the log
@@ -91,6 +104,10 @@ class MeshEngine final : public Engine {
   // step_state_; what steps came to, from prepare_training() on. On the host optimizer_ scales.
   nn::LossScaler scaler_;
   std::unique_ptr<LateSteps> late_;
+  Tensor losses_;  // of a step's microbatches, f32, where this rank adds them: graphs write them
+  std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
+  int captures_made_ = 0;                     // of these
+  bool step_open_ = false;                    // the last one failed between its two ends
 };
 
 }  // namespace shoal

@@ -188,9 +188,12 @@ class Queued {
                                 .scaling = scaler_.rule()};
     optimizer_.set_step(rank_.state, options);
     for (Microbatch& microbatch : microbatches) microbatch.input.loss.state = &rank_.state;
-    model_.queue_train(microbatches);
-    last_ = optimizer_.queue_step(rank_.state, options);
-    const Tensor losses = model_.own_losses();
+    const Tensor losses = model_.adds_losses() ? rank_.context.empty({std::ssize(microbatches)},
+                                                                     DType::f32, MemoryTag::data)
+                                               : Tensor();
+    model_.queue_train(microbatches, losses);
+    optimizer_.queue_step(rank_.state, options);
+    last_ = optimizer_.take_last_sum();
     counts_.push_back(losses.defined());
     if (losses.defined())
       numbers_.note({losses, optimizer_.rule().norm()});

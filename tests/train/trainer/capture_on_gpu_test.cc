@@ -1,17 +1,21 @@
-// Captured steps of two data-parallel ranks on GPUs that the CPU plays. Over `native`, whose hosts
-// take part in sums, they are graphs with the sums between; over NCCL's shim
-// (SHOAL_TEST_BACKEND=nccl) one graph that holds them. Losses and weights have the bits of steps
-// that run call by call.
+// Captured steps of data-parallel ranks and of meshes on GPUs that the CPU plays. Over `native`,
+// whose hosts take part in what ranks exchange, they are graphs with that between; over NCCL's shim
+// (SHOAL_TEST_BACKEND=nccl) one graph that holds it. Losses and weights have the bits of steps that
+// run call by call.
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <list>
 #include <mutex>
+#include <optional>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/gpu_room.h"
 #include "train/trainer/packed_rows.h"
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
+
+#include "shoal/train/tasks/encoder.h"
 
 namespace shoal {
 namespace {
@@ -21,6 +25,7 @@ using test::GpuRoom;
 using test::run;
 using test::RunOptions;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TemporaryDirectory;
@@ -68,9 +73,20 @@ class Watcher final : public TrainerCallback {
   std::string messages;
 };
 
+// Beside its arguments.
+struct Rest {
+  std::int64_t short_every = 0;
+  std::shared_ptr<const Dataset> samples = {};  // none: Even(short_every)
+  int ranks = 2;
+  std::function<void(TrainerParts&)> prepare = {};
+  std::optional<nn::EncoderConfig> encoder = {};  // that classifies texts; none: GPT-2
+  std::vector<std::string>* errors = nullptr;  // takes what each rank threw; null: it is thrown on
+};
+
 struct Ran {
   Watcher watcher;  // of rank 0
-  std::string capture;
+  std::string capture, header;
+  std::vector<std::string> of_ranks;  // capture of each
 };
 
 // What a rank has on its device; it outlives the Trainer that run() makes.
@@ -79,14 +95,17 @@ struct Place {
   GpuRoom room;
   std::unique_ptr<collectives::Communicator> communicator;
   Watcher other;
+  std::unique_ptr<EncoderWithHead> encoder;  // its parameters are of the room
 };
 
-Ran train(const TrainingArguments& arguments, const std::shared_ptr<const Dataset>& samples) {
+Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
   Ran ran;
+  ran.of_ranks.resize(static_cast<std::size_t>(rest.ranks));
   std::list<Place> places;
   std::mutex mutex;
   const auto store = make_hash_store();
-  RunOptions options{.ranks = 2};
+  RunOptions options{.ranks = rest.ranks};
+  options.config.n_head = 4;  // that two ranks may share them
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();
@@ -104,12 +123,24 @@ Ran train(const TrainingArguments& arguments, const std::shared_ptr<const Datase
     on_device.deadline_seconds = 60;
     place->communicator = collectives::make_communicator(world, *store, on_device);
     parts.communicator = place->communicator.get();
-    parts.train_dataset = samples;
+    parts.train_dataset =
+        rest.samples ? rest.samples : std::make_shared<const Even>(rest.short_every);
+    if (rest.encoder) {
+      place->encoder = std::make_unique<EncoderWithHead>(*rest.encoder,
+                                                         nn::EncoderTask::sequence_classification);
+      parts.task = place->encoder.get();
+    }
+    if (rest.prepare) rest.prepare(parts);
   };
   options.after = [&](Trainer& trainer, int rank) {
+    ran.of_ranks.at(static_cast<std::size_t>(rank)) = trainer.describe_capture();
     if (rank == 0) ran.capture = trainer.describe_capture();
   };
-  run(arguments, options);
+  options.header = true;
+  if (rest.errors)
+    *rest.errors = test::errors_of(arguments, options);
+  else
+    ran.header = run(arguments, options).header;
   return ran;
 }
 
@@ -137,23 +168,30 @@ void expect_same(const Ran& captured, const Ran& direct, const TemporaryDirector
   // As text, where a norm that is not finite is equal to itself.
   EXPECT_EQ(nlohmann::ordered_json(captured.watcher.logs).dump(),
             nlohmann::ordered_json(direct.watcher.logs).dump());
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    EXPECT_EQ(bytes_of(output / fmt::format("on/checkpoint-{}/{}", kSteps, file)),
-              bytes_of(output / fmt::format("off/checkpoint-{}/{}", kSteps, file)))
-        << file;
+  namespace fs = std::filesystem;
+  const std::string last = fmt::format("checkpoint-{}", kSteps);
+  int tensors = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(output / ("off/" + last))) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file =
+        (fs::path(last) / fs::relative(entry.path(), output / ("off/" + last))).string();
+    EXPECT_EQ(bytes_of(output / ("on/" + file)), bytes_of(entry.path())) << file;
+    ++tensors;
+  }
+  EXPECT_GE(tensors, 2) << "the model and the optimizer's state, or a part of both of each rank";
   EXPECT_THAT(direct.watcher.messages, Not(HasSubstr("step capture")));
 }
 
 // Both ways of the same run.
-std::pair<Ran, Ran> both(
-    const TemporaryDirectory& output, const std::function<void(TrainingArguments&)>& change = {},
-    const std::shared_ptr<const Dataset>& samples = std::make_shared<Even>(0)) {
+std::pair<Ran, Ran> both(const TemporaryDirectory& output,
+                         const std::function<void(TrainingArguments&)>& change = {},
+                         const Rest& rest = {}) {
   std::pair<Ran, Ran> ran;
   for (const bool captured : {true, false}) {
     TrainingArguments a = arguments_of(output / (captured ? "on" : "off"),
                                        captured ? StepCaptureMode::on : StepCaptureMode::off);
     if (change) change(a);
-    (captured ? ran.first : ran.second) = train(a, samples);
+    (captured ? ran.first : ran.second) = train(a, rest);
   }
   expect_same(ran.first, ran.second, output);
   return ran;
@@ -196,8 +234,7 @@ TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
 TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
   const TemporaryDirectory output;
   const auto [captured, direct] = both(
-      output, [](TrainingArguments& a) { a.per_device_train_batch_size = 1; },
-      std::make_shared<Even>(3));
+      output, [](TrainingArguments& a) { a.per_device_train_batch_size = 1; }, {.short_every = 3});
   EXPECT_THAT(captured.watcher.messages, HasSubstr(graphs()));
   EXPECT_THAT(captured.capture, HasSubstr(" of 12 steps replayed"));
 }
@@ -206,7 +243,7 @@ TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
 TEST(CaptureOnGpu, PackedRowsChangeFromStepToStep) {
   const TemporaryDirectory output;
   const auto [captured, direct] =
-      both(output, {}, std::make_shared<test::PackedRows>(48, test::kToyVocabulary));
+      both(output, {}, {.samples = std::make_shared<test::PackedRows>(48, test::kToyVocabulary)});
   EXPECT_THAT(captured.watcher.messages, HasSubstr(graphs()));
   EXPECT_THAT(captured.capture, HasSubstr("9 of 12 steps replayed"));
 }
@@ -224,6 +261,206 @@ TEST(CaptureOnGpu, SteadyStepsWaitNoMoreThanCallByCall) {
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.deallocations, before.deallocations);
   EXPECT_EQ(after.blocking_copies, before.blocking_copies);
+}
+
+struct Mesh {
+  std::string name;
+  nlohmann::json parameters;  // mp_parameters
+  std::string precision = "f32";
+  int ranks = 2;
+  bool has_stages() const { return parameters.contains("pipeline_parallel_degree"); }
+  void give(TrainingArguments& a) const {
+    a.mp_parameters = parameters;
+    a.per_device_train_batch_size = 4;
+    a.bf16 = precision == "bf16";
+    a.fp16 = precision == "f16";
+    if (!a.fp16) return;
+    // The first steps overflow, and so do replayed ones.
+    a.grad_scaler_init_scale = 0x1p24;
+    a.grad_scaler_growth_interval = 2;
+  }
+  friend void PrintTo(const Mesh& mesh, std::ostream* out) { *out << mesh.name; }
+};
+
+const nlohmann::json kParts = {{"ddp", true}, {"tensor_parallel_degree", 2}},
+                     kSequences = {{"ddp", true},
+                                   {"tensor_parallel_degree", 2},
+                                   {"prescaled_batch", true}},
+                     kSpeed = {{"ddp", true},
+                               {"tensor_parallel_degree", 2},
+                               {"prescaled_batch", true},
+                               {"optimize", "speed"}},
+                     kStages = {{"pipeline_parallel_degree", 2},
+                                {"microbatches", 2},
+                                {"skip_tracing", true}};
+
+// `a`, and the other's keys.
+nlohmann::json with(nlohmann::json a, const nlohmann::json& other) {
+  a.update(other);
+  return a;
+}
+
+nlohmann::json sharded(int level) {
+  if (level == 1) return {{"ddp", true}, {"shard_optimizer_state", true}};
+  if (level == 2) return {{"ddp", true}, {"sharding_strategy", "SHARD_GRAD_OP"}};
+  return {
+      {"ddp", true}, {"sharded_data_parallel_degree", 2}, {"sdp_param_persistence_threshold", 100}};
+}
+
+class MeshCaptureOnGpu : public ::testing::TestWithParam<Mesh> {
+ protected:
+  void SetUp() override {
+    if (over_nccl() && (GetParam().has_stages() || GetParam().ranks > 2))
+      GTEST_SKIP() << "pipelines do not run over NCCL, and its shim has two GPUs";
+  }
+};
+
+TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
+  const Mesh& mesh = GetParam();
+  const TemporaryDirectory output;
+  const auto [captured, direct] =
+      both(output, [&](TrainingArguments& a) { mesh.give(a); }, {.ranks = mesh.ranks});
+  EXPECT_THAT(captured.watcher.messages,
+              AllOf(HasSubstr("step capture:"), Not(HasSubstr("call by call:")),
+                    Not(HasSubstr("has no effect"))));
+  EXPECT_THAT(captured.watcher.messages,
+              over_nccl() ? HasSubstr("a graph with") : HasSubstr(" graphs with"));
+  EXPECT_THAT(captured.of_ranks, Each(HasSubstr("9 of 12 steps replayed")));
+  int left_out = 0;
+  for (const auto& log : captured.watcher.logs)
+    left_out += !std::isfinite(log["grad_norm"].get<double>());
+  EXPECT_EQ(left_out > 3, mesh.precision == "f16") << "some of those that were replayed";
+}
+
+TEST_P(MeshCaptureOnGpu, SteadyStepsAskTheDriverForNothing) {
+  const Mesh& mesh = GetParam();
+  if (mesh.precision != "f32") GTEST_SKIP() << "the same calls";
+  const TemporaryDirectory output;
+  TrainingArguments a = arguments_of(output / "on", StepCaptureMode::on);
+  mesh.give(a);
+  a.logging_steps = kSteps;
+  const Ran ran = train(a, {.ranks = mesh.ranks});
+  const DeviceStatistics &before = ran.watcher.driver[6], &after = ran.watcher.driver[10];
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.deallocations, before.deallocations);
+  EXPECT_EQ(after.blocking_copies, before.blocking_copies);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, MeshCaptureOnGpu,
+    ::testing::Values(Mesh{"tp2", kParts}, Mesh{"tp2_sequence", kSequences},
+                      Mesh{"tp2_speed", kSpeed}, Mesh{"tp2_bf16", kSequences, "bf16"},
+                      Mesh{"tp2_f16", kParts, "f16"}, Mesh{"sharded1", sharded(1)},
+                      Mesh{"sharded2", sharded(2)}, Mesh{"sharded3", sharded(3)},
+                      Mesh{"sharded3_bf16", sharded(3), "bf16"},
+                      Mesh{"sharded2_f16", sharded(2), "f16"}, Mesh{"pp2", kStages},
+                      Mesh{"pp2_bf16", kStages, "bf16"}, Mesh{"pp2_f16", kStages, "f16"},
+                      Mesh{"tp2_sharded3", with(kSequences, sharded(3)), "f32", 4},
+                      Mesh{"pp2_sharded2", with(kStages, sharded(2)), "f32", 4},
+                      Mesh{"tp2_pp2", with(kParts, kStages), "f32", 4}),
+    [](const auto& test) { return test.param.name; });
+
+// Evaluations use the same groups and their memory, and drop parameters that they brought; batches
+// are of two shapes, two of them a step.
+TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
+  for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
+    if (over_nccl() && parameters == kStages) continue;
+    SCOPED_TRACE(parameters.dump());
+    const TemporaryDirectory output;
+    const auto [captured, direct] = both(output,
+                                         [&](TrainingArguments& a) {
+                                           a.mp_parameters = parameters;
+                                           a.gradient_accumulation_steps = 2;
+                                           a.eval_strategy = Interval::steps;
+                                           a.eval_steps = 5;
+                                         },
+                                         {.short_every = 8, .prepare = [](TrainerParts& parts) {
+                                            parts.eval_dataset = std::make_shared<Even>(0);
+                                          }});
+    EXPECT_THAT(captured.of_ranks, Each(HasSubstr(" of 12 steps replayed")));
+    EXPECT_THAT(captured.watcher.messages, Not(HasSubstr("call by call:")));
+  }
+}
+
+// On each rank alike, with one line that says why.
+TEST(MeshCaptureBetween, WhatCannotBeCapturedRunsCallByCall) {
+  const TemporaryDirectory output;
+  const auto [captured, direct] = both(output, [&](TrainingArguments& a) {
+    a.mp_parameters = sharded(2);
+    a.optim = Optim::lamb;  // trust ratios of parameters in parts
+  });
+  EXPECT_THAT(captured.watcher.messages,
+              HasSubstr("step capture: steps of this kind run call by call: the host reads numbers "
+                        "in the middle of the update"));
+  EXPECT_THAT(captured.capture, Not(HasSubstr("replayed")));
+  EXPECT_THAT(captured.header, Not(HasSubstr("has no effect")));
+}
+
+class Classes final : public Dataset {
+ public:
+  std::int64_t size() const override { return 48; }
+  Sample get(std::int64_t index) const override {
+    Sample sample;
+    for (std::int64_t t = 0; t < 12; ++t)
+      sample.input_ids.push_back(static_cast<std::int32_t>((7 * index + t * t) % 59));
+    sample.labels = {static_cast<std::int32_t>(index % 2)};
+    return sample;
+  }
+};
+
+TEST(MeshCaptureBetween, HeadsWhoseTargetsTheHostReadsAreNotCaptured) {
+  nn::EncoderConfig config = nn::EncoderConfig::of("bert");
+  config.vocab_size = test::kToyVocabulary;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.intermediate_size = 40;
+  config.max_position_embeddings = 16;
+  config.num_labels = 2;
+  const TemporaryDirectory output;
+  const auto [captured, direct] =
+      both(output, [&](TrainingArguments& a) { a.mp_parameters = kParts; },
+           {.prepare =
+                [&](TrainerParts& parts) {
+                  parts.train_dataset = std::make_shared<Classes>();
+                  parts.collator = std::make_shared<PaddingCollator>(0, 1, LabelsOf::sample);
+                },
+            .encoder = config});
+  EXPECT_THAT(captured.header, HasSubstr("step_capture has no effect here, and steps run call by "
+                                         "call: with tensor_parallel_degree > 1 the host reads"));
+  EXPECT_EQ(captured.capture, "");
+}
+
+class Failing final : public TrainerCallback {
+ public:
+  bool needs_every_step() const override { return false; }
+  void on_step_end(const StepReport& report, TrainerControl&) override {
+    if (report.step == 8) throw Error(ErrorCode::internal, "the test's own failure");
+  }
+};
+
+// While the others wait for it in their replays.
+TEST(MeshCaptureBetween, ARankThatFailsEndsTheOthersByName) {
+  for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
+    if (over_nccl()) GTEST_SKIP() << "train_late_steps_test loses ranks there";
+    SCOPED_TRACE(parameters.dump());
+    const TemporaryDirectory output;
+    TrainingArguments a = arguments_of(output / "on", StepCaptureMode::on);
+    a.mp_parameters = parameters;
+    a.logging_steps = kSteps;
+    a.per_device_train_batch_size = 4;
+    Failing failing;
+    std::vector<std::string> errors;
+    train(a, {.prepare =
+                  [&](TrainerParts& parts) {
+                    if (parts.communicator->rank() == 1) parts.callbacks = {&failing};
+                  },
+              .errors = &errors});
+    ASSERT_EQ(errors.size(), 2U);
+    EXPECT_THAT(errors[1], HasSubstr("the test's own failure"));
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 aborted: the test's own failure"));
+  }
 }
 
 }  // namespace
