@@ -38,7 +38,10 @@ collectives::WorkPtr NotedWorks::note(std::function<collectives::WorkPtr()> begi
   });
   auto slot = std::make_shared<Slot>();
   slots_.push_back(slot);
-  host_work_.run([slot, begin = std::move(begin)] { slot->work = begin(); });
+  host_work_.run([slot, begin = std::move(begin)] {
+    SHOAL_CHECK(!slot->work, "what ranks exchange in a captured step is not waited for in it");
+    slot->work = begin();
+  });
   return std::make_unique<Noted>(std::move(slot), host_work_);
 }
 

@@ -21,7 +21,8 @@ class NotedWorks {
   bool notes() const { return host_work_.captured(); }
   // Each replay calls `begin`, and, at the place where the step calls block_stream() of what is
   // returned, that of what it began. That is all the Work returned is good for: nothing is under
-  // way while a step is captured, so test() is false, and wait() throws.
+  // way while a step is captured, so test() is false, and wait() throws. A step that does not wait
+  // for all that it begins throws when it is replayed again.
   collectives::WorkPtr note(std::function<collectives::WorkPtr()> begin);
   // Before the memory of what a replay began goes: where one that failed has left some of it under
   // way, calls `abort`, after which this rank touches no buffer any more.
