@@ -1,15 +1,19 @@
-// A rank of several hosts' levels ends in each of their phases, of which an emulated GPU's copies
-// tell: all others are told who it was, long before their deadline.
+// A rank of several hosts' levels ends, aborts or is late in each of their phases, of which an
+// emulated GPU's copies tell: all others are told who it was, long before their deadline.
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <string>
 #include <vector>
 
 #include "gpu/on_gpu.h"
 #include "support/calls.h"
+#include "support/error_text.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/device/device_communicator.h"
+#include "shoal/runtime/base/clock.h"
 
 // Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
@@ -38,9 +42,14 @@ struct At {
 struct Phase {
   const char* name;
   At dies = {}, stalls = {};
+  bool gave_all = false;  // before it died: the others may have their sum
 };
 
 std::ostream& operator<<(std::ostream& out, const Phase& phase) { return out << phase.name; }
+
+double seconds_now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
 
 // Of this process.
 struct Plan {
@@ -59,6 +68,7 @@ void on_copy(int kind) {
   }
 }
 
+// Ranks 0 and 1 on one host, 2 and 3 on the other.
 std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream) {
   world.host = world.rank < 2 ? "a" : "b";
   return std::make_unique<DeviceCommunicator>(
@@ -70,31 +80,44 @@ std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream
                                   .levels_from = 1});
 }
 
-void run_rank(const Phase& phase, const World& world, Store& store) {
-  const OwnedStream stream(shoal::test::device_of(world));
-  const auto communicator = by_levels(world, store, stream.view());
-  const Buffer send(communicator->memory_resource(), kCount * 4, MemoryTag::gradients),
-      recv(communicator->memory_resource(), kCount * 4, MemoryTag::gradients);
-  const auto sum = [&] {
-    communicator->all_reduce(send.data(), recv.data(), kCount, DType::f32, ReduceOp::max)->wait();
-  };
+// A rank with its buffers, once all have summed and are about to sum again.
+struct Rank {
+  Rank(const World& world, Store& store)
+      : stream(shoal::test::device_of(world)),
+        communicator(by_levels(world, store, stream.view())),
+        send(communicator->memory_resource(), kCount * 4, MemoryTag::gradients),
+        recv(communicator->memory_resource(), kCount * 4, MemoryTag::gradients) {
+    own.store = &store;
+    plan = &own;
+    shoal_emulated_gpu_before_copies(on_copy);
+    sum()->wait();
+    // As the phases have it: a slice of this rank's share in, one out, and one to the neighbour.
+    for (const Copy copy : {to_host, to_device, in_device})
+      if (own.copies[copy] != kSlices)
+        throw_error(ErrorCode::internal, "{} copies of kind {}", own.copies[copy].load(),
+                    int{copy});
+    communicator->host().barrier()->wait();
+    for (std::atomic<int>& copies : own.copies) copies = 0;
+  }
+  WorkPtr sum() {
+    return communicator->all_reduce(send.data(), recv.data(), kCount, DType::f32, ReduceOp::max);
+  }
+
+  OwnedStream stream;
+  std::unique_ptr<Communicator> communicator;
+  Buffer send, recv;
   Plan own;
-  own.store = &store;
-  plan = &own;
-  shoal_emulated_gpu_before_copies(on_copy);
-  sum();
-  // As the phases have it: a slice of this rank's share in, one out, and one to the neighbour.
-  for (const Copy copy : {to_host, to_device, in_device})
-    if (own.copies[copy] != kSlices)
-      throw_error(ErrorCode::internal, "{} copies of kind {}", own.copies[copy].load(), int{copy});
-  communicator->host().barrier()->wait();
-  for (std::atomic<int>& copies : own.copies) copies = 0;
-  if (phase.dies.rank == world.rank) own.dies = phase.dies;
-  if (phase.stalls.rank == world.rank) own.stalls = phase.stalls;
+};
+
+void run_rank(const Phase& phase, const World& world, Store& store) {
+  Rank rank(world, store);
+  if (phase.dies.rank == world.rank) rank.own.dies = phase.dies;
+  if (phase.stalls.rank == world.rank) rank.own.stalls = phase.stalls;
   if (phase.dies.rank == world.rank && phase.dies.number == 0 && phase.stalls.rank < 0)
     ::raise(SIGKILL);
-  sum();
-  sum();
+  rank.sum()->wait();
+  if (!phase.gave_all) throw_error(ErrorCode::internal, "a sum that cannot be whole was returned");
+  rank.sum()->wait();
 }
 
 class LevelDeath : public ::testing::TestWithParam<Phase> {};
@@ -134,13 +157,78 @@ constexpr Phase kPhases[] = {
     {"in_the_first_write_back", {.rank = 1, .copy = to_device, .number = 1}, {}},
     {"in_a_later_write_back", {.rank = 2, .copy = to_device, .number = 3}, {}},
     {"in_the_neighbours_memory", {.rank = 0, .copy = in_device, .number = 2}, {}},
-    {"at_the_last_meeting", {.rank = 0}, {.rank = 1, .copy = to_device, .number = 4}},
+    {"at_the_last_meeting", {.rank = 0}, {.rank = 1, .copy = to_device, .number = 4}, true},
     {"at_the_last_meeting_of_the_other_host",
      {.rank = 3},
-     {.rank = 2, .copy = in_device, .number = 4}},
+     {.rank = 2, .copy = in_device, .number = 4},
+     true},
 };
 INSTANTIATE_TEST_SUITE_P(Phases, LevelDeath, ::testing::ValuesIn(kPhases),
                          [](const auto& phase) { return std::string(phase.param.name); });
+
+// Rank 1's device takes its time over the last slice, and rank 0 waits for it at the last meeting:
+// what rank 1 says meanwhile, rank 0 hears at once.
+TEST(LevelAborts, AreHeardAtTheLastMeeting) {
+  SHOAL_NEEDS_A_NETWORK();
+  if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
+  const auto outcomes = shoal::test::on_gpu(4, 60, [](const World& world, Store& store) {
+    Rank rank(world, store);
+    if (world.rank == 1) rank.own.stalls = {.rank = 1, .copy = to_device, .number = 4};
+    const double began = seconds_now();
+    const WorkPtr work = rank.sum();
+    if (world.rank == 1) {
+      shoal::test::sleep_seconds(1);
+      rank.communicator->abort("enough");
+    }
+    EXPECT_THAT(shoal::test::error_text([&] {
+                  work->wait();
+                  rank.sum()->wait();
+                }),
+                HasSubstr("rank 1 aborted: enough"));
+    if (world.rank == 0) {
+      EXPECT_LT(seconds_now() - began, kStall - 0.5) << "and waited for it";
+    }
+    // Nobody is told by the end of another's process.
+    store.set("told" + std::to_string(world.rank), "yes");
+    for (int peer = 0; peer < 4; ++peer)
+      (void)store.get("told" + std::to_string(peer), Deadline::in_seconds(20));
+    if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "see above");
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+
+// Who waits no longer than he says names the one that is late: the neighbour of another host, or of
+// this one.
+class LevelDeadline : public ::testing::TestWithParam<At> {};
+
+TEST_P(LevelDeadline, NamesWhoIsLate) {
+  SHOAL_NEEDS_A_NETWORK();
+  if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
+  const At late = GetParam();
+  const auto outcomes = shoal::test::on_gpu(4, 60, [&](const World& world, Store& store) {
+    Rank rank(world, store);
+    if (world.rank == late.rank) rank.own.stalls = late;
+    const std::string text = shoal::test::error_text([&] {
+      rank.sum()->wait(world.rank == 0 ? Deadline::in_seconds(1) : Deadline::in_seconds(kDeadline));
+      rank.sum()->wait();
+    });
+    if (world.rank == 0) {
+      EXPECT_THAT(text, HasSubstr("did not finish"));
+      EXPECT_THAT(text, HasSubstr(std::to_string(late.rank)));
+      EXPECT_THAT(text, ::testing::Not(HasSubstr("the work of cuda:0")));
+    } else {
+      EXPECT_THAT(text, HasSubstr("rank 0"));
+    }
+    if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "{}", text);
+  });
+  if (outcomes.empty()) GTEST_SKIP() << "no GPU";
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
+}
+INSTANTIATE_TEST_SUITE_P(Neighbours, LevelDeadline,
+                         ::testing::Values(At{.rank = 2, .copy = to_host, .number = 2},
+                                           At{.rank = 1, .copy = to_device, .number = 4}),
+                         [](const auto& at) { return "rank" + std::to_string(at.param.rank); });
 
 }  // namespace
 }  // namespace shoal::collectives
