@@ -163,6 +163,10 @@ void layer_norm_backward(const LayerNormBackwardArgs& args) {
   shape(operation, "gamma", args.gamma, Shape{args.x.shape.columns()});
   f32_or(operation, "gamma", args.gamma, args.x.dtype);
   statistics(operation, args.x, args.mean, args.rstd);
+  SHOAL_CHECK(args.dgamma.defined() || !args.dbeta.defined(), "{}: dbeta without dgamma",
+              operation);
+  if (args.dgamma.defined())
+    layer_norm_weight_gradient(args.dy, args.x, args.mean, args.rstd, args.dgamma, args.dbeta);
 }
 
 void layer_norm_weight_gradient(const ConstView& dy, const ConstView& x, const ConstView& mean,

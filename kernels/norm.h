@@ -33,6 +33,10 @@ struct LayerNormBackwardArgs {
   // residual + dropout(branch). Wants dx, and is not dx
   View dx_branch;
   DropoutArgs dropout;
+  // optional [C] f32 (of an RMSNorm dgamma alone), with dx: what layer_norm_weight_gradient()
+  // gives, where it can be had from the same reading of dy and x
+  View dgamma, dbeta;
+  bool accumulate = false;  // dgamma, dbeta
 };
 
 class NormKernels {
@@ -40,8 +44,8 @@ class NormKernels {
   virtual ~NormKernels() = default;
   virtual void layer_norm(const LayerNormArgs& args, Stream stream) = 0;
   virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) = 0;
-  // dgamma, dbeta [C] f32 (+)= ; apart from dx, so that it can be deferred. RMSNorm: mean and dbeta
-  // are undefined.
+  // dgamma, dbeta [C] f32 (+)= ; apart from dx. RMSNorm: mean and dbeta are undefined. On a GPU the
+  // sums that layer_norm_backward() gives add in another order.
   virtual void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,
                                           View dgamma, View dbeta, bool accumulate,
                                           Stream stream) = 0;

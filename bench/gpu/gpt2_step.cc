@@ -66,7 +66,8 @@ class LimitedMemory final : public MemoryResource {
   std::size_t limit_, held_ = 0, peak_ = 0;
 };
 
-// What each operation takes on the stream, by events around it.
+// What each operation takes on the stream, by events around it, and the bytes of the tensors that
+// it is given: what it would move if it read or wrote each once and kept nothing else.
 class EventDispatcher final : public nn::Dispatcher {
  public:
   explicit EventDispatcher(Stream stream) : stream_(stream) {}
@@ -75,6 +76,9 @@ class EventDispatcher final : public nn::Dispatcher {
     if (!on) return body();
     Entry entry{std::string(operation.name), Event(stream_.device, EventKind::timing),
                 Event(stream_.device, EventKind::timing)};
+    for (const auto& tensors : {operation.inputs, operation.outputs})
+      for (const Tensor& tensor : tensors)
+        if (tensor.defined()) entry.bytes += static_cast<double>(tensor.bytes());
     entry.start.record(stream_);
     body();
     entry.stop.record(stream_);
@@ -82,20 +86,26 @@ class EventDispatcher final : public nn::Dispatcher {
   }
   // Milliseconds a step, dearest first; forgets them.
   ordered_json take(int steps) {
-    std::map<std::string, std::pair<double, int>> sums;
+    struct Sum {
+      double ms = 0, bytes = 0;
+      int calls = 0;
+    };
+    std::map<std::string, Sum> sums;
     for (const Entry& entry : entries_) {
       entry.stop.synchronize();
-      auto& [ms, calls] = sums[entry.name];
-      ms += entry.stop.elapsed_ms_since(entry.start) / steps;
-      ++calls;
+      Sum& sum = sums[entry.name];
+      sum.ms += entry.stop.elapsed_ms_since(entry.start) / steps;
+      sum.bytes += entry.bytes / steps;
+      ++sum.calls;
     }
     entries_.clear();
     std::vector<std::pair<double, std::string>> order;
-    for (const auto& [name, sum] : sums) order.emplace_back(sum.first, name);
+    for (const auto& [name, sum] : sums) order.emplace_back(sum.ms, name);
     std::sort(order.rbegin(), order.rend());
     ordered_json out;
     for (const auto& [ms, name] : order)
-      out[name] = {{"ms", ms}, {"calls", sums[name].second / steps}};
+      out[name] = {
+          {"ms", ms}, {"calls", sums[name].calls / steps}, {"megabytes", sums[name].bytes * 1e-6}};
     return out;
   }
 
@@ -103,6 +113,7 @@ class EventDispatcher final : public nn::Dispatcher {
   struct Entry {
     std::string name;
     Event start, stop;
+    double bytes = 0;
   };
   Stream stream_;
   std::vector<Entry> entries_;
@@ -324,8 +335,8 @@ void print(const ordered_json& report) {
               report["memory"]["held_peak"].get<double>() / gib);
   if (report.contains("profile"))
     for (const auto& [name, row] : report["profile"].items())
-      std::printf("  %-32s %9.3f ms in %d calls\n", name.c_str(), row["ms"].get<double>(),
-                  row["calls"].get<int>());
+      std::printf("  %-32s %9.3f ms in %d calls, %.1f MB\n", name.c_str(), row["ms"].get<double>(),
+                  row["calls"].get<int>(), row["megabytes"].get<double>());
 }
 
 int run(const Arguments& a) {

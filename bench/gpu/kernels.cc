@@ -299,6 +299,11 @@ void norms(Bench& bench) {
   back.dx_residual = residual.const_view();
   bench.row("layer_norm_backward", "[32768, 768]", 4 * bytes, 0,
             [&] { norm.layer_norm_backward(back, {}); });
+  LayerNormBackwardArgs whole = back;
+  whole.dgamma = dgamma.view();
+  whole.dbeta = dbeta.view();
+  bench.row("layer_norm_backward_whole", "[32768, 768]", 4 * bytes, 0,
+            [&] { norm.layer_norm_backward(whole, {}); });
   bench.row("layer_norm_weight_gradient", "[32768, 768]", 2 * bytes, 0, [&] {
     norm.layer_norm_weight_gradient(y.const_view(), x.const_view(), mean.const_view(),
                                     rstd.const_view(), dgamma.view(), dbeta.view(), false, {});

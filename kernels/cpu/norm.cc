@@ -30,9 +30,12 @@ class CpuNorm final : public NormKernels {
     });
   }
 
-  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) override {
-    if (!args.dx.defined() && !args.dx_branch.defined()) return;
+  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) override {
+    if (!args.dx.defined() && !args.dx_branch.defined() && !args.dgamma.defined()) return;
     check::layer_norm_backward(args);
+    if (args.dgamma.defined())
+      layer_norm_weight_gradient(args.dy, args.x, args.mean, args.rstd, args.dgamma, args.dbeta,
+                                 args.accumulate, stream);
     std::optional<DropoutPlan> plan;
     if (args.dx_branch.defined()) plan.emplace(args.dropout, args.x.shape.columns());
     over_rows(args.x.shape, [&](std::int64_t first, std::int64_t rows) {

@@ -49,10 +49,17 @@ class CudaNorm final : public NormKernels {
   }
 
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) override {
-    if (!args.dx.defined() && !args.dx_branch.defined()) return;
+    if (!args.dx.defined() && !args.dx_branch.defined() && !args.dgamma.defined()) return;
     check::layer_norm_backward(args);
     const cudaStream_t native = room_.begin(stream);
-    if (!has_rows("layer_norm_backward", args.x.shape)) return;
+    const auto sums_apart = [&] {
+      layer_norm_weight_gradient(args.dy, args.x, args.mean, args.rstd, args.dgamma, args.dbeta,
+                                 args.accumulate, stream);
+    };
+    if (!has_rows("layer_norm_backward", args.x.shape)) {
+      if (args.dgamma.defined()) sums_apart();
+      return;
+    }
     LayerNormBackwardLaunch launch{};
     launch.type = args.x.dtype;
     launch.weight_type = args.gamma.dtype;
@@ -69,7 +76,26 @@ class CudaNorm final : public NormKernels {
       launch.branch = args.dx_branch.data;
       launch.dropout = make_row_dropout(args.dropout, launch.columns);
     }
+    Buffer partial;
+    if (args.dgamma.defined()) {
+      launch.parts = layer_norm_backward_parts(launch);
+      if (launch.parts == 0) sums_apart();
+    }
+    if (launch.parts > 0) {
+      partial = room_.scratch(
+          static_cast<std::size_t>(launch.parts * 2 * launch.columns) * sizeof(float), stream);
+      launch.partial = static_cast<float*>(partial.data());
+    }
     check_cuda(launch_layer_norm_backward(launch, native), "layer_norm_backward");
+    if (launch.parts == 0) return;
+    LayerNormWeightLaunch total{};
+    total.columns = launch.columns;
+    total.parts = launch.parts;
+    total.partial = launch.partial;
+    total.dgamma = static_cast<float*>(args.dgamma.data);
+    total.dbeta = static_cast<float*>(args.dbeta.data);
+    total.accumulate = args.accumulate;
+    check_cuda(launch_layer_norm_weight_total(total, native), "layer_norm_backward");
   }
 
   void layer_norm_weight_gradient(ConstView dy, ConstView x, ConstView mean, ConstView rstd,

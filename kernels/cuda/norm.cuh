@@ -30,8 +30,13 @@ struct LayerNormBackwardLaunch {
   const float *mean, *rstd;               // mean null: RMSNorm
   void *dx, *branch;                      // branch null: dropout(dx) is not wanted
   RowDropout dropout;
+  std::int64_t parts;  // of the rows; 0: dx alone
+  float* partial;      // [parts, 2, columns]: receives what each part adds to dgamma and dbeta
 };
 cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream);
+// Into how many parts rows are cut where their sums come with dx; by the sizes alone. 0: they do
+// not, of rows that are long, or where vectors cannot move.
+std::int64_t layer_norm_backward_parts(const LayerNormBackwardLaunch& args);
 
 // Rows are cut into parts by the sizes alone, so that sums add up alike on every device.
 std::int64_t layer_norm_weight_parts(std::int64_t rows, std::int64_t columns);
@@ -45,6 +50,8 @@ struct LayerNormWeightLaunch {
   bool accumulate;
 };
 cudaError_t launch_layer_norm_weight(const LayerNormWeightLaunch& args, cudaStream_t stream);
+// dgamma and dbeta of what `partial` holds already.
+cudaError_t launch_layer_norm_weight_total(const LayerNormWeightLaunch& args, cudaStream_t stream);
 
 cudaError_t launch_softmax(DType type, std::int64_t rows, std::int64_t columns, const void* x,
                            void* y, cudaStream_t stream);

@@ -47,9 +47,12 @@ class ReferenceNorm final : public NormKernels {
     }
   }
 
-  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) override {
-    if (!args.dx.defined() && !args.dx_branch.defined()) return;
+  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream stream) override {
+    if (!args.dx.defined() && !args.dx_branch.defined() && !args.dgamma.defined()) return;
     check::layer_norm_backward(args);
+    if (args.dgamma.defined())
+      layer_norm_weight_gradient(args.dy, args.x, args.mean, args.rstd, args.dgamma, args.dbeta,
+                                 args.accumulate, stream);
     const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns();
     const auto width = static_cast<double>(columns);
     for (std::int64_t row = 0; row < rows; ++row) {

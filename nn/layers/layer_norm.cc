@@ -9,29 +9,27 @@ ConstView view_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_view() : ConstView();
 }
 
-struct NormWeightWork {
+// Where a norm's backward leaves the gradients of its weights.
+struct NormWeights {
   Context& context;
   Parameter& gamma;
   Parameter* beta;  // null: RMSNorm
-  Tensor dy, x, mean, rstd;
 
-  void operator()() const {
-    const bool shifts = beta && beta->trainable();
-    if (!gamma.trainable() && !shifts) return;
-    // The kernel computes both; a frozen one goes to scratch, and two that disagree on whether they
-    // hold a sum already are brought into step.
-    Tensor dgamma = target(gamma), dbeta = beta ? target(*beta) : Tensor();
+  // The kernel computes both; a frozen one goes to scratch, and two that disagree on whether they
+  // hold a sum already are brought into step.
+  void give(kernels::LayerNormBackwardArgs& args, Tensor& dgamma, Tensor& dbeta) const {
+    dgamma = target(gamma);
+    if (beta) dbeta = target(*beta);
     const bool gamma_sum = gamma.trainable() && gamma.accumulate();
-    const bool beta_sum = shifts && beta->accumulate();
-    const bool accumulate = gamma_sum || beta_sum;
-    if (accumulate && !gamma_sum) zero(dgamma);
-    if (accumulate && !beta_sum && beta) zero(dbeta);
-    context.run("layer_norm.backward_weight", {dy, x, mean, rstd}, {dgamma, dbeta}, [&] {
-      context.kernels().norm().layer_norm_weight_gradient(dy, x, view_of(mean), rstd, dgamma.view(),
-                                                          beta ? dbeta.view() : View(), accumulate,
-                                                          context.stream);
-    });
+    const bool beta_sum = beta && beta->trainable() && beta->accumulate();
+    args.accumulate = gamma_sum || beta_sum;
+    if (args.accumulate && !gamma_sum) zero(dgamma);
+    if (args.accumulate && !beta_sum && beta) zero(dbeta);
+    args.dgamma = dgamma.view();
+    if (beta) args.dbeta = dbeta.view();
   }
+
+ private:
   void zero(const Tensor& tensor) const {
     context.run("zero", {}, {tensor},
                 [&] { context.kernels().elementwise().fill(tensor.view(), 0, context.stream); });
@@ -69,11 +67,6 @@ class LayerNormFunction final : public Function {
     if (dy.defined()) {
       const Tensor x = x_.get(name()), rstd = rstd_.get(name());
       const Tensor mean = mean_.defined() ? mean_.get(name()) : Tensor();
-      Parameter* const parameters[] = {&gamma_, beta_};
-      // Queued it would hold x and dy, an eighth of what a block's products hold, for a fraction of
-      // a product's time.
-      backward_context.weight_gradient_at_once(
-          parameters, NormWeightWork{context, gamma_, beta_, dy, x, mean, rstd});
       dx = context.empty(dy.shape(), dy.dtype());
       kernels::LayerNormBackwardArgs args;
       args.dy = dy;
@@ -88,8 +81,21 @@ class LayerNormFunction final : public Function {
         args.dx_branch = dbranch.view();
         args.dropout = dropout_;
       }
-      context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum}, {dx, dbranch},
-                  [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
+      Tensor dgamma, dbeta;
+      const auto run = [&] {
+        context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum},
+                    {dx, dbranch, dgamma, dbeta},
+                    [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
+      };
+      // Never queued for later: with dx it costs no reading of x and dy.
+      Parameter* const parameters[] = {&gamma_, beta_};
+      bool ran = false;
+      backward_context.weight_gradient_at_once(parameters, [&] {
+        NormWeights{context, gamma_, beta_}.give(args, dgamma, dbeta);
+        run();
+        ran = true;
+      });
+      if (!ran) run();  // frozen weights
     }
     if (!fused_) return {dx};
     if (!drops) return {dx, dx};

@@ -206,6 +206,69 @@ TEST_P(Norm, WeightGradientInFixedOrder) {
       }
 }
 
+// dx, to the bit what it is alone, with the gradients of the weights. On a GPU one reading gives
+// both where vectors move and rows are short, and there 300 rows are several of each group of
+// warps.
+TEST_P(Norm, BackwardWithTheWeightsGradients) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const DType weights : {DType::f32, dtype})
+      for (int flags = 0; flags < 8; ++flags)
+        for (const Shape& shape :
+             {Shape{0, 8}, Shape{1, 8}, Shape{9, 33}, Shape{300, 48}, Shape{37, 768},
+              Shape{70, 1024}, Shape{19, 1600}, Shape{6, 4096}, Shape{5, 4104}}) {
+          if (has_little_time() && shape.columns() > 1024 && flags != 5) continue;
+          const bool centred = (flags & 1) != 0, drops = (flags & 2) != 0, adds = (flags & 4) != 0;
+          const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
+          const Host gamma = Host::random(Shape{shape.columns()}, weights, 3);
+          const Host residual = Host::random(shape, dtype, 4);
+          const Row row = statistics(x);
+          const Shape columns{shape.columns()};
+          const auto arguments = [&](Hosts& out, bool with) {
+            LayerNormBackwardArgs args;
+            args.dy = dy;
+            args.x = x;
+            args.gamma = gamma;
+            if (centred) args.mean = row.mean;
+            args.rstd = row.rstd;
+            args.dx = out[0];
+            args.dx_residual = residual;
+            if (drops) {
+              args.dx_branch = out[1];
+              args.dropout.probability = 0.2f;
+              args.dropout.site.seed = 3;
+              args.dropout.rows_per_sample = 4;
+            }
+            if (with) {
+              args.dgamma = out[2];
+              if (centred) args.dbeta = out[3];
+              args.accumulate = adds;
+            }
+            return args;
+          };
+          const auto made = [&] {
+            return Hosts{Host(shape, dtype), Host(shape, dtype),
+                         adds ? Host::random(columns, DType::f32, 5) : Host(columns, DType::f32),
+                         adds ? Host::random(columns, DType::f32, 6) : Host(columns, DType::f32)};
+          };
+          const double unit = dtype == DType::f32 ? 8e-6 : drops ? 0.03 : 8e-6;
+          verify("layer_norm_backward with its weights", made,
+                 [&](Kernels& k, Hosts& out) {
+                   k.norm().layer_norm_backward(arguments(out, true), {});
+                 },
+                 {4e-6, std::max(unit, 1e-4)});
+          Hosts both = made(), alone = made();
+          const auto kernels = make_test_kernels();
+          kernels->norm().layer_norm_backward(arguments(both, true), {});
+          kernels->norm().layer_norm_backward(arguments(alone, false), {});
+          for (std::int64_t i = 0; i < shape.count(); ++i) {
+            ASSERT_EQ(both[0].at(i), alone[0].at(i)) << i;
+            if (drops) {
+              ASSERT_EQ(both[1].at(i), alone[1].at(i)) << i;
+            }
+          }
+        }
+}
+
 // RMSNorm is what remains of a LayerNorm without beta and mean.
 TEST_P(Norm, RmsNorm) {
   for (const DType dtype : kTrainingDTypes)

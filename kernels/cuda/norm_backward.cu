@@ -1,0 +1,244 @@
+// The gradient of LayerNorm and RMSNorm: of what was normalised, and of the weights from the same
+// reading of both.
+#include "shoal/kernels/cuda/norm_rows.cuh"
+
+namespace shoal::kernels {
+namespace {
+
+using namespace norm_rows;  // NOLINT(google-build-using-namespace): this file's own
+
+// drops: dropout(dx) is written too, where it is the gradient of a branch.
+template <class T, class W, int N, bool drops>
+__global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
+    layer_norm_backward_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
+                               const Rows rows) {
+  __shared__ float room[2][kWarps];
+  const Place<N> at(rows);
+  const std::int64_t start = at.row * rows.columns;
+  const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start),
+          *residual = args.residual ? row_of<T>(args.residual, start) : nullptr;
+  Pack<T, N> held_x[kHeld<N>], held_dy[kHeld<N>];
+  at.hold(x, held_x);
+  at.hold(dy, held_dy);
+  const float mean = at.columns > 0 && args.mean ? args.mean[at.row] : 0,
+              rstd = at.columns > 0 ? args.rstd[at.row] : 0;
+  // f(column, g = dy * gamma, normalised x)
+  const auto each = [&](const auto& f) {
+    at.each([&](int k, int column) {
+      const Pack<T, N> v = k >= 0 ? held_x[k] : load_pack<N>(x + column);
+      const Pack<T, N> d = k >= 0 ? held_dy[k] : load_pack<N>(dy + column);
+      float g[N], normalised[N];
+      load(static_cast<const W*>(args.gamma) + column, g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        g[j] = __fmul_rn(widened(d.v[j]), g[j]);
+        normalised[j] = __fmul_rn(__fsub_rn(widened(v.v[j]), mean), rstd);
+      }
+      f(column, g, normalised);
+    });
+  };
+  float sum = 0, projection = 0;
+  each([&](int, const float(&g)[N], const float(&normalised)[N]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      sum = __fadd_rn(sum, g[j]);
+      projection = __fmaf_rn(g[j], normalised[j], projection);
+    }
+  });
+  const auto width = static_cast<float>(rows.columns);
+  const float average = args.mean ? __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width) : 0,
+              along = __fdiv_rn(over_row(projection, at.warps, room[1], Add{}), width);
+  T* dx = row_of<T>(args.dx, start);
+  [[maybe_unused]] const auto random = [&] {
+    if constexpr (drops)
+      return RandomRow(args.dropout, at.row);
+    else
+      return 0;
+  }();
+  keep_packed(held_x);
+  keep_packed(held_dy);
+  each([&](int column, const float(&g)[N], const float(&normalised)[N]) {
+    float skip[N] = {};
+    if (residual) load(residual + column, skip);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float rest = __fmaf_rn(-normalised[j], along, __fsub_rn(g[j], average));
+      out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(rstd, rest), skip[j]));
+    }
+    store_pack(out, dx + column);
+    if constexpr (drops) {
+      std::uint32_t bits[N];
+      random_pack(random, column, bits);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out.v[j] = narrowed<T>(
+            dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
+      store_pack(out, row_of<T>(args.branch, start) + column);
+    }
+  });
+}
+
+// The same of all rows of a part, in turn, with what they add to dgamma and dbeta: a block's groups
+// of warps have a row each and sums of their own, which are then added in order. P packs a thread
+// are the whole row.
+constexpr int kMostColumns = 4096;  // of which the totals fit a block's shared memory
+
+template <class T, class W, int P, bool drops>
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
+    layer_norm_backward_whole_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
+                                     const Rows rows, const std::int64_t rows_a_part) {
+  constexpr int N = kVector;
+  // Of this row and the next: a row's sums are read while the next one's are written.
+  __shared__ float room[2][2][kWarps];
+  float* const totals = dynamic_shared<float>();  // [2, columns]
+  const int a_row = 32 * rows.warps, thread = static_cast<int>(threadIdx.x), group = thread / a_row,
+            groups = kThreads / a_row, first = N * (thread % a_row), stride = N * a_row;
+  const std::int64_t begin = rows_a_part * blockIdx.x,
+                     end = begin + rows_a_part < rows.rows ? begin + rows_a_part : rows.rows;
+  const auto width = static_cast<float>(rows.columns);
+  float gamma_sum[P][N] = {}, beta_sum[P][N] = {};
+  int turn = 0;
+  for (std::int64_t base = begin; base < end; base += groups, turn ^= 1) {
+    const std::int64_t row = base + group, start = row * rows.columns;
+    const int columns = row < end ? rows.columns : 0;
+    const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start);
+    Pack<T, N> held_x[P], held_dy[P];
+#pragma unroll
+    for (int k = 0; k < P; ++k) {
+      const int column = first + k * stride;
+      if (column >= columns) continue;
+      held_x[k] = load_pack<N>(x + column);
+      held_dy[k] = load_pack<N>(dy + column);
+    }
+    const float mean = columns > 0 && args.mean ? args.mean[row] : 0,
+                rstd = columns > 0 ? args.rstd[row] : 0;
+    // f(k, column, g = dy * gamma, normalised x)
+    const auto each = [&](const auto& f) {
+#pragma unroll
+      for (int k = 0; k < P; ++k) {
+        const int column = first + k * stride;
+        if (column >= columns) continue;
+        float g[N], normalised[N];
+        load(static_cast<const W*>(args.gamma) + column, g);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          g[j] = __fmul_rn(widened(held_dy[k].v[j]), g[j]);
+          normalised[j] = __fmul_rn(__fsub_rn(widened(held_x[k].v[j]), mean), rstd);
+        }
+        f(k, column, g, normalised);
+      }
+    };
+    float sum = 0, projection = 0;
+    each([&](int k, int, const float(&g)[N], const float(&normalised)[N]) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float d = widened(held_dy[k].v[j]);
+        sum = __fadd_rn(sum, g[j]);
+        projection = __fmaf_rn(g[j], normalised[j], projection);
+        gamma_sum[k][j] = __fmaf_rn(d, normalised[j], gamma_sum[k][j]);
+        beta_sum[k][j] = __fadd_rn(beta_sum[k][j], d);
+      }
+    });
+    const float average = args.mean
+                              ? __fdiv_rn(over_row(sum, rows.warps, room[turn][0], Add{}), width)
+                              : 0,
+                along = __fdiv_rn(over_row(projection, rows.warps, room[turn][1], Add{}), width);
+    keep_packed(held_x);
+    keep_packed(held_dy);
+    T* const dx = row_of<T>(args.dx, start);
+    each([&](int, int column, const float(&g)[N], const float(&normalised)[N]) {
+      float skip[N] = {};
+      if (args.residual) load(row_of<T>(args.residual, start) + column, skip);
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float rest = __fmaf_rn(-normalised[j], along, __fsub_rn(g[j], average));
+        out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(rstd, rest), skip[j]));
+      }
+      store_pack(out, dx + column);
+      if constexpr (drops) {
+        std::uint32_t bits[N];
+        random_pack(RandomRow(args.dropout, row), column, bits);
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          out.v[j] = narrowed<T>(
+              dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
+        store_pack(out, row_of<T>(args.branch, start) + column);
+      }
+    });
+  }
+  for (int turn_of = 0; turn_of < groups; ++turn_of) {
+    if (turn_of == group) {
+#pragma unroll
+      for (int k = 0; k < P; ++k) {
+        const int column = first + k * stride;
+        if (column >= rows.columns) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          float *const gamma = totals + column + j, *const beta = gamma + rows.columns;
+          *gamma = group == 0 ? gamma_sum[k][j] : *gamma + gamma_sum[k][j];
+          *beta = group == 0 ? beta_sum[k][j] : *beta + beta_sum[k][j];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = thread; i < 2 * rows.columns; i += kThreads)
+    args.partial[2 * static_cast<std::int64_t>(rows.columns) * blockIdx.x + i] = totals[i];
+}
+
+bool moves_vectors(const LayerNormBackwardLaunch& args) {
+  return args.columns % kVector == 0 &&
+         aligned16(args.dy, args.x, args.residual, args.dx, args.branch, args.gamma);
+}
+
+cudaError_t launch_whole(const LayerNormBackwardLaunch& args, cudaStream_t stream) {
+  const Rows rows = share_rows(args.rows, args.columns, true);
+  const std::int64_t rows_a_part = (args.rows + args.parts - 1) / args.parts;
+  const auto blocks = static_cast<unsigned>(args.parts);
+  const std::size_t totals = 2 * static_cast<std::size_t>(args.columns) * sizeof(float);
+  const bool three = args.columns <= std::int64_t{3} * 32 * kVector * rows.warps;
+  return with_types(args.type, args.weight_type, true, [&](auto t, auto w, auto) {
+    using T = decltype(t);
+    using W = decltype(w);
+    const auto launch = [&](auto packs, auto drops) {
+      return launch_kernel(layer_norm_backward_whole_kernel<T, W, packs(), drops()>, blocks,
+                           kThreads, totals, stream, args, rows, rows_a_part);
+    };
+    const auto with_packs = [&](auto packs) {
+      return args.branch ? launch(packs, std::true_type{}) : launch(packs, std::false_type{});
+    };
+    return three ? with_packs(std::integral_constant<int, 3>{})
+                 : with_packs(std::integral_constant<int, 4>{});
+  });
+}
+
+}  // namespace
+
+cudaError_t launch_layer_norm_backward(const LayerNormBackwardLaunch& args, cudaStream_t stream) {
+  if (args.parts > 0) return launch_whole(args, stream);
+  const bool vectors = moves_vectors(args);
+  const Rows rows = share_rows(args.rows, args.columns, vectors);
+  return with_types(args.type, args.weight_type, vectors, [&](auto t, auto w, auto n) {
+    using T = decltype(t);
+    using W = decltype(w);
+    if (args.branch)
+      return launch_kernel(layer_norm_backward_kernel<T, W, n(), true>, rows.blocks(), kThreads, 0,
+                           stream, args, rows);
+    return launch_kernel(layer_norm_backward_kernel<T, W, n(), false>, rows.blocks(), kThreads, 0,
+                         stream, args, rows);
+  });
+}
+
+std::int64_t layer_norm_backward_parts(const LayerNormBackwardLaunch& args) {
+  if (!moves_vectors(args) || args.columns > kMostColumns) return 0;
+  // One wave of blocks, two on each of an H100's multiprocessors; at least four rows a group of
+  // warps, or partial sums are traffic of their own.
+  constexpr std::int64_t kBlocks = 264;
+  const std::int64_t least = 4 * (kWarps / share_rows(args.rows, args.columns, true).warps),
+                     most = (args.rows + least - 1) / least;
+  return most < kBlocks ? most : kBlocks;
+}
+
+}  // namespace shoal::kernels

@@ -1,0 +1,171 @@
+// What the kernels of LayerNorm, RMSNorm and softmax share: a row is read once into registers, by
+// one warp or by as many as it takes. Arithmetic leaves no room for contraction.
+#pragma once
+
+#include <type_traits>
+
+#include "shoal/kernels/cuda/instructions.cuh"
+#include "shoal/kernels/cuda/launch_kernel.cuh"
+#include "shoal/kernels/cuda/norm.cuh"
+#include "shoal/kernels/cuda/vector.cuh"
+
+namespace shoal::kernels::norm_rows {
+
+// A thread of a row moves N elements at once, eight where every row begins where vectors may, else
+// one; and keeps so many of its packs as they came from memory.
+constexpr int kVector = 8;
+template <int N>
+constexpr int kHeld = N == kVector ? 4 : 16;
+constexpr int kWarps = 8;  // of a block, which has one row or several
+constexpr int kThreads = 32 * kWarps;
+// Blocks that a multiprocessor holds: enough reads in flight, and no spilled registers.
+template <class T>
+constexpr int kResident = sizeof(T) == 4 ? 2 : 3;
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <int N, class T>
+__device__ __forceinline__ void store_pack(const Pack<T, N>& pack, T* to) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// The compiler would rather keep 16-bit elements widened from one pass over them to the next, in
+// twice the registers: it shall not know that they are still the same.
+template <class T, int N, int count>
+__device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
+  if constexpr (sizeof(T) * N == 16) {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+      auto* words = reinterpret_cast<std::uint32_t*>(&held[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) forget(words[i]);
+    }
+  }
+}
+
+// How blocks share out rows.
+struct Rows {
+  std::int64_t rows;
+  int columns, warps;  // warps per row: a power of two
+
+  unsigned blocks() const {
+    const std::int64_t a_block = kWarps / warps;
+    return static_cast<unsigned>((rows + a_block - 1) / a_block);
+  }
+};
+
+inline Rows share_rows(std::int64_t rows, std::int64_t columns, bool vectors) {
+  const std::int64_t a_warp = 32 * (vectors ? kVector * kHeld<kVector> : kHeld<1>);
+  Rows shared{rows, static_cast<int>(columns), 1};
+  while (shared.warps < kWarps && shared.warps * a_warp < columns) shared.warps *= 2;
+  return shared;
+}
+
+// A thread's place in its row. Threads of rows past the last have no columns; they only take part
+// in the block's barriers.
+template <int N>
+struct Place {
+  std::int64_t row;
+  int columns, first, stride, warps;  // first, stride: columns of the thread's packs
+  bool leader;
+
+  __device__ explicit Place(const Rows& rows) {
+    const int a_row = 32 * rows.warps, thread = static_cast<int>(threadIdx.x);
+    row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / a_row) + thread / a_row;
+    columns = row < rows.rows ? rows.columns : 0;
+    first = N * (thread % a_row);
+    stride = N * a_row;
+    warps = rows.warps;
+    leader = columns > 0 && thread % a_row == 0;
+  }
+
+  // The row's packs of this thread that fit its registers; nothing waits for them yet.
+  template <class T>
+  __device__ __forceinline__ void hold(const T* data, Pack<T, N> (&held)[kHeld<N>]) const {
+#pragma unroll
+    for (int k = 0; k < kHeld<N>; ++k)
+      if (first + k * stride < columns) held[k] = load_pack<N>(data + first + k * stride);
+  }
+
+  // f(k, column) for each pack: k >= 0 where it is held, -1 where it must be read again.
+  template <class F>
+  __device__ __forceinline__ void each(const F& f) const {
+#pragma unroll
+    for (int k = 0; k < kHeld<N>; ++k)
+      if (first + k * stride < columns) f(k, first + k * stride);
+    for (int column = first + kHeld<N> * stride; column < columns; column += stride) f(-1, column);
+  }
+};
+
+struct Add {
+  __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
+};
+struct Largest {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Over the threads of a row; the same in all of them. Each call of a kernel needs room of its own,
+// [kWarps].
+template <class Combine>
+__device__ __forceinline__ float over_row(float value, int warps, float* room, Combine combine) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, step));
+  if (warps == 1) return value;
+  const int warp = static_cast<int>(threadIdx.x) / 32, first = warp / warps * warps;
+  if (threadIdx.x % 32 == 0) room[warp] = value;
+  __syncthreads();
+  float all = room[first];
+  for (int other = 1; other < warps; ++other) all = combine(all, room[first + other]);
+  return all;
+}
+
+template <class T>
+__device__ __forceinline__ T* row_of(void* data, std::int64_t offset) {
+  return static_cast<T*>(data) + offset;
+}
+template <class T>
+__device__ __forceinline__ const T* row_of(const void* data, std::int64_t offset) {
+  return static_cast<const T*>(data) + offset;
+}
+
+// A row's place among the random numbers.
+struct RandomRow {
+  PhiloxKey key;
+  std::uint32_t sample;
+  std::uint64_t first;
+
+  __device__ RandomRow(const RowDropout& dropout, std::int64_t row)
+      : key(dropout.site), sample(dropout.sample(row)), first(dropout.first_element(row)) {}
+};
+
+template <int N>
+__device__ __forceinline__ void random_pack(const RandomRow& random, int column,
+                                            std::uint32_t (&bits)[N]) {
+  const std::uint64_t element = random.first + static_cast<std::uint64_t>(column);
+  if constexpr (N == 1)
+    bits[0] = philox_bits_at(random.key, random.sample, element);
+  else
+    philox_bits(random.key, random.sample, element, bits);
+}
+
+// f(T{}, W{}, N) for the types of activations and weights, which are f32 or the same, and the
+// elements that move at once.
+template <class F>
+cudaError_t with_types(DType type, DType weight_type, bool vectors, const F& f) {
+  return with_training_type(type, [&](auto t) {
+    using T = decltype(t);  // named here: inside the next lambda GCC 12 takes it for another type
+    return with_training_type(weight_type, [&](auto w) {
+      using W = decltype(w);
+      if constexpr (std::is_same_v<W, float> || std::is_same_v<W, T>)
+        return vectors ? f(T{}, w, std::integral_constant<int, kVector>{})
+                       : f(T{}, w, std::integral_constant<int, 1>{});
+      else
+        return cudaErrorInvalidValue;
+    });
+  });
+}
+
+}  // namespace shoal::kernels::norm_rows
