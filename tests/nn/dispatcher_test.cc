@@ -93,8 +93,8 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
   for (const char* name :
        {"embedding", "add_positions", "layer_norm", "linear", "attention", "residual_layer_norm",
         "linear_cross_entropy", "attention.backward", "linear.backward_weight",
-        "linear.backward_input", "activation.backward",
-        "layer_norm.backward", "gradient_sum", "embedding.backward", "positions.backward"})
+        "linear.backward_input", "activation.backward", "layer_norm.backward", "gradient_sum",
+        "embedding.backward", "positions.backward"})
     EXPECT_THAT(names, Contains(name));
   // From outside came the values and gradients of eight parameters and the ids. All else was
   // produced by an operation that the recorder saw.
