@@ -65,11 +65,12 @@ class BackwardContext {
   // parameters must be among those recorded; frozen ones are passed over, and with only frozen ones
   // the work does not run. `work` owns what it needs (tensors by value): the Function is gone by
   // then.
+  // With a Context::branch it is queued there.
   void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work) {
-    weight_gradient(parameters, std::move(work), deferred_);
+    weight_gradient(parameters, on_branch(std::move(work)), deferred_);
   }
-  // The same for work that costs less than what it would hold until W: runs at once, whatever the
-  // schedule.
+  // The same for work that costs less than what it would hold until W, or that gives the inputs'
+  // gradients too: runs at once and on backward's stream, whatever the schedule.
   void weight_gradient_at_once(std::span<Parameter* const> parameters, std::function<void()> work) {
     weight_gradient(parameters, std::move(work), false);
   }
@@ -86,6 +87,7 @@ class BackwardContext {
  private:
   void weight_gradient(std::span<Parameter* const> parameters, std::function<void()> work,
                        bool deferred);
+  std::function<void()> on_branch(std::function<void()> work);
   Context& context_;
   Tape& tape_;
   int node_;

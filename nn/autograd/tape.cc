@@ -189,18 +189,28 @@ void Tape::walk(Context& context, int from, bool deferred) {
 
 void BackwardContext::weight_gradient(std::span<Parameter* const> parameters,
                                       std::function<void()> work, bool deferred) {
-  if (context_.branch != nullptr && !deferred_)
-    work = [&context = context_, work = std::move(work)]() mutable {
-      context.branch->run(context, std::move(work));
-    };
   tape_.weight_gradient(node_, parameters, std::move(work), deferred);
+}
+
+std::function<void()> BackwardContext::on_branch(std::function<void()> work) {
+  if (context_.branch == nullptr || deferred_) return work;
+  return [&context = context_, work = std::move(work)]() mutable {
+    context.branch->run(context, std::move(work));
+  };
 }
 
 std::optional<ActivationGate> BackwardContext::take_gate(int input) {
   return tape_.take_gate(node_, input);
 }
 
-Tensor BackwardContext::take_sum(int input) { return tape_.take_sum(node_, input); }
+Tensor BackwardContext::take_sum(int input) {
+  Tensor sum = tape_.take_sum(node_, input);
+  if (sum.defined() || context_.branch == nullptr || deferred_) return sum;
+  // Perhaps only works of the branch still hold it: what is added in place, and so how a sum is
+  // rounded, must not hang on how far they are.
+  if (tape_.has_sum(node_, input)) context_.branch->join(context_);
+  return tape_.take_sum(node_, input);
+}
 
 Tensor Tape::take_sum(int index, int input) {
   const Edge edge =
@@ -209,6 +219,14 @@ Tensor Tape::take_sum(int index, int input) {
   Tensor& into = impl_->nodes[static_cast<std::size_t>(edge.node)]
                      .gradients[static_cast<std::size_t>(edge.slot)];
   return may_overwrite(into) ? std::exchange(into, {}) : Tensor();
+}
+
+bool Tape::has_sum(int index, int input) const {
+  const Edge edge =
+      impl_->nodes[static_cast<std::size_t>(index)].inputs.at(static_cast<std::size_t>(input));
+  return edge.node >= 0 && impl_->nodes[static_cast<std::size_t>(edge.node)]
+                               .gradients[static_cast<std::size_t>(edge.slot)]
+                               .defined();
 }
 
 std::optional<ActivationGate> Tape::take_gate(int index, int input) {

@@ -62,6 +62,7 @@ class Tape {
                        bool defer);
   std::optional<ActivationGate> take_gate(int node, int input);
   Tensor take_sum(int node, int input);
+  bool has_sum(int node, int input) const;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
