@@ -63,7 +63,9 @@ class ModelState {
   virtual void begin_step() = 0;
   virtual void arm() = 0;
   virtual void finish() = 0;
-  virtual void abandon_step() = 0;
+  // `drop_tapes`: lets go of what the step has recorded. After gradients, for what a tape drops
+  // counts as ready, and before values, which units that were entered let go of.
+  virtual void abandon_step(const std::function<void()>& drop_tapes) = 0;
   // Takes hooks and gradients away; aborts what is in flight. Before the tapes end.
   virtual void drop_gradients() = 0;
 

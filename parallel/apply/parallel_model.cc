@@ -318,8 +318,9 @@ void ParallelModel::queue_train(std::span<const Microbatch> microbatches, const 
 }
 
 void ParallelModel::abandon_step() {
-  state_->abandon_step();
-  for (const auto& [number, stage] : stages_) stage->begin({});
+  state_->abandon_step([this] {
+    for (const auto& [number, stage] : stages_) stage->begin({});
+  });
 }
 
 StageLoss ParallelModel::evaluate(std::span<const Microbatch> microbatches,

@@ -62,8 +62,9 @@ class ShardedState final : public ModelState {
     sum_parts();
     parts_seconds_ += seconds_since(began);
   }
-  void abandon_step() override {
+  void abandon_step(const std::function<void()>& drop_tapes) override {
     gradients_->abandon_step();
+    drop_tapes();
     values_->abandon_step();
   }
   // Blocks are never empty.

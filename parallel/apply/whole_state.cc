@@ -52,8 +52,9 @@ class WholeState final : public ModelState {
     for (const Sum& sum : sums_) sum.reducer->flush();
     for (const Sum& sum : sums_) sum.reducer->finish();
   }
-  void abandon_step() override {
+  void abandon_step(const std::function<void()>& drop_tapes) override {
     for (const Sum& sum : sums_) sum.reducer->abandon_step();
+    drop_tapes();
   }
   // A parameter's gradient and its master begin at a cache line.
   KeptElements kept() const override {

@@ -133,7 +133,11 @@ void MeshEngine::build() {
   options.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);
   options.reducer = reducer_options(parts_);
-  options.captured = captures();
+  // Of the reasons not to (why_not_captured()) those that are known before the model is cut.
+  const bool on_its_way =
+      on_device() && options.offload_activations && mesh_.host_work() != nullptr;
+  const bool rows_on_host = on_device() && smp_.tensor > 1 && task_.chain()->reads_target_rows();
+  options.captured = captures() && !on_its_way && !rows_on_host;
   options.tracer = parts_.trainer.tracer;
   if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
   prepare_cut(options);
@@ -254,7 +258,7 @@ std::vector<std::string> MeshEngine::describe_layout() const {
                                 batches_at_a_time()));
   std::vector<std::string> notices = smp_.notices;
   if (const std::string why = why_not_captured(); captures() && !why.empty())
-    notices.push_back("step_capture has no effect here, and steps run call by call: " + why);
+    notices.push_back("steps run call by call, though step_capture is on: " + why);
   for (std::string& idle :
        parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
     notices.push_back(std::move(idle));

@@ -427,8 +427,8 @@ TEST(MeshCaptureBetween, HeadsWhoseTargetsTheHostReadsAreNotCaptured) {
                   parts.collator = std::make_shared<PaddingCollator>(0, 1, LabelsOf::sample);
                 },
             .encoder = config});
-  EXPECT_THAT(captured.header, HasSubstr("step_capture has no effect here, and steps run call by "
-                                         "call: with tensor_parallel_degree > 1 the host reads"));
+  EXPECT_THAT(captured.header, HasSubstr("steps run call by call, though step_capture is on: "
+                                         "with tensor_parallel_degree > 1 the host reads"));
   EXPECT_EQ(captured.capture, "");
 }
 
