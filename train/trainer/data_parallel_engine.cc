@@ -161,8 +161,10 @@ void DataParallelEngine::prepare_training() {
     offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
                                                        parallel::OffloadOptions{}, context_.stream);
   // Sums over ranks begin when a bucket's last gradient is queued, on whichever stream.
-  if (captures() && ranks() == 1 && !on_cpu())
+  if (captures() && ranks() == 1 && !on_cpu()) {
+    (void)nn::wants_weight_branch(0);  // a wrong value is said now
     branch_ = std::make_unique<nn::WeightBranch>(context_.stream.device);
+  }
   begin_capture();
   if (!early_) return;
   early_->attach(*reducer_, *optimizer_, parameters);
@@ -409,16 +411,15 @@ bool DataParallelEngine::queue_with_branch(const std::string& kind,
   std::string problem;
   try {
     capture_->run(kind + " beside", step, true);
-    if (capture_->planned() == nullptr) problem = "their plan has none";
+    if (capture_->planned() == nullptr) problem = "such steps cannot be captured";
   } catch (const Error& error) {
     context_.branch = nullptr;
-    if (error.code() != ErrorCode::out_of_memory) throw;
+    if (error.code() != ErrorCode::out_of_memory || update_queued_) throw;
     problem = error.message();
   }
   context_.branch = nullptr;
   if (problem.empty()) return true;
-  parts_.say("step capture: there is no room for gradients of weights beside backward (" + problem +
-             "): they run in line");
+  parts_.say("step capture: no gradients of weights beside backward, they run in line: " + problem);
   branch_.reset();
   return !step_open_;  // else the step is queued once more
 }
@@ -428,11 +429,13 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
   optimizer_->set_step(*step_state_, options);
   const auto step = [&] {
     if (std::exchange(step_open_, true)) reducer_->abandon_step();  // it could not be captured
+    update_queued_ = false;
     reducer_->begin_step();
     forward_backward(work, inputs, true);
     const TraceSpan span(parts_.trainer.tracer, "step", "optimizer");
     const PhaseSpan phase(clock_, StepPhase::optimizer);
     reducer_->finish();
+    update_queued_ = true;
     optimizer_->queue_step(*step_state_, options);
     step_open_ = false;
   };

@@ -98,6 +98,7 @@ class DataParallelEngine final : public Engine {
   std::map<std::string, nn::MemorySequence> in_line_;  // by kind: what its steps take without
   std::string last_kind_;                              // of step
   bool ran_beside_ = false;                            // with the branch, the last step did
+  bool update_queued_ = false;                         // of the step being queued
   std::unique_ptr<nn::StepCapture> capture_;           // null: steps run call by call
   int captures_made_ = 0;                              // of these
   bool step_open_ = false;                             // the last one failed between its two ends
