@@ -305,6 +305,11 @@ int train_and_evaluate(const Rank& rank) {
   nlohmann::ordered_json results;
   int stopped_by = 0;
   double unigram = 0;  // 0: not known
+  const auto say_notices = [&] {
+    for (const auto* notices : {&rank.notices, &rank.setup.notices})
+      for (const std::string& line : *notices) say(line);
+  };
+  if (!a.do_train) say_notices();  // what is evaluated may have lost something, too
   if (a.do_train) {
     if (a.run_name) say(fmt::format("run: {}", *a.run_name));
     std::vector<std::string> header = trainer.header();
@@ -318,8 +323,7 @@ int train_and_evaluate(const Rank& rank) {
     for (std::string& line : device_lines(rank.devices)) header.push_back(std::move(line));
     for (const std::string& line : header) say(line);
     settings.describe(trainer, header);
-    for (const auto* notices : {&rank.notices, &rank.setup.notices})
-      for (const std::string& line : *notices) say(line);
+    say_notices();
     if (main_rank && rank.setup.train_dataset && rank.setup.eval_dataset &&
         rank.task.predicts_tokens()) {
       unigram =

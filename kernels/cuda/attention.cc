@@ -70,6 +70,10 @@ const char* beyond_packed(const AttentionShape& s, const Tensors& t) {
   return nullptr;
 }
 
+// Of a gradient of packed sequences, empty ones too: each piece is some launches, and holds scratch
+// for whole rows of each of its sequences. The own kernels pass over what is outside a sequence.
+constexpr std::int64_t kMostPackedPieces = 8;
+
 // How many parts of a call cuDNN takes for batch rows.
 std::int64_t rows_of(const AttentionShape& s) {
   return s.sequences.defined() ? s.sequences.shape.count() : s.batch;
@@ -290,6 +294,8 @@ class CudaAttention final : public AttentionKernels {
     if (const char* why = beyond_cudnn(s, t, room_.capability())) return declined(s, t, why);
     if (!started()) return declined(s, t, missing_);
     const std::int64_t all = rows_of(s), rows = t.backward ? piece(s) : all;
+    if (s.sequences.defined() && all > kMostPackedPieces * rows)
+      return declined(s, t, "packed sequences are many, each a batch row of its own to cuDNN");
     // Whole first, so that a refusal comes before anything is queued.
     for (const std::int64_t count : {rows, all % rows}) {
       if (count == 0) continue;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal::nn {
@@ -95,6 +96,10 @@ std::vector<Module*> Decoder::unit_modules(int unit) const {
 
 ResidualStream Decoder::forward_unit(Context& context, int unit, ResidualStream stream,
                                      const ChainInput& input) {
+  SHOAL_CHECK(
+      input.sequences.defined() == input.positions.defined(),
+      "of rows with several texts there are {}: give both (positions_in())",
+      input.sequences.defined() ? "sequences without positions" : "positions without sequences");
   if (unit == 0) return {trunk().embed(context, input.ids, 0, input.positions), std::nullopt, {}};
   return trunk().forward_block(context, unit - 1, std::move(stream),
                                {input.key_mask, nullptr, input.sequences, input.positions});

@@ -186,6 +186,16 @@ TEST_F(ByCudnnAlone, PackedSequences) {
              .head_dim = 32,
              .dtype = DType::bf16,
              .sequences = {0, 100, 190, 191, 260, 300, 380, 380}});
+      // More pieces than are worth it: the own kernels' turn.
+      Setting many{.batch = 1,
+                   .heads = 4,
+                   .queries = 190,
+                   .keys = 190,
+                   .head_dim = 32,
+                   .dtype = DType::bf16};
+      for (int i = 0; i <= 38; ++i) many.sequences.push_back(5 * i);
+      EXPECT_THROW(check(many), Error);
+      with_variable("SHOAL_CUDA_ATTENTION", "auto", [&] { check(many); });
     });
   });
 }

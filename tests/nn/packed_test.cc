@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "room.h"
+#include "support/cudnn.h"
 #include <gmock/gmock.h>
 
 #include "shoal/nn/autograd/tape.h"
@@ -272,9 +273,9 @@ INSTANTIATE_TEST_SUITE_P(All, Packed,
 
 // Where there is a cuDNN: its attention of packed sequences gives our own's losses.
 TEST(PackedByCudnn, GivesTheSameLosses) {
-  if (!testing::on_cuda() ||
-      !std::getenv("SHOAL_EMULATED_GPU_CUDNN"))  // NOLINT(concurrency-mt-unsafe)
-    GTEST_SKIP() << "needs a GPU and cuDNN";
+  const testing::AttentionByCudnn there = testing::attention_by_cudnn();
+  if (!there.why_not.empty()) GTEST_SKIP() << there.why_not;
+  if (!there.packed_gradient) GTEST_SKIP() << "its gradient of packed sequences needs 9.0";
   const auto by = [](const char* attention) {
     Step done;
     ::setenv("SHOAL_CUDA_ATTENTION", attention, 1);  // NOLINT(concurrency-mt-unsafe)

@@ -115,7 +115,7 @@ TEST(BestFitDecreasing, IsNearTheFewestBins) {
   }
 }
 
-// Room beyond 64 and 4096: more than a word, and than a word of words, of the index.
+// Room beyond 64: more than a word of the index.
 TEST(BestFitDecreasing, GivesWhatALookAtEveryBinGives) {
   std::mt19937 random(11);
   for (const std::int64_t capacity : {63, 64, 65, 127, 128, 1000, 5000}) {
