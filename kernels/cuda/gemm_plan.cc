@@ -64,7 +64,8 @@ void check_cublas(cublasStatus_t status, const char* operation) {
 
 template <class T>
 void GemmPlan::set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  check_cublas(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof(value)),
+  check_cublas(cublasLtMatmulDescSetAttribute(description_.get(), attribute,
+                                              static_cast<const void*>(&value), sizeof(value)),
                "describing a product");
 }
 
