@@ -10,6 +10,7 @@ namespace shoal::kernels {
 
 // out[i] = x[i] converted. To bf16/f16: to nearest even, by way of f32. Float to integer: toward
 // zero, saturating, NaN gives 0. Integer to narrower integer: wraps.
+// Both lie as their dtypes want to (a message's elements may not: ReductionKernels).
 void convert_elements(DType from, const void* x, DType to, void* out, std::int64_t count);
 
 }  // namespace shoal::kernels

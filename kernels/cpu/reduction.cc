@@ -344,12 +344,15 @@ class CpuReduction final : public ReductionKernels {
     check::reduce_widened(dtype, sources, destination, count);
     constexpr std::int64_t kTile = 1024;
     std::array<float, kTile> next{};
+    std::array<std::uint16_t, kTile> aligned;  // what lies at an odd address, to read it as bf16
     for (std::int64_t begin = 0; begin < count; begin += kTile) {
       const std::int64_t n = std::min(kTile, count - begin);
       float* const to = destination + begin;
       const auto widen = [&](const void* source, float* into) {
-        convert_elements(dtype, static_cast<const std::byte*>(source) + begin * 2, DType::f32, into,
-                         n);
+        const void* from = static_cast<const std::byte*>(source) + begin * 2;
+        if (reinterpret_cast<std::uintptr_t>(from) % 2 != 0)
+          from = std::memcpy(aligned.data(), from, static_cast<std::size_t>(n) * 2);
+        convert_elements(dtype, from, DType::f32, into, n);
       };
       widen(sources[0], to);
       for (const void* source : sources.subspan(1)) {

@@ -240,13 +240,13 @@ TEST_F(Optimizers, StochasticRoundingKeepsItInTheMean) {
   constexpr std::int64_t kCount = 2000;
   const testing::Reachable<kernels::StepState> reachable_state;
   const auto trained = [&](bool lamb) {
+    CountingMemory counted(*memory);  // before the parameter, whose value in bf16 lies there
     Parameter parameter("w", {kCount}, {});
     parameter.value = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::parameters);
     parameter.gradient = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::gradients);
     std::fill_n(parameter.value.data<float>(), kCount, 1.0f);
     std::fill_n(parameter.gradient.data<float>(), kCount, -1.0f);
     std::vector<Parameter*> parameters{&parameter};
-    CountingMemory counted(*memory);
     MasterWeights weights(parameters, DType::bf16, *kernels, counted, {}, nullptr, 3);
     EXPECT_EQ(counted.usage(MemoryTag::optimizer).current, 0);
     EXPECT_EQ(weights.masters()[0].tensor.dtype(), DType::bf16);
