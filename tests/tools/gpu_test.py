@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "gpu"))
 import bench
+import run
 import shows
 import tests
 
@@ -80,7 +81,82 @@ class Pieces(unittest.TestCase):
         self.assertEqual(len(ran), 4)
 
 
+    def test_of_a_program_that_does_not_start_have_failed(self):
+        with open(os.path.join(self.home.name, "bin", "one_test"), "w") as file:
+            file.write("#!/bin/sh\necho no such library >&2\nexit 127\n")
+        context = self.context(3)
+        report = tests.run_programs(context, [tests.Program("one_test")], 100)
+        self.assertEqual((report["one_test"]["tests"], report["one_test"]["failed"]), (0, 1))
+        self.assertEqual(report["one_test"]["failures"][0]["message"], "no such library")
+        self.assertFalse(tests.result_of(context, report)["ok"])
+
+
+# Runs what it is given, and finds no error in it.
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ] || [ "${1#*/bin/}" = "$1" ]; do shift; done
+"$@"
+echo '========= ERROR SUMMARY: 0 errors'
+"""
+SANITIZED = """#!/bin/sh
+case "$*" in
+  *list_tests*) printf 'Suite.\n  Good\n  Bad\n'; exit 0 ;;
+  *Good*) printf '[ RUN      ] Suite.Good\n[       OK ] Suite.Good (0 ms)\n' ;;
+  *Bad*) printf '[ RUN      ] Suite.Bad\nx.cc:1: Failure\n[  FAILED  ] Suite.Bad (0 ms)\n'; exit 1 ;;
+esac
+"""
+
+
+class Sanitized(unittest.TestCase):
+    def setUp(self):
+        self.home = tempfile.TemporaryDirectory()
+        self.path = os.environ["PATH"]
+        os.environ["PATH"] = self.home.name + ":" + self.path
+        self.program("compute-sanitizer", SANITIZER)
+        os.makedirs(os.path.join(self.home.name, "bin"))
+
+    def tearDown(self):
+        os.environ["PATH"] = self.path
+        self.home.cleanup()
+
+    def program(self, name, text):
+        path = os.path.join(self.home.name, name)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def result(self):
+        return tests.sanitize(tests.Context(home=self.home.name, environment=dict(os.environ), out=self.home.name,
+                                            limit=30, jobs=1, filter="*", only="memcheck"))
+
+    def test_tests_fail_that_fail_without_an_error_of_the_sanitizers(self):
+        self.program("bin/kernels_test", SANITIZED)
+        result = self.result()
+        entry = result["programs"]["memcheck"]
+        self.assertEqual((entry["passed"], entry["failed"]), (1, 1))
+        self.assertEqual(entry["failures"][0]["test"], "Suite.Bad")
+        self.assertIn("x.cc:1", entry["failures"][0]["message"])
+        self.assertFalse(result["ok"])
+
+    def test_nothing_is_not_well(self):
+        for text in ("#!/bin/sh\nexit 0\n", "#!/bin/sh\necho no such library >&2\nexit 127\n"):
+            self.program("bin/kernels_test", text)
+            self.assertFalse(self.result()["ok"])
+
+
 class LaterCalls(unittest.TestCase):
+    def test_find_a_whole_report_or_begin_anew(self):
+        with tempfile.TemporaryDirectory() as out:
+            path = os.path.join(out, "report.json")
+            self.assertEqual(run.report_of(path), {"pieces": {}})
+            kept = {"pieces": {"unit": {"ok": True}}}
+            run.keep(kept, path)
+            self.assertEqual(run.report_of(path), kept)
+            self.assertEqual(os.listdir(out), ["report.json"])
+            with open(path, "w") as file:
+                file.write(json.dumps(kept)[:-3])
+            self.assertEqual(run.report_of(path), {"pieces": {}})
+            self.assertEqual(os.listdir(out), ["report.json.broken"])
+
     def test_keep_the_rows_that_they_do_not_measure(self):
         before = dict(rows=[dict(row="capture", part="capture", ms=1), dict(row="step-gpt2", part="step-gpt2", ms=2),
                             dict(row="step-gpt2-profile", part="step-gpt2", ms=3)],
@@ -155,6 +231,15 @@ class Cases(unittest.TestCase):
         self.assertEqual(verdicts["NCCL, one rank"], "not measured")
         self.assertEqual(verdicts["memory by tag equals the plan"], "not measured")
         self.assertEqual(verdicts["faults are told in one line"], "failed")
+
+    def test_of_which_a_filter_ran_some_are_in_part(self):
+        report = self.report()
+        report["pieces"]["unit"]["filter"] = "*Norm*"
+        report["pieces"]["multirank"]["filter"] = "*"
+        verdicts = self.verdicts(report)
+        self.assertEqual(verdicts["correctness"], "in part")
+        self.assertEqual(verdicts["faults are told in one line"], "in part")
+        self.assertEqual(verdicts["memory by tag equals the plan"], "met")
 
     def test_whose_tests_were_all_skipped_are_not_measured(self):
         report = self.report()

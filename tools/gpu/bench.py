@@ -32,7 +32,7 @@ NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-larg
 class Bench:
     def __init__(self, context):
         self.context = context
-        self.deadline = time.time() + (context.limit or 500)
+        self.deadline = time.time() + (context.limit or 480)
         self.rows = []
         self.part = None  # the key of NEEDS that runs
         self.large = device_megabytes() > 100_000

@@ -70,6 +70,26 @@ def dry_run(environment):
     return problems
 
 
+def report_of(path):
+    """What earlier calls have left; one that was cut off may have left something else, which is kept beside."""
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        pass
+    except ValueError as problem:
+        os.replace(path, path + ".broken")
+        print(f"{path} is no report ({problem}): kept as {path}.broken, and begun anew")
+    return {"pieces": {}}
+
+
+def keep(report, path):
+    """Whole or not at all: the machine may be taken away at any time."""
+    with open(path + ".part", "w") as file:
+        json.dump(report, file, indent=1)
+    os.replace(path + ".part", path)
+
+
 def logs_of(out, piece):
     path, call = os.path.join(out, f"{piece}.logs.tar.gz"), 1
     while os.path.exists(path):
@@ -108,10 +128,7 @@ def main():
         sys.exit(f"run: name pieces: {' '.join(PIECES)}")
     os.makedirs(arguments.out, exist_ok=True)
     path = os.path.join(arguments.out, "report.json")
-    report = {"pieces": {}}
-    if os.path.exists(path):
-        with open(path) as file:
-            report = json.load(file)
+    report = report_of(path)
     report.update(device=device, build=describe_build(), libraries=chosen, host=platform.platform())
     ok = True
     for piece in arguments.pieces:
@@ -132,8 +149,7 @@ def main():
             result = bench.with_earlier(result, report["pieces"].get(piece, {}))
         report["pieces"][piece] = result
         report["shows"] = shows.cases(report)
-        with open(path, "w") as file:
-            json.dump(report, file, indent=1)
+        keep(report, path)
         with tarfile.open(logs_of(arguments.out, piece), "w:gz") as tar:
             tar.add(work, piece)
     shows.print_cases(report["shows"])

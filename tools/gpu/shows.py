@@ -27,23 +27,25 @@ FAULTS = {"unit": ("gpu_test", "runtime_device_test")}
 def tests_of(report, wanted):
     """(verdict or None, words) of the programs that are named."""
     passed = failed = skipped = 0
-    missing = []
+    missing, chosen = [], []
     for piece, names in wanted.items():
         programs = report["pieces"].get(piece, {}).get("programs", {})
+        if (of := report["pieces"].get(piece, {}).get("filter", "*")) != "*":
+            chosen.append(f"{piece} ran --filter {of} alone")
         for name in names:
             entry = programs.get(name)
             if not entry or entry["passed"] + entry["failed"] == 0:
                 missing.append(name)
                 continue
             passed, failed, skipped = passed + entry["passed"], failed + entry["failed"], skipped + entry["skipped"]
-    words = f"{passed} tests passed, {failed} failed, {skipped} skipped"
+    words = "; ".join([f"{passed} tests passed, {failed} failed, {skipped} skipped", *chosen])
     if missing:
         words += f"; not run: {', '.join(missing)}"
     if failed:
         return "failed", words
     if not passed:
         return "not measured", words
-    return ("in part" if missing else "met"), words
+    return ("in part" if missing or chosen else "met"), words
 
 
 def summary(report, part, **fields):

@@ -130,6 +130,7 @@ def run_programs(context, programs, limit):
         report[program.name] = dict(tests=len(names), passed=0, failed=0, skipped=0, seconds=0.0,
                                     failures=[], skips=[])
         if problem:
+            report[program.name]["failed"] += 1
             report[program.name]["failures"].append(dict(test="(listing)", message=problem))
         work += [(program, batch) for batch in batches_of(program, names)]
 
@@ -189,6 +190,10 @@ def with_sources(context, environment):
     return {**environment, "SHOAL_TEST_SOURCE_DIR": context.home}
 
 
+def result_of(context, report):
+    return dict(ok=not any(e["failed"] for e in report.values()), filter=context.filter, programs=report)
+
+
 def unit(context):
     programs = [Program("kernels_test", ON_DEVICE, each=True), Program("gpu_test", ON_DEVICE),
                 Program("gpu_train_test", ON_DEVICE),
@@ -200,7 +205,7 @@ def unit(context):
         program.environment = with_sources(context, program.environment)
     report = run_programs(context, programs, 100)
     print_table("unit", report)
-    return dict(ok=not any(e["failed"] for e in report.values()), programs=report)
+    return result_of(context, report)
 
 
 def multirank(context):
@@ -215,7 +220,7 @@ def multirank(context):
         program.environment = with_sources(context, program.environment)
     report = run_programs(context, programs, 100)
     print_table("multirank", report)
-    return dict(ok=not any(e["failed"] for e in report.values()), programs=report)
+    return result_of(context, report)
 
 
 def find_sanitizer():
@@ -235,9 +240,13 @@ def sanitize(context):
         print("sanitize: there is no compute-sanitizer on this machine")
         return dict(ok=False, error="no compute-sanitizer")
     program = Program("kernels_test", with_sources(context, {**ON_DEVICE, "SHOAL_TEST_SANITIZE": "1"}))
-    names, _ = list_tests(os.path.join(context.home, "bin", program.name),
-                          {**context.environment, **program.environment},
-                          context.filter if context.filter != "*" else "-*Philox.*:*CacheIsBounded:Cuda*:Gemm*:Attention*OtherInstructionSets:*Errors*")
+    names, problem = list_tests(os.path.join(context.home, "bin", program.name),
+                                {**context.environment, **program.environment},
+                                context.filter if context.filter != "*" else "-*Philox.*:*CacheIsBounded:Cuda*:Gemm*:Attention*OtherInstructionSets:*Errors*")
+    if problem or not names:
+        problem = problem or f"{program.name} has no test of the name {context.filter}"
+        print(f"sanitize: {problem}")
+        return dict(ok=False, error=problem)
     tools = [t for t in TOOLS if re.search(context.only or "", t)]
     deadline = time.time() + (context.limit or 100 * len(tools))
     report = {}
@@ -271,12 +280,16 @@ def sanitize(context):
                 first = " ".join(kinds[0]) if kinds else last_lines(text)
                 entry["failed"] += 1
                 entry["failures"].append(dict(test=batch[0], message=f"{found} errors: {first}"[:500]))
+            elif results[batch[0]][0] == "failed":
+                entry["failed"] += 1
+                entry["failures"].append(dict(test=batch[0], message=results[batch[0]][1]))
             elif results[batch[0]][0] == "skipped":
                 entry["skipped"] += 1
             else:
                 entry["passed"] += 1
+            in_full = found or not errors or results[batch[0]][0] == "failed"
             with open(os.path.join(context.out, f"sanitize.{tool}.log"), "a") as log:
-                log.write(text if found or not errors else "\n".join(text.split("\n")[-3:]))
+                log.write(text if in_full else "\n".join(text.split("\n")[-3:]))
     print_table("sanitize", report)
     for tool, entry in report.items():
         if entry.get("left_out"):
