@@ -397,7 +397,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   return all;
 }
 
-// Where layers in parts read ids and targets on the host, it keeps them.
+// Where heads read targets on the host, it keeps what was uploaded.
 void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
   if (!on_device()) return;
   std::vector<Tensor*> all;

@@ -67,7 +67,8 @@ class MeshEngine final : public Engine {
   void begin_capture();
   std::string kind_of(const StepWork& work,
                       std::span<const parallel::Microbatch> microbatches) const;
-  // Parts of layers read ids and targets on the host, which keeps them, and which no graph holds.
+  // The head computes rows with a target alone, or samples that tensor-parallel ranks share out:
+  // the host reads its targets then, which it keeps, and which no graph holds.
   bool reads_on_host() const;
   // How the model is cut: as the checkpoint that is continued, or by what units take on the run's
   // own samples.
