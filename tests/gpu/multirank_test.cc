@@ -169,7 +169,8 @@ TEST_P(GpuRankKilled, BetweenTheLevelsIsNamedOnAll) {
 INSTANTIATE_TEST_SUITE_P(Each, GpuRankKilled, ::testing::Values(0, 1, 2, 3));
 
 float number(int rank, std::int64_t index) {
-  const auto mixed = static_cast<std::uint32_t>(index * 2654435761u + rank * 40503u) >> 8;
+  const auto mixed =
+      static_cast<std::uint32_t>(index * 2654435761 + rank * std::int64_t{40503}) >> 8;
   return (static_cast<float>(mixed % 65521) - 32760.0f) * 0x1.3p-9f;
 }
 

@@ -42,11 +42,11 @@ class Emulate : public ::testing::Test {
 };
 
 TEST_F(Emulate, RunsTheCommandOnEveryRankOfEveryHost) {
-  const auto result =
-      emulate({"--hosts", "2", "--ranks-per-host", "2,1", "--rails", "2", "--launcher", "plain",
-               "--", "bash", "-c",
-               "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $(ls "
-               "/sys/class/net | grep -c eth) $(getent hosts node1 | cut -d' ' -f1)"});
+  const std::string says =
+      "echo $(hostname) $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $(ls /sys/class/net | grep "
+      "-c eth) $(getent hosts node1 | cut -d' ' -f1)";
+  const auto result = emulate({"--hosts", "2", "--ranks-per-host", "2,1", "--rails", "2",
+                               "--launcher", "plain", "--", "bash", "-c", says});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(sorted_lines(result.out),
               ElementsAre("node0 0/3 0/2 2 10.77.0.11", "node0 1/3 1/2 2 10.77.0.11",

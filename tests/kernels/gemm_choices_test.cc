@@ -231,11 +231,11 @@ TEST(GemmChoices, OfTwoProcessesAreBothKeptAndTheFirstDecides) {
 TEST(GemmChoices, AreTimedWhereNobodyHas) {
   testing::TemporaryDirectory directory;
   GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
-  int timings = 0;
+  std::uint64_t timings = 0;
   const auto time = [&timings] { return std::optional(some_choice(++timings)); };
   EXPECT_EQ(first.find_or_time("one", time), some_choice(1));
   EXPECT_EQ(second.find_or_time("one", time), some_choice(1));
-  EXPECT_EQ(timings, 1);
+  EXPECT_EQ(timings, 1U);
   EXPECT_EQ(first.find_or_time("two", [] { return std::optional<GemmChoice>(); }), std::nullopt);
   // Who could not time takes what another found meanwhile.
   EXPECT_EQ(first.find_or_time("three",

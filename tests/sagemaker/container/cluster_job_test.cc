@@ -346,7 +346,7 @@ TEST_F(ClusterJob, SurvivesTwentyInterruptions) {
   for (int i = 1; i <= kInterruptions && !HasFailure(); ++i) {
     // Half of a fair share, since steps go on until the signal has its effect.
     const std::int64_t most = std::max<std::int64_t>(1, (kSteps - step) / (kInterruptions + 1 - i));
-    const auto steps = 1 + static_cast<std::int64_t>(random() % most);
+    const auto steps = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
     const auto ends = interrupt(after_steps(steps, 0.1 * second(random)));
     const std::int64_t from = first_step(ends), to = broken.newest_step();
     fmt::print("interruption {} after {} steps: from step {} to {}\n", i, steps, from, to);

@@ -208,7 +208,7 @@ TEST_F(Jobs, AreHeldToTheServicesLimits) {
   }
   for (const auto& [job, said] : all) {
     const int before = aws_.calls("SageMaker CreateTrainingJob");
-    EXPECT_THAT(error_text([&, &job = job] { jobs_.create(job); }),
+    EXPECT_THAT(error_text([this, &sent = job] { jobs_.create(sent); }),
                 AllOf(HasSubstr("ValidationException: /"), HasSubstr(said)));
     EXPECT_EQ(aws_.calls("SageMaker CreateTrainingJob"), before + 1) << "sent once";
   }

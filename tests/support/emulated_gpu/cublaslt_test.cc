@@ -10,8 +10,6 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-using ::testing::HasSubstr;
-
 struct Case {
   cudaDataType_t input = CUDA_R_16BF, output = CUDA_R_16BF;
   std::int64_t m = 1, n = 1, k = 1;
@@ -105,7 +103,8 @@ class Products : public ::testing::Test {
     EXPECT_EQ(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
               CUBLAS_STATUS_SUCCESS);
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
-      EXPECT_EQ(cublasLtMatmulDescSetAttribute(made, attribute, &value, sizeof value),
+      EXPECT_EQ(cublasLtMatmulDescSetAttribute(made, attribute, static_cast<const void*>(&value),
+                                               sizeof value),
                 CUBLAS_STATUS_SUCCESS);
     };
     set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{c.ta});
@@ -278,7 +277,8 @@ TEST_F(Products, SumsThatItDoesNotHaveAreRefused) {
   const auto all = propose(how, a, b, d, d);
   ASSERT_FALSE(all.empty());
   const void* nowhere = nullptr;
-  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &nowhere, 8);
+  (void)cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                       static_cast<const void*>(&nowhere), 8);
   const float one = 1, zero = 0;
   EXPECT_EQ(cublasLtMatmul(handle_, how, &one, a.data(), a.layout(), b.data(), b.layout(), &zero,
                            d.data(), d.layout(), d.data(), d.layout(), &all.front().algo, nullptr,
