@@ -97,6 +97,24 @@ TEST_P(DeviceMemory, GoesToAnotherStreamBehindItsWorkWhereThereIsNoOther) {
   });
 }
 
+// By what a steady step is held to.
+TEST_P(DeviceMemory, WhatItAsksOfTheDriverIsCounted) {
+  on_two_gpus([](Rank& rank) {
+    const auto asked = [&] {
+      rank.communicator->host().barrier()->wait();
+      const DeviceStatistics now = rank.cuda.statistics();
+      rank.communicator->host().barrier()->wait();
+      return now;
+    };
+    const DeviceStatistics before = asked();
+    rank.symmetric(20 * kMiB, rank.stream.view()).reset();
+    const DeviceStatistics grown = asked();
+    EXPECT_EQ(grown.allocations - before.allocations, 2) << "a segment for each rank";
+    rank.symmetric(20 * kMiB, rank.stream.view()).reset();
+    EXPECT_EQ(asked(), grown);
+  });
+}
+
 TEST_P(DeviceMemory, OutOfItSaysWhatWasAskedWhatIsHeldAndWhatToDo) {
   on_two_gpus([](Rank& rank) {
     const Stream stream = rank.stream.view();

@@ -68,6 +68,7 @@ class NcclAccess final : public PeerAccess {
   void* allocate(std::size_t bytes) override {
     const CurrentCudaDevice current(device_);
     void* pointer = nullptr;
+    device_backend(DeviceType::cuda).count({.allocations = 1});
     const ncclResult_t result = ncclMemAlloc(&pointer, bytes);
     if (result != ncclSuccess)
       throw_error(ErrorCode::out_of_memory, "ncclMemAlloc of {} bytes: {}", bytes,
@@ -77,6 +78,7 @@ class NcclAccess final : public PeerAccess {
   // NCCL unmaps without waiting. Memory that cannot be waited for is left to the process's end.
   void deallocate(void* base) noexcept override try {
     const CurrentCudaDevice current(device_);
+    device_backend(DeviceType::cuda).count({.synchronizations = 1, .deallocations = 1});
     if (cudaDeviceSynchronize() == cudaSuccess) ncclMemFree(base);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device is lost
   }

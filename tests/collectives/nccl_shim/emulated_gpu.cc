@@ -1,6 +1,5 @@
 // The shim's devices as emulated GPUs: launches come in their streams' turns, which wait for the
-// other ranks' as NCCL's kernels do. What memory it takes counts among what was asked of the
-// driver.
+// other ranks' as NCCL's kernels do. What memory it takes is counted by who calls it, as NCCL's is.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -58,6 +57,7 @@ void* take_memory(std::size_t bytes) {
   try {
     void* const pointer = backend.allocate(stream.device, bytes, stream);
     backend.synchronize(stream);
+    backend.count({.synchronizations = -1, .allocations = -1});
     return pointer;
   } catch (const Error& problem) {
     if (problem.code() != ErrorCode::out_of_memory) throw;
@@ -70,6 +70,7 @@ void give_memory(void* pointer) {
   DeviceBackend& backend = device_backend(DeviceType::cuda);
   backend.deallocate(stream.device, pointer, stream);
   backend.synchronize(stream);
+  backend.count({.synchronizations = -1, .deallocations = -1});
 }
 
 }  // namespace shoal::test::nccl_shim
