@@ -7,7 +7,7 @@ source tools/dev-common.sh
 limit_mib=50
 
 # Programs packed, of those that this tree has; or those that are named.
-programs=(kernels_test gpu_test gpu_train_test gpu_multirank_test collectives_device_test collectives_nccl_test nn_autograd_test nn_layers_test nn_models_test nn_optim_test nn_capture_test
+programs=(kernels_test gpu_test gpu_train_test gpu_multirank_test gpu_train_ranks_test collectives_device_test collectives_nccl_test nn_autograd_test nn_layers_test nn_models_test nn_optim_test nn_capture_test
   runtime_device_test runtime_memory_test
   parallel_device_test parallel_data_test parallel_executor_test parallel_tensor_test parallel_shard_test
   parallel_activation_test parallel_apply_test

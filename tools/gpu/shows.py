@@ -17,8 +17,8 @@ OFFLOADED, NEAR_THE_FORMULA = 1.1, 0.05
 # Programs whose tests a case rests on, by piece.
 CORRECT = {"unit": ("kernels_test", "gpu_test", "gpu_train_test", "nn_autograd_test", "nn_layers_test",
                     "nn_models_test", "nn_optim_test", "nn_capture_test"),
-           "multirank": ("gpu_multirank_test", "parallel_device_test", "parallel_data_test", "parallel_executor_test",
-                         "parallel_tensor_test", "parallel_shard_test", "parallel_activation_test")}
+           "multirank": ("gpu_multirank_test", "gpu_train_ranks_test", "parallel_device_test", "parallel_data_test",
+                         "parallel_executor_test", "parallel_tensor_test", "parallel_shard_test", "parallel_activation_test")}
 NCCL = {"multirank": ("collectives_nccl_test",)}
 MEMORY = {"multirank": ("parallel_apply_test",)}
 FAULTS = {"unit": ("gpu_test", "runtime_device_test")}

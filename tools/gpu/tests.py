@@ -209,7 +209,8 @@ def unit(context):
 
 
 def multirank(context):
-    programs = [Program("gpu_multirank_test", ON_DEVICE, each=True), Program("collectives_device_test"),
+    programs = [Program("gpu_multirank_test", ON_DEVICE, each=True), Program("gpu_train_ranks_test", ON_DEVICE),
+                Program("collectives_device_test"),
                 Program("collectives_nccl_test"),
                 *(Program(f"parallel_{part}_test", ON_DEVICE)
                   for part in ("device", "data", "executor", "tensor", "shard")),
@@ -218,7 +219,7 @@ def multirank(context):
                 Program("parallel_apply_test", ON_DEVICE, filter="*Exactly*")]
     for program in programs:
         program.environment = with_sources(context, program.environment)
-    report = run_programs(context, programs, 100)
+    report = run_programs(context, programs, 140)
     print_table("multirank", report)
     return result_of(context, report)
 

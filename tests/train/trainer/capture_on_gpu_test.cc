@@ -1,4 +1,5 @@
-// Captured steps of data-parallel ranks and of meshes on GPUs that the CPU plays. Over `native`,
+// Captured steps of data-parallel ranks and of meshes, on GPUs that the CPU plays and on a real one
+// that the ranks share (gpu_train_ranks_test). Over `native`,
 // whose hosts take part in what ranks exchange, they are graphs with that between; over NCCL's shim
 // (SHOAL_TEST_BACKEND=nccl) one graph that holds it. Losses and weights have the bits of steps that
 // run call by call.
@@ -9,7 +10,7 @@
 #include <mutex>
 #include <optional>
 
-#include "support/little_time.h"
+#include "gpu/gpu.h"
 #include "support/temporary_directory.h"
 #include "train/trainer/gpu_room.h"
 #include "train/trainer/packed_rows.h"
@@ -199,6 +200,7 @@ std::pair<Ran, Ran> both(const TemporaryDirectory& output,
 }
 
 TEST(CaptureOnGpu, TwoRanksHaveTheBitsOfStepsCallByCall) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output);
   EXPECT_THAT(captured.watcher.messages,
@@ -207,6 +209,7 @@ TEST(CaptureOnGpu, TwoRanksHaveTheBitsOfStepsCallByCall) {
 }
 
 TEST(CaptureOnGpu, AccumulatedGradientsAreSummedOnce) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] =
       both(output, [](TrainingArguments& a) { a.gradient_accumulation_steps = 2; });
@@ -216,6 +219,7 @@ TEST(CaptureOnGpu, AccumulatedGradientsAreSummedOnce) {
 
 // An overflow on one rank leaves a replayed step out on both.
 TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output, [](TrainingArguments& a) {
     a.fp16 = true;
@@ -226,13 +230,18 @@ TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
   const auto left_out = [&](std::size_t step) {
     return !std::isfinite(captured.watcher.logs[step - 1]["grad_norm"].get<double>());
   };
-  EXPECT_TRUE(left_out(6) && left_out(11)) << "replayed";
+  int replayed = 0;
+  for (std::size_t step = 5; step <= kSteps; ++step) replayed += left_out(step);
+  EXPECT_TRUE(replayed > 0 && replayed < kSteps - 4) << replayed;
+  if (!testing::is_emulated()) return;  // other sums may overflow at another step
+  EXPECT_TRUE(left_out(6) && left_out(11));
   EXPECT_FALSE(left_out(12));
 }
 
 // Each shape is captured once it has come three times; over NCCL each pair of shapes, as a graph
 // with its sums is of all ranks.
 TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(
       output, [](TrainingArguments& a) { a.per_device_train_batch_size = 1; }, {.short_every = 3});
@@ -242,6 +251,7 @@ TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
 
 // Where texts begin is read where it lies, not written into the graph; on a V100 by products.
 TEST(CaptureOnGpu, PackedRowsChangeFromStepToStep) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] =
       both(output, {}, {.samples = std::make_shared<test::PackedRows>(48, test::kToyVocabulary)});
@@ -250,6 +260,7 @@ TEST(CaptureOnGpu, PackedRowsChangeFromStepToStep) {
 }
 
 TEST(CaptureOnGpu, SteadyStepsWaitNoMoreThanCallByCall) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] =
       both(output, [](TrainingArguments& a) { a.logging_steps = kSteps; });
@@ -312,6 +323,7 @@ nlohmann::json sharded(int level) {
 class MeshCaptureOnGpu : public ::testing::TestWithParam<Mesh> {
  protected:
   void SetUp() override {
+    SHOAL_NEEDS_GPU();
     if (over_nccl() && (GetParam().has_stages() || GetParam().ranks > 2))
       GTEST_SKIP() << "pipelines do not run over NCCL, and its shim has two GPUs";
     if (GetParam().full && testing::has_little_time()) GTEST_SKIP() << "by --full";
@@ -368,6 +380,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Evaluations use the same groups and their memory, and drop parameters that they brought; batches
 // are of two shapes, two of them a step.
 TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
+  SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
     if (over_nccl() && parameters == kStages) continue;
     SCOPED_TRACE(parameters.dump());
@@ -389,6 +402,7 @@ TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
 
 // On each rank alike, with one line that says why.
 TEST(MeshCaptureBetween, WhatCannotBeCapturedRunsCallByCall) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output, [&](TrainingArguments& a) {
     a.mp_parameters = sharded(2);
@@ -414,6 +428,7 @@ class Classes final : public Dataset {
 };
 
 TEST(MeshCaptureBetween, HeadsWhoseTargetsTheHostReadsAreNotCaptured) {
+  SHOAL_NEEDS_GPU();
   nn::EncoderConfig config = nn::EncoderConfig::of("bert");
   config.vocab_size = test::kToyVocabulary;
   config.hidden_size = 24;
@@ -446,6 +461,7 @@ class Failing final : public TrainerCallback {
 
 // While the others wait for it in their replays.
 TEST(MeshCaptureBetween, ARankThatFailsEndsTheOthersByName) {
+  SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
     if (over_nccl()) GTEST_SKIP() << "train_late_steps_test loses ranks there";
     SCOPED_TRACE(parameters.dump());

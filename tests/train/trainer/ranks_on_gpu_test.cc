@@ -1,7 +1,9 @@
-// Two ranks of the Trainer on a GPU that the CPU plays: steps that nobody waits for, on every axis.
+// Two ranks of the Trainer on a GPU that the CPU plays, or on a real one (gpu_train_ranks_test):
+// steps that nobody waits for, on every axis.
 #include <list>
 #include <mutex>
 
+#include "gpu/gpu.h"
 #include "support/temporary_directory.h"
 #include "train/trainer/gpu_room.h"
 #include "train/trainer/toy_training.h"
@@ -96,6 +98,7 @@ Ran train(const Layout& layout, const std::string& output, bool waits) {
 class RanksOnGpu : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
+  SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const Ran late = train(GetParam(), output / "late", false),
             waited = train(GetParam(), output / "waited", true);
