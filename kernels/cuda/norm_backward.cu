@@ -7,7 +7,38 @@ namespace {
 
 using namespace norm_rows;  // NOLINT(google-build-using-namespace): this file's own
 
-// drops: dropout(dx) is written too, where it is the gradient of a branch.
+// What dx needs of its row.
+struct RowNumbers {
+  float rstd, average, along;
+};
+
+// dx of the pack at `column` of the row at `start`, of g = dy * gamma and the normalised x. drops:
+// dropout(dx) is written too, where it is the gradient of a branch; random(): the row's RandomRow.
+template <class T, bool drops, int N, class F>
+__device__ __forceinline__ void store_gradient(const LayerNormBackwardLaunch& args,
+                                               std::int64_t start, int column,
+                                               const RowNumbers& row, const float (&g)[N],
+                                               const float (&normalised)[N], const F& random) {
+  float skip[N] = {};
+  if (args.residual) load(row_of<T>(args.residual, start) + column, skip);
+  Pack<T, N> out;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float rest = __fmaf_rn(-normalised[j], row.along, __fsub_rn(g[j], row.average));
+    out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(row.rstd, rest), skip[j]));
+  }
+  store_pack(out, row_of<T>(args.dx, start) + column);
+  if constexpr (drops) {
+    std::uint32_t bits[N];
+    random_pack(random(), column, bits);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      out.v[j] = narrowed<T>(
+          dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
+    store_pack(out, row_of<T>(args.branch, start) + column);
+  }
+}
+
 template <class T, class W, int N, bool drops>
 __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
     layer_norm_backward_kernel(const __grid_constant__ LayerNormBackwardLaunch args,
@@ -15,8 +46,7 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   __shared__ float room[2][kWarps];
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
-  const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start),
-          *residual = args.residual ? row_of<T>(args.residual, start) : nullptr;
+  const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start);
   Pack<T, N> held_x[kHeld<N>], held_dy[kHeld<N>];
   at.hold(x, held_x);
   at.hold(dy, held_dy);
@@ -48,7 +78,6 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   const auto width = static_cast<float>(rows.columns);
   const float average = args.mean ? __fdiv_rn(over_row(sum, at.warps, room[0], Add{}), width) : 0,
               along = __fdiv_rn(over_row(projection, at.warps, room[1], Add{}), width);
-  T* dx = row_of<T>(args.dx, start);
   [[maybe_unused]] const auto random = [&] {
     if constexpr (drops)
       return RandomRow(args.dropout, at.row);
@@ -58,24 +87,8 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   keep_packed(held_x);
   keep_packed(held_dy);
   each([&](int column, const float(&g)[N], const float(&normalised)[N]) {
-    float skip[N] = {};
-    if (residual) load(residual + column, skip);
-    Pack<T, N> out;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float rest = __fmaf_rn(-normalised[j], along, __fsub_rn(g[j], average));
-      out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(rstd, rest), skip[j]));
-    }
-    store_pack(out, dx + column);
-    if constexpr (drops) {
-      std::uint32_t bits[N];
-      random_pack(random, column, bits);
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-        out.v[j] = narrowed<T>(
-            dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
-      store_pack(out, row_of<T>(args.branch, start) + column);
-    }
+    store_gradient<T, drops>(args, start, column, {rstd, average, along}, g, normalised,
+                             [&] { return random; });
   });
 }
 
@@ -146,26 +159,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
                 along = __fdiv_rn(over_row(projection, rows.warps, room[turn][1], Add{}), width);
     keep_packed(held_x);
     keep_packed(held_dy);
-    T* const dx = row_of<T>(args.dx, start);
     each([&](int, int column, const float(&g)[N], const float(&normalised)[N]) {
-      float skip[N] = {};
-      if (args.residual) load(row_of<T>(args.residual, start) + column, skip);
-      Pack<T, N> out;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float rest = __fmaf_rn(-normalised[j], along, __fsub_rn(g[j], average));
-        out.v[j] = narrowed<T>(__fadd_rn(__fmul_rn(rstd, rest), skip[j]));
-      }
-      store_pack(out, dx + column);
-      if constexpr (drops) {
-        std::uint32_t bits[N];
-        random_pack(RandomRow(args.dropout, row), column, bits);
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-          out.v[j] = narrowed<T>(
-              dropped(widened(out.v[j]), bits[j], args.dropout.threshold, args.dropout.scale));
-        store_pack(out, row_of<T>(args.branch, start) + column);
-      }
+      store_gradient<T, drops>(args, start, column, {rstd, average, along}, g, normalised,
+                               [&] { return RandomRow(args.dropout, row); });
     });
   }
   for (int turn_of = 0; turn_of < groups; ++turn_of) {
