@@ -1,0 +1,198 @@
+// Steps that were to be captured and fail on the way there, wherever that is, run call by call: to
+// the bit what steps are that nobody tried to capture. On the host, whose kernels compute while a
+// step is captured; what ranks exchange then does not happen, as on a device.
+#include <optional>
+
+#include "rig.h"
+#include "support/noting_backend.h"
+#include "support/one_core.h"
+
+#include "shoal/nn/capture/step_capture.h"
+#include "shoal/runtime/base/error.h"
+
+namespace shoal::parallel {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kPlaces = 12;  // in a step
+constexpr Task kSmall{.rows = 4, .length = 6, .heads = 2};
+
+// Ends a capture before one of the step's operations.
+class Breaker final : public nn::Dispatcher {
+ public:
+  explicit Breaker(const nn::HostWork& host_work) : host_work_(host_work) {}
+  void run(const nn::Operation&, const std::function<void()>& body) override {
+    ++seen;
+    if (host_work_.captured() && seen > breaks_at)
+      throw_error(ErrorCode::internal, "the test's own failure");
+    body();
+  }
+  int seen = 0, breaks_at = 0;
+
+ private:
+  const nn::HostWork& host_work_;
+};
+
+struct Steps {
+  std::vector<double> losses, norms;  // each rank's of each step, sorted
+  Whole state;
+};
+
+// A rank whose model is trained in memory of a plan.
+class PlannedRank {
+ public:
+  PlannedRank(const Layout& layout, collectives::Communicator& all, bool captured)
+      : layout_(layout),
+        mesh_(all, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement),
+              captured ? &host_work_ : nullptr) {
+    context_.random.state = &rank_.state;
+    ParallelOptions options = options_of(layout);
+    options.captured = captured;
+    model_.emplace(context_, *chain_, mesh_, options);
+    optimizer_.emplace(*model_, [&](std::vector<nn::Segment> segments) {
+      return nn::make_adamw(*kernels_, planned_, std::move(segments), {});
+    });
+    if (model_->adds_losses())
+      losses_ = context_.empty({layout.microbatches}, DType::f32, MemoryTag::data);
+  }
+
+  // Twice for each `part`: a step that is recorded, and one whose capture fails once so many of
+  // `places` parts of its operations are done.
+  void capture(int step, int part, int places) {
+    if (!capture_)
+      capture_.emplace(
+          *kernels_, planned_,
+          nn::StepCaptureOptions{.warmup = 1,
+                                 .say = [this](const std::string& line) { said.push_back(line); },
+                                 .backend = &backend_,
+                                 .host_work = &host_work_,
+                                 .beside = mesh_.planned_memories()});
+    breaker_.breaks_at = operations_ * part / places;
+    run(step, [&](const auto& body) { capture_->run(fmt::format("{}", part), body); });
+  }
+  void call_by_call(int step) {
+    run(step, [](const auto& body) { body(); });
+  }
+  void collect_into(Steps& steps) {
+    model_->wait_for_values();
+    for (const auto& [from, to] :
+         {std::pair{&mine_.losses, &steps.losses}, std::pair{&mine_.norms, &steps.norms}}) {
+      to->insert(to->end(), from->begin(), from->end());
+      std::ranges::sort(*to);
+    }
+    for (const HeldRun& run : optimizer_->held())
+      if (run.writes) collect(*run.parameter, run.state + "/", run.first, run.tensor, steps.state);
+  }
+  std::vector<std::string> said;
+
+ private:
+  std::vector<Microbatch> microbatches(int step) {
+    const int count = layout_.microbatches, parts = model_->batch_parts();
+    const int rows = layout_.task.rows / layout_.rdp / count / parts, length = layout_.task.length;
+    std::vector<Microbatch> all;
+    for (int m = 0; m < count; ++m) {
+      const int first = ((mesh_.place().rdp * count + m) * parts + model_->batch_part()) * rows;
+      all.push_back({{rank_.rows(step, first, rows, false, length),
+                      rank_.rows(step, first, rows, true, length),
+                      {},
+                      {.loss_scale = 1.0F / 16}},
+                     static_cast<std::uint32_t>(first)});
+    }
+    return all;
+  }
+  template <class Run>
+  void run(int step, const Run& run) {
+    const std::vector<Microbatch> input = microbatches(step);
+    const UpdateOptions update{.learning_rate = 3e-3, .max_gradient_norm = 0.5};
+    optimizer_->set_step(rank_.state, update);
+    run([&] {
+      if (std::exchange(open_, true)) model_->abandon_step();
+      breaker_.seen = 0;
+      model_->queue_train(input, losses_);
+      operations_ = breaker_.seen;
+      optimizer_->queue_step(rank_.state, update);
+      open_ = false;
+    });
+    if (losses_.defined())
+      for (const float loss : testing::values_of<float>(losses_))
+        mine_.losses.push_back(static_cast<double>(loss));
+    mine_.norms.push_back(context_.read(optimizer_->rule().norm()));
+  }
+
+  const Layout layout_;
+  nn::HostWork host_work_;
+  ProcessMesh mesh_;
+  std::unique_ptr<MemoryResource> source_ = make_host_memory();
+  PoolMemory pool_{*source_};
+  nn::PlannedMemory planned_{pool_, *source_};
+  std::unique_ptr<kernels::Kernels> kernels_ =
+      kernels::make_cpu_kernels({.threads = 1, .memory = &planned_});
+  Breaker breaker_{host_work_};
+  nn::Context context_{*kernels_, planned_, breaker_};
+  Rank rank_;  // makes inputs
+  std::unique_ptr<nn::Chain> chain_ = make_model(layout_.task);
+  std::optional<ParallelModel> model_;
+  std::optional<DistributedOptimizer> optimizer_;
+  Tensor losses_;
+  test::NotingBackend backend_;
+  std::optional<nn::StepCapture> capture_;
+  Steps mine_;
+  int operations_ = 0;  // of a step's forwards and backwards
+  bool open_ = false;
+};
+
+Steps steps_of(const Layout& layout, bool captured) {
+  const test::OneCore one_core;
+  Steps steps;
+  std::mutex mutex;
+  test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
+    const auto group = testing::make_test_communicator(world, store);
+    PlannedRank rank(layout, *group, captured);
+    rank.call_by_call(0);
+    for (int i = 0; i < 2 * kPlaces; ++i)
+      if (captured)
+        // Each rank elsewhere, rank 0 first before everything and last behind all of it.
+        rank.capture(i + 1, i / 2, kPlaces - 1 + world.rank);
+      else
+        rank.call_by_call(i + 1);
+    if (captured) {
+      EXPECT_THAT(rank.said, SizeIs(kPlaces));
+      EXPECT_THAT(rank.said, Each(AnyOf(HasSubstr("call by call: the test's own failure"),
+                                        HasSubstr("hosts exchange values in the middle"))));
+    }
+    {
+      const std::scoped_lock lock(mutex);
+      rank.collect_into(steps);
+    }
+    group->barrier()->wait();
+  });
+  return steps;
+}
+
+class AbandonedCapture : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(AbandonedCapture, LeavesNothingOfItsStep) {
+  const Steps want = steps_of(GetParam(), false), got = steps_of(GetParam(), true);
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.state.values, want.state.values);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, AbandonedCapture,
+    ::testing::Values(Layout{.task = kSmall, .rdp = 2},
+                      Layout{.task = kSmall, .rdp = 2, .sharding = 1},
+                      Layout{.task = kSmall, .rdp = 2, .sharding = 2},
+                      Layout{.task = kSmall, .rdp = 2, .sharding = 3},
+                      Layout{.task = kSmall, .rdp = 2, .checkpoint_group = 1, .sharding = 3},
+                      Layout{.task = kSmall, .tp = 2, .prescaled = true},
+                      Layout{.task = kSmall, .pp = 2, .microbatches = 2},
+                      Layout{.task = kSmall, .rdp = 4, .sharding = 3, .degree = 2}),
+    [](const auto& test) { return test.param.text(); });
+
+}  // namespace
+}  // namespace shoal::parallel
