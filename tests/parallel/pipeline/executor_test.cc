@@ -6,10 +6,12 @@
 
 #include "nn/room.h"
 #include "support/error_text.h"
+#include "support/idle_communicator.h"
 #include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/capture/planned_memory.h"
 #include "shoal/nn/layers/module.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
@@ -306,8 +308,8 @@ class IdleStage : public Stage {
 
  private:
   Tensor filled(const Message& message, float value) {
-    const Tensor tensor =
-        Tensor::empty(message.shape, message.dtype, *memory_, MemoryTag::activations);
+    const Tensor tensor = Tensor::empty(message.shape, message.dtype, from ? *from : *memory_,
+                                        MemoryTag::activations);
     testing::set_values(tensor,
                         std::vector<float>(static_cast<std::size_t>(tensor.count()), value));
     return tensor;
@@ -316,6 +318,7 @@ class IdleStage : public Stage {
   bool first_, last_;
 
  public:
+  MemoryResource* from = nullptr;  // null: memory of its own
   std::vector<Tensor> received;
 };
 
@@ -384,6 +387,53 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
   for (const int other : {0, 2})
     EXPECT_THAT(errors[static_cast<std::size_t>(other)],
                 HasSubstr("its step of the pipeline failed: no memory"));
+}
+
+// What one rank of two takes and gives back in a step, by turns: "+0 +1 -0 ...". `done`: what it
+// hears of every message that is on its way.
+std::string memory_of_a_step(int rank, bool captured, const std::function<bool()>& done) {
+  const Schedule schedule =
+      make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = 4});
+  const auto source = testing::make_test_device_memory();
+  nn::PlannedMemory memory(*source);
+  test::IdleCommunicator pp(rank, 2, memory, done);
+  class Forgetful final : public IdleStage {
+   public:
+    using IdleStage::IdleStage;
+    Tensor allocate(const Message& message) override {
+      IdleStage::allocate(message);
+      return std::exchange(received.back(), {});
+    }
+  } stage(rank == 0, rank == 1);
+  stage.from = &memory;
+  PipelineExecutor executor(schedule, pp, {{rank, &stage}}, nullptr, 0, {}, captured);
+  memory.begin_recording();
+  executor.run();
+  const nn::MemorySequence sequence = memory.end_recording();
+  EXPECT_EQ(sequence.outliving, 0);
+  std::string text;
+  for (const auto& call : sequence.calls)
+    text += fmt::format("{}{} ", call.bytes > 0 ? '+' : '-', call.block);
+  return text;
+}
+
+// Of steps that are captured: the plan of one that was recorded is that of all the others. An
+// output's memory goes when its gradient has come, a gradient's at the end.
+TEST(Pipeline, OfCapturedStepsMessagesGoInASetOrder) {
+  for (const int rank : {0, 1}) {
+    const auto memory = [&](bool captured, const std::function<bool()>& done) {
+      return memory_of_a_step(rank, captured, done);
+    };
+    const auto never = [] { return false; };
+    const auto always = [] { return true; };
+    const auto now_and_then = [asked = 0]() mutable { return ++asked % 3 == 0; };
+    const std::string want = memory(true, never);
+    EXPECT_EQ(memory(true, always), want) << "rank " << rank;
+    EXPECT_EQ(memory(true, now_and_then), want) << "rank " << rank;
+    EXPECT_EQ(want, rank == 0 ? "+0 +1 +2 -0 -1 +3 +4 -2 -3 +5 +6 +7 -4 -5 -6 -7 "
+                              : "+0 -0 +1 +2 -1 +3 +4 -3 +5 +6 -5 +7 -2 -4 -6 -7 ");
+    EXPECT_NE(memory(false, always), memory(false, never)) << "by time where nothing is captured";
+  }
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <memory>
 
 #include "support/error_text.h"
+#include "support/idle_communicator.h"
 #include "support/rank_device.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/capture/planned_memory.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -15,6 +17,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // A rank with parameters p0, p1 ... of these counts; shard groups of `degree` ranks, 0: of all.
 struct Rank {
@@ -28,16 +31,25 @@ struct Rank {
       replicas = communicator->split(place.replica_color, place.replica_key);
       groups = {shard.get(), replicas.get()};
     }
+    make(groups, counts,
+         {.level = level,
+          .bucket_elements = bucket_elements,
+          .buckets_in_flight = buckets_in_flight});
+  }
+  // In groups that somebody else has.
+  Rank(const ShardGroups& groups, std::span<const std::int64_t> counts,
+       const ShardingOptions& sharding, const ShardedGradientOptions& options) {
+    make(groups, counts, sharding, options);
+  }
+  void make(const ShardGroups& groups, std::span<const std::int64_t> counts,
+            const ShardingOptions& sharding, const ShardedGradientOptions& options = {}) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       parameters.push_back(std::make_unique<nn::Parameter>(fmt::format("p{}", i), Shape{counts[i]},
                                                            nn::Initializer{}));
       pointers.push_back(parameters.back().get());
     }
-    layout = make_shard_layout(pointers, groups,
-                               {.level = level,
-                                .bucket_elements = bucket_elements,
-                                .buckets_in_flight = buckets_in_flight});
-    gradients = make_sharded_gradients(layout, *kernels, *memory);
+    layout = make_shard_layout(pointers, groups, sharding);
+    gradients = make_sharded_gradients(layout, *kernels, *memory, options);
   }
   // What a weight gradient's write does.
   void backward_of(std::size_t index, float value) {
@@ -171,6 +183,49 @@ TEST(ShardedGradients, ThatEndInTheMiddleOfAStepEndItForAll) {
     });
     EXPECT_EQ(errors[0], "no memory for activations");
     EXPECT_THAT(errors[1], ::testing::ContainsRegex("destroyed in the middle of a step"));
+  }
+}
+
+// What one rank of two (or, in pairs, of four) takes and gives back in a step of three
+// microbatches, by turns, from the memory that peers reach. `done`: what it hears of every sum that
+// is on its way.
+std::string memory_of_a_step(bool captured, bool replicated, const std::function<bool()>& done) {
+  const auto source = testing::make_test_device_memory();
+  nn::PlannedMemory memory(*source);
+  test::IdleCommunicator shard(0, 2, memory, done), replicas(0, 2, memory, done);
+  Rank rank({&shard, replicated ? &replicas : nullptr}, std::vector<std::int64_t>(5, 1024),
+            {.level = 2, .bucket_elements = 1024, .buckets_in_flight = 2}, {.captured = captured});
+  memory.begin_recording();
+  rank.gradients->begin_step();
+  for (int microbatch = 0; microbatch < 3; ++microbatch) {
+    if (microbatch == 2) rank.gradients->arm();
+    for (std::size_t p = 5; p-- > 0;) rank.backward_of(p, 1.0f);
+  }
+  rank.gradients->finish();
+  const nn::MemorySequence sequence = memory.end_recording();
+  EXPECT_EQ(sequence.outliving, 0);
+  EXPECT_THAT(rank.owned(0), Each(3.0f));
+  std::string text;
+  for (const auto& call : sequence.calls)
+    text += fmt::format("{}{} ", call.bytes > 0 ? '+' : '-', call.block);
+  return text;
+}
+
+// Of steps that are captured: the plan of one that was recorded is that of all the others. A bucket
+// goes when the second after it is full.
+TEST(ShardedGradients, OfCapturedStepsAreTakenOverInASetOrder) {
+  for (const bool replicated : {false, true}) {
+    const auto memory = [&](bool captured, const std::function<bool()>& done) {
+      return memory_of_a_step(captured, replicated, done);
+    };
+    const auto never = [] { return false; };
+    const auto always = [] { return true; };
+    const auto now_and_then = [asked = 0]() mutable { return ++asked % 3 == 0; };
+    const std::string want = memory(true, never);
+    EXPECT_EQ(memory(true, always), want);
+    EXPECT_EQ(memory(true, now_and_then), want);
+    EXPECT_THAT(want, StartsWith("+0 +1 +2 -0 +3 -1 +4 -2 "));
+    EXPECT_NE(memory(false, always), memory(false, never)) << "by time where nothing is captured";
   }
 }
 

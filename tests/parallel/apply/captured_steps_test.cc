@@ -1,9 +1,9 @@
-// Steps that were to be captured and fail on the way there, wherever that is, run call by call: to
-// the bit what steps are that nobody tried to capture. On the host, whose kernels compute while a
-// step is captured; what ranks exchange then does not happen, as on a device.
+// Steps of meshes that are captured, or were to be. On the host, whose kernels compute while a step
+// is captured; what ranks exchange then does not happen, as on a device.
 #include <optional>
 
 #include "rig.h"
+#include "support/idle_communicator.h"
 #include "support/noting_backend.h"
 #include "support/one_core.h"
 
@@ -76,6 +76,20 @@ class PlannedRank {
   }
   void call_by_call(int step) {
     run(step, [](const auto& body) { body(); });
+  }
+  // What such a step takes and gives back, by turns, from each memory: "+0 +1 -0 ... | +0 ...".
+  std::string record(int step) {
+    std::vector<nn::PlannedMemory*> memories = mesh_.planned_memories();
+    memories.push_back(&planned_);
+    for (nn::PlannedMemory* memory : memories) memory->begin_recording();
+    call_by_call(step);
+    std::string text;
+    for (nn::PlannedMemory* memory : memories) {
+      for (const auto& call : memory->end_recording().calls)
+        text += fmt::format("{}{} ", call.bytes > 0 ? '+' : '-', call.block);
+      text += "| ";
+    }
+    return text;
   }
   void collect_into(Steps& steps) {
     model_->wait_for_values();
@@ -173,6 +187,8 @@ Steps steps_of(const Layout& layout, bool captured) {
   return steps;
 }
 
+// Wherever a capture fails, the step and those behind it run call by call, to the bit as where
+// nobody tried to capture them.
 class AbandonedCapture : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(AbandonedCapture, LeavesNothingOfItsStep) {
@@ -192,6 +208,33 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{.task = kSmall, .tp = 2, .prescaled = true},
                       Layout{.task = kSmall, .pp = 2, .microbatches = 2},
                       Layout{.task = kSmall, .rdp = 4, .sharding = 3, .degree = 2}),
+    [](const auto& test) { return test.param.text(); });
+
+// What a step that is to be captured takes from its memories, and when, hangs on no time: whatever
+// of what it exchanges is done when it looks.
+class CapturedOrder : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(CapturedOrder, HangsOnNoTime) {
+  const auto memory_of = [&](const std::function<bool()>& done) {
+    const auto host = make_host_memory();
+    test::IdleCommunicator all(1, 2, *host, done);
+    PlannedRank rank(GetParam(), all, true);
+    rank.call_by_call(0);
+    return rank.record(1);
+  };
+  const std::string want = memory_of([] { return false; });
+  EXPECT_EQ(memory_of([] { return true; }), want);
+  EXPECT_EQ(memory_of([asked = 0]() mutable { return ++asked % 3 == 0; }), want);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, CapturedOrder,
+    ::testing::Values(Layout{.task = kSmall, .rdp = 2},
+                      Layout{.task = kSmall, .rdp = 2, .sharding = 1},
+                      Layout{.task = kSmall, .rdp = 2, .microbatches = 2, .sharding = 2},
+                      Layout{.task = kSmall, .rdp = 2, .microbatches = 2, .sharding = 3},
+                      Layout{.task = kSmall, .tp = 2, .prescaled = true},
+                      Layout{.task = kSmall, .pp = 2, .microbatches = 4}),
     [](const auto& test) { return test.param.text(); });
 
 }  // namespace
