@@ -34,7 +34,8 @@ TEST(ModelInput, IsCutAsHuggingFaceCuts) {
 TEST(ModelInput, EqualsHuggingFaces) {
   for (const std::string name : {"word_piece", "roberta"}) {
     const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/" + name + ".json"));
-    for (const json& row : golden("inputs").at(name)) {
+    const json rows = golden("inputs").at(name);
+    for (const json& row : rows) {
       const std::string first = row["first"];
       const std::string text = row["second"].is_null() ? "" : row["second"].get<std::string>();
       const std::string_view second = text;
