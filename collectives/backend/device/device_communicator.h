@@ -17,6 +17,9 @@
 // What the Communicator is called next throws it, and so does Work::test() or wait(). As the Work
 // may be gone, this Communicator, its host() and all that have been split from one with it fail
 // together where a stream was waiting, on every rank: no later sum or agreement of a step returns.
+// Neighbours that have not heard of it may write into memory_resource()'s blocks of that operation:
+// what is freed from then on is given to nobody again. Copies of this rank have ended, unless its
+// device is what was late.
 // Destroying a Communicator carries out what was called, or fails it, and leaves no gate shut.
 #pragma once
 

@@ -94,16 +94,26 @@ DeviceEngine::~DeviceEngine() {
   }
   wake_.notify_all();
   thread_.join();
-  if (!opened_ || !processes_) return;
-  // Memory that others have open should not go before they have closed it. Ranks mostly end
-  // together; one that does not come is not waited for long.
-  const bool opened = opened_->any() || direct_;
+  // After a failure they may not have ended, and use others' memory and what is staged here.
+  for (const OwnedStream* stream : {&in_, &out_}) try {
+      backend_.synchronize(stream->view());
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost
+    }
   opened_->close();
-  if (!opened || failure_) return;
+  if (others_have_closed()) memory_.segments().closed_elsewhere();
+}
+
+// Memory that other processes have open should not go before they have closed it. Ranks mostly end
+// together; one that does not come is not waited for long, and after a failure nobody can be asked.
+bool DeviceEngine::others_have_closed() noexcept {
+  const bool were_open = direct_ || levels_ || (wired_ && neighbours_);
+  if (!processes_ || placement_->nodes() == size_ || !were_open || failure_) return false;
   try {
-    inner_->barrier()->wait(Deadline::in_seconds(2));
-  } catch (const Error& error) {
+    (levels_ ? *levels_->node : *inner_).barrier()->wait(Deadline::in_seconds(2));
+    return true;
+  } catch (const std::exception& error) {
     log::debug("ranks did not end together: {}", error.what());
+    return false;
   }
 }
 
@@ -270,12 +280,17 @@ void DeviceEngine::device_is_late(const std::string& who_waits, const std::strin
   throw Error(late);
 }
 
-void DeviceEngine::until_done(Work& work) {
+void DeviceEngine::until_done(Work& work) try {
   for (Backoff backoff; !work.test();) {
     if (progress_messages()) backoff = {};
     if (is_late()) work.wait(Deadline::in_seconds(0));  // throws, and names who is missing
     backoff.take();
   }
+} catch (const std::exception& problem) {
+  // It may be a message's, and then the hosts still bring on `work`, whose buffers are mostly the
+  // caller's own and end with him.
+  give_up_hosts(problem);
+  throw;
 }
 
 void DeviceEngine::carry_out(DeviceOperation& operation) {
@@ -358,16 +373,26 @@ void DeviceEngine::let_hosts_end() noexcept {
   end(levels_->rail.get());
 }
 
+// Who waits for this rank in one group knows nothing of what another one says.
+void DeviceEngine::give_up_hosts(const std::exception& problem) {
+  const auto* const error = dynamic_cast<const Error*>(&problem);
+  const auto is = [&](ErrorCode code) { return error && error->code() == code; };
+  const bool known = is(ErrorCode::timeout) || is(ErrorCode::peer_lost) ||
+                     is(ErrorCode::mismatch) || is(ErrorCode::aborted);
+  if (!known || levels_) abort_hosts(error ? error->message() : problem.what());
+  let_hosts_end();
+}
+
 // Gates are opened: what waits behind them computes with whatever is there, and what the rank calls
-// or waits for next throws.
+// or waits for next throws. Nobody waits until the neighbours have heard of it: what they have
+// queued, or queue before they do, reads and writes blocks of memory_ alone, which nobody is given
+// again and which are there until they have ended (segments.h). Pinned memory is used by this
+// rank's streams and hosts alone.
 void DeviceEngine::fail(const Error& error) {
   step_of({});
-  const bool ours = error.code() != ErrorCode::timeout && error.code() != ErrorCode::peer_lost &&
-                    error.code() != ErrorCode::mismatch && error.code() != ErrorCode::aborted;
-  // Who waits for this rank in one group knows nothing of what another one says.
-  if (ours || levels_) abort_hosts(error.message());
+  memory_.stop_reuse();
+  give_up_hosts(error);
   let_streams_end();
-  let_hosts_end();
   slots_.clear();
   pass_.reset();
   bool unseen = false;

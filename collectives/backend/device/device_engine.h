@@ -182,8 +182,10 @@ class DeviceEngine {
   void finish(DeviceOperation& operation);
   void end(DeviceOperation& operation);
   void fail(const Error& error);
+  void give_up_hosts(const std::exception& problem);
   void let_streams_end() noexcept;
   void let_hosts_end() noexcept;
+  bool others_have_closed() noexcept;
 
   const Setup setup_;
   const int rank_, size_;

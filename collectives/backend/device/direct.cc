@@ -18,6 +18,7 @@ struct Introduction {
   std::uint64_t processes = 0;  // of which namespace `process` is
   std::int32_t process = 0;
   std::int32_t device = 0;
+  std::uint64_t segments = 0;  // Segments::tell()
 };
 
 Introduction introduce(const std::string& host, Device device) {
@@ -49,7 +50,8 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 }  // namespace
 
 void DeviceEngine::meet() {
-  const Introduction own = introduce(setup_.host, device());
+  Introduction own = introduce(setup_.host, device());
+  own.segments = memory_.segments().tell(size_ - 1);
   const auto all = gather_all(*inner_, own, setup_.deadline_seconds);
   std::vector<bool> same(at(size_));
   std::vector<std::string> hosts;
@@ -67,6 +69,11 @@ void DeviceEngine::meet() {
   placement_.emplace(hosts);
   same_process_ = same;
   opened_ = std::make_unique<OpenedSegments>(access_, same);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && same[at(peer)])
+      opened_->hold(Segments::held_by(all[at(peer)].segments));
+    else if (peer != rank_)
+      memory_.segments().let_go(1);
   std::string why;
   if (!one_host) {
     if (size_ > 1) why = meet_wires();

@@ -28,10 +28,6 @@ std::unique_ptr<PeerAccess> make_peer_access(Device device) {
   return device.is_cpu() ? make_host_peer_access() : make_cuda_peer_access(device);
 }
 
-ShareableMemory::~ShareableMemory() {
-  for (const auto& [base, segment] : segments_) access_->deallocate(base);
-}
-
 void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   SHOAL_CHECK(bytes > 0 && bytes <= (std::size_t{1} << 46), "symmetric memory: {} bytes of {}",
               bytes, to_string(tag));
@@ -69,6 +65,7 @@ std::byte* ShareableMemory::take_new(void* user, std::size_t length) {
   constexpr std::size_t kPage = std::size_t{2} << 20;
   const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
   auto* const base = static_cast<std::byte*>(access_->allocate(segment));
+  held_->add(base);
   const std::lock_guard lock(mutex_);
   segments_[base].bytes = segment;
   give(free_[user], base, segment);
@@ -150,8 +147,13 @@ std::byte* ShareableMemory::take_what_is_awaited(void* user, std::size_t length)
 void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                                  Stream stream) noexcept {
   const std::lock_guard lock(mutex_);
-  give(free_[user_of(stream)], static_cast<std::byte*>(pointer), rounded(bytes));
+  if (reuses_) give(free_[user_of(stream)], static_cast<std::byte*>(pointer), rounded(bytes));
   if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
+}
+
+void ShareableMemory::stop_reuse() {
+  const std::lock_guard lock(mutex_);
+  reuses_ = false;
 }
 
 std::string ShareableMemory::name() const {
@@ -181,6 +183,7 @@ PeerAccess::Handle ShareableMemory::exported(void* segment) {
     if (const auto& handle = segments_.at(base).handle) return *handle;
   }
   const PeerAccess::Handle handle = access_->export_memory(segment);
+  held_->opened_elsewhere();
   const std::lock_guard lock(mutex_);
   segments_.at(base).handle = handle;
   return handle;
@@ -199,6 +202,7 @@ void OpenedSegments::close() noexcept {
   for (const auto& [key, opened] : opened_)
     if (opened) access_->close(opened);
   opened_.clear();
+  held_.clear();
 }
 
 }  // namespace shoal::collectives

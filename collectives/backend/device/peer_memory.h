@@ -1,8 +1,6 @@
 // Device memory that the other ranks of a host can reach.
 #pragma once
 
-#include <array>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -10,51 +8,15 @@
 #include <optional>
 #include <vector>
 
-#include "shoal/runtime/base/error.h"
+#include "shoal/collectives/backend/device/segments.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 namespace shoal::collectives {
 
-// How memory of one process is made, and opened by another one. Thread-safe. Throws unavailable
-// where the driver refuses.
-class PeerAccess {
- public:
-  using Handle = std::array<std::byte, 64>;
-  virtual ~PeerAccess() = default;
-  virtual std::string name() const = 0;  // "CUDA IPC"
-  virtual void* allocate(std::size_t bytes) = 0;
-  // After all that is queued on the device: nothing says which of its streams used the memory.
-  virtual void deallocate(void* base) noexcept = 0;
-  // Of allocate(). Where nothing else is said, other processes cannot open it: unavailable.
-  virtual Handle export_memory(void*) { refuse(); }
-  virtual void* open(const Handle&) { refuse(); }
-  virtual void close(void*) noexcept {}
-  // Pointers into the memory of that device, of this process, may be used on this one.
-  virtual void reach(Device) {}
-  // Why network cards cannot read and write this device's memory (GPUDirect RDMA); empty: they can.
-  virtual std::string cards_problem() const { return {}; }
-  // Blocks until all that is queued on the device is done, on whatever stream. Throws what the
-  // driver says, and internal while a step is captured there.
-  virtual void wait_for_device() {}
-  // What cards have written, and said so, is seen by all device work that starts from now on.
-  virtual void flush_cards_writes() {}
-  // With the device current on this thread, as those want it who ask its driver.
-  virtual void on_device(const std::function<void()>& body) { body(); }
-
- private:
-  [[noreturn]] void refuse() const {
-    throw_error(ErrorCode::unavailable, "memory of {} is not opened by other processes", name());
-  }
-};
-// Between processes none: a host device has no memory that could be opened.
-std::unique_ptr<PeerAccess> make_host_peer_access();
-std::unique_ptr<PeerAccess> make_cuda_peer_access(Device device);
-std::unique_ptr<PeerAccess> make_peer_access(Device device);
-
 // First fit in segments of at least kSegmentBytes, kept until the end because peers have them open
-// or registered: a steady step asks the driver for nothing, and finds its buffers where they were.
-// Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at once there for
-// what is allocated on it, and nobody waits; other streams' free memory is taken
+// or registered (segments.h): a steady step asks the driver for nothing, and finds its buffers
+// where they were. Blocks are aligned to 256 bytes. Stream-ordered: what is freed on a stream is at
+// once there for what is allocated on it, and nobody waits; other streams' free memory is taken
 // only where the device has none left, after a wait for all of it: those streams may be gone.
 // Thread-safe; who asks the driver for more, or waits for the device, holds up nobody who finds
 // what he wants.
@@ -64,8 +26,10 @@ class ShareableMemory final : public MemoryResource {
 
   // `stream`: of calls that name none. `counted_by` may be null.
   ShareableMemory(std::shared_ptr<PeerAccess> access, Stream stream, CountingMemory* counted_by)
-      : access_(std::move(access)), stream_(stream), counted_by_(counted_by) {}
-  ~ShareableMemory() override;
+      : access_(std::move(access)),
+        stream_(stream),
+        counted_by_(counted_by),
+        held_(Segments::make(access_)) {}
 
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
@@ -77,6 +41,9 @@ class ShareableMemory final : public MemoryResource {
   std::size_t segment_bytes(void* segment) const;
   // The handle of a segment. Asks the driver the first time.
   PeerAccess::Handle exported(void* segment);
+  Segments& segments() const { return *held_; }
+  // What is freed from now on is not given out again: neighbours may still be writing there.
+  void stop_reuse();
 
  private:
   struct Segment {
@@ -95,12 +62,14 @@ class ShareableMemory final : public MemoryResource {
   std::shared_ptr<PeerAccess> access_;
   const Stream stream_;
   CountingMemory* counted_by_;
+  const Segments::Held held_;
   mutable std::mutex mutex_;  // never held while the driver is asked, which may wait for the device
   using FreeRanges = std::map<void*, Ranges>;  // by stream; those of two segments never merged
   FreeRanges free_;
   // What callers of take_from_others() wait for, the oldest first: still its streams' own.
   std::list<FreeRanges> awaited_;
   std::map<std::byte*, Segment> segments_;
+  bool reuses_ = true;
 };
 
 // Where a rank's buffer lies. Travels between ranks.
@@ -110,7 +79,7 @@ struct SharedPlace {
   PeerAccess::Handle handle{};
 };
 
-// Peers' segments, opened when they are first used. For one thread.
+// Peers' segments, opened when they are first used, or held (segments.h). For one thread.
 class OpenedSegments {
  public:
   // `same_process`, by rank: their pointers are used as they are.
@@ -121,13 +90,15 @@ class OpenedSegments {
   OpenedSegments& operator=(const OpenedSegments&) = delete;
 
   std::byte* pointer(int rank, const SharedPlace& place);
+  // Those of a rank of this process, until close().
+  void hold(Segments::Held segments) { held_.push_back(std::move(segments)); }
   void close() noexcept;
-  bool any() const { return !opened_.empty(); }
 
  private:
   std::shared_ptr<PeerAccess> access_;
   std::vector<bool> same_process_;
   std::map<std::pair<int, std::uint64_t>, void*> opened_;
+  std::vector<Segments::Held> held_;
 };
 
 }  // namespace shoal::collectives
