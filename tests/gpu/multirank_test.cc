@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "shoal/collectives/backend/device/device_communicator.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
@@ -138,6 +139,20 @@ TEST(GpuRanks, LevelsOfUnevenHosts) {
       3, 120, [](const World& world, Store& store) { check_levels(world, store, "aab", 300'003); });
 }
 
+// Through pinned memory in many slices, of which two are under way.
+TEST(GpuRanks, SlicesOfTwoHosts) {
+  SHOAL_NEEDS_A_NETWORK();
+  expect_on_gpu(2, 60, [](World world, Store& store) {
+    const OwnedStream stream(shoal::test::device_of(world));
+    world.host = world.rank == 0 ? "a" : "b";
+    DeviceCommunicator communicator(
+        make_communicator(world, store, shoal::test::with_deadline(60)),
+        {.stream = stream.view(), .host = world.host, .deadline_seconds = 60, .slice_bytes = 4096});
+    EXPECT_THAT(test::check_everything(communicator, {5003}), IsEmpty());
+    EXPECT_EQ(communicator.statistics().zero_copy, 0);
+  });
+}
+
 // Each of the ranks in turn is killed while sums are under way: its neighbour, its rail and the
 // other host's other rank are told.
 class GpuRankKilled : public ::testing::TestWithParam<int> {};
@@ -171,7 +186,34 @@ INSTANTIATE_TEST_SUITE_P(Each, GpuRankKilled, ::testing::Values(0, 1, 2, 3));
 float number(int rank, std::int64_t index) {
   const auto mixed =
       static_cast<std::uint32_t>(index * 2654435761 + rank * std::int64_t{40503}) >> 8;
-  return (static_cast<float>(mixed % 65521) - 32760.0f) * 0x1.3p-9f;
+  return (static_cast<float>(mixed % 65521) - 32760.0f) / 97.0f;  // no sum of three is exact
+}
+
+// The device folds a host's ranks from the left, which the canonical tree does not with four.
+TEST(GpuRanks, FixedOrderByLevelsIsTheTrees) {
+  SHOAL_NEEDS_A_NETWORK();
+  expect_on_gpu(5, 60, [](World world, Store& store) {
+    constexpr std::int64_t kCount = 70'001;  // enough to go by levels
+    const OwnedStream stream(shoal::test::device_of(world));
+    world.host = world.rank < 4 ? "a" : "b";
+    CommunicatorOptions options = shoal::test::with_deadline(60);
+    options.stream = stream.view();
+    options.fixed_order = true;
+    const auto c = make_communicator(world, store, options);
+    std::vector<float> own(kCount), want(kCount), have(kCount);
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      own[at] = number(world.rank, i);
+      want[at] = ((number(0, i) + number(1, i)) + (number(2, i) + number(3, i))) + number(4, i);
+    }
+    const Buffer buffer(c->memory_resource(), kCount * 4, MemoryTag::gradients);
+    DeviceBackend& cuda = device_backend(DeviceType::cuda);
+    cuda.copy(buffer.data(), own.data(), kCount * 4, stream.view());
+    c->all_reduce(buffer.data(), buffer.data(), kCount, DType::f32, ReduceOp::sum)->wait();
+    cuda.copy(have.data(), buffer.data(), kCount * 4, stream.view());
+    cuda.synchronize(stream.view());
+    EXPECT_EQ(std::memcmp(have.data(), want.data(), kCount * 4), 0);
+  });
 }
 
 // A sum in rank order, the same on every rank and every time.

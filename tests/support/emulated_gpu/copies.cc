@@ -31,6 +31,7 @@ bool agrees(cudaMemcpyKind kind, Kind to, Kind from) {
 
 // A test's.
 std::atomic<void (*)(cudaMemcpyKind)> before_copy{nullptr};
+std::atomic<bool (*)(cudaMemcpyKind)> may_copy{nullptr};
 
 cudaMemcpyKind direction(Kind to, Kind from) {
   if (is_host(to)) return is_host(from) ? cudaMemcpyHostToHost : cudaMemcpyDeviceToHost;
@@ -67,7 +68,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
         std::memcpy(to, taken.data(), taken.size());
       };
     } else {
-      copy.work = [to, from, bytes, way = direction(target.kind, source.kind)] {
+      const cudaMemcpyKind way = direction(target.kind, source.kind);
+      if (may_copy.load())
+        copy.may_run = [way] {
+          auto* const may = may_copy.load();
+          return !may || may(way);
+        };
+      copy.work = [to, from, bytes, way] {
         if (auto* const told = before_copy.load()) told(way);
         std::memmove(to, from, bytes);
       };
@@ -83,6 +90,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_before_copies(
     void (*told)(cudaMemcpyKind)) {
   before_copy = told;
+}
+
+// `may`: asked whether such a copy may run yet, as often as somebody looks; until then its stream
+// stands, and nobody who only looks is held up. Of copies that are queued while there is one. It
+// makes no CUDA call. Null: they may.
+extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_hold_copies(
+    bool (*may)(cudaMemcpyKind)) {
+  may_copy = may;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t handle) {
