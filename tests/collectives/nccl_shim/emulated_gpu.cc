@@ -32,14 +32,15 @@ Stream own_stream() {
 bool queue_launch(cudaStream_t stream, const BeginLaunch& begin) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (stream != nullptr) (void)cudaStreamIsCapturing(stream, &capturing);
+  const auto held = [begin] {
+    const auto ended = begin();
+    for (int turn = 0; !ended(); ++turn) {
+      if (turn == 600'000) emulated_gpu::fail("NCCL: a kernel waited 60 s for others'");
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  };
   if (capturing != cudaStreamCaptureStatusNone)
-    return emulated_gpu::enqueue(stream, [begin] {
-             const auto ended = begin();
-             for (int turn = 0; !ended(); ++turn) {
-               if (turn == 600'000) emulated_gpu::fail("NCCL: a kernel waited 60 s for others'");
-               std::this_thread::sleep_for(std::chrono::microseconds(100));
-             }
-           }) == cudaSuccess;
+    return emulated_gpu::enqueue(stream, held) == cudaSuccess;
   const auto ended = std::make_shared<std::function<bool()>>();
   return emulated_gpu::enqueue(stream, [begin, ended] { *ended = begin(); }) == cudaSuccess &&
          emulated_gpu::enqueue_wait(stream, [ended] { return (*ended)(); }) == cudaSuccess;
