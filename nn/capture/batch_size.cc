@@ -48,9 +48,17 @@ StepBytes bytes_of_step(const MemorySequence& sequence, const RecordedBatch& bat
   return step;
 }
 
-LargestBatch largest_batch(const MemorySequence& sequence, const RecordedBatch& batch,
+LargestBatch largest_batch(std::span<const MemorySequence> sequences, const RecordedBatch& batch,
                            std::int64_t room, Device device) {
-  const auto of = [&](std::int64_t rows) { return bytes_of_step(sequence, batch, rows, device); };
+  const auto of = [&](std::int64_t rows) {
+    StepBytes all;
+    for (const MemorySequence& sequence : sequences) {
+      const StepBytes one = bytes_of_step(sequence, batch, rows, device);
+      all.planned += one.planned;
+      all.call_by_call += one.call_by_call;
+    }
+    return all;
+  };
   return {.planned = most([&](std::int64_t rows) { return of(rows).planned <= room; }),
           .call_by_call = most([&](std::int64_t rows) { return of(rows).call_by_call <= room; })};
 }

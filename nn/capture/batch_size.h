@@ -1,6 +1,8 @@
 // How large a batch fits into a device's memory, from the allocations of one recorded step.
 #pragma once
 
+#include <span>
+
 #include "shoal/nn/capture/planned_memory.h"
 
 namespace shoal::nn {
@@ -22,11 +24,12 @@ struct StepBytes {
 StepBytes bytes_of_step(const MemorySequence& sequence, const RecordedBatch& batch,
                         std::int64_t rows, Device device);
 
-// The most rows whose steps fit into `room` bytes; 0: not one does.
+// The most rows whose steps fit into `room` bytes, with all that they ask for (of several memories
+// a sequence each); 0: not one does.
 struct LargestBatch {
   std::int64_t planned = 0, call_by_call = 0;
 };
-LargestBatch largest_batch(const MemorySequence& sequence, const RecordedBatch& batch,
+LargestBatch largest_batch(std::span<const MemorySequence> sequences, const RecordedBatch& batch,
                            std::int64_t room, Device device);
 
 }  // namespace shoal::nn

@@ -84,11 +84,9 @@ class StepCapture {
     double before_ms = 0, after_ms = 0;
   };
   Statistics statistics();  // waits where times are to be read
-  // Of the key that ran last; null: its steps are not planned.
-  const MemorySequence* planned() const {
-    return entries_.empty() || entries_.front().sequences.empty()
-               ? nullptr
-               : &entries_.front().sequences.front();
+  // Of the key that ran last, by memory, the step's own first; empty: its steps are not planned.
+  std::span<const MemorySequence> planned() const {
+    return entries_.empty() ? std::span<const MemorySequence>() : entries_.front().sequences;
   }
   // One line for a log: "step capture: ..."; empty before anything was captured.
   std::string describe();

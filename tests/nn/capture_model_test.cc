@@ -69,7 +69,7 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
     trained.losses.push_back(context.read(loss));
   }
   trained.statistics = capture.statistics();
-  if (capture.planned() != nullptr) trained.sequence = *capture.planned();
+  if (!capture.planned().empty()) trained.sequence = capture.planned().front();
   return trained;
 }
 
@@ -106,11 +106,16 @@ TEST(BatchSize, IsForetoldFromOneStep) {
       EXPECT_NEAR(static_cast<double>(said.call_by_call), static_cast<double>(is.call_by_call),
                   0.05 * static_cast<double>(is.call_by_call));
       // With room for exactly those rows.
-      const LargestBatch largest = largest_batch(four, batch, said.planned, Device::cpu());
+      const LargestBatch largest = largest_batch({&four, 1}, batch, said.planned, Device::cpu());
       EXPECT_EQ(largest.planned, rows);
       EXPECT_LE(largest.call_by_call, rows);
+      // Of two memories each has its part of the room.
+      const std::vector<MemorySequence> both{four, four};
+      const LargestBatch of_both = largest_batch(both, batch, 2 * said.planned, Device::cpu());
+      EXPECT_EQ(of_both.planned, largest.planned);
+      EXPECT_EQ(of_both.call_by_call, largest.call_by_call);
     }
-    EXPECT_EQ(largest_batch(four, batch, 100, Device::cpu()).planned, 0);
+    EXPECT_EQ(largest_batch({&four, 1}, batch, 100, Device::cpu()).planned, 0);
   }
 }
 

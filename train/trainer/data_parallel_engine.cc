@@ -203,13 +203,13 @@ std::string DataParallelEngine::describe_capture() {
   if (!capture_) return {};
   std::string text = capture_->describe();
   const auto in_line = in_line_.find(last_kind_);
-  const nn::MemorySequence* const planned =
-      in_line != in_line_.end() ? &in_line->second : capture_->planned();
+  const std::span<const nn::MemorySequence> planned =
+      in_line != in_line_.end() ? std::span(&in_line->second, 1) : capture_->planned();
   if (ran_beside_ && !text.empty()) text += "; gradients of weights beside backward";
   const auto room = parts_.trainer.planned_memory->room();
-  if (text.empty() || planned == nullptr || !room) return text;
+  if (text.empty() || planned.empty() || !room) return text;
   const Device device = context_.kernels().device();
-  const nn::LargestBatch largest = nn::largest_batch(*planned, last_batch_, *room, device);
+  const nn::LargestBatch largest = nn::largest_batch(planned, last_batch_, *room, device);
   return text + fmt::format(
                     "; of {} for a step, batches of up to about {} samples fit captured, {} "
                     "call by call, as their first steps run",
@@ -411,7 +411,7 @@ bool DataParallelEngine::queue_with_branch(const std::string& kind,
   std::string problem;
   try {
     capture_->run(kind + " beside", step, true);
-    if (capture_->planned() == nullptr) problem = "such steps cannot be captured";
+    if (capture_->planned().empty()) problem = "such steps cannot be captured";
   } catch (const Error& error) {
     context_.branch = nullptr;
     if (error.code() != ErrorCode::out_of_memory || update_queued_) throw;
@@ -445,9 +445,9 @@ void DataParallelEngine::queue_step(const StepWork& work, std::span<const nn::Ch
   ran_beside_ = queue_with_branch(last_kind_, inputs, step);
   if (ran_beside_) return;
   capture_->run(last_kind_, step);
-  if (!branch_ || capture_->planned() == nullptr || in_line_.contains(last_kind_)) return;
+  if (!branch_ || capture_->planned().empty() || in_line_.contains(last_kind_)) return;
   if (in_line_.size() >= kMostShapes) in_line_.clear();
-  in_line_.emplace(last_kind_, *capture_->planned());
+  in_line_.emplace(last_kind_, capture_->planned().front());
 }
 
 // `loss` becomes that of all ranks. It is read where the host waits for the device anyway.

@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/directories.h"
+#include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mesh_check.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
@@ -339,7 +340,21 @@ void MeshEngine::begin_capture() {
                                                std::move(options));
 }
 
-std::string MeshEngine::describe_capture() { return capture_ ? capture_->describe() : ""; }
+// What groups' arenas take is of the room that all of them have.
+std::string MeshEngine::describe_capture() {
+  if (!capture_) return {};
+  const std::string text = capture_->describe();
+  const auto planned = capture_->planned();
+  std::optional<std::int64_t> room = parts_.trainer.planned_memory->room();
+  if (text.empty() || planned.empty() || !room) return text;
+  for (const nn::PlannedMemory* memory : mesh_.planned_memories()) *room += memory->arena_bytes();
+  const nn::LargestBatch largest =
+      nn::largest_batch(planned, last_microbatch_, *room, context_.kernels().device());
+  return text + fmt::format(
+                    "; of {} for a step of this rank, microbatches of up to about {} rows fit "
+                    "captured, {} call by call, as their first steps run",
+                    format_bytes(*room), largest.planned, largest.call_by_call);
+}
 
 // What a graph would not see change.
 std::string MeshEngine::kind_of(const StepWork& work,
@@ -480,6 +495,8 @@ StepDone MeshEngine::step(const StepWork& work) {
   if (on_device()) loss.state = step_state_.pointer();  // has the rest
   std::vector<Microbatch> microbatches = cut(work.batches, work.first_ordinal, loss);
   upload(microbatches);
+  const Tensor& ids = microbatches.front().input.ids;
+  last_microbatch_ = {ids.shape()[0], ids.count()};
   if (on_device()) return queue_step(work, microbatches);
   if (!capture_) return host_step(work, microbatches);
   StepDone done;

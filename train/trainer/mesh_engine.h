@@ -12,6 +12,7 @@
 #include <string>
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/staged_inputs.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
@@ -107,6 +108,7 @@ class MeshEngine final : public Engine {
   std::unique_ptr<LateSteps> late_;
   Tensor losses_;  // of a step's microbatches, f32, where this rank adds them: graphs write them
   std::unique_ptr<nn::StepCapture> capture_;  // null: steps run call by call
+  nn::RecordedBatch last_microbatch_;         // the first of the last step
   int captures_made_ = 0;                     // of these
   bool step_open_ = false;                    // the last one failed between its two ends
 };

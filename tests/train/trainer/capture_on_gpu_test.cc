@@ -27,6 +27,7 @@ using test::GpuRoom;
 using test::run;
 using test::RunOptions;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -341,6 +342,9 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
   EXPECT_THAT(captured.watcher.messages,
               over_nccl() ? HasSubstr("a graph with") : HasSubstr(" graphs with"));
   EXPECT_THAT(captured.of_ranks, Each(HasSubstr("9 of 12 steps replayed")));
+  EXPECT_THAT(captured.of_ranks,
+              Each(ContainsRegex("of [0-9.]+ GiB for a step of this rank, microbatches of up to "
+                                 "about [1-9][0-9]+ rows fit captured, [1-9][0-9]+ call by call")));
   int left_out = 0;
   for (const auto& log : captured.watcher.logs)
     left_out += !std::isfinite(log["grad_norm"].get<double>());
