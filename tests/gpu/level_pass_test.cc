@@ -1,6 +1,8 @@
 // One rank's pass through the levels, step by step: its rail says nothing before the test lets it,
 // and the emulated GPU's copies are held back, so what waits for what is seen. Whole operations
 // between ranks: multirank_test.cc.
+#include "shoal/collectives/backend/device/level_pass.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +15,6 @@
 #include <gtest/gtest.h>
 
 #include "shoal/collectives/backend/device/device_engine.h"
-#include "shoal/collectives/backend/device/level_pass.h"
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/tensor/dtype.h"
 
