@@ -283,6 +283,7 @@ struct Staged {
   Operation operation;
   DType dtype;
   std::int64_t bytes;  // of each rank's, of 2 x 2 ranks with buffers of 4096 elements
+  ReduceOp op = ReduceOp::sum;
 };
 
 // A rank copies into pinned memory its share of the host's, and nothing else.
@@ -291,6 +292,7 @@ TEST_F(Levels, ARanksShareAloneIsStaged) {
   const std::vector<Staged> cases{
       {Operation::all_reduce, DType::f32, kCount * 4 / 2},
       {Operation::all_reduce, DType::bf16, kCount * 4 / 2},  // sums are f32 between hosts
+      {Operation::all_reduce, DType::bf16, kCount * 2 / 2, ReduceOp::max},  // which is no sum
       {Operation::all_reduce, DType::i8, kCount / 2},
       {Operation::reduce, DType::f32, kCount * 4 / 2},
       {Operation::reduce_scatter, DType::f32, kCount * 4 / 2},
@@ -299,7 +301,7 @@ TEST_F(Levels, ARanksShareAloneIsStaged) {
   shoal::test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto c = device(world, store, "aabb");
     for (const Staged& one : cases) {
-      test::Case call{one.operation, one.dtype, ReduceOp::sum};
+      test::Case call{one.operation, one.dtype, one.op};
       const bool parts =
           one.operation == Operation::reduce_scatter || one.operation == Operation::all_gather;
       call.count = parts ? kCount / 4 : kCount;
