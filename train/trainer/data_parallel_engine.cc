@@ -87,6 +87,8 @@ std::vector<std::string> DataParallelEngine::describe_layout() const {
                                 format_bytes(host_state_->total().current)));
   else if (parts_.arguments.optimizer_offloading)
     lines.emplace_back("note: optimizer_offloading has no effect: the run is on the CPU");
+  if (parts_.arguments.step_capture == StepCaptureMode::on && offloads_between_graphs())
+    lines.push_back(fmt::format("note: {}{}", kCallByCall, kOffloadedBetweenGraphs));
   return lines;
 }
 
@@ -171,8 +173,14 @@ void DataParallelEngine::prepare_training() {
   beside_ = communicator.split(0, communicator.rank());
 }
 
+bool DataParallelEngine::offloads_between_graphs() const {
+  return parts_.arguments.activation_offloading && ranks() > 1 && !on_cpu() &&
+         !parts_.trainer.communicator->can_capture();
+}
+
 bool DataParallelEngine::captures() const {
   const StepCaptureMode mode = parts_.arguments.step_capture;
+  if (offloads_between_graphs()) return false;
   if (mode == StepCaptureMode::off || parts_.trainer.planned_memory == nullptr) return false;
   return mode == StepCaptureMode::on || (!on_cpu() && ranks() == 1);
 }

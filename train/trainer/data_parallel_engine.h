@@ -49,6 +49,7 @@ class DataParallelEngine final : public Engine {
   bool on_cpu() const { return context_.kernels().device().is_cpu(); }
   void overlap_forward(parallel::ReducerOptions& options);
   bool captures() const;
+  bool offloads_between_graphs() const;  // so that no step is captured
   void begin_capture();
   std::string kind_of(const StepWork& work, std::span<const nn::ChainInput> inputs) const;
   // Evaluating; hands the scores of the one batch on.

@@ -171,6 +171,12 @@ Tensor scores_on_host(const nn::Context& context, const Tensor& logits, MemoryRe
 // Of f16 where mp_parameters say nothing: torch.amp.GradScaler's numbers, unless others are given.
 nn::LossScalerOptions loss_scaling(const TrainingArguments& arguments);
 
+// In the head of a log, before the reason; and one that both have.
+inline constexpr std::string_view kCallByCall =
+    "steps run call by call, though step_capture is on: ";
+inline constexpr std::string_view kOffloadedBetweenGraphs =
+    "what is offloaded is on its way where one graph ends and the next begins (over native)";
+
 // The data-parallel one, or where mp_parameters are given the one on a mesh. Makes the weights.
 std::unique_ptr<Engine> make_engine(const EngineParts& parts);
 

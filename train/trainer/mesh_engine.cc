@@ -259,7 +259,7 @@ std::vector<std::string> MeshEngine::describe_layout() const {
                                 batches_at_a_time()));
   std::vector<std::string> notices = smp_.notices;
   if (const std::string why = why_not_captured(); captures() && !why.empty())
-    notices.push_back("steps run call by call, though step_capture is on: " + why);
+    notices.push_back(std::string(kCallByCall) + why);
   for (std::string& idle :
        parallel::find_idle_options(mesh_layout(parts_.arguments, shape.size(), 0)))
     notices.push_back(std::move(idle));
@@ -316,7 +316,7 @@ std::string MeshEngine::why_not_captured() const {
   if (reads_on_host())
     return "with tensor_parallel_degree > 1 the host reads the targets of this model's head";
   if (on_device() && model_->options().offload_activations && mesh_.host_work() != nullptr)
-    return "what is offloaded is on its way where one graph ends and the next begins (over native)";
+    return std::string(kOffloadedBetweenGraphs);
   return {};
 }
 
