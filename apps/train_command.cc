@@ -14,6 +14,7 @@
 #include "agreement.h"
 #include "commands.h"
 #include "compute.h"
+#include "data_options.h"
 #include "devices.h"
 #include "failures.h"
 #include "run_files.h"
@@ -288,6 +289,7 @@ int train_and_evaluate(const Rank& rank) {
   parts.made_with = &rank.made_with;
   parts.train_dataset = rank.setup.train_dataset;
   parts.train_shards = rank.setup.train_shards;
+  parts.data_options = data_options(rank.arguments, rank.setup, rank.world);
   parts.shuffle_buffer = rank.arguments.data.shuffle_buffer_size;
   parts.shard_by_rank = rank.arguments.data.shard_by_rank;
   parts.eval_dataset = rank.setup.eval_dataset;

@@ -390,6 +390,41 @@ TEST_F(Shoal, PacksDocuments) {
   EXPECT_THAT(loss("plain", {"--max_steps", "3"}), Not(HasSubstr("packing")));
 }
 
+// Blocks of other documents, or of another size: a place in the epoch is another one.
+TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
+  const auto said = [this](const std::vector<std::string>& options) {
+    auto words = options;
+    words.insert(words.end(), {"--save_steps", "2", "--do_eval", "false"});
+    const auto trained = train(words);
+    EXPECT_EQ(trained.status, 0) << trained.err;
+    return trained.out;
+  };
+  EXPECT_THAT(said({"--packing", "true", "--max_steps", "2"}), Not(HasSubstr("warning: ")));
+  const std::string from = mine_ / "from";
+  fs::rename(out(), from);
+  const auto resumed = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"--max_steps", "3", "--resume_from_checkpoint",
+                                   from + "/checkpoint-2", "--output_dir", out()});
+    return said(options);
+  };
+  EXPECT_THAT(resumed({"--packing", "true"}),
+              AllOf(HasSubstr("the number of steps was 2"), Not(HasSubstr("this epoch"))));
+  EXPECT_THAT(resumed({"--max_train_samples", "50"}),
+              AllOf(HasSubstr("warning: packing was true in " + from +
+                              "/checkpoint-2 and is false "
+                              "now: from sample"),
+                    HasSubstr("warning: max_train_samples was null in"),
+                    HasSubstr("warning: packing_strategy was \"bfd\" in"),
+                    HasSubstr("--ignore_data_skip true"), Not(HasSubstr("train_file was"))));
+  std::ofstream(mine_ / "train.txt") << sentences(299);
+  EXPECT_THAT(resumed({"--packing", "true", "--packing_strategy", "wrapped", "--block_size", "48",
+                       "--train_file", mine_ / "train.txt"}),
+              AllOf(HasSubstr("warning: packing_strategy was \"bfd\" in"),
+                    HasSubstr("and is \"wrapped\" now"), HasSubstr("warning: block_size was 32 in"),
+                    HasSubstr("warning: train_file was \"train.txt, "),
+                    Not(HasSubstr("training set had"))));
+}
+
 TEST_F(Shoal, RefusesPackingThatCannotBe) {
   expect_refused(train({"--packing", "true", "--streaming", "true"}),
                  "packing needs to know all documents");

@@ -65,6 +65,7 @@ nlohmann::ordered_json TrainerState::to_json() const {
         {"instruction_set", layout.instruction_set}}},
   };
   if (!stream.is_null()) json["shoal"]["stream"] = stream;
+  if (!data.empty()) json["shoal"]["data"] = data;
   if (evaluations_without_gain > 0)
     json["shoal"]["evaluations_without_gain"] = evaluations_without_gain;
   return json;
@@ -107,6 +108,8 @@ TrainerState TrainerState::from_json(const nlohmann::json& json, const std::stri
       read(own, "loss_scale_overflows_at_minimum", state.loss_scale_overflows_at_minimum);
     }
     if (own.contains("stream")) read(own, "stream", state.stream);
+    if (own.contains("data")) read(own, "data", state.data);
+    SHOAL_CHECK(state.data.is_object(), "'data' is not an object");
     if (own.contains("evaluations_without_gain"))
       read(own, "evaluations_without_gain", state.evaluations_without_gain);
     nlohmann::json layout;

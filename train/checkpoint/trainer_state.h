@@ -31,6 +31,9 @@ struct TrainerState {
   // The sample at which the next step begins (SamplerState).
   std::int64_t data_epoch = 0, data_position = 0;
   nlohmann::json stream;  // StreamState, where the training set is a stream; else null
+  // What the rows of an epoch and their order follow from: option -> value, "samples" among them.
+  // Empty in files of before 2026-11-24.
+  nlohmann::json data = nlohmann::json::object();
   std::uint64_t seed = 0, data_seed = 0;
   std::int64_t optimizer_steps = 0;  // fewer than global_step where loss scaling skipped some
   double window_loss = 0;            // sum of step losses since the last log line

@@ -384,6 +384,18 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                {.help = "a sample is a line; else lines end to end fill block_size"});
 }
 
+std::string_view to_string(Sampling sampling) {
+  switch (sampling) {
+    case Sampling::random:
+      return "random";
+    case Sampling::sequential:
+      return "sequential";
+    case Sampling::group_by_length:
+      return "group_by_length";
+  }
+  return "";
+}
+
 bool changes_loss_scale(const TrainingArguments& a) {
   const TrainingArguments defaults;
   return a.grad_scaler_init_scale != defaults.grad_scaler_init_scale ||

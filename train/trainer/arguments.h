@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -26,6 +27,7 @@ struct SmpParameters;
 enum class Interval { no, steps, epoch, best };  // best: of save_strategy alone
 enum class Optim { adamw, sgd, lamb };
 enum class Sampling { random, sequential, group_by_length };
+std::string_view to_string(Sampling sampling);  // as the option has it
 // Of a step as one graph with planned memory (nn/capture): auto is on where kernels are a GPU's.
 enum class StepCaptureMode { automatic, on, off };
 

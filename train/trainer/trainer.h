@@ -67,6 +67,10 @@ struct TrainerParts {
   // Instead of train_dataset: a set that is read as a stream, through a shuffle buffer of so many
   // samples. Has no end, so the arguments need max_steps.
   std::shared_ptr<const ShardSet> train_shards;
+  // Options that the training set's rows follow from, and their values, as a checkpoint keeps them:
+  // a run that goes on from it says which are others. What the Trainer itself knows (the number of
+  // rows, how they are drawn) need not be among them.
+  nlohmann::json data_options = nlohmann::json::object();
   std::int64_t shuffle_buffer = 10000;
   bool shard_by_rank = false;  // each replica streams every N-th shard, instead of all one order
   std::shared_ptr<const Collator> collator;

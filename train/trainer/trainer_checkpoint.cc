@@ -15,6 +15,7 @@ namespace shoal {
 namespace {
 
 constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kSamples = "samples";  // in TrainerState::data: rows of an epoch
 
 std::string text_of(const TrainerState& state) { return state.to_json().dump(2) + "\n"; }
 
@@ -57,6 +58,7 @@ void Trainer::Impl::snapshot_and_write() {
   state.loss_scale_shift_left = scaling.shift_left;
   state.loss_scale_overflows_at_minimum = scaling.overflows_at_minimum;
   state.layout = {ranks(), available_cores(), parts.kernels->describe()};
+  state.data = data_options();
   state.stream = streams() ? stream_of_all().to_json() : nlohmann::json();
   std::vector<std::string> keep = {path};  // a higher number may be another run's
   if (state.best_model_checkpoint) keep.push_back(*state.best_model_checkpoint);
@@ -307,8 +309,8 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   };
   changed("the global batch", saved.global_batch_size, plan->global_batch);
   changed("seed", saved.seed, state.seed);
-  changed("data_seed", saved.data_seed, state.data_seed);
   changed("the number of steps", saved.max_steps, plan->total_steps);
+  compare_data(saved, directory);
   if (saved.layout.ranks != ranks() || saved.layout.instruction_set != parts.kernels->describe())
     say(fmt::format("note: {} was written by {} ranks ({}): equal up to rounding, not to the bit",
                     directory, saved.layout.ranks, saved.layout.instruction_set));
@@ -353,6 +355,44 @@ void Trainer::Impl::find_best_checkpoint() {
                   recorded));
   state.best_model_checkpoint.reset();
   state.best_metric.reset();
+}
+
+nlohmann::json Trainer::Impl::data_options() const {
+  nlohmann::json options = parts.data_options;
+  if (streams()) return options;  // what its order follows from, StreamState knows
+  options["data_seed"] = args.order_seed();
+  options["dataloader_drop_last"] = args.dataloader_drop_last;
+  options[kSamples] = parts.train_dataset->size();
+  options["train_sampling_strategy"] = to_string(args.sampling());
+  return options;
+}
+
+// A place in an epoch says nothing of other rows, or of the same in another order: what was trained
+// on would come again, and what was not would be left out.
+void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& directory) {
+  nlohmann::json before = saved.data;
+  if (!streams()) before["data_seed"] = saved.data_seed;  // older files have it here only
+  const nlohmann::json now = data_options();
+  const bool within = !streams() && saved.data_position > 0 && !args.ignore_data_skip;
+  const std::string so =
+      within ? fmt::format(
+                   "from sample {} on this epoch is not the unbroken run's; give what it "
+                   "was, or begin the epoch anew with --ignore_data_skip true",
+                   saved.data_position)
+             : std::string("the run will differ from an unbroken one");
+  bool said = false;
+  for (const auto& [name, was] : before.items()) {
+    const auto is = now.find(name);
+    if (is == now.end() || *is == was || name == kSamples) continue;
+    say(fmt::format("warning: {} was {} in {} and is {} now: {}", name, was.dump(), directory,
+                    is->dump(), so));
+    said = true;
+  }
+  // What an option explains needs no more words.
+  if (said || !before.contains(kSamples) || !now.contains(kSamples)) return;
+  if (before[kSamples] != now[kSamples])
+    say(fmt::format("warning: the training set had {} samples in {} and has {} now: {}",
+                    before[kSamples].dump(), directory, now[kSamples].dump(), so));
 }
 
 // Where in the data the checkpoint stands.

@@ -185,7 +185,9 @@ struct Trainer::Impl {
   [[noreturn]] void refuse(const Error& error) const;
   std::optional<std::string> problem_of(const std::string& checkpoint);  // the same on every rank
   void load_checkpoint(const std::string& directory);
-  void find_best_checkpoint();  // of the run that is continued; there may be none any more
+  void find_best_checkpoint();          // of the run that is continued; there may be none any more
+  nlohmann::json data_options() const;  // TrainerState::data of this run
+  void compare_data(const TrainerState& saved, const std::string& directory);
   void resume_data(const std::string& directory);
   void load_best_model();
   void save_model(const std::string& directory);

@@ -283,6 +283,7 @@ TEST(TrainerState, RoundTripsEveryField) {
   state.log_history.push_back({{"loss", 0.1}, {"step", 20}});
   state.data_epoch = 2;
   state.data_position = 96;
+  state.data = {{"samples", 120}, {"packing_strategy", "wrapped"}, {"max_train_samples", nullptr}};
   state.seed = 7;
   state.data_seed = 9;
   state.optimizer_steps = 24;
@@ -299,6 +300,7 @@ TEST(TrainerState, RoundTripsEveryField) {
   const std::string text = state.to_json().dump(2);
   const TrainerState again = TrainerState::from_json(nlohmann::json::parse(text), "x");
   EXPECT_EQ(again.to_json().dump(2), text);
+  EXPECT_EQ(again.data, state.data);
   EXPECT_EQ(again.loss_scale_shift_left, 3);
   EXPECT_EQ(again.loss_scale_overflows_at_minimum, 4);
   EXPECT_TRUE(again.loss_scale_dynamic);

@@ -1,5 +1,7 @@
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/toy_training.h"
@@ -171,6 +173,87 @@ TEST(TrainerResume, MayBeginItsEpochAnew) {
   EXPECT_EQ(run(arguments).main.logs.back()["epoch"], 1.5);
   arguments.ignore_data_skip = true;
   EXPECT_EQ(run(arguments).main.logs.back()["epoch"], 1.0);
+}
+
+// A place in an epoch means nothing in an epoch of other rows.
+TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 6;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  const nlohmann::json packed = {
+      {"packing", true}, {"packing_strategy", "bfd"}, {"block_size", 12}, {"task_name", nullptr}};
+  RunOptions options;
+  const auto warnings = [&](const nlohmann::json& data_options) {
+    options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
+      parts.data_options = data_options;
+    };
+    std::string lines;
+    std::istringstream all(run(arguments, options).main.messages);
+    for (std::string line; std::getline(all, line);)
+      if (line.starts_with("warning: ") && line.find("of a later step") == line.npos)
+        lines += line + "\n";
+    return lines;
+  };
+  EXPECT_EQ(warnings(packed), "");
+  const std::string place = output / "checkpoint-2";
+  arguments.resume_from_checkpoint = place;
+  EXPECT_EQ(warnings(packed), "");
+  const std::string so =
+      ": from sample 16 on this epoch is not the unbroken run's; give what it was, or begin the "
+      "epoch anew with --ignore_data_skip true\n";
+  nlohmann::json other = packed;
+  other["packing"] = false;
+  other["packing_strategy"] = nullptr;
+  other["block_size"] = 16;
+  EXPECT_EQ(warnings(other), "warning: block_size was 12 in " + place + " and is 16 now" + so +
+                                 "warning: packing was true in " + place + " and is false now" +
+                                 so + "warning: packing_strategy was \"bfd\" in " + place +
+                                 " and is null now" + so);
+  // What the Trainer knows by itself.
+  arguments.data_seed = 7;
+  EXPECT_EQ(warnings(packed), "warning: data_seed was 42 in " + place + " and is 7 now" + so);
+  arguments.data_seed = 42;
+  arguments.group_by_length = true;
+  EXPECT_EQ(warnings(packed), "warning: train_sampling_strategy was \"random\" in " + place +
+                                  " and is \"group_by_length\" now" + so);
+  arguments.group_by_length = false;
+  arguments.dataloader_drop_last = true;
+  EXPECT_EQ(warnings(packed),
+            "warning: dataloader_drop_last was false in " + place + " and is true now" + so);
+  arguments.dataloader_drop_last = false;
+  options.samples = 42;
+  // An option that is another says why, and there are no more words of what follows from it.
+  EXPECT_THAT(warnings(other), ::testing::Not(HasSubstr("training set")));
+  EXPECT_EQ(warnings(packed),
+            "warning: the training set had 41 samples in " + place + " and has 42 now" + so);
+  // Where an epoch begins nothing is skipped, nor where it begins anew.
+  arguments.resume_from_checkpoint = output / "checkpoint-6";
+  arguments.max_steps = 8;
+  options.samples = 43;
+  EXPECT_THAT(warnings(packed), HasSubstr("42 samples in " + output / "checkpoint-6" +
+                                          " and has 43 now: the run will differ"));
+  arguments.resume_from_checkpoint = place;
+  arguments.max_steps = 6;
+  arguments.ignore_data_skip = true;
+  EXPECT_EQ(warnings(packed), "warning: the training set had 41 samples in " + place +
+                                  " and has 43 now: the run will differ from an unbroken one\n");
+  arguments.ignore_data_skip = false;
+  // A checkpoint of before knows its seed alone.
+  const std::string state = place + "/trainer_state.json";
+  auto old = nlohmann::json::parse(std::ifstream(state));
+  old["shoal"].erase("data");
+  CheckpointTransaction again(output / "old/checkpoint-2", 2);
+  for (const auto& entry : std::filesystem::directory_iterator(place))
+    if (entry.path().filename() != "COMPLETE")
+      std::filesystem::copy(entry.path(), again.directory());
+  std::ofstream(again.directory() + "/trainer_state.json") << old;
+  again.commit();
+  arguments.resume_from_checkpoint = output / "old/checkpoint-2";
+  arguments.data_seed = 8;
+  EXPECT_EQ(warnings(other),
+            "warning: data_seed was 42 in " + output / "old/checkpoint-2" + " and is 8 now" + so);
 }
 
 // What the checkpoint names as the best one was moved with its run, or is gone: known at once, not
