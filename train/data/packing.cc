@@ -9,14 +9,22 @@
 namespace shoal {
 namespace {
 
-// Bins by the room that is left in them. Those with the same are taken last in, first out.
+// Bins by the room that is left in them. Those with the same are taken in the order in which they
+// came to have it, as TRL's pack_dataset takes them: a bin is in one queue at a time.
 class RoomIndex {
  public:
   explicit RoomIndex(std::int64_t capacity)
-      : bins_(static_cast<std::size_t>(capacity + 1)),
+      : queues_(static_cast<std::size_t>(capacity + 1)),
         some_(static_cast<std::size_t>(capacity / 64 + 1)) {}
   void add(std::int64_t room, std::int64_t bin) {
-    bins_[static_cast<std::size_t>(room)].push_back(bin);
+    Queue& queue = queues_[static_cast<std::size_t>(room)];
+    if (bin >= std::ssize(next_)) next_.resize(static_cast<std::size_t>(bin + 1));
+    next_[static_cast<std::size_t>(bin)] = -1;
+    if (queue.first < 0)
+      queue.first = bin;
+    else
+      next_[static_cast<std::size_t>(queue.last)] = bin;
+    queue.last = bin;
     some_[static_cast<std::size_t>(room / 64)] |= std::uint64_t{1} << (room % 64);
   }
   // The bin with the least room of `wanted` or more, and that room; {-1, 0}: there is none.
@@ -27,18 +35,22 @@ class RoomIndex {
       hidden = 0;
       if (found == 0) continue;
       const auto room = static_cast<std::int64_t>(word) * 64 + std::countr_zero(found);
-      std::vector<std::int64_t>& bins = bins_[static_cast<std::size_t>(room)];
-      const std::int64_t bin = bins.back();
-      bins.pop_back();
-      if (bins.empty()) some_[word] &= ~(std::uint64_t{1} << (room % 64));
+      Queue& queue = queues_[static_cast<std::size_t>(room)];
+      const std::int64_t bin = queue.first;
+      queue.first = next_[static_cast<std::size_t>(bin)];
+      if (queue.first < 0) some_[word] &= ~(std::uint64_t{1} << (room % 64));
       return {bin, room};
     }
     return {-1, 0};
   }
 
  private:
-  std::vector<std::vector<std::int64_t>> bins_;  // [room]
-  std::vector<std::uint64_t> some_;              // a bit a room: whether a bin has it
+  struct Queue {
+    std::int64_t first = -1, last = -1;  // last: where there is a first
+  };
+  std::vector<Queue> queues_;        // [room]
+  std::vector<std::int64_t> next_;   // [bin]: behind it in its queue; -1: none
+  std::vector<std::uint64_t> some_;  // a bit a room: whether a bin has it
 };
 
 // Items by decreasing length, of equals the earlier first.

@@ -16,9 +16,10 @@
 namespace shoal {
 
 // The bin of each item, where items of these lengths go into bins of `capacity`: the longest first
-// (of equals the earlier), each into the fullest bin that has room for it, else into a new one
-// (best-fit decreasing; Johnson, 1973: at most 11/9 of the fewest bins, and 4 more). Bins are
-// numbered from 0 as their first items come in the list. An item of length 0 is in none: -1. A
+// (of equals the earlier), each into the fullest bin that has room for it (of equals the one that
+// has been so full for longest), else into a new one (best-fit decreasing; Johnson, 1973: at most
+// 11/9 of the fewest bins, and 4 more): the bins of TRL's pack_dataset. They are numbered from 0 as
+// their first items come in the list. An item of length 0 is in none: -1. A
 // length below 0 or above the capacity is invalid_argument.
 std::vector<std::int64_t> best_fit_decreasing(std::span<const std::int64_t> lengths,
                                               std::int64_t capacity);

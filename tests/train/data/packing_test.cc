@@ -1,14 +1,19 @@
 #include "shoal/train/data/packing.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
+#include <utility>
 
+#include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/data/batch.h"
 
 namespace shoal {
@@ -230,6 +235,107 @@ TEST_F(Packing, WrappedBlocksAreThoseOfGroupTexts) {
       EXPECT_LT(least, most) << "the test says nothing of empty sequences";
     }
   }
+}
+
+// Blocks as sets: TRL has them, and a block's documents, in the order in which it filled them.
+using Part = std::pair<std::int64_t, std::int64_t>;  // first token of all, tokens
+using Blocks = std::vector<std::vector<Part>>;
+Blocks sorted(Blocks blocks) {
+  for (std::vector<Part>& parts : blocks) std::sort(parts.begin(), parts.end());
+  std::erase(blocks, std::vector<Part>());
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
+}
+Blocks blocks_of(const PackedDataset& dataset) {
+  Blocks blocks;
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
+    const Sample sample = dataset.get(i);
+    std::vector<Part>& parts = blocks.emplace_back();
+    for (std::size_t s = 0; s < sample.sequences.size(); ++s) {
+      const auto begin = static_cast<std::size_t>(sample.sequences[s]),
+                 end = s + 1 < sample.sequences.size()
+                           ? static_cast<std::size_t>(sample.sequences[s + 1])
+                           : sample.input_ids.size();
+      if (begin < end && sample.input_ids[begin] != 0)  // 0: padding
+        parts.emplace_back(sample.input_ids[begin] - 1, end - begin);
+    }
+  }
+  return sorted(std::move(blocks));
+}
+
+// tools/golden/make_packing.py. A part of one token, which TRL keeps and which has nothing to
+// predict, is the last to be placed: leaving it out moves no other.
+TEST_F(Packing, SharesBlocksAsTrlDoes) {
+  const nlohmann::json cases = read_json_file(testing::golden_path("packing.json"));
+  ASSERT_EQ(cases.size(), 12);
+  for (const nlohmann::json& one : cases) {
+    SCOPED_TRACE(one.dump());
+    const auto documents = one["documents"].get<Numbers>();
+    const auto block = one["block"].get<std::int64_t>();
+    const auto theirs = [&](const char* strategy, bool with_single) {
+      auto blocks = one[strategy].get<Blocks>();
+      for (std::vector<Part>& parts : blocks)
+        std::erase_if(parts, [&](const Part& part) { return part.second == 1 && !with_single; });
+      return sorted(std::move(blocks));
+    };
+    const auto ours = [&](PackingStrategy strategy) {
+      return blocks_of({file(documents), {.strategy = strategy, .block_size = block}});
+    };
+    EXPECT_EQ(ours(PackingStrategy::bfd), theirs("bfd", false));
+    EXPECT_EQ(ours(PackingStrategy::bfd_split), theirs("bfd_split", false));
+    // With single tokens.
+    Numbers lengths;
+    std::vector<Part> all;
+    std::int64_t begin = 0;
+    for (const std::int64_t length : documents) {
+      lengths.push_back(std::min(length, block));
+      all.emplace_back(begin, lengths.back());
+      begin += length;
+    }
+    const Numbers block_of = best_fit_decreasing(lengths, block);
+    Blocks blocks(static_cast<std::size_t>(bins_in(block_of)));
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (block_of[i] >= 0) blocks[static_cast<std::size_t>(block_of[i])].push_back(all[i]);
+    EXPECT_EQ(sorted(std::move(blocks)), theirs("bfd", true));
+    // TRL's wrapped blocks are one text each; its last may be a short one.
+    Blocks whole = theirs("wrapped", true), joined;
+    if (whole.back()[0].second < block) whole.pop_back();
+    for (const std::vector<Part>& parts : blocks_of(
+             {file(documents), {.strategy = PackingStrategy::wrapped, .block_size = block}})) {
+      std::int64_t tokens = 0;
+      for (const Part& part : parts) tokens += part.second;
+      joined.push_back({{parts[0].first, tokens}});
+    }
+    EXPECT_EQ(joined, whole);
+  }
+}
+
+// The rows that transformers was given (tools/golden/make_packed.py).
+TEST_F(Packing, MakesTheRowsOfTheGoldenModels) {
+  const auto golden =
+      SafetensorsFile::open(testing::golden_path("packed/llama_tied/case.safetensors"));
+  const auto values = [](const Tensor& tensor) {
+    const auto* const first = tensor.const_data<std::int32_t>();
+    return std::vector<std::int32_t>(first, first + tensor.count());
+  };
+  const std::vector<std::int32_t> ids = values(golden->tensor("input_ids"));
+  // Its documents in the order of their file: row, place in it, tokens.
+  const std::string path = folder_ / "golden";
+  TokenFileWriter writer(path, 2, std::string(64, 'a'));
+  for (const auto& [row, begin, length] : std::initializer_list<std::array<std::ptrdiff_t, 3>>{
+           {0, 0, 5}, {1, 0, 7}, {2, 0, 16}, {0, 5, 3}, {1, 7, 8}, {0, 8, 4}}) {
+    const auto first = ids.begin() + row * 16 + begin;
+    writer.append_document(std::vector<TokenId>(first, first + length));
+  }
+  writer.commit();
+  const PackedDataset dataset(TokenFile::open(path), {.block_size = 16, .vocab_size = 37});
+  std::vector<Sample> samples;
+  for (std::int64_t i = 0; i < dataset.size(); ++i) samples.push_back(dataset.get(i));
+  const auto memory = make_host_memory();
+  const Batch batch = PaddingCollator().collate(samples, *memory);
+  EXPECT_EQ(values(batch.input_ids), ids);
+  EXPECT_EQ(values(batch.labels), values(golden->tensor("labels")));
+  EXPECT_EQ(values(batch.sequences), values(golden->tensor("sequences")));
 }
 
 TEST_F(Packing, RefusesWhatFillsNoBlock) {
