@@ -50,11 +50,11 @@ class ThreadsKernels final : public kernels::Kernels {
   kernels::Kernels& all_ = *room().kernels;
 };
 
-// Pinning takes the driver long, so blocks are kept.
+// Pinning takes the driver long, so blocks are kept; but not from who looks for wrong accesses.
 class PooledPinnedMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
-    return pool_.allocate(bytes, tag, stream);
+    return kept_.allocate(bytes, tag, stream);
   }
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                   Stream stream) noexcept override {
@@ -63,14 +63,15 @@ class PooledPinnedMemory final : public MemoryResource {
       synchronise();
     } catch (...) {  // whoever reads a result is told
     }
-    pool_.deallocate(pointer, bytes, tag, stream);
+    kept_.deallocate(pointer, bytes, tag, stream);
   }
   Device device() const override { return Device::cpu(); }
-  std::string name() const override { return pool_.name(); }
+  std::string name() const override { return kept_.name(); }
 
  private:
   std::unique_ptr<MemoryResource> pinned_ = make_pinned_memory();
   PoolMemory pool_{*pinned_};
+  MemoryResource& kept_ = sanitizing() ? *pinned_ : pool_;
 };
 
 // A device's own, under a pool. Tensors that name no stream are ordered on the kernels'.
@@ -78,19 +79,20 @@ class PooledDeviceMemory final : public MemoryResource {
  public:
   PooledDeviceMemory() : stream_(room().kernels->stream()) {}
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
-    return pool_.allocate(bytes, tag, stream.handle ? stream : stream_);
+    return kept_.allocate(bytes, tag, stream.handle ? stream : stream_);
   }
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                   Stream stream) noexcept override {
-    pool_.deallocate(pointer, bytes, tag, stream.handle ? stream : stream_);
+    kept_.deallocate(pointer, bytes, tag, stream.handle ? stream : stream_);
   }
   Device device() const override { return upstream_->device(); }
-  std::string name() const override { return pool_.name(); }
+  std::string name() const override { return kept_.name(); }
 
  private:
   const Stream stream_;
   std::unique_ptr<MemoryResource> upstream_ = make_device_memory(stream_.device);
   PoolMemory pool_{*upstream_};
+  MemoryResource& kept_ = sanitizing() ? *upstream_ : pool_;
 };
 
 Device& place() {

@@ -18,8 +18,9 @@ bool on_cuda();
 // The calling thread is rank `rank`: with CUDA, its kernels and memory are from here on those of
 // device rank % devices. Before it asks for any.
 void use_device_of(int rank);
-// SHOAL_TEST_SANITIZE=1, for compute-sanitizer: allocations of exactly the bytes asked for, nothing
-// behind tensors, each kernel once and compared with nothing.
+// SHOAL_TEST_SANITIZE=1, for compute-sanitizer, and on the emulated GPU under AddressSanitizer:
+// allocations of exactly the bytes asked for, nothing behind tensors, each kernel once and compared
+// with nothing.
 bool sanitizing();
 
 // At the top of a test that says something about the CPU only.

@@ -1,15 +1,18 @@
 #include "arena.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "sanitizer.h"
 #include "settings.h"
 #include "stream.h"
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,25 +28,30 @@ struct SignalStack {
     stack_t stack{};
     stack.ss_sp = bytes;
     stack.ss_size = sizeof bytes;
-    sigaltstack(&stack, nullptr);
+    sigaltstack(&stack, &before);
   }
-  ~SignalStack() {
-    stack_t none{};
-    none.ss_flags = SS_DISABLE;
-    sigaltstack(&none, nullptr);
-  }
+  ~SignalStack() { sigaltstack(&before, nullptr); }
   SignalStack(const SignalStack&) = delete;
   SignalStack& operator=(const SignalStack&) = delete;
+  stack_t before{};  // a sanitizer's, which it gives back itself
   char bytes[64 << 10];
 };
+
+std::atomic<std::string (*)()> position_of_kernels{nullptr};
+
+std::string describe_fault(const void* address) {
+  std::string (*const position)() = position_of_kernels;
+  const std::string kernel = position ? position() : std::string();
+  return fmt::format(
+      "{} at {}: {}{}{}",
+      device_work ? "device work touched what is not allocated" : "the host touched device memory",
+      address, describe_address(address), kernel.empty() ? "" : ", in ", kernel);
+}
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   if (Arena::get().holds(info->si_addr)) {
     sigaction(SIGSEGV, &previous_action, nullptr);  // a fault in here is an ordinary one
-    fail(fmt::format("{} at {}: {}",
-                     device_work ? "device work touched what is not allocated"
-                                 : "the host touched device memory",
-                     info->si_addr, describe_address(info->si_addr)));
+    fail(describe_fault(info->si_addr));
   }
   if (previous_action.sa_flags & SA_SIGINFO)
     return previous_action.sa_sigaction(signal, info, context);
@@ -74,15 +82,19 @@ void poison(void* begin, std::size_t bytes, Poison pattern) {
   for (; bytes > 0; ++at, --bytes) *at = pattern_at(reinterpret_cast<std::uintptr_t>(at), pattern);
 }
 
+SHOAL_MAY_TOUCH_ANYTHING
 std::size_t unpoisoned(const void* begin, std::size_t bytes, Poison pattern) {
   const auto* at = static_cast<const std::byte*>(begin);
   const std::uint64_t word = 0x0001000100010001u * static_cast<std::uint64_t>(pattern);
   std::size_t i = 0;
   while (i < bytes) {
-    if (reinterpret_cast<std::uintptr_t>(at + i) % 8 == 0 && bytes - i >= 8 &&
-        std::memcmp(at + i, &word, 8) == 0) {
-      i += 8;
-      continue;
+    if (reinterpret_cast<std::uintptr_t>(at + i) % 8 == 0 && bytes - i >= 8) {
+      std::uint64_t found = 0;
+      __builtin_memcpy(&found, at + i, 8);
+      if (found == word) {
+        i += 8;
+        continue;
+      }
     }
     if (at[i] != pattern_at(reinterpret_cast<std::uintptr_t>(at + i), pattern)) return i;
     ++i;
@@ -90,12 +102,17 @@ std::size_t unpoisoned(const void* begin, std::size_t bytes, Poison pattern) {
   return bytes;
 }
 
-void fail(const std::string& line) {
+void say(const std::string& line) {
   const std::string text = "emulated GPU: " + line + "\n";
   std::fflush(stdout);
   (void)!write(STDERR_FILENO, text.data(), text.size());
+}
+void fail(const std::string& line) {
+  say(line);
   std::abort();
 }
+
+void tell_position(std::string (*position)()) { position_of_kernels = position; }
 
 Arena& Arena::get() {
   static Arena& arena = *new Arena;  // outlives every thread
@@ -132,6 +149,17 @@ Arena::Arena() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_action);
+  // What a child maps where device memory was is its own.
+  pthread_atfork(nullptr, nullptr, [] { get().allow_all(); });
+  // After AddressSanitizer's report, which knows lines but no allocation of ours.
+  on_report([](const void* address) {
+    if (get().holds(address)) say(describe_fault(address));
+  });
+}
+
+void Arena::allow_all() const {
+  for (std::size_t i = 0; i < used_.size(); ++i)
+    allow(base_ + i * span_, static_cast<std::size_t>(used_[i] - (base_ + i * span_)));
 }
 
 bool Arena::holds(const void* address) const {
@@ -170,6 +198,7 @@ void Arena::use(int device, std::byte* end) {
   std::byte*& used = used_[static_cast<std::size_t>(device)];
   end = base_ + (static_cast<std::size_t>(end - base_) + kPage - 1) / kPage * kPage;
   if (end <= used) return;
+  forbid(used, static_cast<std::size_t>(end - used));
   if (opened_ > 0) protect(used, end, true);
   used = end;
 }
@@ -230,6 +259,7 @@ void Arena::close_window(void* begin) {
   if (mmap(begin, found->second, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
            -1, 0) == MAP_FAILED)
     fail(fmt::format("mmap of {} bytes: {}", found->second, std::strerror(errno)));
+  forbid(begin, found->second);
   open_windows_.erase(found);
   used_.back() = open_windows_.empty()
                      ? base_ + files_.size() * span_

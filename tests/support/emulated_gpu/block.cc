@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/emulated_gpu/sanitizer.h"
 #include "support/emulated_gpu/stream.h"
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
@@ -27,8 +29,9 @@ namespace {
 
 using boost::context::fiber;
 
-// A kernel's parameters, up to 32 KiB, are copied there by each thread.
-constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+// A kernel's parameters, up to 32 KiB, are copied there by each thread. AddressSanitizer's frames
+// are wider, and its report is made there.
+constexpr std::size_t kStackBytes = std::size_t{kAddressSanitizer ? 512 : 128} * 1024;
 constexpr std::size_t kMostSharedBytes = std::size_t{227} * 1024;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMostThreads = 1024;
@@ -50,7 +53,7 @@ uint3 place_in(const dim3& size, std::size_t number) {
 }
 std::size_t count_of(const dim3& size) { return std::size_t{size.x} * size.y * size.z; }
 
-// Dynamic shared memory, ending where nothing can be touched.
+// Dynamic shared memory, ending where nothing can be touched; AddressSanitizer knows every byte.
 class SharedMemory {
  public:
   SharedMemory()
@@ -58,21 +61,31 @@ class SharedMemory {
                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
     if (base_ == MAP_FAILED || mprotect(base_ + kRoom, kPage, PROT_NONE) != 0)
       fail("there is no memory for a block's shared memory");
+    forbid(base_, kRoom);
   }
-  ~SharedMemory() { (void)munmap(base_, kRoom + kPage); }
+  ~SharedMemory() {
+    allow(base_, kRoom);
+    (void)munmap(base_, kRoom + kPage);
+  }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   // Nobody may rely on what a block before left: NaN, in every floating dtype.
   void begin(std::size_t bytes) {
-    begin_ = base_ + kRoom - (bytes + 15) / 16 * 16;
+    if (bytes != bytes_) {
+      forbid(base_, kRoom);
+      begin_ = base_ + kRoom - (bytes + 15) / 16 * 16;
+      bytes_ = bytes;
+      allow(begin_, bytes);
+    }
     std::memset(begin_, 0xff, bytes);
   }
   unsigned char* data() const { return begin_; }
 
  private:
   static constexpr std::size_t kRoom = (kMostSharedBytes + kPage - 1) / kPage * kPage;
-  unsigned char *base_, *begin_ = nullptr;
+  unsigned char *base_, *begin_ = base_ + kRoom;
+  std::size_t bytes_ = 0;
 };
 
 // Turns of one launch in the order that SHOAL_EMULATED_GPU_ORDER asks for.
@@ -113,14 +126,17 @@ class Order {
 // warp push each other out: each begins a few lines further than the one before.
 class Stacks {
  public:
-  explicit Stacks(std::size_t number) : shift_(number % 64 * 192) {}
+  Stacks(std::size_t number, StackOf& made) : shift_(number % 64 * 192), made_(&made) {}
   boost::context::stack_context allocate() {
     boost::context::stack_context made = whole_.allocate();
     made.sp = static_cast<char*>(made.sp) - shift_;
     made.size -= shift_;
+    made_->bottom = static_cast<char*>(made.sp) - made.size;
+    made_->bytes = made.size;
     return made;
   }
   void deallocate(boost::context::stack_context& made) {
+    allow(static_cast<char*>(made.sp) - made.size, made.size);
     made.sp = static_cast<char*>(made.sp) + shift_;
     made.size += shift_;
     whole_.deallocate(made);
@@ -128,19 +144,27 @@ class Stacks {
 
  private:
   std::size_t shift_;
+  StackOf* made_;
   boost::context::protected_fixedsize_stack whole_{kStackBytes};
 };
 
 // A fiber that runs threads: one after another, as long as none of them waits.
 struct Worker {
   fiber suspended;
+  StackOf stack;
+  Worker* from = nullptr;  // whose fiber was left for this one
 };
+// On the fiber of `worker`, as soon as it runs.
+void arrive(Worker& worker) { enter_stack(worker.from->stack, worker.stack); }
 // Leaves one fiber and goes on with another.
 void change(Worker& from, Worker& to) {
+  to.from = &from;
+  leave_stack(from.stack, to.stack);
   std::move(to.suspended).resume_with([&from](fiber&& left) {
     from.suspended = std::move(left);
     return fiber();
   });
+  arrive(from);
 }
 
 struct Copy {
@@ -173,7 +197,13 @@ struct Warp {
 
 class Runner {
  public:
-  Runner() { workers_.reserve(kMostThreads); }
+  Runner() {
+    workers_.reserve(kMostThreads);
+    tell_position(&emulated_gpu::position);
+  }
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
 
   void run(dim3 grid, dim3 block, std::size_t dynamic_shared, const std::function<void()>& body,
            const Where& launch);
@@ -238,6 +268,7 @@ class Runner {
   std::size_t turn_ = 0;
   unsigned arrived_ = 0, ended_ = 0;
   Thread* now_ = nullptr;
+  bool over_ = false;  // fibers come to their ends
 };
 
 constinit thread_local Runner* running = nullptr;
@@ -252,15 +283,24 @@ Worker& Runner::idle_worker() {
     workers_.push_back(std::make_unique<Worker>());
     Worker& made = *workers_.back();
     made.suspended =
-        fiber(std::allocator_arg, Stacks(workers_.size()), [this, &made](fiber&& from) {
-          for (;;) work(made);
-          return std::move(from);
+        fiber(std::allocator_arg, Stacks(workers_.size(), made.stack), [this, &made](fiber&&) {
+          arrive(made);
+          while (!over_) work(made);
+          leave_stack(made.stack, home_.stack, true);
+          home_.from = &made;
+          return std::move(home_.suspended);
         });
     idle_.push_back(&made);
   }
   Worker& worker = *idle_.back();
   idle_.pop_back();
   return worker;
+}
+
+// Each fiber by returning, so that nothing is unwound beneath a sanitizer that does not know of it.
+Runner::~Runner() {
+  over_ = true;
+  for (const auto& worker : workers_) change(home_, *worker);
 }
 
 // The thread that can go on and has its turn; null: none can.
@@ -474,6 +514,11 @@ std::string name_of(Where launch) {
 
 void run_grid(dim3 grid, dim3 block, std::size_t dynamic_shared,
               const std::function<void()>& thread_body, Where launch) {
+  // __shared__ variables are then one for all threads of the host.
+  static std::mutex one_at_a_time;
+  std::unique_lock lock(one_at_a_time, std::defer_lock);
+  if constexpr (kAddressSanitizer)
+    if (!running) lock.lock();
   thread_local std::unique_ptr<Runner> runner;
   if (running) fail(fmt::format("{} within {}", name_of(launch), running->position()));
   if (!runner) runner = std::make_unique<Runner>();

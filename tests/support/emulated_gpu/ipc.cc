@@ -5,6 +5,7 @@
 
 #include "arena.h"
 #include "memory.h"
+#include "sanitizer.h"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -84,6 +85,8 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     close(file);
     if (!begin) return cudaErrorMapBufferObjectFailed;
     *pointer = static_cast<std::byte*>(begin) + kGuard;
+    forbid(begin, handle.mapped);
+    allow(*pointer, handle.bytes);
     windows().emplace(*pointer, Window{handle, begin, 1});
     // The flag lets this device use it, whatever number its own has there.
     int device = 0;

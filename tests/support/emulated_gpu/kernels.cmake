@@ -6,9 +6,13 @@ set(device_sources ${kernel_sources})
 list(FILTER device_sources INCLUDE REGEX "\\.cu$")
 # A GPU refuses an access that is not aligned, where x86 most often does not.
 set(alignment -fsanitize=alignment -fno-sanitize-recover=alignment)
+set(optimisation -O2)
+if(SHOAL_SANITIZE STREQUAL "address")
+  set(optimisation -O1)  # beyond it g++ takes minutes a source
+endif()
 # nvcc unrolls by pragmas that g++ does not know, and does not mind memory that is read as another type.
 set_source_files_properties(${device_sources} PROPERTIES LANGUAGE CXX
-  COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;-O2;-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing;${alignment}")
+  COMPILE_OPTIONS "-include;support/emulated_gpu/device_code.h;${optimisation};-Wno-unknown-pragmas;-Wno-maybe-uninitialized;-fno-strict-aliasing;${alignment}")
 add_library(shoal_emulated_gpu_kernels OBJECT architectures.cc block.cc matrices.cc ${kernel_sources})
 target_include_directories(shoal_emulated_gpu_kernels BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
@@ -45,6 +49,7 @@ endfunction()
 
 # What runs kernels, tested by small ones.
 shoal_test(emulated_device_code_test SOURCES bias_gradient_test.cc device_code_test.cc launches_test.cc
+    $<$<STREQUAL:${SHOAL_SANITIZE},address>:sanitizer_test.cc>
   DEPS shoal_emulated_gpu shoal_nn_capture shoal_nn_models shoal_nn_optim nlohmann_json::nlohmann_json)
 target_compile_options(emulated_device_code_test PRIVATE ${alignment})
 target_include_directories(emulated_device_code_test BEFORE

@@ -1,6 +1,7 @@
 // A warp's matrix instructions.
 #include <cstring>
 
+#include "support/emulated_gpu/sanitizer.h"
 #include "support/emulated_gpu/stream.h"
 
 #include "shoal/kernels/cuda/instructions.cuh"
@@ -38,9 +39,9 @@ float widened(std::uint32_t bits, __half) {
   return __half2float({static_cast<std::uint16_t>(bits)});
 }
 
-// sum [16, 8] = a [16, 16] · b [16, 8]. Most of an attention test's time.
-[[gnu::target_clones("arch=x86-64-v3", "default")]]
-void product(const double (&a)[16][16], const double (&b)[16][8], double (&sum)[16][8]) {
+// sum [16, 8] = a [16, 16] · b [16, 8], all of them the caller's. Most of an attention test's time.
+SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("arch=x86-64-v3", "default"))) void product(
+    const double (&a)[16][16], const double (&b)[16][8], double (&sum)[16][8]) {
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < 8; ++column) sum[row][column] = 0;
     for (int k = 0; k < 16; ++k)

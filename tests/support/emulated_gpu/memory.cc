@@ -5,6 +5,7 @@
 #include <set>
 
 #include "arena.h"
+#include "sanitizer.h"
 #include "settings.h"
 #include "stream.h"
 #include <fmt/format.h>
@@ -22,6 +23,11 @@ namespace {
 
 constexpr std::size_t rounded(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
+}
+
+// Of pinned memory: with something behind it that is nobody's.
+constexpr std::size_t mapped_for(std::size_t bytes) {
+  return rounded(bytes, kPage) + (kAddressSanitizer ? kPage : 0);
 }
 
 int current_device() {
@@ -177,6 +183,7 @@ void begin_life(const std::shared_ptr<Allocation>& of) {
   arena.fill(of->data, of->bytes, Poison::fresh);
   std::byte* const end = of->data + of->bytes;
   arena.fill(end, static_cast<std::size_t>(of->block + of->size - end), Poison::guard);
+  allow(of->data, of->bytes);
   const Lock lock(Streams::get().mutex);
   heap_of(of->device).guarded.emplace(of->data, of);
 }
@@ -187,6 +194,7 @@ void end_life(const std::shared_ptr<Allocation>& of) {
     check_guard(*of);
     heap_of(of->device).guarded.erase(of->data);
   }
+  forbid(of->block, of->size);
   Arena::get().fill(of->block, of->size, Poison::freed);
 }
 
@@ -250,7 +258,10 @@ bool peers(int device, int peer) {
 std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
                                                   std::span<const std::uintptr_t> words,
                                                   int device) {
-  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 32, kHighest = std::uintptr_t{1} << 47;
+  // Below 0x10007fff8000 lies what AddressSanitizer keeps of memory: two small numbers are no
+  // address.
+  constexpr std::uintptr_t kLowest = kAddressSanitizer ? 0x10007fff8000 : std::uintptr_t{1} << 32,
+                           kHighest = std::uintptr_t{1} << 47;
   std::vector<std::shared_ptr<Pinned>> found;
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] < kLowest || words[i] >= kHighest) continue;
@@ -432,9 +443,10 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
       return cudaErrorInvalidValue;
     if (const cudaError_t refused = refuse_unordered(lock)) return refused;
     if (bytes > (std::size_t{1} << 46)) return cudaErrorMemoryAllocation;
-    void* made = mmap(nullptr, rounded(bytes, kPage), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const std::size_t mapped = mapped_for(bytes);
+    void* made = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) return cudaErrorMemoryAllocation;
+    forbid(static_cast<std::byte*>(made) + bytes, mapped - bytes);
     *pointer = made;
     auto pinned = std::make_shared<Pinned>();
     pinned->begin = static_cast<std::byte*>(made);
@@ -456,7 +468,8 @@ cudaError_t cudaFreeHost(void* pointer) {
       fail(fmt::format("cudaFreeHost of {} bytes at {} that {} queued operations still use",
                        gone->bytes, pointer, gone->pending));
     all.erase(found);
-    munmap(pointer, rounded(gone->bytes, kPage));
+    allow(pointer, mapped_for(gone->bytes));
+    munmap(pointer, mapped_for(gone->bytes));
     return cudaSuccess;
   });
 }

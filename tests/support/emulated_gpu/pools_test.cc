@@ -45,7 +45,7 @@ TEST_F(Pools, FreshAndFreedMemoryIsPoison) {
   int* const out = seen;
   // Reads as a kernel would that was launched too late, or in a stream of its own.
   const auto read = [&](cudaStream_t on) {
-    CUDA(launch(on, [=] { *out = *first; }, {}));
+    CUDA(launch(on, [=] { *out = peek(first); }, {}));
     CUDA(cudaStreamSynchronize(on));
     return seen[0];
   };

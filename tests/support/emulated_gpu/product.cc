@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "sanitizer.h"
+
 namespace shoal::emulated_gpu {
 namespace {
 
@@ -50,10 +52,10 @@ std::vector<float> packed(const void* from, DType type, std::int64_t outer, std:
 
 // Each element is a sum, in the order of k, of sums over kAtOnce: the same bits on every processor,
 // and as a GPU's no worse for a k of a vocabulary's size.
-__attribute__((target_clones("avx512f", "avx2", "default"))) void multiply_tile(const float* a,
-                                                                                const float* b,
-                                                                                std::int64_t k,
-                                                                                float* out) {
+// What it reads packed() has laid out, so sanitizers, under which it would be most of the time,
+// need not look.
+SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("avx512f", "avx2", "default"))) void
+multiply_tile(const float* a, const float* b, std::int64_t k, float* out) {
   Floats totals[kColumns][2] = {};
   for (std::int64_t first = 0; first < k; first += kAtOnce) {
     Floats sums[kColumns][2] = {};

@@ -42,6 +42,10 @@ void forget_contexts();
 // The calling thread's last error becomes `error` (unless it is none), which is returned.
 cudaError_t failed(cudaError_t error);
 
+// What says, within kernels, where the calling thread is; the report of a wrong access ends with
+// it.
+void tell_position(std::string (*position)());
+
 // Prints "emulated GPU: LINE" and ends the process: what a real GPU would do is not known.
 [[noreturn]] void fail(const std::string& line);
 

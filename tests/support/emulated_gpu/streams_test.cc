@@ -120,14 +120,14 @@ TEST_F(LateDeath, DeviceWorkMayNotTouchWhatIsNotAllocated) {
 TEST_F(LateDeath, WritingBesideAnAllocationIsFound) {
   const Ints memory(10);
   const auto write = [&](std::ptrdiff_t at) {
-    (void)set(memory.data + at, 1, nullptr);
+    (void)launch(nullptr, [to = memory.data + at] { poke(to, 1); }, {memory.data});
     (void)cudaDeviceSynchronize();
   };
   EXPECT_DEATH(write(12), "something wrote 8 bytes behind the end of allocation .* of 40 bytes");
   EXPECT_DEATH(write(-2), "something wrote 8 bytes before allocation .* of 40 bytes");
   EXPECT_DEATH(
       {
-        (void)set(memory.data + 10, 1, nullptr);
+        (void)launch(nullptr, [to = memory.data + 10] { poke(to, 1); }, {memory.data});
         (void)cudaFree(memory.data);
       },
       "something wrote 0 bytes behind");

@@ -10,7 +10,13 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // The threads of a block are fibers of one thread of the host, which runs one block at a time.
+// AddressSanitizer guards variables of the program, and none of a thread: there one thread of the
+// host runs a launch at a time (block.cc).
+#ifdef __SANITIZE_ADDRESS__
+#define __shared__ static
+#else
 #define __shared__ static thread_local
+#endif
 
 struct __align__(8) int2 {
   int x, y;
