@@ -354,6 +354,10 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
   EXPECT_THAT(captured.of_ranks,
               Each(ContainsRegex("of [0-9.]+ GiB for a step of this rank, microbatches of up to "
                                  "about [1-9][0-9]+ rows fit captured, [1-9][0-9]+ call by call")));
+  if (testing::is_emulated()) {
+    // Of its 4 GiB less than a million rows: blocks grow with them.
+    EXPECT_THAT(captured.of_ranks, Each(ContainsRegex("about [1-9][0-9]{1,5} rows fit")));
+  }
   int left_out = 0;
   for (const auto& log : captured.watcher.logs)
     left_out += !std::isfinite(log["grad_norm"].get<double>());
