@@ -428,5 +428,24 @@ TEST(Slices, CoverEveryElementOnce) {
   EXPECT_THAT(seen, Each(1));
 }
 
+// A last one of a single element too, and none that is empty.
+TEST(Slices, AreAsManyAsAreNeeded) {
+  Call call;
+  call.operation = Operation::all_reduce;
+  call.dtype = DType::f32;
+  for (call.count = 1; call.count < 40; ++call.count)
+    for (std::int64_t fit = 1; fit < 10; ++fit) {
+      const Slicing slicing = slicing_of(call, 4, fit * 4);
+      std::int64_t covered = 0;
+      for (std::int64_t s = 0; s < slicing.number; ++s) {
+        const std::int64_t count = slice_count(call.count, slicing, s);
+        EXPECT_GT(count, 0) << s << " of " << call.count << " by " << fit;
+        EXPECT_LE(count, fit);
+        covered += count;
+      }
+      EXPECT_EQ(covered, call.count) << "by " << fit;
+    }
+}
+
 }  // namespace
 }  // namespace shoal::collectives
