@@ -46,6 +46,8 @@ struct ChainInput {
   // Optional i32 [n], for a chain that reads_target_rows(): all positions that have a target, as
   // rows of [B·T], each once; a negative one is none. The head then computes these rows alone.
   Tensor target_rows{};
+  // AttentionInput::of_group of all its layers.
+  std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
   // Those that are [B, ..], for who cuts or copies whole inputs.
   std::array<Tensor*, 7> tensors() {
     return {&ids, &targets, &key_mask, &token_types, &ends, &sequences, &positions};

@@ -1,6 +1,9 @@
 // The kinds of layers that parallelism knows how to replace (parallel/apply): the types of slots.
 #pragma once
 
+#include <memory>
+#include <optional>
+
 #include "shoal/nn/layers/functional.h"
 #include "shoal/nn/layers/module.h"
 
@@ -34,12 +37,20 @@ struct KeyValueCache {
   std::int64_t length = 0;  // positions filled
 };
 
+// What ranks that compute a layer together made of an AttentionInput (parallel/tensor).
+struct GroupAttentionInput {
+  Tensor key_mask{}, sequences{}, positions{};  // of all their samples, where the kernels read them
+};
+
 struct AttentionInput {
   // Optional u8 [B, keys], 1 where a key may be seen; cached keys come first. Or i32 [B]: how many.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it too, and append to it
   // As ChainInput's. Not with a cache.
   Tensor sequences{}, positions{};
+  // Where layers that are given the same find what the first of them made of it; null: each makes
+  // its own.
+  std::shared_ptr<std::optional<GroupAttentionInput>> of_group{};
 };
 class AttentionLike : public Module {
  public:

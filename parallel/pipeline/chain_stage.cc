@@ -124,6 +124,9 @@ Tensor ChainStage::forward(int index, Tensor input) {
   context_.random.sample_first = batch.sample_first;
   context_.activation.first_position = shape.shape[1] * options_.sequence_part;
 
+  // With what is recorded it lives until backward, which may compute these layers again.
+  nn::ChainInput own = batch.input;
+  own.of_group = std::make_shared<std::optional<nn::GroupAttentionInput>>();
   nn::ResidualStream stream;
   if (units_.first > 0) {
     SHOAL_CHECK(input.shape() == shape.shape && input.dtype() == shape.dtype,
@@ -133,17 +136,17 @@ Tensor ChainStage::forward(int index, Tensor input) {
     record.input = without_tensor(stream.residual);
   }
   const int last = is_head() ? units_.last - 1 : units_.last;
-  stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), batch.input,
+  stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), own,
                              options_.checkpoint_group, options_.observer);
   Tensor sent;
   if (is_head()) {
     nn::LossOutput out;
     if (logits_.empty()) {
-      out = nn::forward_head(context_, chain_, units_.first, std::move(stream), batch.input,
+      out = nn::forward_head(context_, chain_, units_.first, std::move(stream), own,
                              options_.checkpoint_group, options_.observer);
     } else {
       nn::ScoredOutput scored =
-          nn::score_head(context_, chain_, std::move(stream), batch.input, options_.observer);
+          nn::score_head(context_, chain_, std::move(stream), own, options_.observer);
       out = std::move(scored.loss);
       logits_[static_cast<std::size_t>(index)] = std::move(scored.logits);
     }

@@ -41,10 +41,12 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.scale = config_.scale;
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
-  options.sequences =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.sequences));
+  // Positions are the embedding's, which is whole on each rank.
+  const nn::GroupAttentionInput all = gather_input(
+      context, group_,
+      {.key_mask = input.key_mask, .sequences = input.sequences, .of_group = input.of_group});
+  options.key_mask = all.key_mask;
+  options.sequences = all.sequences;
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
@@ -83,8 +85,7 @@ nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::V
   options.causal = false;
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
+  options.key_mask = gather_input(context, group_, input).key_mask;
   const nn::Value whole = enter(context, group_, x);
   const nn::Value q = query->forward(context, whole), k = key->forward(context, whole),
                   v = value->forward(context, whole);

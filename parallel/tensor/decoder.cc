@@ -51,20 +51,19 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
   options.head_offset = group_.rank() * options.heads;
   options.dropout = dropout->site();
   options.max_positions = config_.max_positions;
-  options.key_mask =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.key_mask));
-  options.sequences =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.sequences));
-  const Tensor positions =
-      group_.uploads->to_device(context, gather_samples(context, group_, input.positions));
+  const nn::GroupAttentionInput all = gather_input(context, group_, input);
+  options.key_mask = all.key_mask;
+  options.sequences = all.sequences;
   const nn::Value whole = enter(context, group_, x);
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
     const std::int64_t first = context.activation.first_position;
     const Tensor table = config_.rotary->of(context, first + whole.tensor.shape()[1]);
-    const nn::Value q = rotary(context, q_proj->forward(context, whole), table, first, positions),
-                    k = rotary(context, k_proj->forward(context, whole), table, first, positions),
+    const nn::Value q = rotary(context, q_proj->forward(context, whole), table, first,
+                               all.positions),
+                    k = rotary(context, k_proj->forward(context, whole), table, first,
+                               all.positions),
                     v = v_proj->forward(context, whole);
     heads = attention(context, q, k, v, options);
   }

@@ -181,4 +181,15 @@ Tensor gather_samples(Context& context, const TensorParallel& group, const Tenso
   return all;
 }
 
+nn::GroupAttentionInput gather_input(Context& context, const TensorParallel& group,
+                                     const nn::AttentionInput& own) {
+  if (own.of_group && *own.of_group) return **own.of_group;
+  const auto whole = [&](const Tensor& tensor) {
+    return group.uploads->to_device(context, gather_samples(context, group, tensor));
+  };
+  nn::GroupAttentionInput made{whole(own.key_mask), whole(own.sequences), whole(own.positions)};
+  if (own.of_group) *own.of_group = made;
+  return made;
+}
+
 }  // namespace shoal::parallel

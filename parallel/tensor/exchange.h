@@ -12,6 +12,7 @@
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
+#include "shoal/nn/layers/kinds.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
 namespace shoal::parallel {
@@ -48,6 +49,10 @@ Exchange begin_reduce(nn::Context& context, const TensorParallel& group, Tensor 
 // Of each sample, no gradient: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..]; else unchanged.
 // Host tensors stay in host memory.
 Tensor gather_samples(nn::Context& context, const TensorParallel& group, const Tensor& own);
+// Of an AttentionInput, on the kernels' device: what a layer computes the group's samples with. The
+// first of a microbatch's layers gathers where of_group keeps it for the others.
+nn::GroupAttentionInput gather_input(nn::Context& context, const TensorParallel& group,
+                                     const nn::AttentionInput& own);
 // An activation in memory that the ranks of a host share, so that exchanging it copies nothing.
 Tensor exchange_memory(nn::Context& context, const TensorParallel& group, const Shape& shape,
                        DType dtype);

@@ -157,6 +157,24 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kPackedLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
     [](const auto& test) { return test.param.text(); });
 
+// What all layers need of a batch that ranks have parts of, its first layer gathers: where texts
+// begin and, of rotary layers, positions.
+TEST(PackedLayout, GathersOnceForAllLayersOfAMicrobatch) {
+  constexpr int kTwoSteps = 2;
+  for (Layout layout : {Layout{.task = kPacked, .tp = 2, .microbatches = 2},
+                        Layout{.task = kPacked, .tp = 2, .checkpoint_group = 1},
+                        Layout{.task = kPackedLlama, .pp = 2, .tp = 2, .microbatches = 4}}) {
+    const std::int64_t packed = trained(layout, 0, kTwoSteps).tp_operations;
+    SCOPED_TRACE(layout.text());
+    const std::int64_t gathers = layout.task.model == Model::llama ? 2 : 1;
+    layout.task.packed = false;
+    const std::int64_t apart = trained(layout, 0, kTwoSteps).tp_operations;
+    EXPECT_GT(apart, 0);
+    // Its evaluation is a step's microbatches, too.
+    EXPECT_EQ(packed - apart, gathers * layout.microbatches * (kTwoSteps + 1));
+  }
+}
+
 TEST(LlamaLayout, MoreRanksThanKeyHeadsAreRefused) {
   const Layout layout{.task = kLlama, .tp = 8, .prescaled = true};
   const auto problems = find_problems(request_of(layout), model_of(layout.task));

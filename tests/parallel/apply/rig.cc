@@ -348,6 +348,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     {
       const std::scoped_lock lock(mutex);
       result.evaluated = evaluated.sum / static_cast<double>(evaluated.targets);
+      if (world.rank == 0) result.tp_operations = mesh.tp().host().statistics().operations;
     }
     model.wait_for_values();
     {

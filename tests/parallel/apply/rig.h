@@ -135,6 +135,7 @@ struct Trained {
   Whole state;           // masters and moments at the end
   // Of the driver, all ranks together: what each step asked of it, training and update.
   std::vector<DeviceStatistics> asked;
+  std::int64_t tp_operations = 0;  // of the host's, in the tp group of rank 0
 };
 
 struct Rank : nn::Room {

@@ -364,6 +364,16 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
   EXPECT_EQ(left_out > 3, mesh.precision == "f16") << "some of those that were replayed";
 }
 
+// What a step's first layer gathers, of all ranks' rows where their texts begin, is gathered in
+// each replay, and read by the layers behind it.
+TEST(CaptureOnGpu, PackedRowsOfBatchesInParts) {
+  const TemporaryDirectory output;
+  const auto [captured, direct] =
+      both(output, [](TrainingArguments& a) { Mesh{.name = "", .parameters = kParts}.give(a); },
+           {.samples = std::make_shared<test::PackedRows>(96, test::kToyVocabulary), .ranks = 2});
+  EXPECT_THAT(captured.of_ranks, Each(HasSubstr("9 of 12 steps replayed")));
+}
+
 TEST_P(MeshCaptureOnGpu, SteadyStepsAskTheDriverForNothing) {
   const Mesh& mesh = GetParam();
   if (mesh.precision != "f32") GTEST_SKIP() << "the same calls";
