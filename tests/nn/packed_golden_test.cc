@@ -1,5 +1,6 @@
 // Several texts in a row that do not see each other, against transformers with a block-diagonal
 // mask and positions that begin anew (tools/golden/make_packed.py).
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "golden_model.h"
 #include "room.h"
 #include "support/golden.h"
+#include <nlohmann/json.hpp>
 
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/causal_lm.h"

@@ -10,6 +10,7 @@
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
