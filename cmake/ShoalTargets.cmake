@@ -76,6 +76,8 @@ endfunction()
 # (tests/support), so that killing and failing ranks can be tested too. With LAUNCHER it is one
 # test of ctest, not one a case, and that program, which is given this one's path, runs it: cases
 # that share something dear. Status 77 means skipped.
+# gtest_discover_tests() passes on one variable of ENVIRONMENT and drops the others: a second one goes
+# in ENVIRONMENT_MODIFICATION.
 function(shoal_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)

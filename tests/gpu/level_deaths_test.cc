@@ -23,9 +23,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Four slices of a rank's share of an all_reduce, ranks 0 and 1 on one host, 2 and 3 on the other:
-// the rails are 0, 2 and 1, 3.
-constexpr std::int64_t kCount = 99'840, kSlices = 4, kSliceBytes = kCount * 4 / 2 / kSlices;
+// Eight slices of a rank's share of an all_reduce, ranks 0 and 1 on one host, 2 and 3 on the other:
+// the rails are 0, 2 and 1, 3. So many that three under way (LevelPass::kSlots) are not the last
+// when a rank dies in the middle: else the others may have their whole sum, as the clock has it.
+constexpr std::int64_t kCount = 199'680, kSlices = 8, kSliceBytes = kCount * 4 / 2 / kSlices;
 constexpr double kDeadline = 60, kStall = 3;
 
 enum Copy : std::uint8_t { to_device = 1, to_host = 2, in_device = 3 };  // cudaMemcpyKind
@@ -34,7 +35,7 @@ enum Copy : std::uint8_t { to_device = 1, to_host = 2, in_device = 3 };  // cuda
 struct At {
   int rank = -1;
   Copy copy = to_host;
-  int number = 0;  // 0: before the operation is called
+  std::int64_t number = 0;  // 0: before the operation is called
 };
 
 // The dying rank ends itself there; or, where another one stalls, is killed while it waits for
@@ -60,7 +61,7 @@ struct Plan {
 Plan* plan = nullptr;
 
 void on_copy(int kind) {
-  const int number = ++plan->copies[kind];
+  const std::int64_t number = ++plan->copies[kind];
   if (plan->dies.copy == kind && plan->dies.number == number) ::raise(SIGKILL);
   if (plan->stalls.copy == kind && plan->stalls.number == number) {
     shoal::test::ProcessRanks::say_ready(*plan->store);
@@ -153,14 +154,14 @@ constexpr Phase kPhases[] = {
     {"in_the_first_fold", {.rank = 0, .copy = to_host, .number = 1}, {}},
     {"in_a_later_fold", {.rank = 3, .copy = to_host, .number = 3}, {}},
     {"in_the_sum_between_hosts", {.rank = 0}, {.rank = 2, .copy = to_host, .number = 2}},
-    {"in_the_last_sum_between_hosts", {.rank = 3}, {.rank = 1, .copy = to_host, .number = 4}},
+    {"in_the_last_sum_between_hosts", {.rank = 3}, {.rank = 1, .copy = to_host, .number = kSlices}},
     {"in_the_first_write_back", {.rank = 1, .copy = to_device, .number = 1}, {}},
     {"in_a_later_write_back", {.rank = 2, .copy = to_device, .number = 3}, {}},
     {"in_the_neighbours_memory", {.rank = 0, .copy = in_device, .number = 2}, {}},
-    {"at_the_last_meeting", {.rank = 0}, {.rank = 1, .copy = to_device, .number = 4}, true},
+    {"at_the_last_meeting", {.rank = 0}, {.rank = 1, .copy = to_device, .number = kSlices}, true},
     {"at_the_last_meeting_of_the_other_host",
      {.rank = 3},
-     {.rank = 2, .copy = in_device, .number = 4},
+     {.rank = 2, .copy = in_device, .number = kSlices},
      true},
 };
 INSTANTIATE_TEST_SUITE_P(Phases, LevelDeath, ::testing::ValuesIn(kPhases),
@@ -173,7 +174,7 @@ TEST(LevelAborts, AreHeardAtTheLastMeeting) {
   if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
   const auto outcomes = shoal::test::on_gpu(4, 60, [](const World& world, Store& store) {
     Rank rank(world, store);
-    if (world.rank == 1) rank.own.stalls = {.rank = 1, .copy = to_device, .number = 4};
+    if (world.rank == 1) rank.own.stalls = {.rank = 1, .copy = to_device, .number = kSlices};
     const double began = seconds_now();
     const WorkPtr work = rank.sum();
     if (world.rank == 1) {
@@ -227,7 +228,7 @@ TEST_P(LevelDeadline, NamesWhoIsLate) {
 }
 INSTANTIATE_TEST_SUITE_P(Neighbours, LevelDeadline,
                          ::testing::Values(At{.rank = 2, .copy = to_host, .number = 2},
-                                           At{.rank = 1, .copy = to_device, .number = 4}),
+                                           At{.rank = 1, .copy = to_device, .number = kSlices}),
                          [](const auto& at) { return "rank" + std::to_string(at.param.rank); });
 
 }  // namespace
