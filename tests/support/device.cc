@@ -61,7 +61,7 @@ class PooledPinnedMemory final : public MemoryResource {
     // A later owner's host writes must not overtake kernels that still use it.
     try {
       synchronise();
-    } catch (...) {  // whoever reads a result is told
+    } catch (...) {  // NOLINT(bugprone-empty-catch): whoever reads a result is told
     }
     kept_.deallocate(pointer, bytes, tag, stream);
   }
