@@ -47,39 +47,53 @@ struct Who {
   Deadline deadline;
 };
 
+// Throws what a rank said in place of its card.
+json parse_card(const Who& who, int rank, const std::string& text) {
+  json card = json::parse(text);
+  if (card.contains(kFailed))
+    throw Error(ErrorCode::peer_lost,
+                fmt::format("fabric: rank {} failed (its last words: {})", rank,
+                            card.at(kFailed).get<std::string>()),
+                "look at that rank's own output for the cause")
+        .at_rank(who.rank)
+        .with_peer(rank)
+        .in_operation("make_communicator");
+  return card;
+}
+
 std::vector<json> exchange_cards(const Who& who, const char* round, const json& card) {
   const auto key = [&](int rank) { return fmt::format("{}/{}/{}", who.prefix, round, rank); };
   who.store.set(key(who.rank), card.dump());
   std::vector<json> cards;
+  std::vector<int> missing;
+  int looks_at = 0;
   try {
-    for (int rank = 0; rank < who.size; ++rank) {
-      cards.push_back(json::parse(who.store.get(key(rank), who.deadline)));
-      if (cards.back().contains(kFailed))
-        throw Error(ErrorCode::peer_lost,
-                    fmt::format("fabric: rank {} failed (its last words: {})", rank,
-                                cards.back().at(kFailed).get<std::string>()),
-                    "look at that rank's own output for the cause")
-            .at_rank(who.rank)
-            .with_peer(rank)
-            .in_operation("make_communicator");
+    while (std::ssize(cards) < who.size && missing.empty()) {
+      looks_at = static_cast<int>(cards.size());
+      try {
+        cards.push_back(parse_card(who, looks_at, who.store.get(key(looks_at), who.deadline)));
+      } catch (const Error& problem) {
+        if (problem.code() != ErrorCode::timeout) throw;
+        missing.push_back(looks_at);  // late, although its card may come before it is looked for
+      }
     }
-    return cards;
+    if (missing.empty()) return cards;
+    for (looks_at = missing.front(); looks_at < who.size; ++looks_at)
+      if (const auto text = who.store.try_get(key(looks_at)))
+        parse_card(who, looks_at, *text);
+      else if (looks_at != missing.front())
+        missing.push_back(looks_at);
   } catch (const json::exception& problem) {
     throw Error(
         ErrorCode::corrupt_data,
-        fmt::format("fabric: the card of rank {} is unreadable: {}", cards.size(), problem.what()))
+        fmt::format("fabric: the card of rank {} is unreadable: {}", looks_at, problem.what()))
         .at_rank(who.rank);
-  } catch (const Error& problem) {
-    if (problem.code() != ErrorCode::timeout) throw;
   }
-  std::vector<int> missing;
-  for (int rank = 0; rank < who.size; ++rank)
-    if (!who.store.try_get(key(rank))) missing.push_back(rank);
   throw Error(ErrorCode::timeout,
               fmt::format("fabric: rank(s) {} did not join in time", fmt::join(missing, ", ")),
               "see whether they started and why they stopped")
       .at_rank(who.rank)
-      .with_peer(missing.empty() ? -1 : missing.front())
+      .with_peer(missing.front())
       .in_operation("make_communicator");
 }
 
