@@ -18,7 +18,7 @@ struct Introduction {
   std::uint64_t processes = 0;  // of which namespace `process` is
   std::int32_t process = 0;
   std::int32_t device = 0;
-  std::uint64_t segments = 0;  // Segments::tell()
+  std::uint64_t segments = 0;  // Segments::number()
 };
 
 Introduction introduce(const std::string& host, Device device) {
@@ -51,7 +51,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void DeviceEngine::meet() {
   Introduction own = introduce(setup_.host, device());
-  own.segments = memory_.segments().tell(size_ - 1);
+  own.segments = memory_.segments().number();
   const auto all = gather_all(*inner_, own, setup_.deadline_seconds);
   std::vector<bool> same(at(size_));
   std::vector<std::string> hosts;
@@ -70,10 +70,7 @@ void DeviceEngine::meet() {
   same_process_ = same;
   opened_ = std::make_unique<OpenedSegments>(access_, same);
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && same[at(peer)])
-      opened_->hold(Segments::held_by(all[at(peer)].segments));
-    else if (peer != rank_)
-      memory_.segments().let_go(1);
+    if (peer != rank_ && same[at(peer)]) opened_->hold(Segments::find(all[at(peer)].segments));
   std::string why;
   if (!one_host) {
     if (size_ > 1) why = meet_wires();

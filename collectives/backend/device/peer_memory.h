@@ -90,7 +90,7 @@ class OpenedSegments {
   OpenedSegments& operator=(const OpenedSegments&) = delete;
 
   std::byte* pointer(int rank, const SharedPlace& place);
-  // Those of a rank of this process, until close().
+  // Those of a rank of this process, until close(); null: it has ended.
   void hold(Segments::Held segments) { held_.push_back(std::move(segments)); }
   void close() noexcept;
 

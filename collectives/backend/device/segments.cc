@@ -1,0 +1,54 @@
+#include "shoal/collectives/backend/device/segments.h"
+
+#include <map>
+#include <utility>
+
+namespace shoal::collectives {
+namespace {
+
+// What ranks that are threads have in common: they know each other by what they send alone.
+struct Directory {
+  std::mutex mutex;
+  std::uint64_t last = 0;
+  std::map<std::uint64_t, std::weak_ptr<Segments>> all;
+  static Directory& get() {
+    static auto& directory = *new Directory;  // ranks may end after what is static
+    return directory;
+  }
+};
+
+}  // namespace
+
+Segments::Held Segments::make(std::shared_ptr<PeerAccess> access) {
+  Held made(new Segments(std::move(access)));
+  Directory& directory = Directory::get();
+  const std::lock_guard lock(directory.mutex);
+  made->number_ = ++directory.last;
+  directory.all.emplace(made->number_, made);
+  return made;
+}
+
+Segments::~Segments() {
+  {
+    Directory& directory = Directory::get();
+    const std::lock_guard lock(directory.mutex);
+    directory.all.erase(number_);
+  }
+  for (void* base : bases_)
+    if (!kept_) access_->deallocate(base);
+}
+
+Segments::Held Segments::find(std::uint64_t number) {
+  Directory& directory = Directory::get();
+  const std::lock_guard lock(directory.mutex);
+  const auto found = directory.all.find(number);
+  return found == directory.all.end() ? nullptr : found->second.lock();
+}
+
+std::size_t Segments::count() {
+  Directory& directory = Directory::get();
+  const std::lock_guard lock(directory.mutex);
+  return directory.all.size();
+}
+
+}  // namespace shoal::collectives
