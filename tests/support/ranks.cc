@@ -1,5 +1,6 @@
 #include "support/ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,7 +21,17 @@ namespace {
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
+// libfabric reads some of what it does from the environment, into which the first rank to open it
+// would put this (collectives/transport/fabric/datagrams.h) while others read theirs: setenv() and
+// getenv() may not meet. As it would, for so many ranks.
+void set_environment(int size) {
+  constexpr const char* kVariable = "FI_OFI_RXD_MAX_UNACKED";
+  const int window = std::clamp(512 / std::max(1, size - 1), 1, 16);
+  ::setenv(kVariable, std::to_string(window).c_str(), 0);  // NOLINT(concurrency-mt-unsafe)
+}
+
 std::vector<std::exception_ptr> run_threads(int size, const RankBody& body) {
+  set_environment(size);
   const auto store = make_hash_store();
   std::vector<std::exception_ptr> problems(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;

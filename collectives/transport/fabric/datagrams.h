@@ -22,7 +22,9 @@ namespace shoal::collectives {
 
 // Sets FI_OFI_RXD_MAX_UNACKED in this process where it is not set and libfabric needs it: to
 // kDatagramWindow, or less for many peers. Before the first call of fi_getinfo, which reads it;
-// what is done once stays. `peers`: of this rank, or 0 where that is not known.
+// what is done once stays. `peers`: of this rank, or 0 where that is not known. Nobody may read the
+// environment meanwhile: a process has one rank, and makes its Communicator early; whose ranks are
+// threads sets it before they start.
 void bound_datagrams(std::uint32_t version, int peers);
 // What it is then.
 int datagram_window();
