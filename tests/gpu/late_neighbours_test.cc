@@ -18,6 +18,7 @@
 
 // Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
+extern "C" void shoal_emulated_gpu_before_close(void (*told)()) __attribute__((weak));
 
 namespace shoal::collectives {
 namespace {
@@ -185,6 +186,32 @@ void end_well(const World& world, Store& store, bool threads) {
 TEST_P(LateNeighbours, GiveAllMemoryBackInTheEnd) {
   SHOAL_NEEDS_EMULATED_GPUS();
   EXPECT_THAT(run(end_well), Each(""));
+}
+
+// Another process's memory goes when nobody has it open any more: it waits for who is slow to close
+// it, a second at most here, in which its owner is not to end.
+void close_late(const World& world, Store& store, bool threads) {
+  static std::atomic<bool> ended;
+  Rank rank(world, store, threads);
+  told = &store;
+  if (world.rank == 1)
+    shoal_emulated_gpu_before_close([] {
+      try {
+        ended = ended || !told->get("rank 0 has ended", Deadline::in_seconds(1)).empty();
+      } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it waits, as it should
+      }
+    });
+  rank.end();
+  if (world.rank == 0) store.set("rank 0 has ended", "yes");
+  meet(world, store, "all over ");
+  EXPECT_FALSE(ended) << "while rank 1 had its memory open";
+  if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "see above");
+}
+
+TEST_P(LateNeighbours, HaveClosedMemoryBeforeItsOwnerGivesItBack) {
+  SHOAL_NEEDS_EMULATED_GPUS();
+  if (GetParam()) GTEST_SKIP() << "threads open nothing of each other";
+  EXPECT_THAT(run(close_late), Each(""));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LateNeighbours, ::testing::Values(true, false),

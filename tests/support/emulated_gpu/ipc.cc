@@ -1,5 +1,6 @@
 // Device memory between processes: a handle names the owner's file of device memory, which the
-// other process opens through /proc and maps at an address of its own.
+// other process opens through /proc and maps at an address of its own. As long as it has it open it
+// holds a lock on the first byte there, by which the owner sees that; it goes with the process.
 #include <cstring>
 #include <string>
 
@@ -27,6 +28,7 @@ struct Window {
   Handle handle;
   void* begin;
   int opened;
+  int file;  // holds the lock
 };
 
 // With the lock; by what the process was given.
@@ -35,12 +37,38 @@ std::map<void*, Window>& windows() {
   return all;
 }
 
+// Of the byte at `offset`: the lock that `type` says, of this description of the file.
+struct flock lock_of(short type, std::size_t offset) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(offset);
+  lock.l_len = 1;
+  return lock;
+}
+
+void (*before_close)() = nullptr;
+
 std::uint64_t inode_of(int file) {
   struct stat status{};
   return fstat(file, &status) == 0 ? static_cast<std::uint64_t>(status.st_ino) : 0;
 }
 
 }  // namespace
+
+bool shoal::emulated_gpu::is_open_elsewhere(const Allocation& allocation) {
+  const Arena& arena = Arena::get();
+  struct flock lock =
+      lock_of(F_WRLCK, static_cast<std::size_t>(allocation.block - arena.begin(allocation.device)));
+  return fcntl(arena.file(allocation.device), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+// `told`: called before this process closes memory of another one; it may take its time, and makes
+// no CUDA call. Null: nobody is.
+extern "C" __attribute__((visibility("default"))) void shoal_emulated_gpu_before_close(
+    void (*told)()) {
+  before_close = told;
+}
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* out, void* pointer) {
   return call("cudaIpcGetMemHandle", [&](Lock&) {
@@ -79,15 +107,18 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
     const std::string path = fmt::format("/proc/{}/fd/{}", handle.process, handle.file);
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) return cudaErrorMapBufferObjectFailed;
-    void* begin = inode_of(file) == handle.inode
+    struct flock lock = lock_of(F_RDLCK, handle.offset);
+    void* begin = inode_of(file) == handle.inode && fcntl(file, F_OFD_SETLK, &lock) == 0
                       ? Arena::get().open_window(file, handle.offset, handle.mapped)
                       : nullptr;
-    close(file);
-    if (!begin) return cudaErrorMapBufferObjectFailed;
+    if (!begin) {
+      close(file);
+      return cudaErrorMapBufferObjectFailed;
+    }
     *pointer = static_cast<std::byte*>(begin) + kGuard;
     forbid(begin, handle.mapped);
     allow(*pointer, handle.bytes);
-    windows().emplace(*pointer, Window{handle, begin, 1});
+    windows().emplace(*pointer, Window{handle, begin, 1, file});
     // The flag lets this device use it, whatever number its own has there.
     int device = 0;
     (void)cudaGetDevice(&device);
@@ -97,12 +128,14 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t given, unsig
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  if (before_close) before_close();
   return call("cudaIpcCloseMemHandle", [&](Lock&) {
     const auto found = windows().find(pointer);
     if (found == windows().end()) return cudaErrorInvalidValue;
     if (--found->second.opened > 0) return cudaSuccess;
     Arena::get().close_window(found->second.begin);
     remove_opened(pointer);
+    close(found->second.file);
     windows().erase(found);
     return cudaSuccess;
   });

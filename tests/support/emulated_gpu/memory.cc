@@ -353,6 +353,10 @@ cudaError_t cudaFree(void* pointer) {
     Heap& heap = heap_of(device);
     const auto found = heap.live.find(static_cast<std::byte*>(pointer));
     if (found == heap.live.end()) return cudaErrorInvalidValue;
+    // CUDA does not define what happens then.
+    if (is_open_elsewhere(*found->second))
+      fail(fmt::format("cudaFree of {} bytes that another process still has open",
+                       found->second->bytes));
     gone = found->second;
     heap.live.erase(found);
     return cudaSuccess;

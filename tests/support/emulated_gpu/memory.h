@@ -34,6 +34,9 @@ Place place_of(const void* begin, std::size_t bytes);
 // The allocation of cudaMalloc that begins there; null: none does.
 std::shared_ptr<const Allocation> exportable(const void* data);
 
+// Whether another process has it open. With the lock.
+bool is_open_elsewhere(const Allocation& allocation);
+
 // Memory of another process, of `device`, counts as an allocation; the current device has access.
 void add_opened(void* begin, std::size_t bytes, int device);
 void remove_opened(void* begin);
