@@ -115,6 +115,34 @@ TEST_P(DeviceMemory, WhatItAsksOfTheDriverIsCounted) {
   });
 }
 
+// And what is given back when communicators end: by the last one that holds it.
+TEST_P(DeviceMemory, GivingItBackIsCounted) {
+  const auto ends = [](bool has_segment) {
+    DeviceStatistics asked;
+    shoal::test::run_thread_ranks(2, [&](const World& world, Store& store) {
+      const auto all_are = [&](const std::string& where) {
+        barrier(store, where, world.size, Deadline::in_seconds(60));
+      };
+      Rank rank(world, store, GetParam());
+      if (has_segment) rank.symmetric(20 * kMiB, rank.stream.view()).reset();
+      all_are("made");
+      const DeviceStatistics before = rank.cuda.statistics();
+      all_are("counted");
+      rank.communicator.reset();
+      all_are("ended");
+      const DeviceStatistics after = rank.cuda.statistics();
+      if (world.rank == 0)
+        asked = {.synchronizations = after.synchronizations - before.synchronizations,
+                 .deallocations = after.deallocations - before.deallocations};
+      all_are("read");
+    });
+    return asked;
+  };
+  const DeviceStatistics without = ends(false), with = ends(true);
+  EXPECT_EQ(with.deallocations - without.deallocations, 2) << "a segment of each rank";
+  EXPECT_EQ(with.synchronizations - without.synchronizations, 2) << "each after its device's work";
+}
+
 TEST_P(DeviceMemory, OutOfItSaysWhatWasAskedWhatIsHeldAndWhatToDo) {
   on_two_gpus([](Rank& rank) {
     const Stream stream = rank.stream.view();
