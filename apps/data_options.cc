@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/train/data/content_digest.h"
 #include "shoal/train/data/packing.h"
 
 namespace shoal::app {
@@ -57,10 +58,13 @@ nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup
       data.max_train_samples ? nlohmann::json(*data.max_train_samples) : nlohmann::json();
   const bool takes_off = data.validation_file.empty() && !setup.samples;
   options["validation_split_percentage"] = takes_off ? data.validation_split_percentage : 0.0;
-  if (world.rank == 0)  // the others' requests would bring the same
-    options["train_file"] =
-        fmt::format("{}, {} bytes", std::filesystem::path(data.train_file).filename().string(),
-                    setup.sources.open(data.train_file)->size());
+  if (world.rank == 0) {  // the others' requests would bring the same
+    const auto file = setup.sources.open(data.train_file);
+    options["train_file"] = fmt::format(
+        "{}, {} bytes", std::filesystem::path(data.train_file).filename().string(), file->size());
+    // What lies elsewhere would be fetched once more for it.
+    if (is_local(data.train_file)) options["train_file_content"] = content_digest(*file);
+  }
   return options;
 }
 

@@ -9,7 +9,8 @@
 namespace shoal::app {
 
 // The options of this task that its training rows follow from, with their values in force, after
-// open_data(). A file is its name and size: a run may be moved. Rank 0's alone has it.
+// open_data(). A file is its name, its size and, where it is local, a digest of its content: a run
+// may be moved. Rank 0's alone has it.
 nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup,
                             const World& world);
 

@@ -70,6 +70,32 @@ TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
                     Not(HasSubstr("training set had"))));
 }
 
+// A file that was written anew under its name, and by chance at its length.
+TEST_F(Shoal, SaysThatARunGoesOnInAnotherFileOfTheSameNameAndSize) {
+  const std::string text = sentences(300), file = mine_ / "train.txt", from = mine_ / "from";
+  const auto said = [&](std::vector<std::string> options) {
+    options.insert(options.end(),
+                   {"--train_file", file, "--save_steps", "2", "--do_eval", "false"});
+    const auto trained = train(options);
+    EXPECT_EQ(trained.status, 0) << trained.err;
+    return trained.out;
+  };
+  std::ofstream(file) << text;
+  said({"--max_steps", "2"});
+  fs::rename(out(), from);
+  const auto resumed = [&] {
+    return said({"--max_steps", "3", "--resume_from_checkpoint", from + "/checkpoint-2"});
+  };
+  EXPECT_THAT(resumed(), Not(HasSubstr("warning: train_file")));
+  std::string other = text;
+  std::swap_ranges(other.begin(), other.begin() + 3, other.begin() + 10);
+  ASSERT_NE(other, text);
+  std::ofstream(file) << other;
+  EXPECT_THAT(resumed(),
+              AllOf(HasSubstr("warning: train_file_content was \"sha256:"),
+                    HasSubstr("--ignore_data_skip true"), Not(HasSubstr("train_file was"))));
+}
+
 TEST_F(Shoal, RefusesPackingThatCannotBe) {
   expect_refused(train({"--packing", "true", "--streaming", "true"}),
                  "packing needs to know all documents");

@@ -200,6 +200,9 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
   const std::string place = output / "checkpoint-2";
   arguments.resume_from_checkpoint = place;
   EXPECT_EQ(warnings(packed), "");
+  nlohmann::json more = packed;  // of a version that keeps more
+  more["train_file_content"] = "sha256:0";
+  EXPECT_EQ(warnings(more), "");
   const std::string so =
       ": from sample 16 on this epoch is not the unbroken run's; give what it was, or begin the "
       "epoch anew with --ignore_data_skip true\n";
