@@ -34,6 +34,9 @@ class DataParallelEngine final : public Engine {
   std::optional<double> settle() override;
   std::string describe_capture() override;
   std::optional<parallel::ReducerStatistics> reduced() const override;  // on the host
+  std::optional<parallel::OffloadStatistics> offloaded() const override {
+    return offloader_ ? std::optional(offloader_->statistics()) : std::nullopt;
+  }
   bool knows_phases() const override { return on_cpu(); }
 
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores) override;

@@ -21,6 +21,7 @@
 #include "shoal/nn/layers/functional.h"
 #include "shoal/nn/optim/loss_scaler.h"
 #include "shoal/nn/optim/optimizer.h"
+#include "shoal/parallel/activation/offload.h"
 #include "shoal/parallel/data/reducer.h"
 #include "shoal/train/data/batch.h"
 #include "shoal/train/trainer/arguments.h"
@@ -108,6 +109,9 @@ class Engine {
   virtual std::string describe_capture() { return {}; }
   // Of gradients' way over the ranks since prepare_training(); none where it is not measured.
   virtual std::optional<parallel::ReducerStatistics> reduced() const { return std::nullopt; }
+  // Of what this rank's tapes have sent away until their backward; none: it stays. What a graph
+  // replays is not counted.
+  virtual std::optional<parallel::OffloadStatistics> offloaded() const { return std::nullopt; }
   virtual bool has_pipeline() const { return false; }  // of more than one stage
   // Where the time of steps goes. Phases of a device that works behind its host say nothing.
   StepClock& clock() { return clock_; }

@@ -44,6 +44,10 @@ class MeshEngine final : public Engine {
     if (on_device()) return std::nullopt;
     return model_->gradient_statistics();
   }
+  std::optional<parallel::OffloadStatistics> offloaded() const override {
+    if (!model_->options().offload_activations) return std::nullopt;
+    return model_->offload_statistics();
+  }
   bool has_pipeline() const override { return mesh_.shape().pp > 1; }
   bool knows_phases() const override { return !on_device(); }
   std::string describe_capture() override;

@@ -630,7 +630,18 @@ std::vector<std::string> Trainer::memory_report() const {
   const MemoryUsage total = impl_->parts.memory->total();
   lines.push_back(fmt::format("{:<14} {:>12} peak {:>12}", "all", format_bytes(total.current),
                               format_bytes(total.peak)));
+  if (const auto offloaded = impl_->engine->offloaded())
+    lines.push_back(offloaded->tensors > 0
+                        ? fmt::format("{:<14} {:>12} peak {:>12}", "offloaded", format_bytes(0),
+                                      format_bytes(offloaded->held_bytes))
+                        : fmt::format("{:<14} nothing: what checkpoints keep is smaller than {}",
+                                      "offloaded",
+                                      format_bytes(parallel::OffloadOptions{}.min_bytes)));
   return lines;
+}
+
+std::optional<parallel::OffloadStatistics> Trainer::offloaded() const {
+  return impl_->engine->offloaded();
 }
 
 }  // namespace shoal

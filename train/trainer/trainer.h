@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/capture/planned_memory.h"
+#include "shoal/parallel/activation/offload.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/trace/trace.h"
 #include "shoal/train/checkpoint/trainer_state.h"
@@ -128,8 +130,12 @@ class Trainer {
   std::int64_t parameter_count() const;
   // What a run is, line by line, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
-  std::string describe_capture() const;            // what step capture came to; empty: nothing
-  std::vector<std::string> memory_report() const;  // bytes by tag: current and peak
+  std::string describe_capture() const;  // what step capture came to; empty: nothing
+  // Bytes by tag, current and peak; what waited elsewhere for its backward, or that nothing did.
+  std::vector<std::string> memory_report() const;
+  // Of this rank's activations that left; none where they are to stay. A graph's replays count
+  // nothing.
+  std::optional<parallel::OffloadStatistics> offloaded() const;
 
  private:
   struct Impl;

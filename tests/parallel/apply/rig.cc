@@ -92,7 +92,7 @@ ParallelOptions options_of(const Layout& layout) {
       .speed = layout.speed,
       .checkpoint_group = layout.checkpoint_group,
       .offload_activations = layout.offload,
-      .offload = {.min_bytes = 1},
+      .offload = {.min_bytes = layout.offload_from},
       .partition = {},
       // Small buckets, so that there are many; norms and some biases stay whole.
       .sharding = {.level = layout.sharding, .bucket_elements = 3000, .persistence_threshold = 40},
@@ -272,6 +272,7 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
 Trained trained(const Layout& layout, int from, int to, const Whole* start) {
   const test::OneCore one_core;
   Trained result;
+  result.offloaded.resize(static_cast<std::size_t>(layout.ranks()));
   std::mutex mutex;
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
     const auto group = testing::make_test_communicator(world, store);
@@ -348,6 +349,12 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     {
       const std::scoped_lock lock(mutex);
       result.evaluated = evaluated.sum / static_cast<double>(evaluated.targets);
+      Offloaded& offloaded = result.offloaded[static_cast<std::size_t>(world.rank)];
+      offloaded.statistics = model.offload_statistics();
+      const Schedule& schedule = model.schedule();
+      for (std::size_t stage = 0; stage < schedule.rank_of_stage.size(); ++stage)
+        if (schedule.rank_of_stage[stage] == mesh.place().pp)
+          offloaded.units.push_back(model.partition().stages[stage]);
       if (world.rank == 0) result.tp_operations = mesh.tp().host().statistics().operations;
     }
     model.wait_for_values();

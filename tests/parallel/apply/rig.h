@@ -88,6 +88,7 @@ struct Layout {
   bool prescaled = false, speed = false;
   int checkpoint_group = 0;
   bool offload = false;
+  std::int64_t offload_from = 1;  // bytes of a tensor
   std::string placement = "cluster";
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
@@ -127,6 +128,11 @@ struct Whole {
   std::map<std::string, std::vector<double>> values;
   std::map<std::string, std::vector<int>> writers;
 };
+// What a rank has sent away until its backward, and the units that it has.
+struct Offloaded {
+  OffloadStatistics statistics;
+  std::vector<UnitRange> units;
+};
 struct Trained {
   std::vector<double> losses, norms;  // by step
   std::vector<bool> skipped;
@@ -135,7 +141,8 @@ struct Trained {
   Whole state;           // masters and moments at the end
   // Of the driver, all ranks together: what each step asked of it, training and update.
   std::vector<DeviceStatistics> asked;
-  std::int64_t tp_operations = 0;  // of the host's, in the tp group of rank 0
+  std::int64_t tp_operations = 0;    // of the host's, in the tp group of rank 0
+  std::vector<Offloaded> offloaded;  // by rank
 };
 
 struct Rank : nn::Room {

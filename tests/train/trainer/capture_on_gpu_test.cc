@@ -85,6 +85,7 @@ struct Rest {
   std::shared_ptr<const Dataset> samples = {};  // none: Even(short_every)
   int ranks = 2;
   std::function<void(TrainerParts&)> prepare = {};
+  std::int64_t width = 24;                        // of GPT-2
   std::optional<nn::EncoderConfig> encoder = {};  // that classifies texts; none: GPT-2
   std::vector<std::string>* errors = nullptr;  // takes what each rank threw; null: it is thrown on
 };
@@ -92,7 +93,8 @@ struct Rest {
 struct Ran {
   Watcher watcher;  // of rank 0
   std::string capture, header;
-  std::vector<std::string> of_ranks;  // capture of each
+  std::vector<std::string> of_ranks;                   // capture of each
+  std::vector<parallel::OffloadStatistics> offloaded;  // by each; zero where nothing is to be
 };
 
 // What a rank has on its device; it outlives the Trainer that run() makes.
@@ -107,11 +109,13 @@ struct Place {
 Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
   Ran ran;
   ran.of_ranks.resize(static_cast<std::size_t>(rest.ranks));
+  ran.offloaded.resize(static_cast<std::size_t>(rest.ranks));
   std::list<Place> places;
   std::mutex mutex;
   const auto store = make_hash_store();
   RunOptions options{.ranks = rest.ranks};
   options.config.n_head = 4;  // that two ranks may share them
+  options.config.n_embd = rest.width;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();
@@ -140,6 +144,8 @@ Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
   };
   options.after = [&](Trainer& trainer, int rank) {
     ran.of_ranks.at(static_cast<std::size_t>(rank)) = trainer.describe_capture();
+    ran.offloaded.at(static_cast<std::size_t>(rank)) =
+        trainer.offloaded().value_or(parallel::OffloadStatistics{});
     if (rank == 0) ran.capture = trainer.describe_capture();
   };
   options.header = true;
@@ -491,7 +497,16 @@ TEST(MeshCaptureBetween, WhatIsOffloadedRunsCallByCallOverNative) {
     a.max_steps = 4;
     a.save_strategy = Interval::no;
     a.gradient_checkpointing = a.activation_offloading = true;
-    const Ran ran = train(a);
+    a.per_device_train_batch_size = 8;
+    constexpr std::int64_t kWidth = 192, kStream = 8 * 12 * kWidth * 4;
+    static_assert(kStream >= std::int64_t{1} << 16, "what is smaller stays");
+    const Ran ran = train(a, {.width = kWidth});
+    for (const parallel::OffloadStatistics& rank : ran.offloaded) {
+      // Of each step two blocks' inputs, and the head's two; what is replayed, once as it is
+      // captured.
+      EXPECT_EQ(rank.tensors, 4 * (2 + 2));
+      EXPECT_EQ(rank.bytes, rank.tensors * kStream);
+    }
     const auto said = HasSubstr(
         "note: steps run call by call, though step_capture is on: what is "
         "offloaded is on its way");

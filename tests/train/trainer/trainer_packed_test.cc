@@ -90,8 +90,31 @@ TEST(TrainerPacked, RanksTrainAsOneDoes) {
   expect_close(one.main.losses, run(a, packed_rows(2)).main.losses, 2e-5);
   a.per_device_train_batch_size = 2;
   a.gradient_accumulation_steps = 4;
-  a.gradient_checkpointing = a.activation_offloading = true;
+  a.gradient_checkpointing = true;
   expect_close(one.main.losses, run(a, packed_rows()).main.losses, 2e-5);
+}
+
+// Of rows whose activations are large enough to leave.
+TEST(TrainerPacked, OffloadingChangesNoBit) {
+  const TemporaryDirectory output;
+  constexpr std::int64_t kSteps = 2, kWidth = 192,
+                         kStream = kGlobalBatch * PackedRows::kLength * kWidth * 4;
+  static_assert(kStream >= std::int64_t{1} << 16);
+  TrainingArguments a = arguments_for(output / "run", kSteps);
+  a.gradient_accumulation_steps = 2;
+  a.gradient_checkpointing = true;
+  RunOptions options = packed_rows();
+  options.config.n_embd = kWidth;
+  const auto kept = run(a, options);
+  a.activation_offloading = true;
+  parallel::OffloadStatistics offloaded;
+  options.after = [&](Trainer& trainer, int) { offloaded = trainer.offloaded().value(); };
+  const auto away = run(a, options);
+  EXPECT_EQ(away.main.losses, kept.main.losses);
+  EXPECT_EQ(away.main.norms, kept.main.norms);
+  // The inputs of the blocks and of the head's norm, and the gradient that the head has computed.
+  EXPECT_EQ(offloaded.tensors, kSteps * 2 * (options.config.n_layer + 2));
+  EXPECT_EQ(offloaded.bytes, offloaded.tensors * kStream);
 }
 
 TEST(TrainerPacked, StepCaptureChangesNothing) {
