@@ -1,6 +1,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <exception>
 
@@ -23,6 +24,9 @@ bool threads_spin_long() {
 void restart_with_short_spins(char** argv) {
   if (!threads_spin_long()) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
+  // By its own path: a process started as /proc/self/exe is "exe" to ps, top and pgrep.
+  std::array<char, 4096> path{};
+  if (::readlink("/proc/self/exe", path.data(), path.size() - 1) > 0) ::execv(path.data(), argv);
   ::execv("/proc/self/exe", argv);
 }
 

@@ -2,9 +2,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <string>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -249,6 +252,10 @@ TEST(Threads, AProgramRestartsOnceToSpinShortly) {
   if (std::getenv("SHOAL_TEST_RESTARTED") != nullptr) {
     restart_with_short_spins(nullptr);  // would start without arguments, again and again
     const char* spins = std::getenv("GOMP_SPINCOUNT");
+    std::string shown;  // what ps and top call it: the file's name, of at most 15 characters
+    std::getline(std::ifstream("/proc/self/comm"), shown);
+    const std::string file = std::filesystem::read_symlink("/proc/self/exe").filename().string();
+    if (shown != file.substr(0, 15)) std::_Exit(45);
     std::_Exit(spins != nullptr && std::string(spins) == "10000" && !threads_spin_long() ? 42 : 43);
   }
   const pid_t child = ::fork();
