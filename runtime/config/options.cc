@@ -109,9 +109,12 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
     names.insert(names.end(), option.aliases.begin(), option.aliases.end());
   }
   const std::string nearest = nearest_name(name, names);
-  problems.push_back(
-      fmt::format("there is no option '{}' ({}){}", name.substr(0, 100), source,
-                  nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest)));
+  // Nobody means a name of which half is another.
+  const bool close = 2 * edit_distance(name.substr(0, 100), nearest) <= std::ssize(nearest);
+  problems.push_back(fmt::format("there is no option '{}' ({}){}", name.substr(0, 100), source,
+                                 close && !nearest.empty()
+                                     ? fmt::format("; did you mean {}?", nearest)
+                                     : "; --help lists what there is"));
 }
 
 void OptionSet::Impl::give_object(const Json& values, const std::string& source,
@@ -164,15 +167,17 @@ void OptionSet::add_json(const Json& values, const std::string& source) {
 
 void OptionSet::add_arguments(std::span<const std::string> arguments) {
   const auto is_option = [](std::string_view text) { return text.starts_with("--"); };
+  std::string before;  // the option that might have taken a word, and did not
   for (std::size_t i = 0; i < arguments.size();) {
     const std::string_view argument = arguments[i++];
     // Values up to the next option.
     std::size_t end = i;
     while (end < arguments.size() && !is_option(arguments[end])) ++end;
     if (!is_option(argument) || argument.size() == 2) {
-      add_problem(fmt::format("'{}' on the command line belongs to no option", argument));
+      add_problem(fmt::format("'{}' on the command line belongs to no option{}", argument, before));
       continue;
     }
+    before.clear();
     const auto equals = argument.find('=');
     const bool has_value = equals != argument.npos;
     const std::string written = underscored(argument.substr(2, has_value ? equals - 2 : equals));
@@ -195,7 +200,10 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
       value = std::string(argument.substr(equals + 1));
     } else if (option->is_boolean) {
       value = !negated;
-      if (!negated && i < end && option->normalise(arguments[i])) value = arguments[i++];
+      if (!negated && i < end && option->normalise(arguments[i]))
+        value = arguments[i++];
+      else if (!negated)
+        before = fmt::format("; --{} takes {}", written, option->accepts);
     } else if (option->is_list) {
       value = end == i + 1 ? Json(arguments[i])
                            : Json(std::vector<std::string>(

@@ -199,6 +199,13 @@ TEST(Options, UnknownNamesTheNearest) {
             "train_batch_size?");
   EXPECT_THAT(Parsed().line({"--no_max_steps"}).problem(), HasSubstr("did you mean max_steps?"));
   EXPECT_THAT(Parsed().line({"stray"}).problem(), HasSubstr("'stray' on the command line"));
+  EXPECT_EQ(Parsed().line({"--bf16", "maybe"}).problem(),
+            "'maybe' on the command line belongs to no option; --bf16 takes true or false");
+  EXPECT_EQ(Parsed().line({"--bf16", "--max_steps", "3", "stray"}).problem(),
+            "'stray' on the command line belongs to no option");
+  EXPECT_EQ(Parsed().line({"--json"}).problem(),
+            "there is no option 'json' (command line --json); --help lists what there is")
+      << "no name that has next to nothing of it";
   EXPECT_THAT(Parsed().line({"--max_steps"}).problem(), HasSubstr("--max_steps needs a value"));
   EXPECT_THAT(Parsed().line({"--max_steps", "--bf16"}).problem(), HasSubstr("needs a value"));
 }
