@@ -232,6 +232,13 @@ class Cases(unittest.TestCase):
         self.assertEqual(verdicts["memory by tag equals the plan"], "not measured")
         self.assertEqual(verdicts["faults are told in one line"], "failed")
 
+    def test_are_in_part_where_one_of_their_rows_is_missing(self):
+        report = self.report()
+        del report["pieces"]["bench"]["rows"][7]
+        self.assertEqual(self.verdicts(report)["step capture, batch 1"], "in part")
+        report["pieces"]["bench"]["rows"][6]["ratio"] = 1.1
+        self.assertEqual(self.verdicts(report)["step capture, batch 1"], "not met")
+
     def test_of_which_a_filter_ran_some_are_in_part(self):
         report = self.report()
         report["pieces"]["unit"]["filter"] = "*Norm*"
