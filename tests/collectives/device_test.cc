@@ -3,6 +3,7 @@
 #include <cstring>
 #include <future>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -344,13 +345,20 @@ TEST(DeviceSymmetricMemory, IsTheStreamsThatFreedItUntilThereIsNoOther) {
 // Whose driver waits until somebody else has gone on with the memory.
 class SlowDriver final : public PeerAccess {
  public:
+  // What others may have open is never given back.
+  ~SlowDriver() override {
+    for (void* base : given_) access_->deallocate(base);
+  }
   std::string name() const override { return "slow"; }
   void* allocate(std::size_t bytes) override {
     during("allocate");
     if (refuses) throw_error(ErrorCode::out_of_memory, "no more");
-    return access_->allocate(bytes);
+    return *given_.insert(access_->allocate(bytes)).first;
   }
-  void deallocate(void* base) noexcept override { access_->deallocate(base); }
+  void deallocate(void* base) noexcept override {
+    given_.erase(base);
+    access_->deallocate(base);
+  }
   Handle export_memory(void*) override {
     during("export");
     return {};
@@ -371,6 +379,7 @@ class SlowDriver final : public PeerAccess {
     pending_.push_back(std::move(done));
   }
   std::unique_ptr<PeerAccess> access_ = make_host_peer_access();
+  std::set<void*> given_;
   std::vector<std::future<void>> pending_;
 };
 
