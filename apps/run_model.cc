@@ -1,18 +1,21 @@
 #include "run_model.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "failures.h"
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/gpt2/config.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 
@@ -20,6 +23,8 @@ namespace shoal::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -37,7 +42,13 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
                 "config_overrides: '{}' is not name=value", pair);
     const std::string name = pair.substr(0, equals);
     const auto field = config.find(name);
-    SHOAL_CHECK(field != config.end(), "config_overrides: {} has no '{}'", source, name);
+    if (field == config.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known, unused] : config.items()) names.push_back(known);
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("config_overrides: {} has no '{}'", source, name),
+                  fmt::format("did you mean {}?", nearest_name(name, names)));
+    }
     nlohmann::json value =
         nlohmann::json::parse(pair.substr(equals + 1), nullptr, /*allow_exceptions=*/false);
     if (value.is_discarded()) value = pair.substr(equals + 1);
@@ -74,17 +85,31 @@ nlohmann::json completed(const nlohmann::json& config, const std::string& source
   return all;
 }
 
+bool is_known(const nlohmann::json& config) {
+  if (!config.contains("model_type") || is_decoder(config)) return true;
+  const nlohmann::json& type = config["model_type"];
+  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
+}
+
 void check_model_type(const nlohmann::json& config, const std::string& source) {
   if (!config.is_object())
     throw_error(ErrorCode::corrupt_data, "{} is no object with a model's configuration", source);
-  if (!config.contains("model_type")) return;
-  const nlohmann::json& type = config["model_type"];
-  if (is_decoder(config)) return;
-  for (const char* known : {"bert", "roberta", "distilbert", "albert"})
-    if (type == known) return;
+  if (is_known(config)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is of a model of type {}", source, type.dump()),
+              fmt::format("{} is of a model of type {}", source, config["model_type"].dump()),
               "gpt2, llama, bert, roberta, distilbert and albert are known");
+}
+
+// As the option has it.
+nlohmann::json config_of_type(const std::string& type) {
+  nlohmann::json config{{"model_type", type}};
+  if (is_known(config)) return config;
+  std::vector<std::string> names;
+  for (const std::string_view known : nn::causal_lm_types()) names.emplace_back(known);
+  names.insert(names.end(), kEncoders.begin(), kEncoders.end());
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("model_type is \"{}\"; it takes one of {}", type, fmt::join(names, ", ")),
+              fmt::format("did you mean {}?", nearest_name(type, names)));
 }
 
 nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {
@@ -99,9 +124,7 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
       config = nn::Gpt2Config::preset(name).to_json("float32");
   } else if (!arguments.model_type.empty()) {
     source = "model_type " + arguments.model_type;
-    config["model_type"] = arguments.model_type;
-    check_model_type(config, source);
-    config = completed(config, source);
+    config = completed(config_of_type(arguments.model_type), source);
   } else {
     throw_error(ErrorCode::invalid_argument,
                 "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
@@ -132,10 +155,11 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
 std::string model_directory(const std::string& path) {
   if (exists(path + "/config.json")) return path;
   if (const auto newest = newest_checkpoint(path, nullptr)) return newest->path;
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
-      "give a directory in Hugging Face's format; nothing is downloaded");
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} is no model: {}", path,
+                          exists(path) ? "it has neither config.json nor a complete checkpoint-N"
+                                       : "there is no such directory"),
+              "give a directory in Hugging Face's format; nothing is downloaded");
 }
 
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,

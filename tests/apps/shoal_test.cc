@@ -376,7 +376,10 @@ TEST_F(Shoal, RefusesWrongOptions) {
                         R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})"}),
                  "sdp_gradient_clipping is 0.5");
   expect_refused(train({"--block_size", "128"}), "the model has 64 positions");
-  expect_refused(train({"--config_overrides", "n_layers=2"}), "n_layers");
+  expect_refused(train({"--config_overrides", "n_layers=2"}),
+                 "model_type gpt2 has no 'n_layers'; did you mean n_layer?");
+  expect_refused(train({"--model_type", "gtp2"}), "albert; did you mean gpt2?");
+  expect_refused(train({"--model_name_or_path", mine_ / "nobody"}), "there is no such directory");
   expect_refused(train({"--model_type", "bert"}), "bert");
   expect_refused(train({"--model_type", "bert", "--config_name", "gpt2"}), "bert");
   expect_refused(train({"--trace", mine_ / "none" + "/trace.json"}), "trace.json");
@@ -528,7 +531,8 @@ TEST_F(Shoal, RefusesModelsItCannotRead) {
       << std::string("\x40\0\0\0\0\0\0\0", 8)
       << R"({"w":{"dtype":"F32","shape":[1099511627776,1099511627776],"data_offsets":[0,4]}})";
   expect_refused(generate(), "model.safetensors");
-  expect_refused(shoal({"generate", "-m", mine_ / "none", "-p", "x"}), "config.json");
+  expect_refused(shoal({"generate", "-m", mine_ / "none", "-p", "x"}), "no such directory");
+  expect_refused(shoal({"generate", "-m", mine_.path(), "-p", "x"}), "config.json");
 }
 
 TEST_F(Shoal, AFullDiskWhileSavingLeavesTheEarlierCheckpoint) {

@@ -22,7 +22,8 @@ DocumentSource::DocumentSource(const std::string& path, const PrepareOptions& op
   text_ = {reinterpret_cast<const char*>(source_.bytes.data()), source_.bytes.size()};
   is_json_lines_ = path.ends_with(".jsonl") || path.ends_with(".json");
   if (first_invalid_utf8(text_) >= 0) {
-    if (!options.repair_utf8) check_utf8(text_, path);
+    if (!options.repair_utf8)
+      check_utf8(text_, path, "let `shoal data prepare --repair-utf8` replace such bytes");
     repair_ = true;
   }
 }

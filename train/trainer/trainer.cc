@@ -499,6 +499,9 @@ TrainResult Trainer::Impl::train() {
   step_when_logged = first_step;
   std::int64_t samples = 0, tokens = 0;
   TrainResult result;
+  if (resumed && first_step >= plan->total_steps)
+    say(fmt::format("nothing is left to train: the checkpoint is of step {}, the last is {}",
+                    first_step, plan->total_steps));
   while (state.global_step < plan->total_steps) {
     engine->clock().start();
     const StepInput input = next_input();

@@ -28,6 +28,7 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
   EXPECT_THAT(said({.ranks = 2, .pipeline = 4}),
               AllOf(HasSubstr("2 ranks do not divide by pipeline_parallel_degree 4"),
                     HasSubstr("at least 4 ranks; partitions are not replicas")));
+  EXPECT_THAT(said({.ranks = 1, .pipeline = 2}), HasSubstr("1 rank does not divide by"));
   EXPECT_THAT(said({.ranks = 6, .pipeline = 2, .tensor = 2}), HasSubstr("start 4 or 8 ranks"));
   EXPECT_THAT(
       said({.ranks = 8, .tensor = 8}),

@@ -16,6 +16,7 @@
 namespace shoal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class PrepareTest : public ::testing::Test {
@@ -200,7 +201,8 @@ TEST_F(PrepareTest, IllFormedTextIsRefusedOrRepaired) {
                       "good\nb\xFF"
                       "d\n");
   EXPECT_THAT(error_of(options, ErrorCode::invalid_argument),
-              HasSubstr("a.txt: byte 0xff at offset 6 is not UTF-8"));
+              AllOf(HasSubstr("a.txt: byte 0xff at offset 6 is not UTF-8"),
+                    HasSubstr("`shoal data prepare --repair-utf8`")));
   options.repair_utf8 = true;
   EXPECT_EQ(documents(prepare_data(*tokenizer_, options).train.path), Texts({"good\n",
                                                                              "b\xEF\xBF\xBD"

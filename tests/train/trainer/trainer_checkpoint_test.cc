@@ -19,6 +19,7 @@ using test::run;
 using test::RunOptions;
 using test::toy_arguments;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::TemporaryDirectory;
 
 TEST(TrainerResume, IsBitIdentical) { expect_resume_to_the_bit(toy_arguments(""), {}); }
@@ -83,6 +84,21 @@ TEST(TrainerResume, PassesOverAnIncompleteCheckpoint) {
   EXPECT_THAT(rest.main.messages, HasSubstr("no COMPLETE marker"));
   EXPECT_THAT(rest.main.messages, HasSubstr("100 bytes"));
   EXPECT_EQ(rest.main.losses.back(), whole.main.losses.back());
+}
+
+TEST(TrainerResume, SaysThatNothingIsLeftToTrain) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 4;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 4;
+  EXPECT_THAT(run(arguments).main.messages, Not(HasSubstr("nothing is left")));
+  arguments.resume_from_checkpoint = "true";
+  arguments.max_steps = 3;
+  const auto rest = run(arguments);
+  EXPECT_TRUE(rest.main.losses.empty());
+  EXPECT_THAT(rest.main.messages,
+              HasSubstr("nothing is left to train: the checkpoint is of step 4, the last is 3"));
 }
 
 TEST(TrainerResume, SaysWhatItCannotDo) {

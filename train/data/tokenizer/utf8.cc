@@ -83,7 +83,7 @@ std::string repair_utf8(std::string_view text) {
   return result;
 }
 
-void check_utf8(std::string_view text, std::string_view source) {
+void check_utf8(std::string_view text, std::string_view source, std::string_view otherwise) {
   const std::int64_t at = first_invalid_utf8(text);
   if (at >= 0)
     throw Error(ErrorCode::invalid_argument,
@@ -91,7 +91,8 @@ void check_utf8(std::string_view text, std::string_view source) {
                             static_cast<unsigned>(
                                 static_cast<unsigned char>(text[static_cast<std::size_t>(at)])),
                             at),
-                "convert the text to UTF-8, or ask for ill-formed text to be repaired");
+                otherwise.empty() ? std::string("convert the text to UTF-8")
+                                  : fmt::format("convert the text to UTF-8, or {}", otherwise));
 }
 
 }  // namespace shoal

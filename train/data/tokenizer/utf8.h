@@ -15,7 +15,8 @@ std::int64_t first_invalid_utf8(std::string_view text);
 // Rust's from_utf8_lossy.
 std::string repair_utf8(std::string_view text);
 
-// Throws invalid_argument with the offset and the byte, `source` in front.
-void check_utf8(std::string_view text, std::string_view source);
+// Throws invalid_argument with the offset and the byte, `source` in front; `otherwise`: what else
+// than converting the text would help.
+void check_utf8(std::string_view text, std::string_view source, std::string_view otherwise = {});
 
 }  // namespace shoal

@@ -54,6 +54,7 @@ TEST(Utf8, CheckNamesSourceByteAndOffset) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_EQ(error.message(), "menu.txt: byte 0xe9 at offset 3 is not UTF-8");
+    EXPECT_EQ(error.remedy(), "convert the text to UTF-8");
   }
 }
 
