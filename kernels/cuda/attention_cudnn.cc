@@ -434,7 +434,7 @@ Descriptor AttentionGraph::backward(cudnnHandle_t handle) {
 struct CudnnAttention::Plan {
   CudnnAttentionKey key;
   Descriptor plan;
-  std::int64_t workspace = 0, engine = -1;
+  std::int64_t workspace = 0;
   std::string refusal;
 };
 
@@ -496,7 +496,6 @@ bool CudnnAttention::Impl::take(Plan& plan, Descriptor& config) {
                                     CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
            "a plan's workspace");
     plan.plan = std::move(made);
-    plan.engine = notes.engine;
     plan.refusal.clear();
     return true;
   } catch (const Refusal& refusal) {
@@ -568,9 +567,6 @@ const CudnnAttention::Plan& CudnnAttention::plan(const CudnnAttentionKey& key) {
 const std::string& CudnnAttention::refusal(const Plan& plan) { return plan.refusal; }
 std::size_t CudnnAttention::workspace_bytes(const Plan& plan) {
   return static_cast<std::size_t>(plan.workspace);
-}
-std::string CudnnAttention::engine(const Plan& plan) {
-  return fmt::format("engine {}", plan.engine);
 }
 
 void CudnnAttention::run(const Plan& plan, const CudnnAttentionPointers& p, float scale,

@@ -66,7 +66,6 @@ class CudnnAttention {
   const Plan& plan(const CudnnAttentionKey& key);
   static const std::string& refusal(const Plan& plan);  // empty: it can be run
   static std::size_t workspace_bytes(const Plan& plan);
-  static std::string engine(const Plan& plan);  // for people: "engine 5, tensor cores"
 
   // Queues it; workspace is 16-byte aligned. Throws internal naming cuDNN's complaint.
   void run(const Plan& plan, const CudnnAttentionPointers& pointers, float scale, void* workspace,

@@ -18,7 +18,6 @@ CudnnAttention::~CudnnAttention() = default;
 const CudnnAttention::Plan& CudnnAttention::plan(const CudnnAttentionKey&) { missing(); }
 const std::string& CudnnAttention::refusal(const Plan&) { missing(); }
 std::size_t CudnnAttention::workspace_bytes(const Plan&) { missing(); }
-std::string CudnnAttention::engine(const Plan&) { missing(); }
 void CudnnAttention::run(const Plan&, const CudnnAttentionPointers&, float, void*, cudaStream_t) {
   missing();
 }
