@@ -1,4 +1,4 @@
-// Cross-entropy of a linear head, in slices: [tokens, vocabulary] logits never exist whole.
+// Cross-entropy of a linear head, whose logits exist in slices, of 1 GiB (CPU: 128 MiB) at most.
 #pragma once
 
 #include <cstdint>
