@@ -411,6 +411,7 @@ TEST(DeviceSymmetricMemory, IsThereForOthersWhileTheDriverWaits) {
       << "what nobody took meanwhile";
   EXPECT_EQ(turns, 3);
   EXPECT_THAT(driver->stood_still, IsEmpty());
+  memory.segments().closed_elsewhere();  // nobody has opened what was exported
 }
 
 TEST(Slices, CoverEveryElementOnce) {
