@@ -5,12 +5,19 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/block_marks.h"
 #include "shoal/runtime/memory/limited_memory.h"
 
 namespace shoal::nn {
 namespace {
 
 constexpr std::int64_t kOutlives = -1;  // an offset; others are not negative
+
+// What a plan keeps for a block, up to where another's may begin.
+std::size_t room_of(std::size_t bytes, Device device) {
+  const auto alignment = static_cast<std::size_t>(alignment_of(device));
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 }  // namespace
 
@@ -30,6 +37,10 @@ std::vector<StorageLifetime> lifetimes_of(const MemorySequence& sequence) {
                        .lane = sequence.lanes[lives.size()]});
   }
   return lives;
+}
+
+PlannedMemory::Arena::~Arena() {
+  if (buffer) forget_marks(buffer.device(), buffer.data(), buffer.size());
 }
 
 bool PlannedMemory::Arena::holds(const void* pointer) const {
@@ -105,6 +116,9 @@ void PlannedMemory::begin_serving(const MemorySequence& sequence, bool strict) {
   const std::scoped_lock lock(mutex_);
   SHOAL_CHECK(mode_ == Mode::pass, "a step's memory is served inside another");
   SHOAL_CHECK(fits(sequence), "a step is served without an arena of its size; prepare() it");
+  // What a capture notes on a host runs when no stream says so.
+  if (strict && device().is_cpu() && std::exchange(arenas_.back()->told_apart, false))
+    forget_marks(device(), arenas_.back()->buffer.data(), arenas_.back()->buffer.size());
   mode_ = Mode::serve;
   computing_ = std::this_thread::get_id();
   served_ = &sequence;
@@ -156,6 +170,8 @@ void* PlannedMemory::serve(std::size_t bytes, MemoryTag tag, Stream stream) {
   void* const pointer = static_cast<std::byte*>(arena.buffer.data()) + offset;
   block_of_.insert_or_assign(pointer, block);
   ++arena.live;
+  if (arena.told_apart)
+    mark_taken(device(), pointer, bytes, room_of(bytes, device()), stream, true);
   return pointer;
 }
 
@@ -227,6 +243,7 @@ void PlannedMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
   for (const auto& arena : arenas_)
     if (arena->holds(pointer)) {
       --arena->live;
+      if (arena->told_apart) mark_given_back(device(), pointer, room_of(bytes, device()), stream);
       return;
     }
   below_.deallocate(pointer, bytes, tag, stream);

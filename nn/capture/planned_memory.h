@@ -87,8 +87,10 @@ class PlannedMemory final : public MemoryResource {
  private:
   enum class Mode { pass, record, serve };
   struct Arena {
+    ~Arena();
     Buffer buffer;
-    int live = 0;  // blocks handed out
+    int live = 0;            // blocks handed out
+    bool told_apart = true;  // its blocks, by AddressSanitizer (block_marks.h)
     bool holds(const void* pointer) const;
   };
   bool fits(const MemorySequence& sequence) const;

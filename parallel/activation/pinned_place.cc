@@ -48,7 +48,7 @@ class PinnedPlace final : public OffloadPlace {
     item->tensor = tensor;
     item->shape = tensor.shape();
     item->dtype = tensor.dtype();
-    item->place = Buffer(pinned_, tensor.bytes(), MemoryTag::activations);
+    item->place = Buffer(pinned_, tensor.bytes(), MemoryTag::activations, compute_);
     move(*item, item->place.data(), tensor.const_view().data, out_.view());
     item->leaving = true;
     leaving_.push_back(item);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/block_marks.h"
 
 namespace shoal {
 namespace {
@@ -135,6 +136,7 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
       void* pointer = found->second.back();
       found->second.pop_back();
       free_->held -= size;
+      mark_taken(device(), pointer, bytes, size, stream, true);
       return pointer;
     }
   }
@@ -153,6 +155,7 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
     upstream_.deallocate(pointer, size, tag, stream);
     throw;
   }
+  mark_taken(device(), pointer, bytes, size, stream, false);
   return pointer;
 }
 
@@ -163,8 +166,10 @@ void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
     const std::scoped_lock lock(mutex_);
     free_->blocks[{stream.handle, size}].push_back(pointer);
     free_->held += size;
+    mark_given_back(device(), pointer, size, stream);
   } catch (...) {  // no memory for the list itself
     const std::scoped_lock lock(mutex_);
+    forget_marks(device(), pointer, size);
     const auto known = free_->tags.find(pointer);
     upstream_.deallocate(pointer, size, known == free_->tags.end() ? tag : known->second, stream);
     if (known != free_->tags.end()) free_->tags.erase(known);
@@ -176,6 +181,7 @@ void PoolMemory::trim() {
   for (auto& [key, pointers] : free_->blocks)
     for (void* pointer : pointers) {
       const auto known = free_->tags.find(pointer);
+      forget_marks(device(), pointer, key.second);
       // Its stream may be gone by now: without one, upstream waits for all of them.
       upstream_.deallocate(pointer, key.second, known->second, Stream{upstream_.device(), nullptr});
       free_->tags.erase(known);

@@ -297,6 +297,23 @@ TEST(DeviceSymmetricMemory, MergesWhatIsFreedAndFindsItsSegments) {
   EXPECT_THROW(memory.allocate(0, MemoryTag::gradients, {}), Error);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+TEST(ShareableMemoryDeath, ItsBlocksAreToldApart) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ShareableMemory memory(make_host_peer_access(), Stream{}, nullptr);
+  const auto give = [&] { return memory.allocate(1000, MemoryTag::gradients, {}); };
+  auto* const a = static_cast<volatile char*>(give());
+  void* const b = give();
+  a[999] = 1;
+  EXPECT_DEATH(a[1000] = 1, "use-after-poison(.|\n)*WRITE of size 1");
+  memory.deallocate(const_cast<char*>(a), 1000, MemoryTag::gradients, {});
+  EXPECT_DEATH(a[0] = 1, "use-after-poison(.|\n)*WRITE of size 1");
+  EXPECT_EQ(give(), a);
+  a[999] = 1;
+  memory.deallocate(b, 1000, MemoryTag::gradients, {});
+}
+#endif
+
 // Gives so many segments, then none.
 class FewSegments final : public PeerAccess {
  public:

@@ -132,6 +132,34 @@ TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
   }
 }
 
+#ifdef __SANITIZE_ADDRESS__
+TEST(PlannedMemoryDeath, ItsBlocksAreToldApart) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  CaptureMemory memory;
+  const auto step = [&](bool beside, bool after) {
+    Buffer first(memory.planned, 1000, MemoryTag::activations);
+    const Buffer second(memory.planned, 1000, MemoryTag::activations);
+    auto* const at = static_cast<volatile char*>(first.data());
+    at[beside ? 1001 : 999] = 1;
+    first.reset();
+    if (after) at[0] = 1;
+  };
+  memory.planned.begin_recording();
+  step(false, false);
+  const MemorySequence sequence = memory.planned.end_recording();
+  memory.planned.prepare(sequence);
+  for (const bool beside : {false, true})
+    for (const bool after : {false, true}) {
+      memory.planned.begin_serving(sequence, false);
+      if (beside || after) {
+        EXPECT_DEATH(step(beside, after), "use-after-poison(.|\n)*WRITE of size 1");
+      }
+      step(false, false);
+      EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
+    }
+}
+#endif
+
 TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
   CaptureMemory memory;
   Buffer kept;

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "shoal/runtime/memory/block_marks.h"
+
 namespace shoal::collectives {
 namespace {
 
@@ -47,6 +49,7 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
                 fmt::format("{}: no room for {} bytes of {} ({}){}", name(), bytes, to_string(tag),
                             cause, counted_by_ ? "; held are " + counted_by_->describe() : ""),
                 "use a smaller batch or model, or more ranks");
+  mark_taken(device(), pointer, bytes, length, stream, true);
   if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
   return pointer;
 }
@@ -147,7 +150,10 @@ std::byte* ShareableMemory::take_what_is_awaited(void* user, std::size_t length)
 void ShareableMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
                                  Stream stream) noexcept {
   const std::lock_guard lock(mutex_);
-  if (reuses_) give(free_[user_of(stream)], static_cast<std::byte*>(pointer), rounded(bytes));
+  if (reuses_) {
+    mark_given_back(device(), pointer, rounded(bytes), stream);
+    give(free_[user_of(stream)], static_cast<std::byte*>(pointer), rounded(bytes));
+  }
   if (counted_by_) counted_by_->count_external(-static_cast<std::int64_t>(bytes), tag);
 }
 

@@ -1,5 +1,6 @@
 #include "capture.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -26,6 +27,11 @@ class GraphRun {
   GraphRun(const GraphBranches& branches, bool works)
       : branches_(branches), done_(branches.size()), works_(works) {}
 
+  // The origin's branch, with what the others owe it, and then what only marks.
+  void run_all() {
+    run(0, branches_.front().size());
+    for (std::size_t i = 1; i < branches_.size(); ++i) run(i, branches_[i].size());
+  }
   void run(std::size_t branch, std::size_t count) {
     while (done_[branch] < count) {
       const GraphNode& node = branches_[branch][done_[branch]];
@@ -37,7 +43,8 @@ class GraphRun {
   bool all_done() const {
     for (std::size_t i = 0; i < branches_.size(); ++i)
       for (std::size_t node = done_[i]; node < branches_[i].size(); ++node)
-        if (branches_[i][node].operation.work) return false;
+        if (branches_[i][node].operation.work && !branches_[i][node].operation.is_mark)
+          return false;
     return true;
   }
 
@@ -63,7 +70,7 @@ Operation operation_of(const std::shared_ptr<const GraphBranches>& branches) {
   std::erase_if(whole.fills, [&](const PinnedRange& range) {
     return whole.uses_unknown || times[range.memory.get()] > 1;
   });
-  whole.work = [branches] { GraphRun(*branches, true).run(0, branches->front().size()); };
+  whole.work = [branches] { GraphRun(*branches, true).run_all(); };
   return whole;
 }
 
@@ -238,9 +245,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
   return call("cudaGraphGetNodes", [&](Lock&) {
     if (nodes || !count || !graphs().contains(graph)) return cudaErrorInvalidValue;
-    *count = 0;
+    std::size_t works = 0, marks = 0;
     for (const auto& branch : *graph->branches)
-      for (const GraphNode& node : branch) *count += node.operation.work ? 1 : 0;
+      for (const GraphNode& node : branch)
+        if (node.operation.work) ++(node.operation.is_mark ? marks : works);
+    *count = works > 0 ? works : std::min<std::size_t>(marks, 1);  // marks alone are kept too
     return cudaSuccess;
   });
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "streams.h"
@@ -25,6 +26,7 @@ struct Capture {
   bool invalid = false, ended = false;
   GraphBranches branches;  // of the origin, then of each stream that joined
   std::vector<std::shared_ptr<CUstream_st>> streams;
+  std::set<const void*> handed_out;  // blocks that the library has cut within it (block_marks.cc)
 };
 
 // What is asked of a stream that is captured, or of an event that was recorded in a capture.

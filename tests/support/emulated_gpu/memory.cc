@@ -195,6 +195,7 @@ void end_life(const std::shared_ptr<Allocation>& of) {
     heap_of(of->device).guarded.erase(of->data);
   }
   forbid(of->block, of->size);
+  forget_cuts(of->block, of->size);
   Arena::get().fill(of->block, of->size, Poison::freed);
 }
 
@@ -299,8 +300,8 @@ std::string describe_address(const void* address) {
   const Allocation& of = *std::prev(after)->second;
   const auto offset = at - of.data;
   if (static_cast<std::size_t>(offset) < of.bytes)
-    return fmt::format("byte {} of allocation {} of {} bytes on device {}", offset, of.number,
-                       of.bytes, device);
+    return fmt::format("byte {} of allocation {} of {} bytes on device {}{}", offset, of.number,
+                       of.bytes, device, describe_cut(address));
   return fmt::format("on device {}, in no allocation: {} bytes behind the end of {} of {} bytes",
                      device, static_cast<std::size_t>(offset) - of.bytes, of.number, of.bytes);
 }

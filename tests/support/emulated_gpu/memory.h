@@ -50,6 +50,16 @@ std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
 // Ends the process where something was written beside an allocation. With the lock, and Opened.
 void check_guards();
 
+// Blocks that the library has told AddressSanitizer of (block_marks.cc): what a report says of an
+// address within one, and that memory has died.
+#ifdef __SANITIZE_ADDRESS__
+std::string describe_cut(const void* address);
+void forget_cuts(const void* begin, std::size_t bytes);
+#else
+inline std::string describe_cut(const void*) { return {}; }
+inline void forget_cuts(const void*, std::size_t) {}
+#endif
+
 bool peers(int device, int peer);  // cudaDeviceEnablePeerAccess(peer) was called on `device`
 
 }  // namespace shoal::emulated_gpu

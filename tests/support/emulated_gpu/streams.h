@@ -48,6 +48,7 @@ struct Record {
 
 struct Operation {
   std::function<void()> work;      // empty: orders only
+  bool is_mark = false;            // for AddressSanitizer alone: a GPU would know nothing of it
   std::shared_ptr<Record> after;   // runs first
   std::function<bool()> may_run;   // empty: it may
   std::shared_ptr<Record> record;  // done with this operation
