@@ -25,6 +25,12 @@ target_link_options(shoal_emulated_gpu INTERFACE -fsanitize=alignment)
 target_link_libraries(shoal_emulated_gpu
   INTERFACE shoal_kernels_cuda shoal_runtime_memory shoal_runtime_io nlohmann_json::nlohmann_json Boost::context)
 
+# Seconds for a test. Under AddressSanitizer the longest took 41 on two busy cores.
+set(SHOAL_EMULATED_GPU_TIMEOUT 120 CACHE INTERNAL "")
+if(SHOAL_SANITIZE STREQUAL "address")
+  set(SHOAL_EMULATED_GPU_TIMEOUT 300 CACHE INTERNAL "")
+endif()
+
 # shoal_emulated_gpu_test(TEST [IN_PLACE] [FULL] [FILTER gtest-filter]): the tests of the program TEST
 # once more, on the emulated GPU: a program TEST_on_emulated_gpu of the same objects. IN_PLACE: they read
 # what kernels write without waiting, so nothing is late. FULL: one test of ctest, by ./dev test --full.
@@ -44,7 +50,7 @@ function(shoal_emulated_gpu_test test)
     return()
   endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST TEST_FILTER "${ARG_FILTER}"
-    PROPERTIES TIMEOUT 120 ENVIRONMENT GOMP_SPINCOUNT=10000)
+    PROPERTIES TIMEOUT ${SHOAL_EMULATED_GPU_TIMEOUT} ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
 
 # What runs kernels, tested by small ones.
