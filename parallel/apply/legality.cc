@@ -64,10 +64,11 @@ class Examination {
 
   void mesh() {
     if (request_.ranks % replica() == 0) return;
-    add(fmt::format("{} not divide by pipeline_parallel_degree {} x "
-                    "tensor_parallel_degree {} = {}",
-                    request_.ranks == 1 ? "1 rank does" : fmt::format("{} ranks do", request_.ranks),
-                    request_.pipeline, request_.tensor, replica()),
+    add(fmt::format(
+            "{} not divide by pipeline_parallel_degree {} x "
+            "tensor_parallel_degree {} = {}",
+            request_.ranks == 1 ? "1 rank does" : fmt::format("{} ranks do", request_.ranks),
+            request_.pipeline, request_.tensor, replica()),
         request_.ranks < replica()
             ? fmt::format("start at least {} ranks; partitions are not replicas", replica())
             : fmt::format("start {} or {} ranks", request_.ranks / replica() * replica(),
