@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/signal_thread.h"
 
 namespace shoal::app {
 
@@ -91,6 +92,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
   shoal::restart_with_short_spins(argv);
+  shoal::take_back_interrupts();
   // A file beyond a limit, and a pipe that nobody reads, are errors of write(), not deaths.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);

@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::perf {
@@ -75,6 +76,7 @@ int run(const Options& options) {
 }  // namespace shoal::perf
 
 int main(int argc, char** argv) {
+  shoal::take_back_interrupts();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const auto options = shoal::perf::parse(argc, argv);

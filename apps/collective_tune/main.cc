@@ -14,6 +14,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/signal_thread.h"
 
 namespace shoal::tune {
 namespace {
@@ -297,6 +298,7 @@ int run(Options options) {
 }  // namespace shoal::tune
 
 int main(int argc, char** argv) {
+  shoal::take_back_interrupts();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     auto options = shoal::tune::parse(argc, argv);

@@ -19,4 +19,11 @@ SignalThread::~SignalThread() {
   thread_.join();
 }
 
+void take_back_interrupts() noexcept {
+  struct sigaction now{};
+  if (::sigaction(SIGINT, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN) return;
+  std::signal(SIGINT, SIG_DFL);
+}
+
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// A thread that takes signals so that those which compute do not.
+// A thread that takes signals so that those which compute do not; and a signal that libraries take.
 //
 // oneDNN's generated code uses the stack pointer for other things at times (2.6.3: for 5 % of a
 // small model's step it was outside the stack). A handler that runs on such a thread writes its
@@ -29,5 +29,10 @@ class SignalThread {
   std::binary_semaphore done_{0};
   std::thread thread_;
 };
+
+// First in main: SIGINT (Ctrl-C) ends the program as it does others, although a library took it
+// when it was loaded. libinfinipath does, which Debian's libfabric brings for PSM: it exits with 1,
+// without a word. Left alone where it is ignored (nohup, a shell's background job).
+void take_back_interrupts() noexcept;
 
 }  // namespace shoal

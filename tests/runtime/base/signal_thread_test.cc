@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace shoal {
@@ -42,6 +43,28 @@ TEST(SignalThread, KeepsSignalsFromThreadsThatCompute) {
   }
   EXPECT_FALSE(is_blocked());
   std::signal(SIGUSR2, before);
+}
+
+extern "C" void quit(int) { _exit(1); }
+
+// How a child ends that interrupts itself, where `before` was there when its main began.
+int ending(void (*before)(int)) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGINT, before);
+    take_back_interrupts();
+    std::raise(SIGINT);
+    _exit(3);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+TEST(Interrupts, EndAProgramWhateverALibraryMadeOfThem) {
+  EXPECT_EQ(ending(quit), -SIGINT);
+  EXPECT_EQ(ending(SIG_DFL), -SIGINT);
+  EXPECT_EQ(ending(SIG_IGN), 3) << "nohup's stays";
 }
 
 }  // namespace
