@@ -97,7 +97,8 @@ Compute::Compute(Device device, int cpu_threads, const std::optional<MemoryLimit
       planned(pool, limited ? static_cast<MemoryResource&>(*limited) : *source),
       asked(planned),
       memory(static_cast<MemoryResource&>(asked)),
-      host_pool(host_source ? std::make_unique<PoolMemory>(*host_source) : nullptr),
+      pinned(host_source ? std::make_unique<CountingMemory>(*host_source) : nullptr),
+      host_pool(pinned ? std::make_unique<PoolMemory>(*pinned) : nullptr),
       kernels(
           device.is_cpu()
               ? kernels::make_cpu_kernels({.threads = cpu_threads, .memory = &memory})

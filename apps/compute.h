@@ -43,9 +43,11 @@ struct Compute {
   std::unique_ptr<LimitedMemory> limited;  // null: there is no limit
   PoolMemory pool;
   nn::PlannedMemory planned;
-  CountingMemory asked;                   // of the device
-  CountingMemory memory;                  // besides, what communicators took
-  std::unique_ptr<PoolMemory> host_pool;  // null: the device is the host
+  CountingMemory asked;   // of the device
+  CountingMemory memory;  // besides, what communicators took
+  // Of a device's run; both null where the device is the host.
+  std::unique_ptr<CountingMemory> pinned;  // what is locked of the host's, under all pools
+  std::unique_ptr<PoolMemory> host_pool;
   std::unique_ptr<kernels::Kernels> kernels;
   MemoryResource& host() { return host_pool ? static_cast<MemoryResource&>(*host_pool) : memory; }
 };

@@ -52,6 +52,7 @@ void print_run(const report::RunLog& run, bool several) {
   if (const auto rate = text("samples_per_second")) line("samples/s", *rate);
   if (const auto seconds = text("step_seconds")) line("step time", *seconds);
   if (const auto bytes = text("memory_peak_bytes")) line("peak memory", *bytes);
+  if (const auto bytes = text("pinned_memory_peak_bytes")) line("peak pinned", *bytes);
   if (const auto newest = newest_checkpoint(run.directory, nullptr))
     line("last checkpoint", newest->path);
 }

@@ -284,6 +284,7 @@ int train_and_evaluate(const Rank& rank) {
   parts.kernels = rank.compute.kernels.get();
   parts.memory = &rank.compute.memory;
   parts.host_memory = &rank.compute.host();
+  parts.pinned_memory = rank.compute.pinned.get();
   parts.planned_memory = &rank.compute.planned;
   parts.communicator = &rank.communicator;
   parts.made_with = &rank.made_with;
@@ -438,6 +439,7 @@ int run_rank(Prepared& prepared, World& world, Store& store) {
   how.stream = compute.kernels->stream();
   how.deadline_seconds = env::get_real(env::kDeadline);
   how.counted_by = &compute.memory;
+  how.pinned = compute.pinned.get();
   const auto communicator = collectives::make_communicator(world, store, how);
   (void)communicator->host();  // formed while all ranks are here
   // Its parameters and their gradients live in memory of both.

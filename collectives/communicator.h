@@ -159,6 +159,10 @@ struct CommunicatorOptions {
   // Where a failure is written down for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if it is set.
   std::string flight_directory;
   CountingMemory* counted_by = nullptr;  // symmetric memory is counted there; may be null
+  // What slices of a device's buffers on their way through the host are taken from: pinned host
+  // memory, which outlives the Communicator and all that are split from it. Null: their own, that
+  // nobody counts.
+  MemoryResource* pinned = nullptr;
 };
 
 // Builds the group of all ranks of `world`; collective. `store` must outlive the result.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace shoal::nn {
 
 class LateNumbers {
  public:
-  // `stream` is what the numbers are computed on.
-  explicit LateNumbers(Stream stream) : stream_(stream), staging_(stream.device) {}
+  // `stream` is what the numbers are computed on; `pinned`: PinnedStaging's.
+  explicit LateNumbers(Stream stream, MemoryResource* pinned = nullptr)
+      : stream_(stream), staging_(stream.device, SIZE_MAX, pinned) {}
   ~LateNumbers();  // waits for its copies
   LateNumbers(const LateNumbers&) = delete;
   LateNumbers& operator=(const LateNumbers&) = delete;

@@ -13,10 +13,10 @@ namespace shoal::nn {
 class StagedInputs {
  public:
   static constexpr std::size_t kAhead = 8;
-  // `memory` is of the kernels' device; both outlive it. With kernels of the host it is an
-  // ordinary copy. Its end waits for its copies.
-  StagedInputs(kernels::Kernels& kernels, MemoryResource& memory)
-      : memory_(memory), stream_(kernels.stream()), staging_(stream_.device, kAhead) {}
+  // `memory` is of the kernels' device; both outlive it, and so does `pinned` (PinnedStaging's).
+  // With kernels of the host it is an ordinary copy. Its end waits for its copies.
+  StagedInputs(kernels::Kernels& kernels, MemoryResource& memory, MemoryResource* pinned = nullptr)
+      : memory_(memory), stream_(kernels.stream()), staging_(stream_.device, kAhead, pinned) {}
 
   // Copies of host tensors (undefined ones stay undefined), queued on the kernels' stream. As long
   // as dtypes and shapes are those of the call before, they have the same memory. The host tensors

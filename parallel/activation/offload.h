@@ -23,6 +23,9 @@ struct OffloadOptions {
   int max_leaving = 2;
   // Tensors read back before backward asks for them: the next is begun when one is taken.
   int max_returning = 2;
+  // What places of a device's tensors are taken from, as bytes of activations: pinned host memory
+  // that outlives the Offloader, which keeps what it has taken. Null: its own, that nobody counts.
+  MemoryResource* pinned = nullptr;
 };
 
 struct OffloadStatistics {

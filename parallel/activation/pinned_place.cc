@@ -37,8 +37,8 @@ class PinnedPlace final : public OffloadPlace {
         options_(options),
         compute_(compute),
         backend_(device_backend(compute.device.type)),
-        pinned_source_(make_pinned_memory()),
-        pinned_(*pinned_source_),
+        own_(options.pinned != nullptr ? nullptr : make_pinned_memory()),
+        pinned_(own_ ? *own_ : *options.pinned),
         out_(compute.device),
         in_(compute.device),
         computed_(compute.device) {}
@@ -147,7 +147,7 @@ class PinnedPlace final : public OffloadPlace {
   const Stream compute_;
   DeviceBackend& backend_;
   // Before the streams, which end first and with them what is on its way.
-  std::unique_ptr<MemoryResource> pinned_source_;
+  std::unique_ptr<MemoryResource> own_;
   PoolMemory pinned_;
   std::deque<std::shared_ptr<Item>> leaving_;
   std::deque<std::weak_ptr<Item>> expected_;

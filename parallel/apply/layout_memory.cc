@@ -93,6 +93,17 @@ class StageMemory {
   Holding kept_, weights_;
 };
 
+std::vector<StageMemory> stage_memories(const Schedule& schedule, std::span<const UnitRange> stages,
+                                        const ActivationRequest& request) {
+  SHOAL_CHECK(
+      stages.size() == static_cast<std::size_t>(schedule.stages()) && request.stream_bytes > 0,
+      "{} stages for a schedule of {}, a stream of {} bytes", stages.size(), schedule.stages(),
+      request.stream_bytes);
+  std::vector<StageMemory> memory;
+  for (const UnitRange& stage : stages) memory.emplace_back(request, stage);
+  return memory;
+}
+
 }  // namespace
 
 StateMemory state_memory(const StateRequest& r) {
@@ -137,12 +148,7 @@ StateMemory exact_state_memory(const ParallelModel& model, int moments) {
 
 double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                         const ActivationRequest& request) {
-  SHOAL_CHECK(
-      stages.size() == static_cast<std::size_t>(schedule.stages()) && request.stream_bytes > 0,
-      "{} stages for a schedule of {}, a stream of {} bytes", stages.size(), schedule.stages(),
-      request.stream_bytes);
-  std::vector<StageMemory> memory;
-  for (const UnitRange& stage : stages) memory.emplace_back(request, stage);
+  const std::vector<StageMemory> memory = stage_memories(schedule, stages, request);
   Holding held;
   double most = 0;
   std::vector<std::pair<int, int>> leaving;  // messages: stage and microbatch of what made them
@@ -183,6 +189,18 @@ double peak_activations(const Schedule& schedule, std::span<const UnitRange> sta
     }
   }
   return most;
+}
+
+double peak_offloaded(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
+                      const ActivationRequest& request) {
+  const std::vector<StageMemory> memory = stage_memories(schedule, stages, request);
+  double held = 0, most = 0;  // tensors of a stream's size
+  for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)]) {
+    if (!computes(action.kind) || action.kind == ActionKind::weight_backward) continue;
+    const double own = memory[static_cast<std::size_t>(action.stage)].kept().leaving;
+    most = std::max(most, held += action.kind == ActionKind::forward ? own : -own);
+  }
+  return most * request.stream_bytes;
 }
 
 }  // namespace shoal::parallel

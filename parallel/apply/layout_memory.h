@@ -49,5 +49,9 @@ struct ActivationRequest {
 // of `schedule`. A message that leaves is taken to live through one computation more.
 double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
                         const ActivationRequest& request);
+// The most bytes of activations that `rank` has elsewhere at a time: on a device all that leaves is
+// copied, what stays on its way included. 0 where nothing is offloaded.
+double peak_offloaded(const Schedule& schedule, std::span<const UnitRange> stages, int rank,
+                      const ActivationRequest& request);
 
 }  // namespace shoal::parallel

@@ -27,6 +27,7 @@ ActivationSplit split_of(const ParallelOptions& options, int tp) {
 ParallelModel::ParallelModel(nn::Context& context, nn::Chain& chain, ProcessMesh& mesh,
                              const ParallelOptions& options)
     : context_(context), chain_(chain), mesh_(mesh), options_(options) {
+  if (options_.pinned != nullptr) options_.offload.pinned = options_.pinned;
   try {
     mesh_.guarded([this] {
       split_tensors();
@@ -52,7 +53,8 @@ void ParallelModel::split_tensors() {
     batch_parts_ = tp;
     batch_part_ = mesh_.place().tp;
   }
-  apply_tensor_parallelism(chain_, {mesh_.tp(), split_}, options_.tensor_parallel);
+  apply_tensor_parallelism(chain_, {mesh_.tp(), split_, std::make_shared<Uploads>(options_.pinned)},
+                           options_.tensor_parallel);
   chain_.name_tree();
 }
 

@@ -40,6 +40,9 @@ struct ParallelOptions {
   bool offload_activations = false;
   int activation_loading_horizon = 4;
   OffloadOptions offload = {};
+  // Pinned host memory for what is on its way to or from a device, activations that leave among it
+  // (offload.pinned is set to it); null: their own, that nobody counts. Outlives the chain, too.
+  MemoryResource* pinned = nullptr;
   // What each unit costs is measured on this microbatch of this rank's, as train() gets them
   // (measure_units(): a unit at a time); none, or skip_tracing: parameters are counted.
   std::optional<Microbatch> trace = {};

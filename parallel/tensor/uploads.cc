@@ -19,7 +19,7 @@ Tensor Uploads::upload(const nn::Context& context, const void* values, const Sha
 void Uploads::copy(const nn::Context& context, const void* values, const Tensor& to) {
   if (to.bytes() == 0) return;
   const Stream stream = context.stream;
-  if (!staging_) staging_.emplace(stream.device);
+  if (!staging_) staging_.emplace(stream.device, SIZE_MAX, pinned_);
   std::byte* const at = staging_->place(to.bytes());
   std::memcpy(at, values, to.bytes());
   device_backend(stream.device.type).copy(to.view().data, at, to.bytes(), stream);

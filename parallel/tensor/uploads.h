@@ -14,11 +14,13 @@ namespace shoal::parallel {
 // kernels of the host it is Context::upload(). Its end waits for its copies.
 class Uploads {
  public:
+  // `pinned`: PinnedStaging's.
+  explicit Uploads(MemoryResource* pinned = nullptr) : pinned_(pinned) {}
   // Queued on context.stream; the values may go when it returns.
   Tensor upload(const nn::Context& context, const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data);
   // The same into memory of the tensor's own, which outlives the context's: for what a layer keeps
-  // beside its parameters. Counted nowhere.
+  // beside its parameters. The device's is counted nowhere.
   Tensor keep(const nn::Context& context, std::span<const std::int32_t> values);
   // `tensor` itself where kernels can read it.
   Tensor to_device(const nn::Context& context, const Tensor& tensor);
@@ -26,6 +28,7 @@ class Uploads {
  private:
   // Queued on context.stream.
   void copy(const nn::Context& context, const void* values, const Tensor& to);
+  MemoryResource* pinned_;
   std::optional<PinnedStaging> staging_;  // of the first call's device
 };
 

@@ -5,8 +5,11 @@
 
 namespace shoal {
 
-PinnedStaging::PinnedStaging(Device device, std::size_t most_ahead)
-    : memory_(device.is_cpu() ? make_host_memory() : make_pinned_memory()),
+PinnedStaging::PinnedStaging(Device device, std::size_t most_ahead, MemoryResource* pinned)
+    : own_(device.is_cpu() ? make_host_memory()
+           : pinned        ? nullptr
+                           : make_pinned_memory()),
+      memory_(own_ ? *own_ : *pinned),
       device_(device),
       most_ahead_(most_ahead) {}
 
@@ -36,7 +39,7 @@ PinnedStaging::Block& PinnedStaging::block_with(std::size_t bytes) {
     next.bytes = std::move(found->bytes);
   } else {
     found = std::ranges::find_if(blocks_, is_free);  // too small: replaced
-    next.bytes = Buffer(*memory_, std::max(PoolMemory::rounded(bytes), kLeast), MemoryTag::data);
+    next.bytes = Buffer(memory_, std::max(PoolMemory::rounded(bytes), kLeast), MemoryTag::data);
   }
   if (found != blocks_.end()) blocks_.erase(found);
   return blocks_.emplace_back(std::move(next));

@@ -13,8 +13,10 @@ namespace shoal {
 class PinnedStaging {
  public:
   // For copies to or from `device`; of a host, plain memory. With `most_ahead` marks that the
-  // device has not come to, place() waits for the oldest.
-  explicit PinnedStaging(Device device, std::size_t most_ahead = SIZE_MAX);
+  // device has not come to, place() waits for the oldest. `pinned`: what blocks are taken from for
+  // a device, and outlives the object; null: memory of its own, that nobody counts.
+  explicit PinnedStaging(Device device, std::size_t most_ahead = SIZE_MAX,
+                         MemoryResource* pinned = nullptr);
   ~PinnedStaging();  // waits for the marks
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
@@ -31,7 +33,8 @@ class PinnedStaging {
   };
   Block& block_with(std::size_t bytes);
 
-  std::unique_ptr<MemoryResource> memory_;
+  std::unique_ptr<MemoryResource> own_;
+  MemoryResource& memory_;
   const Device device_;
   const std::size_t most_ahead_;
   std::deque<Block> blocks_;  // the last one is being filled

@@ -145,11 +145,22 @@ TEST(GpuRanks, SlicesOfTwoHosts) {
   expect_on_gpu(2, 60, [](World world, Store& store) {
     const OwnedStream stream(shoal::test::device_of(world));
     world.host = world.rank == 0 ? "a" : "b";
-    DeviceCommunicator communicator(
-        make_communicator(world, store, shoal::test::with_deadline(60)),
-        {.stream = stream.view(), .host = world.host, .deadline_seconds = 60, .slice_bytes = 4096});
-    EXPECT_THAT(test::check_everything(communicator, {5003}), IsEmpty());
-    EXPECT_EQ(communicator.statistics().zero_copy, 0);
+    const auto source = make_pinned_memory();
+    CountingMemory pinned(*source);
+    {
+      DeviceCommunicator communicator(
+          make_communicator(world, store, shoal::test::with_deadline(60)), {.stream = stream.view(),
+                                                                            .host = world.host,
+                                                                            .deadline_seconds = 60,
+                                                                            .pinned = &pinned,
+                                                                            .slice_bytes = 4096});
+      EXPECT_THAT(test::check_everything(communicator, {5003}), IsEmpty());
+      EXPECT_EQ(communicator.statistics().zero_copy, 0);
+      // Two slices, each sent and received: what pools have of each size stays small.
+      EXPECT_GE(pinned.usage(MemoryTag::communication).current, 4 * 4096);
+      EXPECT_EQ(pinned.total().current, pinned.usage(MemoryTag::communication).current);
+    }
+    EXPECT_EQ(pinned.total().current, 0);
   });
 }
 

@@ -77,6 +77,8 @@ struct Gpu {
   PoolMemory pool{*source};
   nn::PlannedMemory planned{pool, *source};
   CountingMemory memory{planned};
+  std::unique_ptr<MemoryResource> host_source = make_pinned_memory();
+  CountingMemory pinned{*host_source};
   std::unique_ptr<kernels::Kernels> kernels;
   nn::DirectDispatcher dispatcher;
   nn::Context context;
@@ -89,6 +91,7 @@ struct Options {
   DType dtype = DType::f32;
   bool offloads = false, capture = false;
   int steps = 6;
+  std::int64_t min_bytes = 1;  // what is smaller stays
 };
 
 struct Trained {
@@ -96,6 +99,8 @@ struct Trained {
   std::vector<std::vector<float>> masters;
   std::int64_t peak = 0;  // of activations
   double formula = 0;
+  std::int64_t pinned = 0, pinned_of_others = 0;  // of the host, for activations and else
+  double pinned_formula = 0;
   DeviceStatistics before, after;  // of the driver, around the last two steps
   OffloadStatistics offload;
   nn::StepCapture::Statistics captured;
@@ -106,12 +111,14 @@ Trained train(const Options& o) {
   Trained out;
   const std::vector<UnitCost> units = gpu.measure();
   const std::vector<UnitRange> stages{{0, static_cast<int>(units.size())}};
-  out.formula = peak_activations(make_schedule({.ranks = 1, .microbatches = 1}), stages, 0,
-                                 {.units = units,
+  const ActivationRequest request{.units = units,
                                   .stream_bytes = gpu.stream_bytes(),
                                   .checkpoint_group = 1,
                                   .offloads = o.offloads,
-                                  .offload = {.min_bytes = 1}});
+                                  .offload = {.min_bytes = o.min_bytes}};
+  const Schedule schedule = make_schedule({.ranks = 1, .microbatches = 1});
+  out.formula = peak_activations(schedule, stages, 0, request);
+  out.pinned_formula = peak_offloaded(schedule, stages, 0, request);
   gpu.gpt2.set_gradient_checkpointing(true);
   gpu.gpt2.materialize(gpu.context, DType::f32);
   nn::MasterWeights masters(gpu.gpt2.parameters(), o.dtype, *gpu.kernels, gpu.memory);
@@ -120,7 +127,9 @@ Trained train(const Options& o) {
       nn::make_adamw(*gpu.kernels, gpu.memory, masters.segments(), {.weight_decay = 0.1});
   const nn::StepOptions step_options{.learning_rate = 1e-2, .max_gradient_norm = 1};
   std::optional<Offloader> offloader;
-  if (o.offloads) offloader.emplace(gpu.memory, OffloadOptions{.min_bytes = 1}, gpu.context.stream);
+  if (o.offloads)
+    offloader.emplace(gpu.memory, OffloadOptions{.min_bytes = o.min_bytes, .pinned = &gpu.pinned},
+                      gpu.context.stream);
   std::optional<nn::StepCapture> capture;
   if (o.capture)
     capture.emplace(*gpu.kernels, gpu.planned, nn::StepCaptureOptions{.warmup = 2, .say = {}});
@@ -163,6 +172,8 @@ Trained train(const Options& o) {
   out.losses.resize(static_cast<std::size_t>(o.steps));
   nn::copy_to_host(out.losses.data(), losses, gpu.context.stream);
   out.masters = gpu.on_host(masters.masters());
+  out.pinned = gpu.pinned.usage(MemoryTag::activations).peak;
+  out.pinned_of_others = gpu.pinned.total().peak - out.pinned;
   if (offloader) out.offload = offloader->statistics();
   if (capture) out.captured = capture->statistics();
   return out;
@@ -198,6 +209,21 @@ TEST_P(GpuOffload, ChangesNoBitAndHoldsWhatTheFormulaSays) {
   }
 }
 
+// On the host all that leaves has a place, and places are kept: the inputs of blocks, and of the
+// head its norm's and its own.
+TEST_P(GpuOffload, PinsWhatTheFormulaSays) {
+  SHOAL_NEEDS_GPU();
+  const auto input = kRows * kLength * kChannels * static_cast<std::int64_t>(size_of(GetParam()));
+  for (const bool capture : {false, true}) {
+    const Trained left =
+        train({.dtype = GetParam(), .offloads = true, .capture = capture, .min_bytes = input});
+    EXPECT_EQ(left.pinned, (kLayers + 2) * input);
+    EXPECT_EQ(left.pinned_formula, static_cast<double>(left.pinned));
+    EXPECT_EQ(left.pinned_of_others, 0);
+  }
+  EXPECT_EQ(train({.dtype = GetParam()}).pinned_formula, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, GpuOffload, ::testing::Values(DType::f32, DType::bf16),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
@@ -206,6 +232,8 @@ struct Piped {
   std::vector<std::vector<float>> gradients;
   std::int64_t peak = 0;
   double formula = 0;
+  std::int64_t pinned = 0;
+  double pinned_formula = 0;
   DeviceStatistics before, after;  // around the second step
 };
 
@@ -218,13 +246,14 @@ Piped pipe(const ScheduleOptions& options, bool offloads) {
   std::vector<UnitRange> ranges{{0, all}};
   if (options.chunks == 2) ranges = {{0, all / 2}, {all / 2, all}};
   const Schedule schedule = make_schedule(options);
-  const OffloadOptions offload{.min_bytes = 1};
-  out.formula = peak_activations(schedule, ranges, 0,
-                                 {.units = units,
+  const OffloadOptions offload{.min_bytes = kRows * kLength * kChannels * 4, .pinned = &gpu.pinned};
+  const ActivationRequest request{.units = units,
                                   .stream_bytes = gpu.stream_bytes(),
                                   .checkpoint_group = 1,
                                   .offloads = offloads,
-                                  .offload = offload});
+                                  .offload = offload};
+  out.formula = peak_activations(schedule, ranges, 0, request);
+  out.pinned_formula = peak_offloaded(schedule, ranges, 0, request);
   gpu.gpt2.materialize(gpu.context, DType::f32);
   nn::allocate_gradients(gpu.context, gpu.gpt2.parameters());
   std::optional<Offloader> offloader;
@@ -255,6 +284,7 @@ Piped pipe(const ScheduleOptions& options, bool offloads) {
     out.peak = gpu.memory.usage(MemoryTag::activations).peak - held;
     out.loss = stages.back()->loss().sum;
   }
+  out.pinned = gpu.pinned.usage(MemoryTag::activations).peak;
   std::vector<nn::NamedTensor> gradients;
   for (const nn::Parameter* parameter : gpu.gpt2.parameters())
     gradients.push_back({parameter->name(), parameter->gradient});
@@ -275,6 +305,7 @@ TEST(GpuOffloadStages, WithSeveralMicrobatchesOnTheirWay) {
     expect_formula(kept.peak, kept.formula, kMessage);
     expect_formula(left.peak, left.formula, kMessage);
     EXPECT_LT(left.peak, kept.peak);
+    EXPECT_EQ(static_cast<double>(left.pinned), left.pinned_formula);
     EXPECT_EQ(left.after, left.before) << "a steady step asks nothing of the driver";
   }
 }

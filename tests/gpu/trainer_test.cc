@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpu.h"
+#include "support/error_text.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 
@@ -101,7 +102,8 @@ struct Ran {
   TrainerState state;
   std::int64_t activations = 0, optimizer = 0;  // bytes of the device at their peak
   std::int64_t held = 0;                        // the most of the device, with what the pool keeps
-  std::vector<std::string> header;
+  nlohmann::json pinned;                        // bytes of the host by tag at their peak, as logged
+  std::vector<std::string> header, memory;
   std::string capture;
 };
 
@@ -111,6 +113,7 @@ struct Options {
   std::int64_t length = 8, layers = 2;
   Kind kind = Kind::alike;
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();  // bytes of the device
+  std::int64_t pinned_limit = std::numeric_limits<std::int64_t>::max();
 };
 
 TrainingArguments arguments_of(const std::string& output) {
@@ -126,12 +129,23 @@ TrainingArguments arguments_of(const std::string& output) {
   return a;
 }
 
+// In the last record that has it.
+nlohmann::json logged(const std::string& output, const char* name) {
+  nlohmann::json last;
+  std::ifstream file(output + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);)
+    if (const auto record = nlohmann::json::parse(line); record.contains(name)) last = record[name];
+  return last;
+}
+
 Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   const auto device_memory = make_device_memory(Device::cuda(0));
   CountingMemory held(*device_memory);
   LimitedMemory source(held, {options.limit, "the test's"});
   const auto host_source = make_pinned_memory();
-  PoolMemory pool(source), host(*host_source);
+  LimitedMemory host_limited(*host_source, {options.pinned_limit, "the test's"});
+  CountingMemory pinned(host_limited);
+  PoolMemory pool(source), host(pinned);
   nn::PlannedMemory planned(pool, source);
   CountingMemory memory(planned);
   const auto kernels = kernels::make_cuda_kernels(
@@ -157,6 +171,7 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   parts.kernels = kernels.get();
   parts.memory = &memory;
   parts.host_memory = &host;
+  parts.pinned_memory = &pinned;
   parts.planned_memory = &planned;
   parts.communicator = communicator.get();
   parts.train_dataset = std::make_shared<Samples>(options.length, options.kind);
@@ -172,6 +187,11 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   run.activations = memory.usage(MemoryTag::activations).peak;
   run.held = held.total().peak;
   run.optimizer = memory.usage(MemoryTag::optimizer).peak;
+  run.memory = trainer.memory_report();
+  run.pinned = logged(arguments.output_dir, "pinned_memory_peak_by_tag");
+  if (arguments.save_strategy == Interval::no) {  // whose copies come behind the last record
+    EXPECT_EQ(logged(arguments.output_dir, "pinned_memory_peak_bytes"), pinned.total().peak);
+  }
   return run;
 }
 
@@ -508,7 +528,31 @@ TEST(GpuTrainer, OffloadingChangesNoBit) {
   const Ran offloaded = train(arguments, large);
   expect_same(offloaded, kept);
   EXPECT_LE(offloaded.activations, kept.activations - (5 - 4) * input);
+  // Of a block its input, of the head the norm's and its own.
+  EXPECT_EQ(offloaded.pinned.at("activations"), (5 + 2) * input);
+  EXPECT_FALSE(kept.pinned.contains("activations"));
+  EXPECT_EQ(kept.pinned.at("data"), offloaded.pinned.at("data"));
+  EXPECT_THAT(offloaded.memory, ::testing::Contains(::testing::ContainsRegex(
+                                    "^  activations +448.00 KiB peak +448.00 KiB$")));
   EXPECT_THAT(offloaded.recorder->messages, ::testing::HasSubstr("step capture: a graph with"));
+}
+
+// What is told is what the host's memory is locked for, and nothing is proposed that helps a
+// device.
+TEST(GpuTrainer, PinnedMemoryThatRunsOutIsToldByTag) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  auto arguments = arguments_of(output.path());
+  arguments.bf16 = false;
+  arguments.per_device_train_batch_size = 16;
+  arguments.gradient_checkpointing = arguments.activation_offloading = true;
+  const Options small{.length = 32, .layers = 5, .pinned_limit = 350 << 10};
+  const std::string said = test::error_text([&] { train(arguments, small); });
+  EXPECT_THAT(said, ::testing::ContainsRegex(
+                        "pinned host memory: no room for 65536 bytes of activations: [0-9]+ of "
+                        "358400 bytes are in use .the test's.; held are activations 0.[23] MiB, "
+                        "data 0.[0-9] MiB"));
+  EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("per_device_train_batch_size")));
 }
 
 TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
@@ -532,6 +576,8 @@ TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
           << file;
     EXPECT_GT(kept.optimizer, 0);
     EXPECT_EQ(host.optimizer, 0);
+    EXPECT_GE(host.pinned.at("optimizer"), kept.optimizer);
+    EXPECT_FALSE(kept.pinned.contains("optimizer"));
     EXPECT_THAT(host.header, ::testing::Contains(::testing::HasSubstr("pinned host memory")));
     // And from there.
     arguments.max_steps = 8;

@@ -161,6 +161,9 @@ std::vector<Number> numbers_of(const RunLog& run) {
       training.median("hidden_communication_share"), 1);
   put("memory_peak_bytes", "memory at its peak, rank 0", Unit::bytes,
       at(training, "memory_peak_bytes", training.row_of_most("memory_peak_bytes")), -1);
+  put("pinned_memory_peak_bytes", "pinned host memory at its peak, rank 0", Unit::bytes,
+      at(training, "pinned_memory_peak_bytes", training.row_of_most("pinned_memory_peak_bytes")),
+      -1);
   put("seconds", "time of the run", Unit::seconds, training.last("elapsed"), -1);
   return all;
 }

@@ -21,6 +21,15 @@ bool is_evaluation(const nlohmann::json& record) {
                              [](const auto& item) { return item.key().starts_with("eval_"); });
 }
 
+// The most of each kind so far.
+void raise_peaks(const nlohmann::json& record, const char* name,
+                 std::map<std::string, double>& most) {
+  const auto peaks = record.find(name);
+  if (peaks == record.end() || !peaks->is_object()) return;
+  for (const auto& [tag, bytes] : peaks->items())
+    if (bytes.is_number()) most[tag] = std::max(most[tag], bytes.get<double>());
+}
+
 // A record of a step that was there before: the run went on from an earlier checkpoint.
 void take_record(RunLog& run, const nlohmann::json& record) {
   ++run.records;
@@ -50,13 +59,8 @@ void take_record(RunLog& run, const nlohmann::json& record) {
     table.drop_from(number);
   }
   table.add(record);
-  const auto peaks = record.find("memory_peak_by_tag");
-  if (peaks != record.end() && peaks->is_object())
-    for (const auto& [tag, bytes] : peaks->items())
-      if (bytes.is_number()) {
-        double& most = run.memory_peak_by_tag[tag];
-        most = std::max(most, bytes.get<double>());
-      }
+  raise_peaks(record, "memory_peak_by_tag", run.memory_peak_by_tag);
+  raise_peaks(record, "pinned_memory_peak_by_tag", run.pinned_memory_peak_by_tag);
 }
 
 // {} where there is none or it cannot be read: a report does without.

@@ -29,7 +29,8 @@ struct RunLog {
   std::string name;     // its last part; of several runs as much of the path as tells them apart
   Records training;     // records with a loss
   Records evaluations;  // records with numbers that begin with "eval_"
-  std::map<std::string, double> memory_peak_by_tag;  // bytes, rank 0's
+  // Bytes, rank 0's; pinned in the host's memory, by a run on a device.
+  std::map<std::string, double> memory_peak_by_tag, pinned_memory_peak_by_tag;
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json results = nlohmann::json::object();  // all_results.json
   bool finished = false;                              // its last word was that training has ended

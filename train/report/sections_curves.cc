@@ -1,7 +1,9 @@
 // Learning, speed and memory.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
 
 #include "shoal/train/report/measures.h"
 #include "shoal/train/report/sections_common.h"
@@ -171,6 +173,35 @@ Plot rate_plot(Runs runs) {
   return plot;
 }
 
+// A table of bytes by what they are for; none where no run has any.
+void add_kinds(Cards& cards, const std::string& title, Runs runs,
+               std::map<std::string, double> RunLog::* peaks, const std::string& note) {
+  Table table{.head = {"kind", "at its peak", ""}, .bars = runs.size() == 1};
+  if (runs.size() > 1) {
+    table.head = {"kind"};
+    for (const RunLog& run : runs) table.head.push_back(escape(run.name));
+  }
+  double largest = 0;
+  std::set<std::string> tags;
+  for (const RunLog& run : runs)
+    for (const auto& [tag, bytes] : run.*peaks) {
+      tags.insert(tag);
+      largest = std::max(largest, bytes);
+    }
+  for (const std::string& tag : tags) {
+    std::vector<std::string> row = {escape(tag)};
+    for (const RunLog& run : runs) {
+      const auto found = (run.*peaks).find(tag);
+      const double bytes = found == (run.*peaks).end() ? 0 : found->second;
+      row.push_back(format_number(bytes, Unit::bytes));
+      if (runs.size() == 1) row.push_back(draw_bar({{tag, bytes, 0}}, largest, Unit::bytes));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  if (!table.rows.empty())
+    cards.add_card(title, table.html() + "<p class=\"note\">" + note + "</p>\n");
+}
+
 }  // namespace
 
 std::string learning_section(Runs runs) {
@@ -238,33 +269,11 @@ std::string memory_section(Runs runs) {
     plot.unit_name = "";
   plot.note = "What Shoal has allocated: parameters, states, activations, buffers.";
   cards.add(plot);
-  Table table{.head = {"kind", "at its peak", ""}, .bars = runs.size() == 1};
-  if (runs.size() > 1) {
-    table.head = {"kind"};
-    for (const RunLog& run : runs) table.head.push_back(escape(run.name));
-  }
-  double largest = 0;
-  std::set<std::string> tags;
-  for (const RunLog& run : runs)
-    for (const auto& [tag, bytes] : run.memory_peak_by_tag) {
-      tags.insert(tag);
-      largest = std::max(largest, bytes);
-    }
-  for (const std::string& tag : tags) {
-    std::vector<std::string> row = {escape(tag)};
-    for (const RunLog& run : runs) {
-      const auto found = run.memory_peak_by_tag.find(tag);
-      const double bytes = found == run.memory_peak_by_tag.end() ? 0 : found->second;
-      row.push_back(format_number(bytes, Unit::bytes));
-      if (runs.size() == 1) row.push_back(draw_bar({{tag, bytes, 0}}, largest, Unit::bytes));
-    }
-    table.rows.push_back(std::move(row));
-  }
-  if (!table.rows.empty())
-    cards.add_card("What it is for",
-                   table.html() +
-                       "<p class=\"note\">Each kind at its own peak: together they may "
-                       "be more than the peak of all.</p>\n");
+  add_kinds(cards, "What it is for", runs, &RunLog::memory_peak_by_tag,
+            "Each kind at its own peak: together they may be more than the peak of all.");
+  add_kinds(cards, "Pinned on the host", runs, &RunLog::pinned_memory_peak_by_tag,
+            "What devices copy from and to, each kind at its own peak, with what is kept for the "
+            "next step.");
   return cards.html("Memory");
 }
 

@@ -46,18 +46,16 @@ DataParallelEngine::DataParallelEngine(const EngineParts& parts)
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       scaler_(parts.arguments.fp16 ? nn::LossScaler(loss_scaling(parts.arguments))
-                                   : nn::LossScaler::none()) {
+                                   : nn::LossScaler::none()),
+      optimizer_memory_(parts) {
   const TrainerParts& p = parts_.trainer;
   context_.random.seed = static_cast<std::uint64_t>(parts_.arguments.seed);
   context_.random.state = step_state_.pointer();
   task_.module().materialize(context_, DType::f32);
-  if (parts_.arguments.optimizer_offloading && !p.kernels->device().is_cpu()) {
-    pinned_ = make_pinned_memory();
-    host_state_ = std::make_unique<CountingMemory>(*pinned_);
-  }
   weights_ = std::make_unique<nn::MasterWeights>(
       task_.module().parameters(), compute_dtype(parts_.arguments), *p.kernels, *p.memory,
-      std::function<void(nn::Parameter&)>{}, host_state_.get(), rounding_seed(parts_.arguments));
+      std::function<void(nn::Parameter&)>{}, optimizer_memory_.get(),
+      rounding_seed(parts_.arguments));
   if (!p.initial_weights.empty()) load_weights(p.initial_weights);
   restore_scaler(scaler_.state());
 }
@@ -82,11 +80,8 @@ std::vector<std::string> DataParallelEngine::describe_layout() const {
   std::vector<std::string> lines = {
       fmt::format("layout: {} data-parallel rank{} ({}), {}", ranks(), ranks() == 1 ? "" : "s",
                   carried_by(*parts_.trainer.communicator), parts_.trainer.kernels->describe())};
-  if (host_state_)
-    lines.push_back(fmt::format("optimizer state: {} in pinned host memory (optimizer_offloading)",
-                                format_bytes(host_state_->total().current)));
-  else if (parts_.arguments.optimizer_offloading)
-    lines.emplace_back("note: optimizer_offloading has no effect: the run is on the CPU");
+  if (std::string line = optimizer_memory_.describe(); !line.empty())
+    lines.push_back(std::move(line));
   if (parts_.arguments.step_capture == StepCaptureMode::on && offloads_between_graphs())
     lines.push_back(fmt::format("note: {}{}", kCallByCall, kOffloadedBetweenGraphs));
   return lines;
@@ -155,13 +150,14 @@ void DataParallelEngine::prepare_training() {
   if (captures() && ranks() > 1 && !on_cpu() && !communicator.can_capture())
     options.host_work = &host_work_;
   reducer_ = std::make_unique<parallel::Reducer>(parameters, std::move(reduction), options);
-  optimizer_ = make_optimizer(parts_, weights_->segments(), host_state_.get());
+  optimizer_ = make_optimizer(parts_, weights_->segments(), optimizer_memory_.get());
   losses_ =
       context_.empty({parts_.arguments.gradient_accumulation_steps}, DType::f32, MemoryTag::data);
-  if (!on_cpu()) late_ = std::make_unique<LateSteps>(context_.stream, communicator);
+  MemoryResource* const pinned = parts_.trainer.pinned_memory;
+  if (!on_cpu()) late_ = std::make_unique<LateSteps>(context_.stream, communicator, pinned);
   if (parts_.arguments.activation_offloading)
-    offloader_ = std::make_unique<parallel::Offloader>(context_.memory(),
-                                                       parallel::OffloadOptions{}, context_.stream);
+    offloader_ = std::make_unique<parallel::Offloader>(
+        context_.memory(), parallel::OffloadOptions{.pinned = pinned}, context_.stream);
   // Sums over ranks begin when a bucket's last gradient is queued, on whichever stream.
   if (captures() && ranks() == 1 && !on_cpu()) {
     (void)nn::wants_weight_branch(0);  // a wrong value is said now
@@ -252,7 +248,10 @@ std::vector<nn::ChainInput> DataParallelEngine::inputs(const StepWork& work) {
     staged_.clear();
     if (capture_) begin_capture();  // its graphs read what has gone
   }
-  auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
+  auto& staged =
+      staged_
+          .try_emplace(shapes, context_.kernels(), context_.memory(), parts_.trainer.pinned_memory)
+          .first->second;
   const std::vector<Tensor>& device = staged.fill(host);
   std::size_t next = 0;
   for (nn::ChainInput& input : all) {

@@ -12,6 +12,7 @@
 #include "shoal/train/trainer/early_forward.h"
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/late_steps.h"
+#include "shoal/train/trainer/optimizer_memory.h"
 
 namespace shoal {
 
@@ -77,9 +78,7 @@ class DataParallelEngine final : public Engine {
   nn::Context context_;
   nn::StepStateMemory step_state_;
   nn::LossScaler scaler_;  // the rule, and the scale as it was last read: it lives in step_state_
-  // Where masters and moments of a device's run are, if not with it. Null: with it.
-  std::unique_ptr<MemoryResource> pinned_;
-  std::unique_ptr<CountingMemory> host_state_;
+  OptimizerMemory optimizer_memory_;
   std::unique_ptr<nn::MasterWeights> weights_;
   nn::HostWork host_work_;  // of captured steps
   // From prepare_training() on.

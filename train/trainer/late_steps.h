@@ -22,9 +22,9 @@ class LateSteps {
   static_assert(kAhead < nn::StagedInputs::kAhead);
 
   // `stream` is what steps are queued on; `ranks` are all of theirs, with buffers there, and
-  // outlive the object. Collective, as their host() is.
-  LateSteps(Stream stream, collectives::Communicator& ranks)
-      : stream_(stream), numbers_(stream), ranks_(ranks), host_(ranks.host()) {}
+  // outlive the object; `pinned`: LateNumbers'. Collective, as their host() is.
+  LateSteps(Stream stream, collectives::Communicator& ranks, MemoryResource* pinned = nullptr)
+      : stream_(stream), numbers_(stream, pinned), ranks_(ranks), host_(ranks.host()) {}
 
   // The step that was queued last: this rank's part of its loss, f32 [n] or undefined, in no sum
   // yet; its norm, f64 [1], the same on every rank; `last`, the last of what its ranks exchanged,

@@ -1,9 +1,7 @@
 #include "shoal/train/trainer/mesh_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <limits>
 #include <sstream>
 
 #include "shoal/collectives/watch.h"
@@ -13,6 +11,7 @@
 #include "shoal/train/trainer/directories.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/mesh_check.h"
+#include "shoal/train/trainer/mesh_rows.h"
 #include "shoal/train/trainer/mp_parameters.h"
 
 namespace shoal {
@@ -24,55 +23,6 @@ using parallel::Microbatch;
 // Of steps whose inputs and graphs are kept.
 constexpr std::size_t kMostShapes = 32;
 constexpr const char* kPartitionFile = "partition.json";  // of a checkpoint: how stages were cut
-
-// `rows` rows, the first ones those of `from`, the others copies of row 0.
-Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
-  if (!from.defined()) return {};
-  Tensor more = Tensor::empty(from.shape().with(0, rows), from.dtype(), memory, MemoryTag::data);
-  const std::size_t row = from.bytes() / static_cast<std::size_t>(from.shape()[0]);
-  auto* to = static_cast<std::byte*>(more.view().data);
-  const void* const source = from.const_view().data;
-  std::memcpy(to, source, from.bytes());
-  for (std::int64_t i = from.shape()[0]; i < rows; ++i)
-    std::memcpy(to + static_cast<std::size_t>(i) * row, source, row);
-  return more;
-}
-
-// Rows from `first_row` on have no targets then: classes or positions, or numbers.
-void drop_targets(const Tensor& targets, std::int64_t first_row) {
-  const std::int64_t first = targets.count() / targets.shape()[0] * first_row;
-  if (targets.dtype() == DType::i32) {
-    auto* const classes = targets.data<std::int32_t>();
-    std::fill(classes + first, classes + targets.count(), kIgnoreLabel);
-  } else {
-    auto* const numbers = targets.data<float>();
-    std::fill(numbers + first, numbers + targets.count(), std::numeric_limits<float>::quiet_NaN());
-  }
-}
-
-// Rows without targets are added, that `unit` may divide the batch.
-nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory) {
-  const std::int64_t rows = input.ids.shape()[0], wanted = (rows + unit - 1) / unit * unit;
-  if (rows == wanted) return input;
-  for (Tensor* tensor : input.tensors()) *tensor = with_rows(*tensor, wanted, memory);
-  drop_targets(input.targets, rows);
-  return input;
-}
-
-nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows) {
-  nn::ChainInput part = input;
-  for (Tensor* tensor : part.tensors())
-    if (tensor->defined()) *tensor = tensor->narrowed(0, first, rows);
-  return part;
-}
-
-// One row, no targets.
-nn::ChainInput nothing(const Task& task, std::int64_t length, MemoryResource& memory) {
-  nn::ChainInput input;
-  input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
-  input.targets = task.no_targets(1, length, memory);
-  return input;
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -140,6 +90,7 @@ void MeshEngine::build() {
   const bool rows_on_host = on_device() && smp_.tensor > 1 && task_.chain()->reads_target_rows();
   options.captured = captures() && !on_its_way && !rows_on_host;
   options.tracer = parts_.trainer.tracer;
+  options.pinned = parts_.trainer.pinned_memory;
   if (parts_.trainer.tensor_parallel) options.tensor_parallel = *parts_.trainer.tensor_parallel;
   prepare_cut(options);
   model_ = std::make_unique<parallel::ParallelModel>(context_, *task_.chain(), mesh_, options);
@@ -290,7 +241,8 @@ void MeshEngine::prepare_training() {
       },
       on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
   if (on_device()) {
-    late_ = std::make_unique<LateSteps>(context_.stream, mesh_.world());
+    late_ =
+        std::make_unique<LateSteps>(context_.stream, mesh_.world(), parts_.trainer.pinned_memory);
     restore_scaler(scaler_.state());
     if (model_->adds_losses())
       losses_ = context_.empty({model_->options().microbatches}, DType::f32, MemoryTag::data);
@@ -407,7 +359,7 @@ std::vector<Microbatch> MeshEngine::cut(std::span<const Batch> batches, std::int
   }
   // The last update of an epoch may have fewer batches. Any length that sequences divide into.
   while (static_cast<std::int64_t>(all.size()) < batches_at_a_time() * pieces)
-    all.push_back({nothing(task_, mesh_.shape().tp, memory),
+    all.push_back({row_without_targets(task_, mesh_.shape().tp, memory),
                    static_cast<std::uint32_t>(model_->batch_part() * stride)});
   return all;
 }
@@ -438,7 +390,10 @@ void MeshEngine::upload(std::vector<Microbatch>& microbatches) {
     staged_.clear();
     begin_capture();  // its graphs read what has gone
   }
-  auto& staged = staged_.try_emplace(shapes, context_.kernels(), context_.memory()).first->second;
+  auto& staged =
+      staged_
+          .try_emplace(shapes, context_.kernels(), context_.memory(), parts_.trainer.pinned_memory)
+          .first->second;
   const std::vector<Tensor>& device = staged.fill(host);
   context_.host_copies.clear();
   const bool keeps = reads_on_host();

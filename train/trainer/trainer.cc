@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/memory_record.h"
 #include "shoal/train/trainer/mp_parameters.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
@@ -418,13 +419,8 @@ void Trainer::Impl::add_where_time_went(nlohmann::ordered_json& record) {
       record[fmt::format("{}_seconds", to_string(phase))] = since.of(phase) / steps;
     }
   }
-  const MemoryUsage total = parts.memory->total();
-  record["memory_bytes"] = total.current;
-  record["memory_peak_bytes"] = total.peak;
-  nlohmann::ordered_json& peaks = record["memory_peak_by_tag"] = nlohmann::ordered_json::object();
-  for (std::size_t i = 0; i < kMemoryTags; ++i)
-    if (const MemoryUsage usage = parts.memory->usage(static_cast<MemoryTag>(i)); usage.peak > 0)
-      peaks[std::string(to_string(static_cast<MemoryTag>(i)))] = usage.peak;
+  add_memory(record, "memory", *parts.memory);
+  if (parts.pinned_memory != nullptr) add_memory(record, "pinned_memory", *parts.pinned_memory);
 }
 
 void Trainer::Impl::log_window(const StepReport& report) {
@@ -622,17 +618,7 @@ std::vector<std::string> Trainer::header() const {
 std::string Trainer::describe_capture() const { return impl_->engine->describe_capture(); }
 
 std::vector<std::string> Trainer::memory_report() const {
-  std::vector<std::string> lines;
-  for (std::size_t i = 0; i < kMemoryTags; ++i) {
-    const auto tag = static_cast<MemoryTag>(i);
-    const MemoryUsage usage = impl_->parts.memory->usage(tag);
-    if (usage.peak > 0)
-      lines.push_back(fmt::format("{:<14} {:>12} peak {:>12}", to_string(tag),
-                                  format_bytes(usage.current), format_bytes(usage.peak)));
-  }
-  const MemoryUsage total = impl_->parts.memory->total();
-  lines.push_back(fmt::format("{:<14} {:>12} peak {:>12}", "all", format_bytes(total.current),
-                              format_bytes(total.peak)));
+  std::vector<std::string> lines = memory_lines(*impl_->parts.memory);
   if (const auto offloaded = impl_->engine->offloaded())
     lines.push_back(offloaded->tensors > 0
                         ? fmt::format("{:<14} {:>12} peak {:>12}", "offloaded", format_bytes(0),
@@ -640,6 +626,10 @@ std::vector<std::string> Trainer::memory_report() const {
                         : fmt::format("{:<14} nothing: what checkpoints keep is smaller than {}",
                                       "offloaded",
                                       format_bytes(parallel::OffloadOptions{}.min_bytes)));
+  if (impl_->parts.pinned_memory == nullptr) return lines;
+  lines.emplace_back("pinned in the host's memory, with what pools keep:");
+  for (std::string& line : memory_lines(*impl_->parts.pinned_memory))
+    lines.push_back("  " + std::move(line));
   return lines;
 }
 

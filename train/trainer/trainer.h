@@ -55,6 +55,11 @@ struct TrainerParts {
   CountingMemory* memory = nullptr;  // of the kernels' device
   // Where batches and copies for checkpoints are; null: `memory`, which must be the host's then.
   MemoryResource* host_memory = nullptr;
+  // Of a device's run: the pinned host memory that is under every pool of it (host_memory's), so
+  // that it knows what the process has locked, with what pools keep. What is staged, offloaded or
+  // kept on the host is taken from there; logged as pinned_memory_*, and told where it runs out.
+  // Outlives tasks and communicators too. Null: each takes its own, which nobody counts.
+  CountingMemory* pinned_memory = nullptr;
   // Below `memory` and what the kernels take scratch from; null: steps are not captured.
   nn::PlannedMemory* planned_memory = nullptr;
   // As communicator_options() of resolved arguments says (mp_parameters.h), its stream the
@@ -131,7 +136,7 @@ class Trainer {
   // What a run is, line by line, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
   std::string describe_capture() const;  // what step capture came to; empty: nothing
-  // Bytes by tag, current and peak; what waited elsewhere for its backward, or that nothing did.
+  // Bytes by tag, now and at the peak, pinned ones apart; what waited elsewhere for its backward, or that nothing did.
   std::vector<std::string> memory_report() const;
   // Of this rank's activations that left; none where they are to stay. A graph's replays count
   // nothing.

@@ -116,6 +116,7 @@ void Trainer::Impl::find_batch_size() {
     size = next;
   }
   parts.memory->reset_peaks();  // what is reported is training's
+  if (parts.pinned_memory != nullptr) parts.pinned_memory->reset_peaks();
   if (size == asked) return;
   say(fmt::format("auto_find_batch_size: per_device_train_batch_size is {} instead of {}", size,
                   asked));

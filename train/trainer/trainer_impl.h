@@ -96,7 +96,9 @@ struct Trainer::Impl {
     try {
       return work();
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::out_of_memory) throw;
+      // What would spare the device's memory is no help with the host's (make_pinned_memory()'s).
+      if (error.code() != ErrorCode::out_of_memory || error.message().starts_with("pinned host "))
+        throw;
       throw Error(error.code(), error.message(), what_helps(use));
     }
   }

@@ -57,6 +57,7 @@ DeviceEngine::Setup setup_of(const DeviceCommunicator::Options& options) {
           .fixed_order = options.fixed_order,
           .deadline_seconds = options.deadline_seconds,
           .counted_by = options.counted_by,
+          .pinned = options.pinned,
           .slice_bytes = options.slice_bytes,
           .copy_bytes = options.copy_bytes,
           .levels_from = options.levels_from,
@@ -145,6 +146,7 @@ std::unique_ptr<Communicator> make_device_communicator(std::unique_ptr<Communica
                                                    .fixed_order = options.fixed_order,
                                                    .deadline_seconds = options.deadline_seconds,
                                                    .counted_by = options.counted_by,
+                                                   .pinned = options.pinned,
                                                    .gates = env::get_boolean(env::kStreamGates)});
 }
 

@@ -60,8 +60,10 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Communicator> inner, Setup setup)
       steps_(dynamic_cast<CallCommunicator*>(inner_.get())),
       access_(make_peer_access(device())),
       memory_(access_, setup_.stream, setup_.counted_by),
-      pinned_(device().is_cpu() ? make_host_memory() : make_pinned_memory()),
-      staging_(*pinned_),
+      own_pinned_(device().is_cpu() ? make_host_memory()
+                  : setup_.pinned   ? nullptr
+                                    : make_pinned_memory()),
+      staging_(own_pinned_ ? *own_pinned_ : *setup_.pinned),
       reductions_(device(), setup_.fixed_order),
       in_(device(), StreamPriority::high),
       out_(device(), StreamPriority::high) {

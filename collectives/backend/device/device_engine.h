@@ -69,6 +69,7 @@ class DeviceEngine {
     bool fixed_order = false;
     double deadline_seconds = 0;
     CountingMemory* counted_by = nullptr;
+    MemoryResource* pinned = nullptr;                  // CommunicatorOptions'
     std::int64_t slice_bytes = std::int64_t{4} << 20;  // of what passes through host memory
     // The largest buffer from elsewhere that is copied into memory that peers reach.
     std::int64_t copy_bytes = std::int64_t{128} << 20;
@@ -205,7 +206,7 @@ class DeviceEngine {
   bool direct_ = false;                  // ranks reach each other's memory
   bool processes_ = false;               // some are other processes
   bool gates_ = false;
-  std::unique_ptr<MemoryResource> pinned_;
+  std::unique_ptr<MemoryResource> own_pinned_;  // null: the setup's
   PoolMemory staging_;
   DeviceReductions reductions_;
   OwnedStream in_, out_;

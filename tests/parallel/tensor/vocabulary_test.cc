@@ -41,7 +41,11 @@ void give(Rig& rig, const nn::Module& whole, const nn::Module& cut, DType dtype)
 class VocabularyParallel : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
-  on_group(GetParam(), [](const TensorParallel& group) {
+  on_group(GetParam(), [](const TensorParallel& as_made) {
+    // What a device is given of the host's values is counted.
+    const auto host = make_pinned_memory();
+    CountingMemory pinned(*host);
+    const TensorParallel group{as_made.tp, as_made.split, std::make_shared<Uploads>(&pinned)};
     for (const std::int64_t vocabulary : {3, 61}) {  // 3: four ranks have an empty shard
       Rig rig;
       nn::Embedding whole(vocabulary, kChannels, 1);
@@ -65,6 +69,7 @@ TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
       EXPECT_LT(distance(nn::floats(cut.weight()->gradient),
                          boxes_of(*cut.weight(), nn::floats(whole.weight()->gradient))),
                 1e-6);
+      EXPECT_EQ(pinned.usage(MemoryTag::data).current > 0, testing::on_cuda());
     }
   });
 }

@@ -85,5 +85,21 @@ TEST(PinnedStaging, IsNoFurtherAheadThanItMayBe) {
   EXPECT_GT(at.backend.statistics().synchronizations, before);
 }
 
+// A device's blocks are of the memory that it is given, and counted there.
+TEST(PinnedStaging, TakesItsBlocksFromWhatItIsGiven) {
+  const Place at;
+  const auto pinned = make_pinned_memory();
+  CountingMemory counted(*pinned);
+  {
+    PinnedStaging staging(at.device, 3, &counted);
+    std::memset(staging.place(100'000), 1, 100'000);
+    const auto held = static_cast<std::int64_t>(PoolMemory::rounded(100'032));
+    EXPECT_EQ(counted.usage(MemoryTag::data).current, at.device.is_cpu() ? 0 : held);
+    EXPECT_EQ(counted.total().peak, counted.usage(MemoryTag::data).current);
+    staging.mark(at.stream);
+  }
+  EXPECT_EQ(counted.total().current, 0);
+}
+
 }  // namespace
 }  // namespace shoal

@@ -129,6 +129,16 @@ TEST(Page, OfAWholeRun) {
   EXPECT_EQ(html, page({&run, 1}, "shoal 1"));  // to the byte
 }
 
+TEST(Page, WhatIsPinnedHasATableOfItsOwn) {
+  RunLog run = usual("gpu", 1);
+  EXPECT_THAT(page({&run, 1}, "shoal 1"), Not(HasSubstr("Pinned on the host")));
+  run.pinned_memory_peak_by_tag = {{"activations", 3 << 20}, {"data", 1 << 20}};
+  const std::string html = page({&run, 1}, "shoal 1");
+  expect_sound(html);
+  EXPECT_THAT(html, HasSubstr("Pinned on the host"));
+  EXPECT_THAT(html, HasSubstr("<td>activations</td><td class=\"n\">3.00 MiB</td>"));
+}
+
 TEST(Page, ComparesTwoRuns) {
   const std::vector<RunLog> runs = {usual("a", 1), usual("b", 2, 0.625)};
   const std::string html = page(runs, "shoal 1");

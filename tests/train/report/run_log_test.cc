@@ -34,7 +34,7 @@ TEST(ParseRun, SortsRecordsByKind) {
   const RunLog run = parse_run(
       R"({"eval_loss": 8.0, "epoch": 0, "step": 0}
 {"loss": 3.5, "learning_rate": 1e-3, "step": 10, "memory_peak_by_tag": {"parameters": 64, "data": 3}}
-{"loss": 2.5, "learning_rate": 5e-4, "step": 20, "memory_peak_by_tag": {"parameters": 64, "data": 9}}
+{"loss": 2.5, "learning_rate": 5e-4, "step": 20, "memory_peak_by_tag": {"parameters": 64, "data": 9}, "pinned_memory_peak_by_tag": {"activations": 5}}
 {"eval_loss": 2.75, "eval_accuracy": 0.5, "step": 20}
 {"train_runtime": 1.5, "train_loss": 3.0, "step": 20}
 {"eval_loss": 2.75, "eval_accuracy": 0.5, "step": 20}
@@ -45,6 +45,7 @@ TEST(ParseRun, SortsRecordsByKind) {
   EXPECT_TRUE(std::isnan(run.evaluations.column("eval_accuracy")[0]));
   EXPECT_TRUE(run.evaluations.not_finite("eval_accuracy").empty());  // absent is not infinite
   EXPECT_EQ(run.memory_peak_by_tag.at("data"), 9);
+  EXPECT_THAT(run.pinned_memory_peak_by_tag, ElementsAre(std::pair("activations", 5)));
   EXPECT_TRUE(run.finished);
   EXPECT_EQ(run.records, 6);
   EXPECT_EQ(run.training.first("loss"), 3.5);

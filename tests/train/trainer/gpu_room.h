@@ -18,7 +18,8 @@ struct GpuRoom {
   PoolMemory pool{*source};
   nn::PlannedMemory planned{pool, *source};
   CountingMemory memory{planned};
-  PoolMemory host{*host_source};
+  CountingMemory pinned{*host_source};
+  PoolMemory host{pinned};
   std::unique_ptr<kernels::Kernels> kernels =
       kernels::make_cuda_kernels({.device = device, .memory = &memory, .cache_directory = {}});
 
@@ -26,6 +27,7 @@ struct GpuRoom {
     parts.kernels = kernels.get();
     parts.memory = &memory;
     parts.host_memory = &host;
+    parts.pinned_memory = &pinned;
     parts.planned_memory = &planned;
   }
 };

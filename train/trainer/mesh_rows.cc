@@ -1,0 +1,62 @@
+#include "shoal/train/trainer/mesh_rows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+#include "shoal/train/data/dataset.h"
+
+namespace shoal {
+namespace {
+
+// `rows` rows, the first ones those of `from`, the others copies of row 0.
+Tensor with_rows(const Tensor& from, std::int64_t rows, MemoryResource& memory) {
+  if (!from.defined()) return {};
+  Tensor more = Tensor::empty(from.shape().with(0, rows), from.dtype(), memory, MemoryTag::data);
+  const std::size_t row = from.bytes() / static_cast<std::size_t>(from.shape()[0]);
+  auto* to = static_cast<std::byte*>(more.view().data);
+  const void* const source = from.const_view().data;
+  std::memcpy(to, source, from.bytes());
+  for (std::int64_t i = from.shape()[0]; i < rows; ++i)
+    std::memcpy(to + static_cast<std::size_t>(i) * row, source, row);
+  return more;
+}
+
+// Rows from `first_row` on have no targets then: classes or positions, or numbers.
+void drop_targets(const Tensor& targets, std::int64_t first_row) {
+  const std::int64_t first = targets.count() / targets.shape()[0] * first_row;
+  if (targets.dtype() == DType::i32) {
+    auto* const classes = targets.data<std::int32_t>();
+    std::fill(classes + first, classes + targets.count(), kIgnoreLabel);
+  } else {
+    auto* const numbers = targets.data<float>();
+    std::fill(numbers + first, numbers + targets.count(), std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+}  // namespace
+
+nn::ChainInput filled_up(nn::ChainInput input, std::int64_t unit, MemoryResource& memory) {
+  const std::int64_t rows = input.ids.shape()[0], wanted = (rows + unit - 1) / unit * unit;
+  if (rows == wanted) return input;
+  for (Tensor* tensor : input.tensors()) *tensor = with_rows(*tensor, wanted, memory);
+  drop_targets(input.targets, rows);
+  return input;
+}
+
+nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int64_t rows) {
+  nn::ChainInput part = input;
+  for (Tensor* tensor : part.tensors())
+    if (tensor->defined()) *tensor = tensor->narrowed(0, first, rows);
+  return part;
+}
+
+nn::ChainInput row_without_targets(const Task& task, std::int64_t length, MemoryResource& memory) {
+  nn::ChainInput input;
+  input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
+  input.targets = task.no_targets(1, length, memory);
+  return input;
+}
+
+}  // namespace shoal
