@@ -93,6 +93,7 @@ struct ModelStateOptions {
   int sharded_degree = 0;    // 0: all of rdp
   ModelState::Fill fill;
   std::optional<std::uint64_t> rounding_seed;  // bf16 without masters (nn::MasterWeights)
+  MemoryResource* masters = nullptr;           // ParallelOptions'
   Tracer* tracer = nullptr;
   bool captured = false;  // ParallelOptions'
 };

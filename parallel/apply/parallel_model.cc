@@ -136,6 +136,7 @@ void ParallelModel::make_state() {
                             .sharded_degree = options_.sharded_degree,
                             .fill = options_.fill,
                             .rounding_seed = options_.rounding_seed,
+                            .masters = options_.masters,
                             .tracer = options_.tracer,
                             .captured = options_.captured};
   if (!options.fill)

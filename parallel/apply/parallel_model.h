@@ -61,6 +61,10 @@ struct ParallelOptions {
   // Of bf16: no f32 masters. What AdamW or LAMB updates is rounded stochastically, by bits that
   // this seed and an element's place in the whole model decide: the same ones in any layout.
   std::optional<std::uint64_t> rounding_seed = {};
+  // Where f32 masters of 16-bit values lie, if not in the context's memory: pinned memory of the
+  // host, which a device's kernels read and write in place. Outlives the object; with sharding a
+  // rank's shard of them is there.
+  MemoryResource* masters = nullptr;
   // Steps are captured, or planned (nn::StepCapture): what one does and allocates, and in which
   // order, hangs on no time, and it leaves nothing under way. On a device the mesh is made for it.
   bool captured = false;

@@ -37,7 +37,7 @@ class ShardedState final : public ModelState {
                                 sets());
     values_ =
         std::make_unique<ShardedValues>(layout_, options.dtype, context.kernels(), context.memory(),
-                                        options.fill, options.rounding_seed);
+                                        options.fill, options.rounding_seed, options.masters);
     units_ = std::make_unique<ShardedUnits>(chain, *values_);
   }
   ~ShardedState() override {

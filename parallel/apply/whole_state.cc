@@ -22,7 +22,7 @@ class WholeState final : public ModelState {
         reducer_(options.reducer),
         tied_(options.tied),
         weights_(parameters_of(held_), options.dtype, context.kernels(), context.memory(),
-                 options.fill, nullptr, options.rounding_seed) {
+                 options.fill, options.masters, options.rounding_seed) {
     reducer_.tracer = options.tracer;
     reducer_.host_work = mesh.host_work();
   }

@@ -24,7 +24,7 @@ std::size_t ShardedValues::bytes_of(int bucket) const {
 
 ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::Kernels& kernels,
                              MemoryResource& memory, const Fill& fill,
-                             std::optional<std::uint64_t> rounding_seed)
+                             std::optional<std::uint64_t> rounding_seed, MemoryResource* masters)
     : layout_(layout), compute_(compute), rounding_seed_(rounding_seed), kernels_(kernels) {
   SHOAL_CHECK(!rounding_seed || compute == DType::bf16,
               "stochastic rounding is of bf16 parameters, not of {}", to_string(compute));
@@ -36,7 +36,8 @@ ShardedValues::ShardedValues(const ShardLayout& layout, DType compute, kernels::
   whole_ = zeros(plan.flat.count - plan.unit_count(), compute, symmetric, MemoryTag::parameters);
   unit_shard_ = zeros(plan.unit_count() / plan.shards, compute, symmetric, MemoryTag::parameters);
   if (compute != DType::f32 && !rounding_seed)
-    masters_ = zeros(plan.shard_count(), DType::f32, memory, MemoryTag::optimizer);
+    masters_ = zeros(plan.shard_count(), DType::f32, masters != nullptr ? *masters : memory,
+                     MemoryTag::optimizer);
   for (int b = 0; b < plan.buckets(); ++b) {
     Bucket bucket;
     if (is_unit_bucket(b)) {

@@ -26,15 +26,16 @@ class ShardedValues {
   // memory is given back one by one. Masters are f32, MemoryTag::optimizer; with compute f32 a
   // rank's part of the values is its master. Values are MemoryTag::parameters, in symmetric memory.
   // `rounding_seed`, of bf16: no masters, as nn::MasterWeights; a rank's part of the values is its
-  // own. Frozen parameters become whole copies in the compute dtype. All arguments outlive the
-  // object; the shard group outlives the parameters' values too, which lie in its memory. A
-  // parameter that has no value yet gets one from `fill` just before it is cut (delayed parameter
-  // initialisation: nn::materialize(context, {&parameter}, DType::f32)): with level 3 no rank ever
-  // holds more than its shard and one parameter.
+  // own. `masters`: where they lie, if not in `memory`: pinned memory of the host, which a device's
+  // kernels read and write in place. Frozen parameters become whole copies in the compute dtype.
+  // All arguments outlive the object; the shard group outlives the parameters' values too, which
+  // lie in its memory. A parameter that has no value yet gets one from `fill` just before it is cut
+  // (delayed parameter initialisation: nn::materialize(context, {&parameter}, DType::f32)): with
+  // level 3 no rank ever holds more than its shard and one parameter.
   using Fill = std::function<void(nn::Parameter&)>;
   ShardedValues(const ShardLayout& layout, DType compute, kernels::Kernels& kernels,
                 MemoryResource& memory, const Fill& fill = {},
-                std::optional<std::uint64_t> rounding_seed = {});
+                std::optional<std::uint64_t> rounding_seed = {}, MemoryResource* masters = nullptr);
   ~ShardedValues();  // waits for gathers; where an exception ends the step it aborts the group
   ShardedValues(const ShardedValues&) = delete;
   ShardedValues& operator=(const ShardedValues&) = delete;

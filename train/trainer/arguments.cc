@@ -73,9 +73,10 @@ void declare_batches(OptionSet& options, TrainingArguments& a) {
                {.help = "what gradient_checkpointing keeps waits elsewhere for its backward: a "
                         "GPU's in pinned host memory, a CPU's in a file (TMPDIR)",
                 .aliases = {"sm_activation_offloading"}})
-      .boolean("optimizer_offloading", &a.optimizer_offloading,
-               {.help = "a GPU's optimizer state, f32 masters among it, lies in pinned host memory "
-                        "and is read and written there; same results"})
+      .boolean(
+          "optimizer_offloading", &a.optimizer_offloading,
+          {.help = "a GPU's optimizer state, f32 masters among it, lies in pinned host memory "
+                   "and is read and written there; same results. Of sharded state a rank's shard"})
       .boolean("use_cpu", &a.use_cpu,
                {.help = "train on the CPU although there is a GPU", .aliases = {"no_cuda"}})
       .real(
@@ -456,10 +457,6 @@ void check_arguments(const TrainingArguments& a) {
     refuse(
         "activation_offloading is true, but activations are not checkpointed; what is offloaded "
         "are checkpoints: set gradient_checkpointing true");
-  if (a.optimizer_offloading && !a.mp_parameters.empty())
-    refuse(
-        "optimizer_offloading is for ranks that each have the whole model, not for mp_parameters: "
-        "there sharded_data_parallel_degree or shard_optimizer_state divide the optimizer's state");
   if (a.auto_find_batch_size && !a.mp_parameters.empty())
     refuse(
         "auto_find_batch_size is for ranks that each have the whole model, not for mp_parameters: "

@@ -65,6 +65,7 @@ MeshEngine::MeshEngine(const EngineParts& parts)
       task_(*parts.trainer.task),
       context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
+      optimizer_memory_(parts),
       mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement,
             captures() && on_device() ? &host_work_ : nullptr),
       scaler_(parts.arguments.fp16 && on_device()
@@ -83,6 +84,7 @@ void MeshEngine::build() {
   parallel::ParallelOptions options = parallel::parallel_options(whole_step);
   options.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);
+  options.masters = optimizer_memory_.get();
   options.reducer = reducer_options(parts_);
   // Of the reasons not to (why_not_captured()) those that are known before the model is cut.
   const bool on_its_way =
@@ -208,6 +210,8 @@ std::vector<std::string> MeshEngine::describe_layout() const {
     lines.push_back(fmt::format("microbatches: {} a step = {} of each batch x {} accumulated",
                                 batches_at_a_time() * smp_.microbatches, smp_.microbatches,
                                 batches_at_a_time()));
+  if (std::string line = optimizer_memory_.describe(); !line.empty())
+    lines.push_back(std::move(line));
   std::vector<std::string> notices = smp_.notices;
   if (const std::string why = why_not_captured(); captures() && !why.empty())
     notices.push_back(std::string(kCallByCall) + why);
@@ -237,7 +241,7 @@ void MeshEngine::prepare_training() {
   optimizer_ = std::make_unique<parallel::DistributedOptimizer>(
       *model_,
       [this](std::vector<nn::Segment> segments) {
-        return make_optimizer(parts_, std::move(segments));
+        return make_optimizer(parts_, std::move(segments), optimizer_memory_.get());
       },
       on_device() ? parallel::DistributedOptimizerOptions{} : scaling(parts_.arguments, smp_));
   if (on_device()) {

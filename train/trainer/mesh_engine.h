@@ -21,6 +21,7 @@
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/held_numbers.h"
 #include "shoal/train/trainer/late_steps.h"
+#include "shoal/train/trainer/optimizer_memory.h"
 
 namespace shoal {
 
@@ -99,6 +100,7 @@ class MeshEngine final : public Engine {
   nn::DirectDispatcher dispatcher_;
   nn::Context context_;
   nn::StepStateMemory step_state_;
+  OptimizerMemory optimizer_memory_;
   nn::HostWork host_work_;  // of captured steps
   // Inputs of steps, by their shapes: graphs read them again. None where kernels are the host's.
   std::map<std::string, nn::StagedInputs> staged_;

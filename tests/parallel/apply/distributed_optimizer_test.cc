@@ -220,6 +220,28 @@ TEST(FrozenParameters, TrainAsOneRankDoes) {
   }
 }
 
+// Where masters and moments lie changes no bit.
+TEST(MastersElsewhere, AreTheSame) {
+  for (Layout layout :
+       {Layout{.rdp = 2}, Layout{.rdp = 2, .sharding = 1}, Layout{.rdp = 2, .sharding = 3},
+        Layout{.rdp = 4, .sharding = 2, .degree = 2},
+        Layout{.rdp = 2, .sharding = 2, .rule = Rule::lamb},
+        Layout{.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .prescaled = true, .sharding = 3}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      layout.dtype = dtype;
+      layout.apart = false;
+      const Trained want = trained(layout, 0, 3);
+      layout.apart = true;
+      SCOPED_TRACE(layout.text());
+      const Trained got = trained(layout, 0, 3);
+      EXPECT_EQ(got.losses, want.losses);
+      EXPECT_EQ(got.norms, want.norms);
+      EXPECT_EQ(got.state.values, want.state.values);
+      expect_one_writer(got.state, want.state);
+    }
+  }
+}
+
 // Of two ranks sums have the same bits in any order, and so then have all updates: nothing but its
 // place in the model decides how an element is rounded.
 TEST(StochasticRounding, OfShardsIsThatOfTheWhole) {

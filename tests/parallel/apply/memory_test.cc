@@ -179,10 +179,11 @@ struct ExactCase {
   DType dtype = DType::f32;
   int degree = 0;
   bool rounded = false;
+  bool apart = false;  // masters and moments in the host's memory
   friend void PrintTo(const ExactCase& c, std::ostream* out) {
-    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
+    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
                         c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "",
-                        c.rounded ? "_rounded" : "");
+                        c.rounded ? "_rounded" : "", c.apart ? "_apart" : "");
   }
 };
 
@@ -194,6 +195,9 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
   test::run_thread_ranks(how.shape.size(), [&](const World& world, Store& store) {
     testing::use_device_of(world.rank);
     nn::Room room(false, 1, nn::RoomMemory::job);
+    const auto host_source = make_pinned_memory();
+    CountingMemory host(*host_source);
+    CountingMemory& of_optimizer = how.apart ? host : room.memory;
     collectives::CommunicatorOptions counted;
     counted.counted_by = &room.memory;
     const auto group = testing::make_test_communicator(world, store, counted);
@@ -213,11 +217,12 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         .skip_tracing = true,
         .sharding = {.level = how.level, .bucket_elements = 20'011, .persistence_threshold = 50},
         .sharded_degree = how.degree,
-        .rounding_seed = how.rounded ? std::optional<std::uint64_t>(1) : std::nullopt};
+        .rounding_seed = how.rounded ? std::optional<std::uint64_t>(1) : std::nullopt,
+        .masters = how.apart ? &host : nullptr};
     {
       ParallelModel model(room.context, gpt2, mesh, options);
       DistributedOptimizer optimizer(model, [&](std::vector<nn::Segment> segments) {
-        return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {});
+        return nn::make_adamw(*room.kernels, room.memory, std::move(segments), {}, options.masters);
       });
       const std::vector<std::int32_t> values(2 * 8, 3);
       const Tensor ids = room.ids({2, 8}, values);
@@ -235,7 +240,12 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
       };
       EXPECT_EQ(bytes(MemoryTag::parameters), plan.parameters);
       EXPECT_EQ(bytes(MemoryTag::gradients), plan.gradients);
-      EXPECT_EQ(bytes(MemoryTag::optimizer), plan.optimizer);
+      EXPECT_EQ(static_cast<double>(of_optimizer.usage(MemoryTag::optimizer).current),
+                plan.optimizer);
+      EXPECT_EQ(host.total().current, host.usage(MemoryTag::optimizer).current);
+      if (how.apart) {
+        EXPECT_EQ(bytes(MemoryTag::optimizer), 0);
+      }
       EXPECT_LE(bytes(MemoryTag::activations), 4 * how.shape.pp) << "the microbatches' losses";
       // And that is the formulas' bytes and at most a line for each tensor, part and bucket.
       const StateMemory formula = state_memory(state_request(model));
@@ -264,7 +274,11 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{{2, 1, 2}, 1, DType::bf16},
                       ExactCase{{1, 1, 1}, 0, DType::bf16, 0, true},
                       ExactCase{{2, 1, 1}, 1, DType::bf16, 0, true},
-                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, true}),
+                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, true},
+                      ExactCase{{1, 1, 1}, 0, DType::bf16, 0, false, true},
+                      ExactCase{{2, 1, 1}, 1, DType::bf16, 0, false, true},
+                      ExactCase{{2, 2, 1}, 3, DType::bf16, 0, false, true},
+                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, true}),
     ::testing::PrintToStringParamName());
 
 double elements_of_model() {

@@ -144,12 +144,14 @@ DeviceStatistics statistics_of_all(collectives::Communicator& group) {
   return now;
 }
 
-std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments) {
+std::unique_ptr<nn::Optimizer> make_rule(Rank& rank, Rule rule, std::vector<nn::Segment> segments,
+                                         MemoryResource* states) {
   if (rule == Rule::adamw)
-    return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1});
+    return nn::make_adamw(*rank.kernels, rank.memory, std::move(segments), {.weight_decay = 0.1},
+                          states);
   nn::LambOptions options;
   options.adam.weight_decay = 0.1;
-  return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), options);
+  return nn::make_lamb(*rank.kernels, rank.memory, std::move(segments), options, states);
 }
 
 nn::StepOutcome update(DistributedOptimizer& optimizer, ParallelModel& model, Rank& rank,
@@ -283,11 +285,14 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
       if (layout.frozen && (parameter->name().find("wpe") != std::string::npos ||
                             parameter->name().find("h.1.") != std::string::npos))
         parameter->set_trainable(false);
-    ParallelModel model(rank.context, *chain, mesh, options_of(layout));
+    const auto host = make_pinned_memory();
+    ParallelOptions options = options_of(layout);
+    if (layout.apart) options.masters = host.get();
+    ParallelModel model(rank.context, *chain, mesh, options);
     DistributedOptimizer optimizer(
         model,
         [&](std::vector<nn::Segment> segments) {
-          return make_rule(rank, layout.rule, std::move(segments));
+          return make_rule(rank, layout.rule, std::move(segments), options.masters);
         },
         {.dynamic_loss_scale = layout.dtype == DType::f16,
          .dynamic_loss_args = {.init_scale = start ? 0x1p16 : layout.first_scale}});

@@ -97,6 +97,7 @@ struct Layout {
   bool queued = false;     // queue_train() and queue_step(): numbers are read at the end
   bool frozen = false;     // the positions and a block are not trained
   bool rounded = false;    // bf16 without masters
+  bool apart = false;      // masters and moments in another memory than the rank's
   bool disturbed = false;  // a third of the weights up by a last place at the start, a third down
 
   int ranks() const { return rdp * pp * tp; }
@@ -116,6 +117,7 @@ struct Layout {
     if (queued) all += "_queued";
     if (frozen) all += "_frozen";
     if (rounded) all += "_rounded";
+    if (apart) all += "_apart";
     if (disturbed) all += "_disturbed";
     if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
     std::replace(all.begin(), all.end(), '-', '_');

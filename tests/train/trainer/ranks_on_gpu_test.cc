@@ -1,5 +1,6 @@
 // Two ranks of the Trainer on a GPU that the CPU plays, or on a real one (gpu_train_ranks_test):
 // steps that nobody waits for, on every axis.
+#include <filesystem>
 #include <list>
 #include <mutex>
 
@@ -53,17 +54,21 @@ class Watcher final : public TrainerCallback {
 struct Ran {
   Outcome outcome;
   Watcher watcher;
+  std::list<GpuRoom> rooms;  // they outlive the Trainers that run() makes
 };
 
-Ran train(const Layout& layout, const std::string& output, bool waits) {
-  Ran ran{{}, Watcher(waits)};
-  // They outlive the Trainers that run() makes.
-  std::list<GpuRoom> rooms;
+struct Options {
+  bool waits = false;
+  std::function<void(TrainingArguments&)> change = {};
+};
+
+Ran train(const Layout& layout, const std::string& output, const Options& how) {
+  Ran ran{{}, Watcher(how.waits), {}};
   std::list<std::unique_ptr<collectives::Communicator>> communicators;
   std::list<Watcher> others;
   std::mutex mutex;
   const auto store = make_hash_store();
-  RunOptions options{.ranks = 2, .samples = 32};
+  RunOptions options{.ranks = 2, .samples = 32, .header = true};
   options.config.n_head = 4;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
@@ -73,13 +78,14 @@ Ran train(const Layout& layout, const std::string& output, bool waits) {
     std::unique_ptr<collectives::Communicator>* communicator = nullptr;
     {
       const std::lock_guard lock(mutex);
-      room = &rooms.emplace_back();
+      room = &ran.rooms.emplace_back();
       communicator = &communicators.emplace_back();
       parts.callbacks = {world.rank == 0 ? &ran.watcher : &others.emplace_back(false)};
     }
     room->give(parts);
     collectives::CommunicatorOptions on_device;
     on_device.stream = room->kernels->stream();
+    on_device.pinned = &room->pinned;
     *communicator = collectives::make_communicator(world, *store, on_device);
     parts.communicator = communicator->get();
   };
@@ -91,6 +97,7 @@ Ran train(const Layout& layout, const std::string& output, bool waits) {
   arguments.fp16 = layout.f16;
   if (layout.f16) arguments.grad_scaler_init_scale = 0x1p22;  // the first steps overflow
   arguments.mp_parameters = layout.mesh;
+  if (how.change) how.change(arguments);
   ran.outcome = run(arguments, options);
   return ran;
 }
@@ -100,8 +107,8 @@ class RanksOnGpu : public ::testing::TestWithParam<Layout> {};
 TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
-  const Ran late = train(GetParam(), output / "late", false),
-            waited = train(GetParam(), output / "waited", true);
+  const Ran late = train(GetParam(), output / "late", {}),
+            waited = train(GetParam(), output / "waited", {.waits = true});
   ASSERT_EQ(late.watcher.logs.size(), 2U);
   EXPECT_EQ(late.watcher.logs, waited.watcher.logs);
   EXPECT_EQ(late.outcome.result.train_loss, waited.outcome.result.train_loss);
@@ -115,6 +122,58 @@ TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
   EXPECT_GT(waited.watcher.driver[6].synchronizations, waited.watcher.driver[4].synchronizations);
 }
 
+std::int64_t held(const Ran& ran, MemoryTag tag, bool pinned) {
+  std::int64_t all = 0;
+  for (const GpuRoom& room : ran.rooms) all += (pinned ? room.pinned : room.memory).usage(tag).peak;
+  return all;
+}
+
+void expect_same_files(const std::string& a, const std::string& b) {
+  int parts = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(a)) {
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".safetensors")) continue;
+    EXPECT_TRUE(test::bytes_of(a + "/" + name) == test::bytes_of(b + "/" + name)) << name;
+    ++parts;
+  }
+  EXPECT_GT(parts, 0);
+}
+
+// Of a rank's masters and moments all, or its shard of them, lie in the host's memory, where the
+// device reads and writes them: the same bits, and so from a checkpoint of either.
+TEST_P(RanksOnGpu, HaveTheirOptimizersInTheHostsMemory) {
+  SHOAL_NEEDS_GPU();
+  for (const Optim optim : {Optim::adamw, Optim::lamb}) {
+    const TemporaryDirectory output;
+    const auto run = [&](const char* to, bool offloads, const char* from = nullptr) {
+      return train(GetParam(), output / to, {.change = [&](TrainingArguments& a) {
+                     a.optim = optim;
+                     a.optimizer_offloading = offloads;
+                     a.bf16 = !a.fp16;
+                     if (optim == Optim::adamw) a.step_capture = StepCaptureMode::on;
+                     if (a.fp16) a.grad_scaler_init_scale = 0x1p10;
+                     a.save_strategy = Interval::steps;
+                     a.save_steps = 4;
+                     if (from == nullptr) return;
+                     a.resume_from_checkpoint = output / from + "/checkpoint-4";
+                   }});
+    };
+    const Ran kept = run("kept", false), host = run("host", true);
+    EXPECT_EQ(host.watcher.logs, kept.watcher.logs);
+    expect_same_files(output / "kept/checkpoint-8", output / "host/checkpoint-8");
+    EXPECT_EQ(held(host, MemoryTag::optimizer, true), held(kept, MemoryTag::optimizer, false));
+    EXPECT_EQ(held(host, MemoryTag::optimizer, false), 0);
+    EXPECT_EQ(held(kept, MemoryTag::optimizer, true), 0);
+    EXPECT_THAT(host.outcome.header, ::testing::ContainsRegex("optimizer state: .* in pinned host "
+                                                              "memory .optimizer_offloading."));
+    EXPECT_THAT(kept.outcome.header, ::testing::Not(::testing::HasSubstr("pinned host memory")));
+    run("host_then_kept", false, "host");
+    run("kept_then_host", true, "kept");
+    for (const char* to : {"host_then_kept", "kept_then_host"})
+      expect_same_files(output / "kept/checkpoint-8", output / to + std::string("/checkpoint-8"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, RanksOnGpu,
     ::testing::Values(
@@ -122,7 +181,12 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"parts_of_layers", {{"ddp", true}, {"tensor_parallel_degree", 2}}, 2},
         Layout{"stages",
                {{"pipeline_parallel_degree", 2}, {"microbatches", 2}, {"skip_tracing", true}}},
-        Layout{"sharded_f16", {{"ddp", true}, {"sharding_strategy", "SHARD_GRAD_OP"}}, 2, true}),
+        Layout{"sharded_f16", {{"ddp", true}, {"sharding_strategy", "SHARD_GRAD_OP"}}, 2, true},
+        Layout{"sharded_values",
+               {{"ddp", true},
+                {"sharded_data_parallel_degree", 2},
+                {"sdp_param_persistence_threshold", 100}},
+               2}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
