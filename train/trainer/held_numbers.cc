@@ -44,6 +44,8 @@ void fill(const HeldNumbers& part, const ConstView& whole, kernels::Kernels& ker
 void read_parts(const ShardedCheckpoint& checkpoint, std::span<const HeldNumbers> into,
                 Stream stream) {
   const auto host = make_host_memory();
+  // A device writes the host's memory, too (optimizer_offloading): what is queued comes first.
+  if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
   for (const HeldNumbers& part : into) {
     if (part.tensor.device().is_cpu()) {
       checkpoint.read(part.held, part.tensor.view());
@@ -166,7 +168,9 @@ std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryReso
 }
 
 Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream) {
-  return tensor.device().is_cpu() ? tensor : copied_to_host(tensor, host, stream);
+  if (!tensor.device().is_cpu()) return copied_to_host(tensor, host, stream);
+  if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
+  return tensor;
 }
 
 void write_held(const std::string& directory, int rank, int ranks,

@@ -31,7 +31,7 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
 // that they are written on; waited for.
 std::vector<HeldNumbers> copied(std::span<const HeldNumbers> tensors, MemoryResource& host,
                                 Stream stream);
-// `tensor` itself in host memory; else a copy there.
+// `tensor` itself in host memory, once what is queued on `stream` is done; else a copy there.
 Tensor on_host(const Tensor& tensor, MemoryResource& host, Stream stream);
 // Rank `rank`'s shard of a checkpoint in parts.
 void write_held(const std::string& directory, int rank, int ranks,

@@ -60,6 +60,7 @@ struct Ran {
 struct Options {
   bool waits = false;
   std::function<void(TrainingArguments&)> change = {};
+  std::string initial = {};  // a directory of weights; empty: none
 };
 
 Ran train(const Layout& layout, const std::string& output, const Options& how) {
@@ -68,7 +69,7 @@ Ran train(const Layout& layout, const std::string& output, const Options& how) {
   std::list<Watcher> others;
   std::mutex mutex;
   const auto store = make_hash_store();
-  RunOptions options{.ranks = 2, .samples = 32, .header = true};
+  RunOptions options{.ranks = 2, .samples = 32, .header = true, .initial_weights = how.initial};
   options.config.n_head = 4;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
@@ -171,6 +172,37 @@ TEST_P(RanksOnGpu, HaveTheirOptimizersInTheHostsMemory) {
     run("kept_then_host", true, "kept");
     for (const char* to : {"host_then_kept", "kept_then_host"})
       expect_same_files(output / "kept/checkpoint-8", output / to + std::string("/checkpoint-8"));
+  }
+}
+
+// The host writes what it reads of a checkpoint in parts into memory that the device has yet to
+// write: masters' first numbers are queued.
+TEST(HostMasters, BeginWithTheNumbersOfACheckpointInParts) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  const Layout stages{
+      "stages", {{"pipeline_parallel_degree", 2}, {"microbatches", 2}, {"skip_tracing", true}}};
+  const auto run = [&](const Layout& layout, const char* to, bool offloads, const char* from) {
+    const std::string initial = from == nullptr ? "" : output / from + "/checkpoint-8";
+    return train(layout, output / to,
+                 {.change =
+                      [&](TrainingArguments& a) {
+                        a.bf16 = true;
+                        a.optimizer_offloading = offloads;
+                        a.save_strategy = Interval::steps;
+                        a.save_steps = 8;
+                      },
+                  .initial = initial});
+  };
+  run(stages, "parts", false, nullptr);
+  for (const Layout& layout : {stages, Layout{"replicas", nlohmann::json::object(), 2}}) {
+    SCOPED_TRACE(layout.name);
+    const std::string name = layout.name;
+    const Ran kept = run(layout, (name + "_kept").c_str(), false, "parts"),
+              host = run(layout, (name + "_host").c_str(), true, "parts");
+    EXPECT_EQ(host.watcher.logs, kept.watcher.logs);
+    expect_same_files(output / (name + "_kept") + "/checkpoint-8",
+                      output / (name + "_host") + "/checkpoint-8");
   }
 }
 
