@@ -136,7 +136,8 @@ class Trainer {
   // What a run is, line by line, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
   std::string describe_capture() const;  // what step capture came to; empty: nothing
-  // Bytes by tag, now and at the peak, pinned ones apart; what waited elsewhere for its backward, or that nothing did.
+  // Bytes by tag, now and at the peak, pinned ones apart; what waited elsewhere for its backward,
+  // or that nothing did.
   std::vector<std::string> memory_report() const;
   // Of this rank's activations that left; none where they are to stay. A graph's replays count
   // nothing.
