@@ -164,11 +164,9 @@ void carry_out(const std::vector<Step*>& steps) {
     }
     results.push_back(std::move(result));
   }
-  for (std::size_t rank = 0; rank < steps.size(); ++rank) {
+  for (std::size_t rank = 0; rank < steps.size(); ++rank)
     if (!results[rank].empty())
       std::memcpy(steps[rank]->recv, results[rank].data(), results[rank].size());
-    steps[rank]->done = true;
-  }
 }
 
 Step* first_undone(Launch& launch, bool (*wanted)(const Step&, int), int peer) {
@@ -200,7 +198,11 @@ bool advance_collectives(std::map<int, Queue>& queues, int size) {
       throw_error(ErrorCode::internal, "ranks launched {} and {}, which would hang",
                   kNames[static_cast<int>(steps.front()->kind)],
                   kNames[static_cast<int>(step->kind)]);
-  carry_out(steps);
+  // Of a rank that has aborted nothing is read or written, as its memory may be another's by now.
+  const bool whole = std::ranges::none_of(
+      queues, [](const auto& of) { return !of.second.empty() && of.second.front()->comm->broken; });
+  if (whole) carry_out(steps);
+  for (Step* step : steps) step->done = true;
   return true;
 }
 
@@ -217,7 +219,8 @@ bool advance_messages(std::map<int, Queue>& queues, int size) {
       if (other->count != step.count)
         throw_error(ErrorCode::internal, "rank {} sends {} elements, rank {} expects {}", from,
                     step.count, step.peer, other->count);
-      std::memcpy(other->recv, step.send, bytes(step));
+      if (!queues[from].front()->comm->broken && !queues[step.peer].front()->comm->broken)
+        std::memcpy(other->recv, step.send, bytes(step));
       step.done = other->done = true;
       moved = true;
     }
