@@ -52,7 +52,7 @@ TEST_F(BlockMarksDeath, GivenBackMemoryIsWhole) {
   PlainMemory plain;
   {
     PoolMemory pool(plain);
-    { const Buffer block(pool, 100, MemoryTag::data); }
+    Buffer(pool, 100, MemoryTag::data).reset();
     volatile char& byte = plain.bytes[99];
     EXPECT_DEATH(byte = 1, "use-after-poison");
   }
