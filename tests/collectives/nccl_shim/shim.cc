@@ -263,9 +263,9 @@ bool has_ended(const Launch& launch) {
   return launch.finished || launch.comm->broken;
 }
 
-ncclResult_t launch(std::vector<std::pair<ncclComm*, Step>> steps) {
+ncclResult_t launch(const std::vector<std::pair<ncclComm*, Step>>& steps) {
   std::map<ncclComm*, Launch> launches;
-  for (auto& [comm, step] : steps) {
+  for (const auto& [comm, step] : steps) {
     launches[comm].comm = comm;
     launches[comm].steps.push_back(step);
   }
