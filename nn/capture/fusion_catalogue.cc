@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -33,46 +34,60 @@ constexpr std::array kCatalogue{
            "linear.backward_input through the activation", true, 2},
 };
 
-bool has(const std::vector<int>& list, int storage) {
-  return std::ranges::find(list, storage) != list.end();
-}
-
-// Who reads what operation `at` left in `storage`: up to the next that writes there.
-std::vector<int> readers_of(const std::vector<RecordedOperation>& operations, int at, int storage) {
-  std::vector<int> readers;
-  for (int i = at + 1; i < static_cast<int>(operations.size()); ++i) {
-    const RecordedOperation& operation = operations[static_cast<std::size_t>(i)];
-    if (has(operation.inputs, storage)) readers.push_back(i);
-    if (has(operation.outputs, storage)) break;
+// Of each storage, who reads and who writes it, in order: records of meshes with many microbatches
+// have tens of thousands of operations.
+class Uses {
+ public:
+  explicit Uses(const RecordingDispatcher& record)
+      : readers_(record.lifetimes().size()), writers_(record.lifetimes().size()) {
+    int at = 0;
+    for (const RecordedOperation& operation : record.operations()) {
+      for (const int storage : operation.inputs) readers_[index(storage)].push_back(at);
+      for (const int storage : operation.outputs) writers_[index(storage)].push_back(at);
+      ++at;
+    }
   }
-  return readers;
-}
 
-// Nothing else that `second` reads was written from `first` on.
-bool could_have_been_one(const std::vector<RecordedOperation>& operations, int first, int second) {
-  for (int i = first + 1; i < second; ++i)
-    for (const int storage : operations[static_cast<std::size_t>(i)].outputs)
-      if (has(operations[static_cast<std::size_t>(second)].inputs, storage)) return false;
-  return true;
-}
+  // Who reads what operation `at` left in `storage`: up to the next that writes there.
+  std::span<const int> readers_after(int at, int storage) const {
+    const std::vector<int>& writers = writers_[index(storage)];
+    const auto next = std::ranges::upper_bound(writers, at);
+    const std::vector<int>& readers = readers_[index(storage)];
+    const auto first = std::ranges::upper_bound(readers, at);
+    const auto last =
+        next == writers.end() ? readers.end() : std::ranges::upper_bound(readers, *next);
+    return {first, last};
+  }
+  bool written_between(int first, int second, int storage) const {
+    const std::vector<int>& writers = writers_[index(storage)];
+    const auto next = std::ranges::upper_bound(writers, first);
+    return next != writers.end() && *next < second;
+  }
+
+ private:
+  static std::size_t index(int storage) { return static_cast<std::size_t>(storage); }
+  std::vector<std::vector<int>> readers_, writers_;
+};
 
 }  // namespace
 
 std::vector<FoundChain> find_chains(const RecordingDispatcher& record) {
   const std::vector<RecordedOperation>& operations = record.operations();
+  const Uses uses(record);
   std::vector<FoundChain> found;
   for (int at = 0; at < static_cast<int>(operations.size()); ++at) {
     const RecordedOperation& operation = operations[static_cast<std::size_t>(at)];
     for (const int storage : operation.outputs) {
-      const std::vector<int> readers = readers_of(operations, at, storage);
+      const std::span<const int> readers = uses.readers_after(at, storage);
       if (readers.empty()) continue;
       const int next = readers.front();
+      const RecordedOperation& reader = operations[static_cast<std::size_t>(next)];
+      // Nothing else that it reads was written meanwhile.
+      const bool could_have_been_one = std::ranges::none_of(
+          reader.inputs, [&](int input) { return uses.written_between(at, next, input); });
       for (const Fusion& fusion : kCatalogue) {
-        if (operation.name != fusion.first ||
-            operations[static_cast<std::size_t>(next)].name != fusion.second)
-          continue;
-        if ((fusion.alone && readers.size() > 1) || !could_have_been_one(operations, at, next))
-          continue;
+        if (operation.name != fusion.first || reader.name != fusion.second) continue;
+        if ((fusion.alone && readers.size() > 1) || !could_have_been_one) continue;
         const std::int64_t bytes = record.lifetimes()[static_cast<std::size_t>(storage)].bytes;
         found.push_back({at, next, std::string(fusion.name), fusion.passes * bytes});
       }

@@ -84,9 +84,9 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
   ++entry.seen;
   if (entry.refused || (!warm && entry.seen < options_.warmup)) {
     ++statistics_.direct;
-    return step();
+    return run_watched(entry, step);
   }
-  if (entry.sequences.empty()) return record(entry, step, warm);
+  if (entry.sequences.empty()) return record(entry, [&] { run_watched(entry, step); }, warm);
   ++planned_steps_;
   const auto planned = [&] {
     if (!graphs_) {
@@ -101,6 +101,21 @@ void StepCapture::run(std::string_view key, const std::function<void()>& step, b
     timed(after_, planned);
   else
     planned();
+}
+
+// The first of a kind, which is not the one that is timed but where there is no other.
+void StepCapture::run_watched(const Entry& entry, const std::function<void()>& step) {
+  if (options_.operations == nullptr || entry.seen > 1) return step();
+  options_.operations->begin();
+  try {
+    step();
+  } catch (...) {
+    (void)options_.operations->end();
+    throw;
+  }
+  StepRecorder::Operations found = options_.operations->end();
+  statistics_.operations = found.count;
+  statistics_.left_apart = std::move(found.left_apart);
 }
 
 void StepCapture::replay(const Entry& entry) {
@@ -351,6 +366,9 @@ std::string StepCapture::describe() {
       : s.pieces > 1 ? fmt::format("{} graphs", s.pieces)
                      : "a graph",
       s.allocations, mebibytes(s.arena_bytes), mebibytes(s.live_bytes), mebibytes(s.pool_bytes));
+  if (s.operations > 0)
+    line += fmt::format("; chains left to fuse among {} operations: {}", s.operations,
+                        s.left_apart.empty() ? "none" : s.left_apart);
   if (before_ && after_) {
     const Statistics timed = statistics();
     line += fmt::format("; {:.3f} ms a step call by call, {:.3f} ms {}", timed.before_ms,

@@ -32,6 +32,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/capture/host_work.h"
 #include "shoal/nn/capture/planned_memory.h"
+#include "shoal/nn/capture/step_recorder.h"
 
 namespace shoal::nn {
 
@@ -42,6 +43,9 @@ struct StepCaptureOptions {
   std::function<void(const std::string&)> say = {};  // each capture, and each step that differs
   DeviceBackend* backend = nullptr;                  // null: that of the kernels' device
   HostWork* host_work = nullptr;                     // of the step; null: it has none
+  // What the step's operations pass. In the first of each kind it is looked at which of them the
+  // catalogue of fusions would have made one; null: it is not.
+  StepRecorder* operations = nullptr;
   // What the step's tensors come from besides, as memory that peers reach: planned alike, each in
   // an arena of its own. They outlive the capture.
   std::vector<PlannedMemory*> beside = {};
@@ -79,6 +83,9 @@ class StepCapture {
     // Of the last key that was planned: the least any plan could take, and what a pool kept.
     std::int64_t live_bytes = 0, pool_bytes = 0;
     std::int64_t allocations = 0;  // a step
+    // Of the kind that came last, with options.operations.
+    std::int64_t operations = 0;
+    std::string left_apart;  // what the catalogue of fusions has left (StepRecorder); empty: none
     // On the stream: the recorded step, and the first one replayed, or planned, after those that
     // captured or planned. 0: not known yet.
     double before_ms = 0, after_ms = 0;
@@ -114,6 +121,7 @@ class StepCapture {
   bool everywhere(Entry& entry, bool well);
   void replay(const Entry& entry);
   void refuse(Entry& entry, const std::string& why);
+  void run_watched(const Entry& entry, const std::function<void()>& step);
   void record(Entry& entry, const std::function<void()>& step, bool warm);
   bool plan(Entry& entry);
   std::string note_pieces(Entry& entry, const std::function<void()>& step);

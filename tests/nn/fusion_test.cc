@@ -3,14 +3,18 @@
 #include <functional>
 #include <vector>
 
+#include "capture_memory.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/nn/capture/fusion_catalogue.h"
+#include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/layers/functional.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/gpt2/model.h"
 #include "shoal/nn/models/llama/model.h"
 #include "shoal/nn/optim/master_weights.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
@@ -154,6 +158,51 @@ TEST(FusionCatalogue, KnowsWhatCouldNotBeOne) {
   EXPECT_EQ(find_chains(rig.record).size(), 1U);
   run("transpose_samples", dx, {}, late);  // who needs the product by itself
   EXPECT_EQ(rig.chains(), "");
+}
+
+// A captured step's log says what the catalogue has left of its kind, seen in the kind's first
+// step.
+TEST(FusionCatalogue, IsLookedThroughForEachKindOfCapturedSteps) {
+  test::CaptureMemory memory;
+  const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory.planned});
+  DirectDispatcher direct;
+  StepRecorder recorder(direct);
+  Context context(*kernels, memory.planned, recorder);
+  StepCapture capture(*kernels, memory.planned, {.operations = &recorder});
+  const auto host = make_host_memory();
+  const auto parameter = [&](const char* name) {
+    auto made = std::make_unique<Parameter>(name, Shape{8}, Initializer{Initializer::Kind::ones});
+    made->value = Tensor::zeros({8}, DType::f32, *host, MemoryTag::parameters);
+    return made;
+  };
+  const auto gamma = parameter("gamma"), beta = parameter("beta");
+  const Tensor x = Tensor::zeros({4, 8}, DType::f32, *host, MemoryTag::activations);
+  const Tensor branch = Tensor::zeros({4, 8}, DType::f32, *host, MemoryTag::activations);
+  const auto apart = [&] {
+    const Value sum = add(context, Value{branch}, Value{x});
+    (void)add(context, layer_norm(context, sum, *gamma, *beta, 1e-5f), sum);
+  };
+  for (int step = 0; step < 5; ++step) capture.run("apart", apart);
+  EXPECT_EQ(capture.statistics().operations, 3);
+  EXPECT_THAT(
+      capture.describe(),
+      ::testing::HasSubstr("chains left to fuse among 3 operations: 1 x residual_layer_norm: "
+                           "dropout_add, layer_norm (128 bytes a step)"));
+
+  EXPECT_THROW(capture.run("fails",
+                           [&] {
+                             apart();
+                             throw_error(ErrorCode::internal, "the first of its kind");
+                           }),
+               Error);
+  EXPECT_EQ(recorder.end().count, 0) << "of a step that failed nothing is kept";
+  const auto fused = [&] {
+    (void)residual_layer_norm(context, Value{x}, Value{branch}, {}, *gamma, *beta, 1e-5f);
+  };
+  for (int step = 0; step < 5; ++step) capture.run("fused", fused);
+  EXPECT_EQ(capture.statistics().operations, 1);
+  EXPECT_THAT(capture.describe(),
+              ::testing::HasSubstr("chains left to fuse among 1 operations: none"));
 }
 
 }  // namespace

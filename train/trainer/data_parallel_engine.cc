@@ -43,7 +43,7 @@ std::vector<HeldNumbers> whole(const std::vector<nn::NamedTensor>& tensors) {
 DataParallelEngine::DataParallelEngine(const EngineParts& parts)
     : parts_(parts),
       task_(*parts.trainer.task),
-      context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      context_(*parts.trainer.kernels, *parts.trainer.memory, recorder_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       scaler_(parts.arguments.fp16 ? nn::LossScaler(loss_scaling(parts.arguments))
                                    : nn::LossScaler::none()),
@@ -185,16 +185,12 @@ void DataParallelEngine::begin_capture() {
   if (!captures()) return;
   nn::StepCaptureOptions options{.most_kept = static_cast<int>(2 * kMostShapes),  // with branches
                                  .say = [this](const std::string& line) { parts_.say(line); },
-                                 .host_work = &host_work_};
+                                 .host_work = &host_work_,
+                                 .operations = &recorder_};
   collectives::Communicator& all = *parts_.trainer.communicator;
   if (ranks() > 1)
     options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
-  if (ranks() > 1 && all.can_capture())
-    options.exchange = [&all](std::span<const std::uint64_t> own) {
-      std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
-      all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
-      return told;
-    };
+  if (ranks() > 1 && all.can_capture()) options.exchange = exchange_over(all);
   ++captures_made_;
   in_line_.clear();
   capture_.reset();  // one gives the arena back

@@ -75,6 +75,7 @@ class DataParallelEngine final : public Engine {
   const EngineParts parts_;
   Task& task_;
   AskingDispatcher dispatcher_;
+  nn::StepRecorder recorder_{dispatcher_};  // what context_ runs operations by
   nn::Context context_;
   nn::StepStateMemory step_state_;
   nn::LossScaler scaler_;  // the rule, and the scale as it was last read: it lives in step_state_

@@ -22,6 +22,15 @@ void Engine::try_step(const Batch&) {
               "leave auto_find_batch_size out");
 }
 
+std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
+    collectives::Communicator& all) {
+  return [&all](std::span<const std::uint64_t> own) {
+    std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
+    all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
+    return told;
+  };
+}
+
 DType compute_dtype(const TrainingArguments& a) {
   return a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
 }

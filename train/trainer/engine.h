@@ -162,6 +162,9 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const EngineParts& parts,
                                               std::vector<nn::Segment> segments,
                                               MemoryResource* states = nullptr);
 parallel::ReducerOptions reducer_options(const EngineParts& parts);
+// nn::StepCaptureOptions::exchange, on the ranks' hosts. Blocks; `all` outlives it.
+std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)> exchange_over(
+    collectives::Communicator& all);
 DType compute_dtype(const TrainingArguments& arguments);
 // Of stochastic rounding; none: there are masters, or parameters are f32.
 std::optional<std::uint64_t> rounding_seed(const TrainingArguments& arguments);

@@ -63,7 +63,7 @@ MeshEngine::MeshEngine(const EngineParts& parts)
     : parts_(parts),
       smp_(*parts.arguments.model_parallel),
       task_(*parts.trainer.task),
-      context_(*parts.trainer.kernels, *parts.trainer.memory, dispatcher_),
+      context_(*parts.trainer.kernels, *parts.trainer.memory, recorder_),
       step_state_(*parts.trainer.kernels, *parts.trainer.memory),
       optimizer_memory_(parts),
       mesh_(*parts.trainer.communicator, checked_shape(parts, smp_), smp_.placement,
@@ -281,15 +281,11 @@ void MeshEngine::begin_capture() {
   nn::StepCaptureOptions options{.most_kept = static_cast<int>(kMostShapes),
                                  .say = [this](const std::string& line) { parts_.say(line); },
                                  .host_work = &host_work_,
+                                 .operations = &recorder_,
                                  .beside = mesh_.planned_memories()};
   collectives::Communicator& all = mesh_.world();
   options.before_waiting = [this, &all] { collectives::watch(all, context_.stream); };
-  if (all.size() > 1 && all.can_capture())
-    options.exchange = [&all](std::span<const std::uint64_t> own) {
-      std::vector<std::uint64_t> told(own.size() * static_cast<std::size_t>(all.size()));
-      all.host().all_gather(own.data(), told.data(), std::ssize(own), DType::i64)->wait();
-      return told;
-    };
+  if (all.size() > 1 && all.can_capture()) options.exchange = exchange_over(all);
   ++captures_made_;
   capture_.reset();  // one gives the arenas back
   capture_ = std::make_unique<nn::StepCapture>(context_.kernels(), *parts_.trainer.planned_memory,

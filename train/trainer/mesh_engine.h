@@ -98,6 +98,7 @@ class MeshEngine final : public Engine {
   const parallel::SmpParameters smp_;
   Task& task_;
   nn::DirectDispatcher dispatcher_;
+  nn::StepRecorder recorder_{dispatcher_};  // what context_ runs operations by
   nn::Context context_;
   nn::StepStateMemory step_state_;
   OptimizerMemory optimizer_memory_;

@@ -21,6 +21,7 @@ using test::Recorder;
 using test::run;
 using test::RunOptions;
 using test::toy_arguments;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TemporaryDirectory;
@@ -148,6 +149,10 @@ TEST(Trainer, StepCaptureChangesNothing) {
   EXPECT_THAT(planned.main.messages, HasSubstr("step capture: a plan with"));
   EXPECT_THAT(planned.main.messages, Not(HasSubstr("differs")));
   EXPECT_THAT(direct.main.messages, Not(HasSubstr("step capture")));
+  EXPECT_THAT(planned.main.messages,
+              ContainsRegex("chains left to fuse among [0-9]+ operations: 2 x layer_norm.backward "
+                            "with its branch: layer_norm.backward, dropout.backward"))
+      << "of two microbatches the embeddings' dropout";
 }
 
 // Sums over ranks are calls between kernels of a step that has its memory planned.
