@@ -8,6 +8,7 @@
 #include "support/calls.h"
 #include "support/error_text.h"
 #include "support/ranks.h"
+#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -171,6 +172,21 @@ TEST(NcclOnGpus, EveryOperationIsExactAndAutoChoosesIt) {
     Rank rank(world, store, "auto");
     EXPECT_EQ(rank.communicator->backend(), "nccl");
     EXPECT_THAT(test::check_everything(*rank.communicator, {7, 1031}), IsEmpty());
+  });
+}
+
+// A rank's own part is copied by CUDA, which refuses memory of the host that is not pinned. CUDA
+// remembers that for whoever asks after a later call.
+TEST(NcclOnGpus, AFailedCopyIsNotTheNextCallsFault) {
+  shoal::test::run_thread_ranks(1, [](const World& world, Store& store) {
+    Rank rank(world, store, "nccl");
+    const Buffer received(*rank.upstream, 4, MemoryTag::data, rank.stream.view());
+    const std::int32_t sent = 1;
+    EXPECT_THAT(error_text([&] {
+                  rank.communicator->gather(&sent, received.data(), 1, DType::i32, 0)->wait();
+                }),
+                HasSubstr("nccl: gather"));
+    EXPECT_STREQ(cudaGetErrorName(cudaGetLastError()), "cudaSuccess");
   });
 }
 

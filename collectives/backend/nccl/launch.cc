@@ -150,10 +150,11 @@ class Launch {
   ncclResult_t copy_own(const Transfer& t) const {
     if (t.count == 0 || send_at(t.from) == recv_at(t.to)) return ncclSuccess;
     const auto bytes = static_cast<std::size_t>(t.count * element_);
-    return cudaMemcpyAsync(recv_at(t.to), send_at(t.from), bytes, cudaMemcpyDeviceToDevice,
-                           stream_) == cudaSuccess
-               ? ncclSuccess
-               : ncclUnhandledCudaError;
+    if (cudaMemcpyAsync(recv_at(t.to), send_at(t.from), bytes, cudaMemcpyDeviceToDevice, stream_) ==
+        cudaSuccess)
+      return ncclSuccess;
+    (void)cudaGetLastError();  // the thread's next call is not to be blamed for it
+    return ncclUnhandledCudaError;
   }
   // reduce_scatter_v: each rank is the root of its own part.
   ncclResult_t reduce_parts(ncclRedOp_t op) const {
