@@ -455,6 +455,7 @@ class CudaAttention final : public AttentionKernels {
     try {
       cudnn_.emplace();
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::out_of_memory) throw;  // the next call tries again
       missing_ = error.what();
     }
     return cudnn_.has_value();

@@ -49,8 +49,9 @@ struct CudnnAttentionPointers {
   std::array<std::int32_t*, 9> offsets{};
 };
 
-// Owns a handle and the plans made so far. One thread at a time. Its constructor throws unavailable
-// in a build without cuDNN (no_cudnn.cc).
+// Owns a handle and plans. One thread at a time. Its constructor throws unavailable in a build
+// without cuDNN (no_cudnn.cc). What fails because cuDNN finds no memory throws out_of_memory, and
+// may be tried again.
 class CudnnAttention {
  public:
   // For the current device; or, to find out elsewhere what cuDNN accepts, for a device described
@@ -61,13 +62,16 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   struct Plan;
-  // Made at the first call with this key (cuDNN compiles: about a second, and not while a stream is
-  // being captured), then looked up. Where cuDNN refuses, refusal() says why.
+  // Made at the first call with this key (cuDNN compiles: about a second, logged at debug level,
+  // and not while a stream is being captured), then looked up. Where cuDNN refuses, refusal() says
+  // why. Valid until the next call: of more than 1024 plans those used the longest ago are given
+  // up, but for those that were captured, after waiting for the device; said once.
   const Plan& plan(const CudnnAttentionKey& key);
   static const std::string& refusal(const Plan& plan);  // empty: it can be run
   static std::size_t workspace_bytes(const Plan& plan);
 
-  // Queues it; workspace is 16-byte aligned. Throws internal naming cuDNN's complaint.
+  // Queues it; workspace is 16-byte aligned. Throws internal naming cuDNN's complaint, but for
+  // memory.
   void run(const Plan& plan, const CudnnAttentionPointers& pointers, float scale, void* workspace,
            cudaStream_t stream);
 

@@ -5,12 +5,14 @@
 #include "cudnn.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cudnn_faults.h"
 #include "cudnn_program.h"
 #include "settings.h"
 #include "stream.h"
@@ -33,6 +35,16 @@ struct Wrong {
 [[noreturn]] void wrong(std::string why) { throw Wrong{CUDNN_STATUS_BAD_PARAM, std::move(why)}; }
 void need(bool fine, const char* what) {
   if (!fine) wrong(what);
+}
+
+thread_local std::map<CudnnCall, cudnnStatus_t> failing;
+std::atomic<std::int64_t> plans_alive{0}, plans_made{0};
+
+void may_fail(CudnnCall call) {
+  const auto told = failing.extract(call);
+  if (!told) return;
+  (void)failed(cudaErrorMemoryAllocation);
+  throw Wrong{told.mapped(), "a test's fault"};
 }
 
 template <class Call>
@@ -76,6 +88,11 @@ struct Attribute {
 
 struct Descriptor {
   explicit Descriptor(cudnnBackendDescriptorType_t type_in) : type(type_in) {}
+  ~Descriptor() {
+    if (final && type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) --plans_alive;
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
 
   bool has(cudnnBackendAttributeName_t name) const { return attributes.contains(name); }
   const Attribute& attribute(cudnnBackendAttributeName_t name,
@@ -233,10 +250,13 @@ void Descriptor::finalize() {
               .engine;
       break;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      may_fail(CudnnCall::plan);
       need(has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE), "a plan without a handle");
       engine =
           descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
               .engine;
+      ++plans_alive;
+      ++plans_made;
       break;
     case CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR:
       wrong("devices that are only described are not emulated");
@@ -332,6 +352,11 @@ Descriptor& of(cudnnBackendDescriptor_t descriptor) {
 
 }  // namespace
 
+namespace shoal::emulated_gpu {
+void fail_next(CudnnCall call, cudnnStatus_t status) { failing[call] = status; }
+CudnnPlans cudnn_plans() { return {plans_alive, plans_made}; }
+}  // namespace shoal::emulated_gpu
+
 std::size_t cudnnGetVersion() { return static_cast<std::size_t>(settings().cudnn); }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
@@ -344,6 +369,10 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
       return "CUDNN_STATUS_BAD_PARAM";
     case CUDNN_STATUS_NOT_SUPPORTED:
       return "CUDNN_STATUS_NOT_SUPPORTED";
+    case CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
     case CUDNN_STATUS_EXECUTION_FAILED:
       return "CUDNN_STATUS_EXECUTION_FAILED";
   }
@@ -365,8 +394,10 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     last_error = "no cuDNN";
     return CUDNN_STATUS_NOT_INITIALIZED;
   }
-  *handle = new cudnnContext;
-  return CUDNN_STATUS_SUCCESS;
+  return answered([&] {
+    may_fail(CudnnCall::create);
+    *handle = new cudnnContext;
+  });
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   delete handle;
@@ -416,6 +447,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t variant_pack) {
   return answered([&] {
     need(handle != nullptr, "no handle");
+    may_fail(CudnnCall::execute);
     execute(*handle, Descriptor::checked(&of(plan), CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR),
             Descriptor::checked(&of(variant_pack), CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
   });

@@ -60,3 +60,9 @@ shoal_test(emulated_device_code_test SOURCES bias_gradient_test.cc device_code_t
 target_compile_options(emulated_device_code_test PRIVATE ${alignment})
 target_include_directories(emulated_device_code_test BEFORE
   PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
+
+# With a cuDNN.
+shoal_test(emulated_cudnn_plans_test SOURCES cudnn_plans_test.cc
+  DEPS shoal_emulated_gpu shoal_kernels_cuda shoal_runtime_memory shoal_runtime_tensor)
+target_include_directories(emulated_cudnn_plans_test BEFORE
+  PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/tests)
