@@ -117,7 +117,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Store& store
     const bool on_device = backend.name == "nccl" && device_backend(DeviceType::cuda).count() > 0;
     if (world.size == 1 && !on_device) {
       check_single_options(options);
-      return make_single_communicator(options.backend, settled);
+      return make_single_communicator("native", settled);  // no other takes part
     }
     return backend.make(world, store, settled);
   }
