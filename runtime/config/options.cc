@@ -32,6 +32,21 @@ std::string nearly(const Option& option, const Json& value) {
   return close ? fmt::format("; did you mean {}?", nearest) : "";
 }
 
+// Options with a name whose last words are `name`: per_device_train_batch_size for batch_size.
+std::vector<std::string> ending_with(const std::vector<Option>& options, std::string_view name) {
+  const std::string end = fmt::format("_{}", name);
+  std::vector<std::string> found;
+  for (const Option& option : options) {
+    const auto alias = std::ranges::find_if(
+        option.aliases, [&end](const std::string& other) { return other.ends_with(end); });
+    if (option.name.ends_with(end))
+      found.push_back(option.name);
+    else if (alias != option.aliases.end())
+      found.push_back(*alias);
+  }
+  return found;
+}
+
 std::string underscored(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '-', '_');
@@ -108,13 +123,17 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
     names.push_back(option.name);
     names.insert(names.end(), option.aliases.begin(), option.aliases.end());
   }
+  const auto problem = [&](const std::string& hint) {
+    problems.push_back(
+        fmt::format("there is no option '{}' ({}){}", name.substr(0, 100), source, hint));
+  };
+  if (const auto meant = ending_with(options, name); !meant.empty() && meant.size() <= 3)
+    return problem(fmt::format("; did you mean {}?", fmt::join(meant, " or ")));
   const std::string nearest = nearest_name(name, names);
   // Nobody means a name of which half is another.
   const bool close = 2 * edit_distance(name.substr(0, 100), nearest) <= std::ssize(nearest);
-  problems.push_back(fmt::format("there is no option '{}' ({}){}", name.substr(0, 100), source,
-                                 close && !nearest.empty()
-                                     ? fmt::format("; did you mean {}?", nearest)
-                                     : "; --help lists what there is"));
+  problem(close && !nearest.empty() ? fmt::format("; did you mean {}?", nearest)
+                                    : "; --help lists what there is");
 }
 
 void OptionSet::Impl::give_object(const Json& values, const std::string& source,

@@ -32,6 +32,7 @@ struct Arguments {
   bool shuffle = true;
   std::optional<bool> better;
   std::string output_dir = "out";
+  std::string block;
   std::optional<std::string> resume;
   std::vector<std::string> report_to;
   std::vector<std::int64_t> sizes{1, 2};
@@ -54,6 +55,7 @@ void declare(OptionSet& options, Arguments& a) {
            {.aliases = {"evaluation_strategy"}});
   auto out = options.section("output");
   out.string("output_dir", &a.output_dir).string("resume_from_checkpoint", &a.resume);
+  out.string("block_size", &a.block);
   out.list("report_to", &a.report_to).list("sizes", &a.sizes, IntegerRules{.min = 1});
   out.object("lr_scheduler_kwargs", &a.extra);
   out.ignored("skip_tracing", "Shoal does not trace");
@@ -198,6 +200,11 @@ TEST(Options, UnknownNamesTheNearest) {
             "there is no option 'trian_batch_size' (command line --trian_batch_size); did you mean "
             "train_batch_size?");
   EXPECT_THAT(Parsed().line({"--no_max_steps"}).problem(), HasSubstr("did you mean max_steps?"));
+  // Whole words that longer names end with come before what is spelt alike.
+  EXPECT_THAT(Parsed().line({"--batch_size", "3"}).problem(),
+              EndsWith("did you mean per_device_train_batch_size?"));
+  EXPECT_THAT(Parsed().line({"--steps", "3"}).problem(),
+              EndsWith("did you mean max_steps or eval_steps?"));
   EXPECT_THAT(Parsed().line({"stray"}).problem(), HasSubstr("'stray' on the command line"));
   EXPECT_EQ(Parsed().line({"--bf16", "maybe"}).problem(),
             "'maybe' on the command line belongs to no option; --bf16 takes true or false");
