@@ -67,7 +67,9 @@ Finding nccl_network_finding() {
     void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     const Plugin plugin = library == nullptr ? Plugin{} : look_into(library);
     if (plugin.description.empty()) {
-      const char* why = library == nullptr ? ::dlerror() : "it has no ncclNetPlugin_v...";
+      std::string why = library == nullptr ? ::dlerror() : "it has no ncclNetPlugin_v...";
+      // The loader begins with the name itself, where it found no file of that name.
+      if (why.starts_with(name + ": ")) why.erase(0, name.size() + 2);
       problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", name, why);
       continue;
     }

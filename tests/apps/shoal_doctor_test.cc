@@ -17,7 +17,9 @@
 namespace shoal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The row of `shoal doctor`, and how it ends where that row is needed.
 struct Answer {
@@ -63,6 +65,11 @@ TEST(DoctorNcclNetwork, IsMissedByName) {
   EXPECT_EQ(broken.status, 1);
   EXPECT_THAT(broken.said, HasSubstr("NCCL network: none; between hosts NCCL would use sockets"));
   EXPECT_THAT(broken.said, HasSubstr("libnccl-net.so: "));
+  EXPECT_THAT(broken.said, Not(HasSubstr("libnccl-net.so: libnccl-net.so: ")));
+  // Of several, each is named once.
+  EXPECT_THAT(
+      ask({"NCCL_NET_PLUGIN=no-such"}).matter,
+      AllOf(HasSubstr(": no-such: cannot open"), HasSubstr("; libnccl-net-no-such.so: cannot")));
   const Answer other = ask({"NCCL_NET_PLUGIN=libm.so.6"});
   EXPECT_FALSE(other.present);
   EXPECT_THAT(other.matter, HasSubstr("libm.so.6: it has no ncclNetPlugin_v..."));
