@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <numeric>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include "run_stream.h"
 #include "sources.h"
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "shoal/parallel/apply/smp_parameters.h"
 #include "shoal/runtime/base/env.h"
@@ -96,6 +98,8 @@ TokenFiles token_files(const RunArguments& a, const RunSetup& setup, const World
   if (world.local_rank == 0) {
     options.overwrite_cache = data.overwrite_cache;
     try {
+      make_writable(data.data_cache_dir.empty() ? "output_dir" : "data_cache_dir",
+                    options.output_directory);
       const PreparedData prepared = prepare_data(*tokenizer, options);
       answer = host + prepared.train.path + "\n" + prepared.validation.path;
     } catch (const std::exception& problem) {
@@ -310,6 +314,17 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
 }
 
 }  // namespace
+
+void make_writable(const char* option, const std::string& directory) {
+  std::error_code problem;
+  fs::create_directories(directory, problem);
+  if (!problem && ::access(directory.c_str(), W_OK | X_OK) != 0)
+    problem = std::error_code(errno, std::generic_category());
+  if (!problem) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} {}: {}", option, directory, problem.message()),
+              "choose another directory, or see that this one can be made and written");
+}
 
 RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu) {
   RunSetup setup;

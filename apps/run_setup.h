@@ -48,6 +48,9 @@ struct RunSetup {
   std::vector<std::string> notices;  // for rank 0 to print
 };
 
+// Makes the directory where it is not there. invalid_argument, by the option that names it, where
+// it cannot be made or this process may not write in it.
+void make_writable(const char* option, const std::string& directory);
 // Model, tokenizer and sizes: everything that may be wrong with the arguments is found here,
 // without a word between the ranks and before anything takes memory.
 RunSetup set_up_run(const RunArguments& arguments, const World& world, bool on_cpu);

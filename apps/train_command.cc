@@ -409,6 +409,7 @@ void set_up(Prepared& prepared, const World& world) {
   (void)communicator_options(a);  // what cannot be is refused here
   prepared.setup = set_up_run(prepared.arguments, world, prepared.device.device.is_cpu());
   // What cannot be written should not be found out when all is done.
+  if (world.rank == 0) make_writable("output_dir", a.output_dir);
   const std::filesystem::path trace = a.trace;
   if (trace.has_parent_path() && !std::filesystem::is_directory(trace.parent_path()))
     throw Error(ErrorCode::not_found,

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "shoal/runtime/io/safetensors.h"
 
@@ -141,6 +142,28 @@ TEST_F(Shoal, TrainsTokenizersAsItsOptionsSay) {
   expect_refused(
       shoal({"tokenizer", "train", "-o", mine_ / "t", "--vocab-size", "10", *data_ / "train.txt"}),
       "10");
+}
+
+// Before anything is read for it, by its option; so is what tokens are kept in.
+TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
+  std::ofstream(mine_ / "file") << "in the way";
+  const auto refused = [this](const std::vector<std::string>& more, const std::string& text) {
+    const auto result = train(more);
+    expect_refused(result, text);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.err, HasSubstr("; choose another directory, or "));
+    EXPECT_EQ(result.out, "");
+  };
+  const std::string file = mine_ / "file";
+  refused({"--output_dir", file}, "shoal train: output_dir " + file + ": Not a directory");
+  refused({"--output_dir", file + "/in"}, "shoal train: output_dir " + file + "/in: Not a dir");
+  refused({"--output_dir", file, "--data_cache_dir", mine_ / "tokens"}, "train: output_dir ");
+  refused({"--data_cache_dir", file}, "shoal train: data_cache_dir " + file + ": Not a directory");
+  if (::geteuid() == 0) return;  // whom no permissions keep out
+  std::filesystem::create_directory(mine_ / "kept");
+  namespace fs = std::filesystem;
+  fs::permissions(mine_ / "kept", fs::perms::owner_read | fs::perms::owner_exec);
+  refused({"--output_dir", mine_ / "kept"}, "output_dir " + (mine_ / "kept") + ": Permission");
 }
 
 }  // namespace
