@@ -40,10 +40,10 @@ bool exists(const std::string& path) {
 
 bool is_token_file(const std::string& path) { return path.ends_with(".shoaltok"); }
 
-// `packed`: documents that share a block do not see each other. What that costs goes to the
-// notices.
-std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArguments& a,
-                                          bool packed, RunSetup& setup) {
+// `given`: what the user gave, of which the token file at `path` may have been made. `packed`:
+// documents that share a block do not see each other. What that costs goes to the notices.
+std::shared_ptr<const Dataset> samples_of(const std::string& path, const std::string& given,
+                                          const RunArguments& a, bool packed, RunSetup& setup) {
   auto file = TokenFile::open(open_whole(path, setup.sources));
   if (setup.tokenizer && file->tokenizer_hash() != setup.tokenizer->hash())
     log::warn("{} was made with another tokenizer than the one given", path);
@@ -51,6 +51,12 @@ std::shared_ptr<const Dataset> samples_of(const std::string& path, const RunArgu
   if (setup.kind == TaskKind::masked_lm && a.data.line_by_line)
     return std::make_shared<LineDataset>(std::move(file), setup.tokenizer->sequence_template(),
                                          setup.block_size, vocabulary);
+  const bool pads = packed && a.data.packing_strategy != PackingStrategy::wrapped;
+  if (!pads && file->tokens() < setup.block_size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: {} tokens are less than one block of {}", given, file->tokens(),
+                            setup.block_size),
+                "give more text or a smaller block_size");
   if (!packed)
     return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
   auto blocks = std::make_shared<PackedDataset>(std::move(file),
@@ -385,12 +391,19 @@ void open_data(const RunArguments& a, const World& world, Store& store, RunSetup
   }
   const TokenFiles files = token_files(a, setup, world, store, available_cores());
   if (!files.train.empty())
-    setup.train_dataset =
-        first_samples(samples_of(files.train, a, data.packing, setup), data.max_train_samples);
+    setup.train_dataset = first_samples(
+        samples_of(files.train, "train_file " + data.train_file, a, data.packing, setup),
+        data.max_train_samples);
   if (data.streaming && a.training.do_train) setup.train_shards = stream_of(a, setup, world);
   if (!files.validation.empty())
     setup.eval_dataset = first_samples(
-        samples_of(files.validation, a, packs_evaluation(data), setup), data.max_eval_samples);
+        samples_of(files.validation,
+                   data.validation_file.empty()
+                       ? fmt::format("validation_split_percentage {} of {}",
+                                     data.validation_split_percentage, data.train_file)
+                       : "validation_file " + data.validation_file,
+                   a, packs_evaluation(data), setup),
+        data.max_eval_samples);
 }
 
 }  // namespace shoal::app

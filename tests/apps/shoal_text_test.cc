@@ -166,5 +166,18 @@ TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
   refused({"--output_dir", mine_ / "kept"}, "output_dir " + (mine_ / "kept") + ": Permission");
 }
 
+// By what the user gave, not by the token file that was made of it.
+TEST_F(Shoal, NamesTheTextThatFillsNoBlock) {
+  const std::string few = mine_ / "few.txt";
+  std::ofstream(few) << "the shoal";
+  expect_refused(train({"--train_file", few}), "shoal train: train_file " + few + ": ");
+  expect_refused(train({"--validation_file", few}), "shoal train: validation_file " + few + ": ");
+  expect_refused(train({"--train_file", few, "--packing", "--packing_strategy", "wrapped"}),
+                 "shoal train: train_file " + few + ": ");
+  const std::string some = *data_ / "train.txt";
+  expect_refused(train({"--validation_file", "", "--validation_split_percentage", "0.01"}),
+                 "shoal train: validation_split_percentage 0.01 of " + some + ": ");
+}
+
 }  // namespace
 }  // namespace shoal
