@@ -16,6 +16,25 @@ peers_python() {
   echo "$PWD/out/peers/bin/python"
 }
 
+# --help of a script needs nothing built; a program that was built answers as it is, alone.
+case " $* " in
+  *" --help "* | *" -h "*)
+    program=build/release/bench/$name/shoal_bench_$name
+    case "$name ${1:-}" in
+      "collectives --peers") exec python3 bench/collectives/compare.py --help ;;
+      "collectives --ddp") exec python3 bench/collectives/ddp.py --help ;;
+      "collectives --ddp-train") exec python3 bench/collectives/ddp_train.py --help ;;
+      "s3 --training") exec bench/s3/training_stall --help ;;
+      "collectives "*) program= && set -- --help ;; # all of them, below
+      "packing "*) program=build/release/bench/train/shoal_bench_packing ;;
+    esac
+    if [ -n "$program" ]; then
+      [ -x "$program" ] || build_preset release "${program##*/}"
+      exec "$program" --help
+    fi
+    ;;
+esac
+
 case "$name" in
   kernels | tokenizer | loader)
     build_preset release "shoal_bench_$name"
@@ -81,14 +100,14 @@ case "$name" in
     if [ "${1:-}" = --ddp ]; then
       shift
       build_preset release shoal_bench_ddp_step
-      case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
+      case " $* " in *" --python "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
       exec python3 bench/collectives/ddp.py "$@"
     fi
     # --ddp-train [ARGS]: GPT-2 trained by both, computation and all.
     if [ "${1:-}" = --ddp-train ]; then
       shift
       build_preset release shoal
-      case " $* " in *" --python "* | *" --help "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
+      case " $* " in *" --python "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
       exec python3 bench/collectives/ddp_train.py "$@"
     fi
     case "${1:-}" in
