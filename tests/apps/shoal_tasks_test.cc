@@ -348,7 +348,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
                  "task_name is given, but the task is causal-lm");
   expect_refused(shoal({"train", "--model_type", "t5", "--train_file", *data_ / "train.txt"}),
-                 "gpt2, llama, bert, roberta, distilbert and albert are known");
+                 "it takes one of gpt2, llama, bert, roberta, distilbert, albert");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),
                         "--train_file", *data_ / "train.txt"}),
                  "give --task");
