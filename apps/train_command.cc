@@ -256,11 +256,12 @@ void predict(const Rank& rank, Trainer& trainer, const std::shared_ptr<const Dat
                   files.at(0).name));
 }
 
-// The validation set, then MNLI's other genres under names that end with _mm, as run_glue.
+// The validation set, unless the last step was evaluated just now, then MNLI's other genres under
+// names that end with _mm, as run_glue.
 nlohmann::ordered_json evaluate(const Rank& rank, Trainer& trainer,
                                 std::shared_ptr<const Dataset>& asked) {
   asked = rank.setup.eval_dataset;
-  nlohmann::ordered_json metrics = trainer.evaluate();
+  nlohmann::ordered_json metrics = trainer.evaluate_once();
   if (rank.setup.eval_mismatched) {
     asked = rank.setup.eval_mismatched;
     metrics.update(trainer.evaluate(asked, kMismatched));

@@ -50,6 +50,7 @@ void Trainer::Impl::begin() {
   share = engine->data_share();
   plan.reset();
   pending.clear();
+  evaluated_now.reset();
   metrics_file.reset();
   state = {};
   stream = {};
@@ -451,7 +452,7 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
   if (plan->log_at(args, step, input.epoch_end)) log_window(report);
   if (parts.eval_dataset &&
       (plan->evaluate_at(args, step, input.epoch_end) || control.should_evaluate))
-    note_metric(evaluate(parts.eval_dataset), control);
+    note_metric(evaluate_in_training(), control);
   const bool due = plan->save_at(args, step, input.epoch_end);
   const bool last = input.out_of_time && args.save_strategy != Interval::no;
   if (due || control.should_save || last) save_checkpoint();
@@ -500,6 +501,7 @@ TrainResult Trainer::Impl::train() {
                     first_step, plan->total_steps));
   while (state.global_step < plan->total_steps) {
     engine->clock().start();
+    evaluated_now.reset();
     const StepInput input = next_input();
     if (input.stop) {
       result.stop_signal = stop();
@@ -553,16 +555,6 @@ Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {
   return impl_->guarded([this] { return impl_->train(); });
-}
-nlohmann::ordered_json Trainer::evaluate() {
-  return impl_->guarded([this] { return impl_->evaluate(impl_->parts.eval_dataset); });
-}
-nlohmann::ordered_json Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
-                                         const std::string& suffix) {
-  return impl_->guarded([&] { return impl_->evaluate(dataset, suffix); });
-}
-PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset) {
-  return impl_->guarded([&] { return impl_->predict(dataset); });
 }
 void Trainer::save_model(const std::string& directory) {
   impl_->guarded([&] { impl_->save_model(directory); });

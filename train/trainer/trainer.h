@@ -121,6 +121,9 @@ class Trainer {
   // Mean loss over the whole evaluation set, each sample once, perplexity where tokens are
   // predicted, and what compute_metrics gives. Collective.
   nlohmann::ordered_json evaluate();
+  // evaluate(), but where training ended with an evaluation of the weights that are there, its
+  // metrics, times among them, are logged and returned again. Collective.
+  nlohmann::ordered_json evaluate_once();
   // The same of another set, with `suffix` behind each name: "eval_accuracy_mm". Collective.
   nlohmann::ordered_json evaluate(std::shared_ptr<const Dataset> dataset,
                                   const std::string& suffix);

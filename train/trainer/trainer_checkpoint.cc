@@ -436,6 +436,7 @@ void Trainer::Impl::load_best_model() {
             fmt::format("cannot load the best model from {}: {}", path, *problem),
             "the model of the last step is in the newest checkpoint"});
   engine->load_weights(path);
+  evaluated_now.reset();
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));
 }

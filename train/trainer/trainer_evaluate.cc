@@ -86,8 +86,8 @@ void Trainer::Impl::add_computed(nlohmann::ordered_json& metrics, const std::str
     metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
 }
 
-nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Dataset>& dataset,
-                                               const std::string& suffix) {
+Trainer::Impl::EvaluationMetrics Trainer::Impl::measure(
+    const std::shared_ptr<const Dataset>& dataset, const std::string& suffix) {
   SHOAL_CHECK(dataset != nullptr, "there is no validation set; give validation_file");
   SHOAL_CHECK(dataset->size() > 0, "the validation set is empty");
   const bool computes = static_cast<bool>(parts.compute_metrics);
@@ -107,16 +107,38 @@ nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Datas
     record["epoch"] = epoch_now();
   }
   record["step"] = state.global_step;
+  return {std::move(record), std::move(metrics)};
+}
+
+void Trainer::Impl::log_evaluation(const EvaluationMetrics& given) {
   // The state keeps what does not depend on the clock.
-  state.log_history.push_back(nlohmann::json(record));
-  nlohmann::ordered_json line = metrics;
+  state.log_history.push_back(nlohmann::json(given.record));
+  nlohmann::ordered_json line = given.metrics;
   line["step"] = state.global_step;
   if (metrics_file) metrics_file->write(line);
   each_callback([&](TrainerCallback& c) {
     c.on_log(line);
-    c.on_evaluate(metrics);
+    c.on_evaluate(given.metrics);
   });
-  return metrics;
+}
+
+nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Dataset>& dataset,
+                                               const std::string& suffix) {
+  const EvaluationMetrics given = measure(dataset, suffix);
+  log_evaluation(given);
+  return given.metrics;
+}
+
+nlohmann::ordered_json Trainer::Impl::evaluate_in_training() {
+  evaluated_now = measure(parts.eval_dataset, "");
+  log_evaluation(*evaluated_now);
+  return evaluated_now->metrics;
+}
+
+nlohmann::ordered_json Trainer::Impl::evaluate_once() {
+  if (!evaluated_now) return evaluate(parts.eval_dataset);
+  log_evaluation(*evaluated_now);
+  return evaluated_now->metrics;
 }
 
 PredictionOutput Trainer::Impl::predict(const std::shared_ptr<const Dataset>& dataset) {
@@ -187,6 +209,20 @@ void Trainer::Impl::note_metric(const nlohmann::ordered_json& metrics, TrainerCo
   // It follows right away, also between two that save_steps ask for.
   state.best_model_checkpoint = checkpoint_path(args.output_dir, state.global_step);
   control.should_save = true;
+}
+
+nlohmann::ordered_json Trainer::evaluate() {
+  return impl_->guarded([this] { return impl_->evaluate(impl_->parts.eval_dataset); });
+}
+nlohmann::ordered_json Trainer::evaluate_once() {
+  return impl_->guarded([this] { return impl_->evaluate_once(); });
+}
+nlohmann::ordered_json Trainer::evaluate(std::shared_ptr<const Dataset> dataset,
+                                         const std::string& suffix) {
+  return impl_->guarded([&] { return impl_->evaluate(dataset, suffix); });
+}
+PredictionOutput Trainer::predict(std::shared_ptr<const Dataset> dataset) {
+  return impl_->guarded([&] { return impl_->predict(dataset); });
 }
 
 }  // namespace shoal

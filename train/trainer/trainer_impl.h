@@ -164,11 +164,23 @@ struct Trainer::Impl {
                     const Predictions& predictions) const;
   nlohmann::ordered_json evaluate(const std::shared_ptr<const Dataset>& dataset,
                                   const std::string& suffix = "");
+  // What an evaluation gave, without and with what it took.
+  struct EvaluationMetrics {
+    nlohmann::ordered_json record, metrics;
+  };
+  EvaluationMetrics measure(const std::shared_ptr<const Dataset>& dataset,
+                            const std::string& suffix);
+  void log_evaluation(const EvaluationMetrics& given);
+  nlohmann::ordered_json evaluate_in_training();
+  nlohmann::ordered_json evaluate_once();
   PredictionOutput predict(const std::shared_ptr<const Dataset>& dataset);
   void check_metric_name() const;
   bool greater_is_better() const;
   // Whether it is the best yet; asks for an end where patience is over (early_stopping_patience).
   void note_metric(const nlohmann::ordered_json& metrics, TrainerControl& control);
+
+  // Of parts.eval_dataset and the weights of this step; none once there are other weights.
+  std::optional<EvaluationMetrics> evaluated_now;
 
   // trainer_checkpoint.cc
   void save_checkpoint();

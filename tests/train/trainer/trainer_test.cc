@@ -2,6 +2,8 @@
 #include <fstream>
 #include <limits>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/toy_training.h"
@@ -339,6 +341,49 @@ TEST(TrainerEvaluation, TheBestModelIsSavedWheneverItIs) {
   EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6, 8, 9}));
   EXPECT_THAT(outcome.main.messages,
               HasSubstr("loaded the best model, " + checkpoint_path(output.path(), 2)));
+}
+
+// What the last step's evaluation gave is told again, times and all; of other weights, or where
+// nothing was evaluated at that step, it is measured.
+TEST(TrainerEvaluation, TheLastStepIsEvaluatedOnce) {
+  const TemporaryDirectory output;
+  nlohmann::ordered_json once, anew;
+  RunOptions options{.ranks = 2, .eval_samples = 7};
+  options.after = [&](Trainer& trainer, int rank) {
+    const auto first = trainer.evaluate_once();
+    const auto second = trainer.evaluate();
+    if (rank == 0) std::tie(once, anew) = std::pair(first, second);
+  };
+  const auto trained = [&](const char* name, const auto& change) {
+    auto arguments = toy_arguments(output / name);
+    arguments.max_steps = 4;
+    arguments.eval_strategy = Interval::steps;
+    arguments.eval_steps = 2;
+    change(arguments);
+    return run(arguments, options).main;
+  };
+  const auto last = trained("last", [](TrainingArguments&) {});
+  ASSERT_EQ(last.evaluations.size(), 4U);  // of steps 2 and 4, that again, and evaluate()
+  EXPECT_EQ(once, last.evaluations[1]);
+  EXPECT_EQ(last.evaluations[2], last.evaluations[1]);
+  EXPECT_EQ(anew["eval_loss"], once["eval_loss"]);
+  EXPECT_NE(anew["eval_runtime"], once["eval_runtime"]);
+  int told = 0;
+  for (const auto& record : last.logs) told += record.contains("eval_loss") ? 1 : 0;
+  EXPECT_EQ(told, 4);
+
+  const auto best = trained("best", [](TrainingArguments& a) {
+    a.learning_rate = 0.5;  // gets worse
+    a.save_strategy = Interval::steps;
+    a.save_steps = 2;
+    a.load_best_model_at_end = true;
+  });
+  ASSERT_LT(best.evaluations[0]["eval_loss"], best.evaluations[1]["eval_loss"]);
+  EXPECT_EQ(once["eval_loss"], best.evaluations[0]["eval_loss"]);
+
+  const auto early = trained("early", [](TrainingArguments& a) { a.max_train_minutes = 1e-9; });
+  ASSERT_EQ(early.evaluations.size(), 2U);
+  EXPECT_EQ(once["eval_loss"], anew["eval_loss"]);
 }
 
 TEST(TrainerLog, WindowsMeansAndFilesAgree) {
