@@ -4,9 +4,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
+#include "support/temporary_directory.h"
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,6 +19,9 @@ namespace shoal::test {
 namespace {
 
 struct Running {
+  // Of Open MPI, which else has one directory for all of a user's mpiruns: one that begins while
+  // another takes it away fails ("A call to mkdir ... File exists").
+  std::unique_ptr<testing::TemporaryDirectory> sessions;
   pid_t pid = -1;
   int out = -1, err = -1;
   ProgramResult result;
@@ -24,12 +30,14 @@ struct Running {
 };
 
 [[noreturn]] void become(const std::vector<std::string>& words, const ProgramOptions& options,
-                         const std::vector<std::string>& environment, int out, int err) {
+                         const std::vector<std::string>& environment, const std::string& sessions,
+                         int out, int err) {
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
   ::close(out);
   ::close(err);
   if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(126);
+  ::setenv("OMPI_MCA_orte_tmpdir_base", sessions.c_str(), 0);
   for (const auto* list : {&options.environment, &environment})
     for (const std::string& entry : *list) {
       const auto equals = entry.find('=');
@@ -56,14 +64,17 @@ Running start(const std::vector<std::string>& words, const ProgramOptions& optio
   int out[2], err[2];
   if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0)
     throw std::runtime_error(std::strerror(errno));
+  auto sessions = std::make_unique<testing::TemporaryDirectory>();
+  const std::string at = sessions->path();
   const pid_t pid = ::fork();
   if (pid < 0) throw std::runtime_error(std::strerror(errno));
-  if (pid == 0) become(words, options, environment, out[1], err[1]);
+  if (pid == 0) become(words, options, environment, at, out[1], err[1]);
   ::close(out[1]);
   ::close(err[1]);
   ::fcntl(out[0], F_SETFL, O_NONBLOCK);
   ::fcntl(err[0], F_SETFL, O_NONBLOCK);
   Running running;
+  running.sessions = std::move(sessions);
   running.pid = running.result.pid = pid;
   running.out = out[0];
   running.err = err[0];
