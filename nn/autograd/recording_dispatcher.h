@@ -1,6 +1,6 @@
 // Runs each operation through another dispatcher and keeps what it touched, in order: the first and
-// last use of every storage. The catalogue of fusions looks through it (nn/capture); plan_memory() is
-// what step capture packs lifetimes by, its own.
+// last use of every storage. The catalogue of fusions looks through it (nn/capture); plan_memory()
+// is what step capture packs lifetimes by, its own.
 #pragma once
 
 #include <cstdint>

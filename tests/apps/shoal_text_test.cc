@@ -52,10 +52,11 @@ TEST_F(Shoal, TakesATokenizerModelAlone) {
   ASSERT_EQ(ids.status, 0) << ids.err;
   EXPECT_EQ(shoal({"tokenizer", "decode", "-t", model, ids.out.substr(0, ids.out.size() - 1)}).out,
             "the shoal \u4f60\n");
+  const std::string sizes =
+      "num_hidden_layers=1,hidden_size=32,num_attention_heads=2,num_key_value_heads=1,"
+      "intermediate_size=32,max_position_embeddings=64";
   const auto trained = shoal(train_words(
-      {"--model_type", "llama", "--tokenizer_name", mine_ / "llama", "--config_overrides",
-       "num_hidden_layers=1,hidden_size=32,num_attention_heads=2,num_key_value_heads=1,"
-       "intermediate_size=32,max_position_embeddings=64"}));
+      {"--model_type", "llama", "--tokenizer_name", mine_ / "llama", "--config_overrides", sizes}));
   ASSERT_EQ(trained.status, 0) << trained.err;
   const auto generate = [&] {
     const auto result =
