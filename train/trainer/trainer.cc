@@ -613,7 +613,7 @@ std::vector<std::string> Trainer::memory_report() const {
   std::vector<std::string> lines = memory_lines(*impl_->parts.memory);
   if (const auto offloaded = impl_->engine->offloaded())
     lines.push_back(offloaded->tensors > 0
-                        ? fmt::format("{:<14} {:>12} peak {:>12}", "offloaded", format_bytes(0),
+                        ? fmt::format("{:<14} {:>12} peak {:>12}", "offloaded", "",
                                       format_bytes(offloaded->held_bytes))
                         : fmt::format("{:<14} nothing: what checkpoints keep is smaller than {}",
                                       "offloaded",
