@@ -34,7 +34,7 @@ SHOAL_DRIVER cuKernelGetAttribute(int* value) {
 }
 SHOAL_DRIVER cuKernelSetAttribute() { return 0; }
 
-// What a toolkit's stub of the driver says too: CUDA_ERROR_STUB_LIBRARY.
+// Whatever else is called fails, with the number by which a library that is no driver says so.
 #define SHOAL_REFUSED(name) \
   SHOAL_DRIVER name() { return 34; }
 SHOAL_REFUSED(cuCtxGetCurrent)
