@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -255,11 +256,13 @@ std::int64_t documents_of(const Sources& sources) {
   return documents;
 }
 
+// `inputs`: what the documents are from.
 PreparedSplit finish(TokenFileWriter& writer, const std::string& path, std::int64_t documents,
-                     const char* name, bool may_be_empty) {
+                     const char* name, const std::vector<std::string>& inputs, bool may_be_empty) {
   if (writer.tokens() == 0 && !may_be_empty)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("prepare: the {} data have no tokens ({} documents)", name, documents),
+                fmt::format("prepare: the {} data have no tokens ({} documents of {})", name,
+                            documents, fmt::join(inputs, ", ")),
                 "look whether the input files are empty");
   writer.commit();
   return {path, documents, writer.tokens()};
@@ -293,8 +296,11 @@ void write_splits(const Tokenizer& tokenizer, const PrepareOptions& options, con
   // The validation file first: who finds train-KEY finds both.
   if (has_validation)
     result.validation =
-        finish(*validation, result.validation.path, held_out, "validation", options.may_be_empty);
-  result.train = finish(train, result.train.path, trained, "training", options.may_be_empty);
+        finish(*validation, result.validation.path, held_out, "validation",
+               validation_inputs.empty() ? options.inputs : options.validation_inputs,
+               options.may_be_empty);
+  result.train =
+      finish(train, result.train.path, trained, "training", options.inputs, options.may_be_empty);
 }
 
 }  // namespace

@@ -211,7 +211,8 @@ TEST_F(PrepareTest, IllFormedTextIsRefusedOrRepaired) {
 
 TEST_F(PrepareTest, NothingToTrainOnIsAnErrorThatLeavesNothing) {
   auto options = with("a.txt", "");
-  EXPECT_THAT(error_of(options, ErrorCode::invalid_argument), HasSubstr("have no tokens"));
+  EXPECT_THAT(error_of(options, ErrorCode::invalid_argument),
+              HasSubstr("the training data have no tokens (0 documents of " + options.inputs[0]));
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "out"));
   options = with("a.txt", "one line\n");
   options.validation_fraction = 0.5;
