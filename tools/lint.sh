@@ -13,6 +13,9 @@ clang-format-19 --dry-run --Werror "${sources[@]}" \
 say "layers"
 tools/check_layers
 
+say "rules"
+tools/check_rules
+
 # Interface headers are short, sources split where the thought splits.
 say "sizes"
 long=$(git ls-files -- '*.cc' '*.h' '*.cu' | xargs wc -l | awk '$2 != "total" && $1 > 650')

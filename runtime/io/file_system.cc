@@ -1,0 +1,177 @@
+#include "shoal/runtime/io/file_system.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/log.h"
+
+namespace shoal {
+namespace fs = std::filesystem;
+namespace {
+
+bool says_absent(const std::error_code& error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+}
+
+void check(const std::error_code& error, std::string_view step, const std::string& path) {
+  if (error) throw_error(ErrorCode::io, "cannot {} {}: {}", step, path, error.message());
+}
+
+FileKind kind_of(const fs::file_status& status) {
+  switch (status.type()) {
+    case fs::file_type::not_found:
+      return FileKind::absent;
+    case fs::file_type::regular:
+      return FileKind::regular;
+    case fs::file_type::directory:
+      return FileKind::directory;
+    default:
+      return FileKind::other;
+  }
+}
+
+// One level, unsorted. False if the directory is absent.
+bool read_directory(const std::string& directory, std::vector<DirectoryEntry>& entries) {
+  std::error_code error;
+  fs::directory_iterator it(directory, error);
+  if (says_absent(error) && file_kind(directory) == FileKind::absent) return false;
+  check(error, "list the directory", directory);
+  for (const fs::directory_iterator end; it != end;) {
+    std::string path = it->path().string();
+    const FileKind kind = file_kind(path);
+    entries.push_back({it->path().filename().string(), std::move(path), kind});
+    it.increment(error);
+    check(error, "list the directory", directory);
+  }
+  return true;
+}
+
+void sort_by_name(std::vector<DirectoryEntry>& entries) {
+  std::ranges::sort(entries, {}, &DirectoryEntry::name);
+}
+
+void add_below(const std::string& directory, const std::string& prefix,
+               std::vector<DirectoryEntry>& all) {
+  std::vector<DirectoryEntry> level;
+  if (!read_directory(directory, level)) return;  // removed while its parent was listed
+  sort_by_name(level);
+  for (DirectoryEntry& entry : level) {
+    const std::string path = entry.path, name = prefix + entry.name;
+    std::error_code error;
+    const bool link = fs::is_symlink(fs::symlink_status(path, error));
+    if (!says_absent(error)) check(error, "look at", path);
+    const bool enter = entry.kind == FileKind::directory && !link;
+    entry.name = name;
+    all.push_back(std::move(entry));
+    if (enter) add_below(path, name + "/", all);
+  }
+}
+
+}  // namespace
+
+FileKind file_kind(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (says_absent(error) || status.type() == fs::file_type::not_found) return FileKind::absent;
+  check(error, "look at", path);
+  return kind_of(status);
+}
+
+bool path_exists(const std::string& path) { return file_kind(path) != FileKind::absent; }
+bool is_directory(const std::string& path) { return file_kind(path) == FileKind::directory; }
+bool is_regular_file(const std::string& path) { return file_kind(path) == FileKind::regular; }
+
+std::optional<std::int64_t> file_bytes(const std::string& path) {
+  const FileKind kind = file_kind(path);
+  if (kind == FileKind::absent) return std::nullopt;
+  SHOAL_CHECK(kind == FileKind::regular, "{} is not a regular file", path);
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (says_absent(error)) return std::nullopt;
+  check(error, "look at", path);
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::optional<fs::file_time_type> modification_time(const std::string& path) {
+  std::error_code error;
+  const auto time = fs::last_write_time(path, error);
+  if (says_absent(error)) return std::nullopt;
+  check(error, "look at", path);
+  return time;
+}
+
+std::vector<DirectoryEntry> list_directory(const std::string& directory) {
+  std::vector<DirectoryEntry> entries;
+  if (!read_directory(directory, entries))
+    throw_error(ErrorCode::not_found, "there is no directory {}", directory);
+  sort_by_name(entries);
+  return entries;
+}
+
+std::vector<DirectoryEntry> list_directory_if_there(const std::string& directory) {
+  std::vector<DirectoryEntry> entries;
+  read_directory(directory, entries);
+  sort_by_name(entries);
+  return entries;
+}
+
+std::vector<DirectoryEntry> list_tree(const std::string& directory) {
+  if (!path_exists(directory))
+    throw_error(ErrorCode::not_found, "there is no directory {}", directory);
+  std::vector<DirectoryEntry> all;
+  add_below(directory, "", all);
+  return all;
+}
+
+void make_directories(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(error, "make the directory", path);
+}
+
+bool remove_file(const std::string& path) {
+  std::error_code error;
+  const bool removed = fs::remove(path, error);
+  if (says_absent(error)) return false;
+  check(error, "remove", path);
+  return removed;
+}
+
+bool remove_tree(const std::string& path) {
+  std::error_code error;
+  const auto removed = fs::remove_all(path, error);
+  if (says_absent(error)) return false;
+  check(error, "remove", path);
+  return removed > 0;
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) throw_error(ErrorCode::io, "cannot rename {} to {}: {}", from, to, error.message());
+}
+
+std::string canonical_path(const std::string& path) {
+  std::error_code error;
+  const fs::path canonical = fs::weakly_canonical(fs::absolute(path), error);
+  check(error, "resolve", path);
+  return canonical.string();
+}
+
+std::int64_t free_bytes(const std::string& path) {
+  std::error_code error;
+  const auto space = fs::space(path, error);
+  check(error, "ask for the free space at", path);
+  return static_cast<std::int64_t>(space.available);
+}
+
+void best_effort(std::string_view what, const std::function<void()>& action) noexcept {
+  try {
+    action();
+  } catch (const std::exception& problem) {
+    log::warn("cannot {}: {}", what, problem.what());
+  }
+}
+
+}  // namespace shoal

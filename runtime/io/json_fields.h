@@ -1,0 +1,98 @@
+// Fields of a JSON object that another program wrote. A field that is null counts as absent, as in
+// Hugging Face's files, where transformers writes null for "not set".
+//
+//   const JsonFields fields(config, "model/config.json");
+//   fields.integer("n_layer", layers);            // keeps `layers` if absent or null
+//   if (const auto* list = fields.find("labels")) ...
+//
+// A value of another type throws invalid_argument with the file, the field and the value. The
+// object and the name must outlive the JsonFields. tools/check_rules keeps nlohmann's
+// json::value(), which throws on null, out of the tree.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+
+// The field, or null if `object` is not an object, has no such key, or holds null there. Ordered
+// and unordered JSON.
+template <typename Json>
+const Json* find_field(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+class JsonFields {
+ public:
+  // invalid_argument unless `object` is a JSON object. `file` names it in errors.
+  JsonFields(const nlohmann::json& object, std::string_view file) : json_(object), file_(file) {
+    if (!object.is_object()) fail("is not a JSON object");
+  }
+
+  const nlohmann::json* find(std::string_view key) const { return find_field(json_, key); }
+  bool has(std::string_view key) const { return find(key) != nullptr; }
+
+  void integer(std::string_view key, std::integral auto& out) const {
+    using Number = std::remove_reference_t<decltype(out)>;
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_number_integer()) wrong(key, *value, "an integer");
+    const bool fits = value->is_number_unsigned()
+                          ? std::in_range<Number>(value->get<std::uint64_t>())
+                          : std::in_range<Number>(value->get<std::int64_t>());
+    if (!fits) wrong(key, *value, "a number of another size");
+    out = value->get<Number>();
+  }
+  void optional_integer(std::string_view key, std::optional<std::int64_t>& out) const {
+    if (!json_.contains(key)) return;
+    out.reset();
+    std::int64_t value = 0;
+    if (has(key)) integer(key, value), out = value;
+  }
+  void number(std::string_view key, double& out) const {
+    if (const nlohmann::json* value = find(key)) {
+      if (!value->is_number()) wrong(key, *value, "a number");
+      out = value->get<double>();
+    }
+  }
+  void boolean(std::string_view key, bool& out) const {
+    if (const nlohmann::json* value = find(key)) {
+      if (!value->is_boolean()) wrong(key, *value, "true or false");
+      out = value->get<bool>();
+    }
+  }
+  void text(std::string_view key, std::string& out) const {
+    if (const nlohmann::json* value = find(key)) {
+      if (!value->is_string()) wrong(key, *value, "a string");
+      out = value->get<std::string>();
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw_error(ErrorCode::invalid_argument, "{} {}", file_, what);
+  }
+  [[noreturn]] void wrong(std::string_view key, const nlohmann::json& value,
+                          std::string_view want) const {
+    std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (constexpr std::size_t kShown = 80; text.size() > kShown)
+      text = text.substr(0, kShown) + "...";
+    fail(fmt::format("has {}: {}, where {} is expected", key, text, want));
+  }
+
+ private:
+  const nlohmann::json& json_;
+  std::string_view file_;
+};
+
+}  // namespace shoal

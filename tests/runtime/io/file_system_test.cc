@@ -1,0 +1,95 @@
+// Absence and errors are told apart, and no error is dropped.
+#include "shoal/runtime/io/file_system.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/error_text.h"
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shoal/runtime/base/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_text;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+std::vector<std::string> names(const std::vector<DirectoryEntry>& entries) {
+  std::vector<std::string> all;
+  for (const DirectoryEntry& entry : entries) all.push_back(entry.name);
+  return all;
+}
+
+void touch(const std::string& path) { std::ofstream(path) << "text"; }
+
+TEST(FileSystem, KindsAreToldApart) {
+  const TemporaryDirectory directory;
+  touch(directory / "file");
+  fs::create_symlink(directory / "nowhere", directory / "dangling");
+  EXPECT_EQ(file_kind(directory / "file"), FileKind::regular);
+  EXPECT_EQ(file_kind(directory.path()), FileKind::directory);
+  EXPECT_EQ(file_kind("/dev/null"), FileKind::other);
+  EXPECT_EQ(file_kind(directory / "absent"), FileKind::absent);
+  EXPECT_EQ(file_kind(directory / "file/below"), FileKind::absent);
+  EXPECT_EQ(file_kind(directory / "dangling"), FileKind::absent);
+  EXPECT_EQ(file_bytes(directory / "file"), 4);
+  EXPECT_EQ(file_bytes(directory / "absent"), std::nullopt);
+  EXPECT_THAT(error_text([&] { file_bytes(directory.path()); }), HasSubstr("not a regular file"));
+}
+
+// A loop of links fails with ELOOP for every user, root included.
+TEST(FileSystem, AnErrorIsNotTakenForAbsence) {
+  const TemporaryDirectory directory;
+  const std::string loop = directory / "loop";
+  fs::create_symlink(loop, loop);
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { (void)file_kind(loop); }, [&] { (void)path_exists(loop); },
+           [&] { (void)is_directory(loop); }, [&] { (void)file_bytes(loop); },
+           [&] { (void)list_directory(loop); }, [&] { (void)list_directory_if_there(loop); },
+           [&] { (void)list_tree(loop); }, [&] { (void)modification_time(loop); }})
+    EXPECT_THAT(error_text(call), HasSubstr(loop));
+  EXPECT_THAT(error_text([&] { make_directories(loop + "/below"); }), HasSubstr("cannot make"));
+  EXPECT_TRUE(remove_file(loop));  // the link itself
+}
+
+TEST(FileSystem, ListsByNameAndOnlyAbsenceIsEmpty) {
+  const TemporaryDirectory directory;
+  make_directories(directory / "b/c");
+  touch(directory / "b/c/file");
+  touch(directory / "a");
+  fs::create_directory_symlink(directory.path(), directory / "b/up");
+  EXPECT_THAT(names(list_directory(directory.path())), ElementsAre("a", "b"));
+  EXPECT_THAT(names(list_tree(directory.path())), ElementsAre("a", "b", "b/c", "b/c/file", "b/up"));
+  EXPECT_TRUE(list_directory_if_there(directory / "absent").empty());
+  EXPECT_THAT(error_text([&] { list_directory(directory / "absent"); }),
+              HasSubstr("there is no directory"));
+  EXPECT_THAT(error_text([&] { list_directory_if_there(directory / "a"); }),
+              HasSubstr("cannot list"));
+}
+
+TEST(FileSystem, RemovalSaysWhetherSomethingWasThere) {
+  const TemporaryDirectory directory;
+  make_directories(directory / "a/b");
+  EXPECT_THAT(error_text([&] { remove_file(directory / "a"); }), HasSubstr("cannot remove"));
+  EXPECT_TRUE(remove_tree(directory / "a"));
+  EXPECT_FALSE(remove_tree(directory / "a"));
+  EXPECT_FALSE(remove_file(directory / "a"));
+}
+
+TEST(FileSystem, BestEffortNeverThrows) {
+  bool reached = false;
+  best_effort("try this", [&] {
+    reached = true;
+    throw_error(ErrorCode::io, "no");
+  });
+  EXPECT_TRUE(reached);
+}
+
+}  // namespace
+}  // namespace shoal
