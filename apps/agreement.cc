@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::app {
 namespace {
@@ -59,7 +60,8 @@ void check_agreement(const World& world, Store& store, const Json& options,
   const std::string key = "options-of-rank-0";
   const Json own = shared_values(options, model);
   if (world.rank == 0) return store.set(key, text_of(own));
-  const Json first = Json::parse(store.get(key, deadline));
+  const Json first =
+      parse_ordered_json(store.get(key, deadline), "what rank 0 says of its options");
   for (const auto& [name, value] : own.items()) {
     const Json there = first.value(name, Json());
     if (text_of(there) == text_of(value)) continue;

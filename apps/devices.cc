@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/identity.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::app {
 namespace {
@@ -91,7 +92,7 @@ std::vector<RankDevice> exchange_devices(const World& world, Store& store, const
   for (const std::string& text :
        exchange(store, "devices", world.rank, world.size,
                 told.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline)) {
-    const nlohmann::json from = nlohmann::json::parse(text);
+    const nlohmann::json from = parse_json(text, "what a rank says of its device");
     ranks.push_back({.host = from.at(0),
                      .why = from.at(1),
                      .device = from.at(2).get<bool>() ? Device::cpu() : Device::cuda(from.at(3)),

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::app {
 namespace {
@@ -37,7 +38,7 @@ std::string packed(const Failure& failure) {
 }
 
 Failure unpacked(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
+  const nlohmann::json json = parse_json(text, "what a rank says of its end");
   return {json.at(0).get<int>(), json.at(1).get<bool>(), json.at(2).get<std::string>(),
           json.at(3).get<std::string>()};
 }
@@ -86,7 +87,8 @@ std::string as_text(const Error& error) {
 
 std::optional<Error> failure_in(const std::string& text) {
   if (text.empty() || text.front() != kFailure) return std::nullopt;
-  const nlohmann::json json = nlohmann::json::parse(text.substr(1));
+  const nlohmann::json json =
+      parse_json(std::string_view(text).substr(1), "what a rank says of its failure");
   return Error(static_cast<ErrorCode>(json.at(0).get<int>()), json.at(1).get<std::string>(),
                json.at(2).get<std::string>());
 }

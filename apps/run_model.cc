@@ -49,9 +49,8 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
                   fmt::format("config_overrides: {} has no '{}'", source, name),
                   fmt::format("did you mean {}?", nearest_name(name, names)));
     }
-    nlohmann::json value =
-        nlohmann::json::parse(pair.substr(equals + 1), nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) value = pair.substr(equals + 1);
+    const std::string text = pair.substr(equals + 1);
+    nlohmann::json value = json_if_valid(text).value_or(text);
     if (value == "True" || value == "False") value = value == "True";
     *field = std::move(value);
   }

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -23,6 +22,8 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 
@@ -108,7 +109,7 @@ std::vector<std::string> command_of(const Options& o, const StudyCell& cell,
 }
 
 std::string last_line_of(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(read_text_file(path));
   std::string last;
   for (std::string line; std::getline(file, line);)
     if (!line.empty()) last = line;
@@ -148,11 +149,12 @@ StudyResult measured(const StudyCell& cell, const std::string& directory) {
   const double of_step =
       rate * results.at("train_runtime").get<double>() / static_cast<double>(cell.steps);
   StudyResult result{cell, rate, 0};
-  std::ifstream file(directory + "/metrics.jsonl");
+  const std::string metrics = directory + "/metrics.jsonl";
+  std::istringstream file(path_exists(metrics) ? read_text_file(metrics) : "");
   std::optional<nlohmann::json> first, last;
   double stalled = 0;
   for (std::string line; std::getline(file, line);) {
-    nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    nlohmann::json record = json_if_valid(line).value_or(nullptr);
     if (!record.is_object() || !record.contains("elapsed")) continue;
     if (last)
       stalled += record.value("loader_stall_share", 0.0) *

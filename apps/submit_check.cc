@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/sagemaker/container/command.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/instances.h"
@@ -21,7 +22,8 @@ Json run_options(const Json& request) {
   Json options = Json::object();
   if (!request.contains("HyperParameters")) return options;
   for (const auto& [name, text] : request["HyperParameters"].items())
-    if (!name.starts_with("sagemaker_")) options[name] = Json::parse(text.get<std::string>());
+    if (!name.starts_with("sagemaker_"))
+      options[name] = parse_ordered_json(text.get<std::string>(), "hyperparameter " + name);
   return options;
 }
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <sstream>
 
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
 
 namespace shoal::collectives {
 namespace {
@@ -25,14 +25,13 @@ bool fits(const Rule& rule, const SelectionFacts& facts) {
 }
 
 std::string read(const std::string& path, const std::string& source) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error(ErrorCode::not_found,
-                fmt::format("{}: cannot read the table of algorithms '{}'", source, path),
+  try {
+    return read_text_file(path);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("{}: cannot read the table of algorithms: {}", source, error.message()),
                 "@FILE needs a readable file; an algorithm is written @ring");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  }
 }
 
 // Of "@FILE"; "" where `rules` are rules.

@@ -73,14 +73,12 @@ class MemorySource final : public ByteSource {
 }  // namespace
 
 std::shared_ptr<ByteSource> open_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
-    throw_error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io, "cannot open {}: {}", path,
-                std::strerror(errno));
+  const int descriptor = open_regular_file(path);
   struct stat status{};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(descriptor, &status) != 0) {
+    const int error = errno;
     ::close(descriptor);
-    throw_error(ErrorCode::invalid_argument, "cannot open {}: it is not a regular file", path);
+    throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(error));
   }
   return std::make_shared<LocalFile>(path, descriptor, status.st_size);
 }

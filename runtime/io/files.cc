@@ -22,17 +22,39 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+std::string_view kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
 }  // namespace
 
-std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+int open_regular_file(const std::string& path, int flags) {
+  // Without O_NONBLOCK, a named pipe that no process writes would keep open() waiting for ever.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
   if (descriptor < 0)
     throw_error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io, "cannot open {}: {}", path,
                 std::strerror(errno));
   struct stat status{};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+  const int failed = ::fstat(descriptor, &status) != 0 ? errno : 0;
+  if (failed == 0 && S_ISREG(status.st_mode)) return descriptor;
+  ::close(descriptor);
+  if (failed != 0) throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(failed));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("cannot open {}: it is not a regular file but {}", path, kind_of(status.st_mode)),
+      "give a file");
+}
+
+std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
+  const int descriptor = open_regular_file(path);
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0) {
+    const int error = errno;
     ::close(descriptor);
-    throw_error(ErrorCode::invalid_argument, "cannot open {}: it is not a regular file", path);
+    throw_error(ErrorCode::io, "cannot look at {}: {}", path, std::strerror(error));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = nullptr;

@@ -12,6 +12,11 @@
 
 namespace shoal {
 
+// A descriptor that reads a regular file; the caller closes it. Anything else (a directory, a
+// device, a named pipe, whose open() would wait for who writes it) is refused at once, by its kind.
+// not_found, invalid_argument, or io with the reason. `flags` are added to O_RDONLY | O_CLOEXEC.
+int open_regular_file(const std::string& path, int flags = 0);
+
 // A whole file, mapped read-only. Shrinking the file while it is mapped raises SIGBUS at the
 // reader: files that Shoal writes are replaced by rename, never shrunk.
 class MappedFile {

@@ -1,6 +1,8 @@
 #include "shoal/runtime/io/json.h"
 
 #include <set>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -11,45 +13,155 @@
 namespace shoal {
 namespace {
 
-// nlohmann's DOM builder keeps the last of two equal keys and says nothing; a callback sees both.
-class DuplicateCheck {
- public:
-  DuplicateCheck(std::string_view name, int max_depth) : name_(name), max_depth_(max_depth) {}
+constexpr int kMaxDepth = 64;
+constexpr std::size_t kShown = 200;  // bytes of the text that a message repeats
 
-  bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth_)
-      throw_error(ErrorCode::corrupt_data, "{}: JSON nested deeper than {}", name_, max_depth_);
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second)
+std::string shortened(std::string_view text) {
+  if (text.size() <= kShown) return std::string(text);
+  std::size_t end = kShown;  // not within a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+// Builds the document from nlohmann's events, as its own builder does, and checks on the way.
+// nlohmann's parser with a callback would see the same, but takes quadratic time.
+template <typename Json>
+class DocumentBuilder {
+ public:
+  // The names by which nlohmann's parser calls a builder.
+  using number_integer_t = typename Json::number_integer_t;
+  using number_unsigned_t = typename Json::number_unsigned_t;
+  using number_float_t = typename Json::number_float_t;
+  using string_t = typename Json::string_t;
+  using binary_t = typename Json::binary_t;
+
+  DocumentBuilder(Json& root, std::string_view text, std::string_view name, int max_depth)
+      : root_(root), text_(text), name_(name), max_depth_(static_cast<std::size_t>(max_depth)) {}
+
+  bool null() { return add(nullptr) != nullptr; }
+  bool boolean(bool value) { return add(value) != nullptr; }
+  bool number_integer(number_integer_t value) { return add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t&) { return add(value) != nullptr; }
+  bool string(string_t& value) { return add(std::move(value)) != nullptr; }
+  bool binary(binary_t&) { SHOAL_ASSERT(false); }  // no text holds one
+
+  bool start_object(std::size_t) { return start(Json::value_t::object); }
+  bool start_array(std::size_t) { return start(Json::value_t::array); }
+  bool end_array() {
+    open_.pop_back();
+    return true;
+  }
+  bool end_object() {
+    if constexpr (kOrdered) keys_.pop_back();
+    return end_array();
+  }
+
+  bool key(string_t& key) {
+    auto& object = open_.back()->template get_ref<typename Json::object_t&>();
+    bool is_new = true;
+    if constexpr (kOrdered) {
+      // Its own emplace() looks through all keys before it adds one.
+      is_new = keys_.back().insert(key).second;
+      if (is_new) member_ = &object.emplace_back(key, Json()).second;
+    } else {
+      const auto [place, added] = object.emplace(key, Json());
+      is_new = added;
+      member_ = &place->second;
+    }
+    if (!is_new)
       throw_error(ErrorCode::corrupt_data, "{}: the key '{}' stands twice in one object", name_,
-                  parsed.get<std::string>());
+                  shortened(key));
     return true;
   }
 
+  bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& problem) {
+    // nlohmann says that the text ends where it holds a NUL byte.
+    if (const std::size_t nul = text_.find('\0'); nul != text_.npos && nul + 1 == at)
+      throw_error(ErrorCode::corrupt_data, "{}: a NUL byte within the JSON document, at byte {}",
+                  name_, nul);
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the number.
+    std::string_view what = problem.what();
+    if (const auto end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
+    throw_error(ErrorCode::corrupt_data, "{}: {}", name_, shortened(what));
+  }
+
  private:
-  std::string_view name_;
-  int max_depth_;
-  std::vector<std::set<std::string, std::less<>>> keys_;
+  static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
+
+  template <typename Value>
+  Json* add(Value&& value) {
+    if (open_.empty()) {
+      root_ = Json(std::forward<Value>(value));
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      auto& array = open_.back()->template get_ref<typename Json::array_t&>();
+      return &array.emplace_back(std::forward<Value>(value));
+    }
+    *member_ = Json(std::forward<Value>(value));
+    return member_;
+  }
+
+  bool start(typename Json::value_t kind) {
+    if (open_.size() >= max_depth_)
+      throw_error(ErrorCode::corrupt_data, "{}: JSON nested deeper than {}", name_, max_depth_);
+    open_.push_back(add(kind));
+    if constexpr (kOrdered)
+      if (kind == Json::value_t::object) keys_.emplace_back();
+    return true;
+  }
+
+  Json& root_;
+  std::string_view text_, name_;
+  std::size_t max_depth_;
+  std::vector<Json*> open_;  // the arrays and objects that have begun and not ended
+  Json* member_ = nullptr;   // whose key was read last
+  std::vector<std::set<string_t, std::less<>>> keys_;  // of open objects, where they are ordered
 };
+
+template <typename Json>
+Json parse(std::string_view text, std::string_view name, int max_depth) {
+  Json root;
+  DocumentBuilder<Json> builder(root, text, name, max_depth);
+  Json::sax_parse(text, &builder);
+  // The parser has seen no NUL byte within the document.
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("{}: a NUL byte after the JSON document, at byte {}", name, nul),
+                "remove what follows the document");
+  return root;
+}
+
+template <typename Json>
+std::optional<Json> parse_if_valid(std::string_view text) {
+  try {
+    return parse<Json>(text, "the text", kMaxDepth);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, std::string_view name, int max_depth) {
-  DuplicateCheck check(name, max_depth);
-  try {
-    return nlohmann::json::parse(text, std::ref(check));
-  } catch (const nlohmann::json::exception& problem) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the number.
-    std::string_view what = problem.what();
-    if (const auto end = what.find("] "); end != what.npos) what.remove_prefix(end + 2);
-    throw_error(ErrorCode::corrupt_data, "{}: {}", name, what);
-  }
+  return parse<nlohmann::json>(text, name, max_depth);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name) {
+  return parse<nlohmann::ordered_json>(text, name, kMaxDepth);
 }
 
 nlohmann::json read_json_file(const std::string& path) {
   return parse_json(read_text_file(path), path);
+}
+
+std::optional<nlohmann::json> json_if_valid(std::string_view text) {
+  return parse_if_valid<nlohmann::json>(text);
+}
+
+std::optional<nlohmann::ordered_json> ordered_json_if_valid(std::string_view text) {
+  return parse_if_valid<nlohmann::ordered_json>(text);
 }
 
 }  // namespace shoal

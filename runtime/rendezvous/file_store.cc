@@ -180,7 +180,7 @@ class FileStore final : public Store {
   }
 
   std::optional<std::string> read_file(const std::string& file, std::string_view key) const {
-    const Descriptor in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    const Descriptor in(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
     if (in.get() < 0) {
       if (errno == ENOENT) return std::nullopt;
       fail("open", file);

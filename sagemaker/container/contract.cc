@@ -31,17 +31,14 @@ constexpr std::array<std::string_view, 9> kSettings = {"sagemaker_program",
                                                        "sagemaker_s3_output"};
 
 Json read_object(const std::string& path) {
-  const std::string text = read_text_file(path);
-  static_cast<void>(parse_json(text, path));  // strictly; the second reading keeps the order
-  Json json = Json::parse(text);
+  Json json = parse_ordered_json(read_text_file(path), path);
   if (!json.is_object()) throw_error(ErrorCode::corrupt_data, "{} holds no object", path);
   return json;
 }
 
 Json decoded(const Json& value) {
   if (!value.is_string()) return value;
-  Json inner = Json::parse(value.get_ref<const std::string&>(), nullptr, false);
-  return inner.is_discarded() ? value : inner;
+  return ordered_json_if_valid(value.get_ref<const std::string&>()).value_or(value);
 }
 
 std::vector<std::string> host_list(const Json& object, const char* key, const std::string& where) {

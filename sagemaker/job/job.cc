@@ -389,13 +389,12 @@ TrainingJob make_training_job(const Json& json, const JobContext& context) {
 Json read_job_file(const std::string& path) {
   const std::string text = read_text_file(path);
   try {
-    static_cast<void>(parse_json(text, path));  // strictly; the second reading keeps the order
+    return parse_ordered_json(text, path);
   } catch (const Error& error) {
     // Where it stands is said; what was read last may be a password that lacks its quotes.
     throw Error(error.code(), error.message().substr(0, error.message().find("; last read")),
                 error.remedy());
   }
-  return Json::parse(text);
 }
 
 }  // namespace shoal::sagemaker

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
@@ -142,10 +142,7 @@ class Converter {
 
   // transformers loads in the dtype that the configuration names.
   void set_dtype(const std::string& path) const {
-    read_json_file(path);  // its checks
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    auto config = nlohmann::ordered_json::parse(text);
+    auto config = parse_ordered_json(read_text_file(path), path);
     const char* key = config.contains("dtype") ? "dtype" : "torch_dtype";
     config[key] = torch_name(*options_.dtype);
     write_file_atomically(path, config.dump(2) + "\n");

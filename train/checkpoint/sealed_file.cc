@@ -4,21 +4,18 @@
 #include <memory>
 #include <vector>
 
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/files.h"
 
 namespace shoal {
 namespace {
 
 class FileDescriptor {
  public:
-  explicit FileDescriptor(const std::string& path)
-      : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value_ < 0) throw_error(ErrorCode::io, "cannot open {}: {}", path, std::strerror(errno));
-  }
+  explicit FileDescriptor(const std::string& path) : value_(open_regular_file(path)) {}
   ~FileDescriptor() { ::close(value_); }
   FileDescriptor(const FileDescriptor&) = delete;
   FileDescriptor& operator=(const FileDescriptor&) = delete;

@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 
@@ -155,7 +156,7 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
   const auto metadata = file.metadata().find(std::string(kMetadata));
   const auto json = metadata == file.metadata().end()
                         ? nlohmann::json()
-                        : nlohmann::json::parse(metadata->second, nullptr, false);
+                        : json_if_valid(metadata->second).value_or(nullptr);
   if (!json.is_array())
     throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", file.path());
   std::vector<ShardEntry> entries;

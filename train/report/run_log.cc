@@ -116,7 +116,7 @@ RunLog parse_run(std::string_view metrics) {
     ++number;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.remove_suffix(1);
     if (line.empty()) continue;
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json record = json_if_valid(line).value_or(nullptr);
     if (record.is_object())
       take_record(run, record);
     else if (whole)

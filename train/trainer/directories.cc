@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal {
 namespace {
@@ -59,7 +60,7 @@ nlohmann::json listed(Communicator& c, int root, const std::string& path) {
   }
   text.resize(static_cast<std::size_t>(told(c, std::ssize(text), root)));
   c.broadcast(text.data(), std::ssize(text), DType::u8, root)->wait();
-  return nlohmann::json::parse(text);
+  return parse_json(text, "the list of a checkpoint's files");
 }
 
 // One file, from the root to those that lack it.

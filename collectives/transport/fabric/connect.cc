@@ -11,6 +11,7 @@
 #include "shoal/collectives/transport/fabric/datagrams.h"
 #include "shoal/collectives/transport/fabric/fabric_endpoint.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/json.h"
 
 namespace shoal::collectives {
 namespace {
@@ -49,7 +50,7 @@ struct Who {
 
 // Throws what a rank said in place of its card.
 json parse_card(const Who& who, int rank, const std::string& text) {
-  json card = json::parse(text);
+  json card = parse_json(text, fmt::format("fabric: the card of rank {}", rank));
   if (card.contains(kFailed))
     throw Error(ErrorCode::peer_lost,
                 fmt::format("fabric: rank {} failed (its last words: {})", rank,

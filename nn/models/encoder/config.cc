@@ -111,7 +111,7 @@ EncoderConfig EncoderConfig::from_file(const std::string& path) {
 
 nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view dtype) const {
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
-  if (!source.empty()) out = nlohmann::ordered_json::parse(source);
+  if (!source.empty()) out = parse_ordered_json(source, "the configuration");
   const EncoderFamily& family = encoder_family(model_type);
   out["architectures"] = {family.class_prefix + std::string(class_suffix(task))};
   out["model_type"] = model_type;

@@ -1,3 +1,4 @@
+#include "shoal/runtime/io/json.h"
 #include "shoal/train/data/tokenizer/definition.h"
 
 namespace shoal {
@@ -6,7 +7,7 @@ namespace {
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 nlohmann::ordered_json ordered(const nlohmann::json& value) {
-  return nlohmann::ordered_json::parse(value.dump());
+  return parse_ordered_json(value.dump(), "a part of the tokenizer");
 }
 
 }  // namespace

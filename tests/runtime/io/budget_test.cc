@@ -1,0 +1,222 @@
+// Each parser of this room stays within its budget on inputs made to hurt.
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/base64.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/protobuf.h"
+#include "shoal/runtime/io/safetensors.h"
+#include "shoal/runtime/io/sharded_safetensors.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::within_budget;
+
+std::string times(std::string_view text, std::size_t count) {
+  std::string all;
+  all.reserve(text.size() * count);
+  for (std::size_t i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+std::string list_of(std::string_view item, std::size_t count) {
+  std::string text = "[" + times(std::string(item) + ",", count);
+  text.back() = ']';
+  return text;
+}
+
+std::string object_of(std::size_t keys, std::string_view value) {
+  std::string text = "{";
+  for (std::size_t i = 0; i < keys; ++i) text += fmt::format("\"{}\":{},", i, value);
+  text.back() = '}';
+  return text;
+}
+
+std::string framed(const std::string& header) {
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += static_cast<char>((header.size() >> (8 * i)) & 0xff);
+  return text + header;
+}
+
+TEST(Budget, OfJson) {
+  const std::vector<std::pair<const char*, std::string>> documents = {
+      {"many keys", object_of(100'000, "0")},
+      {"many objects", list_of("{}", 200'000)},
+      {"many arrays", list_of("[]", 200'000)},
+      {"many numbers", list_of("0", 300'000)},
+      {"objects of one key", list_of(R"({"":0})", 100'000)},
+      {"objects of objects", object_of(50'000, R"({"":{}})")},
+      {"arrays to the greatest depth", list_of(times("[", 60) + times("]", 60), 5'000)},
+      {"one long string", '"' + std::string(1'000'000, 'a') + '"'},
+      {"one long number", std::string(1'000'000, '1')},
+      {"one long fraction", "0." + std::string(1'000'000, '1')},
+      {"a long string without end", '"' + std::string(1'000'000, 'a')},
+      {"escapes", '"' + times("\\u00e9", 200'000) + '"'},
+      {"white space", std::string(1'000'000, ' ')},
+      {"brackets only", std::string(1'000'000, '[')},
+      {"braces only", times("{\"\":", 200'000)},
+  };
+  for (const auto& [name, text] : documents) {
+    within_budget(text.size(), name, [&] { (void)parse_json(text, "f"); });
+    within_budget(text.size(), std::string("ordered: ") + name,
+                  [&] { (void)parse_ordered_json(text, "f"); });
+    within_budget(text.size(), std::string("if valid: ") + name,
+                  [&] { (void)json_if_valid(text); });
+  }
+}
+
+TEST(Budget, OfAMessageAboutAHugeToken) {
+  const std::string text =
+      "{\"" + std::string(100'000, 'k') + "\":1,\"" + std::string(100'000, 'k') + "\":2}";
+  EXPECT_LT(within_budget(text.size(), "twice", [&] { (void)parse_json(text, "f"); }).size(), 400U);
+  const std::string open = '"' + std::string(100'000, 'a');
+  EXPECT_LT(within_budget(open.size(), "open", [&] { (void)parse_json(open, "f"); }).size(), 400U);
+}
+
+std::string header_of(int tensors) {
+  std::string header = "{";
+  for (int i = 0; i < tensors; ++i)
+    header += fmt::format(
+        R"("model.layers.{}.weight":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}},)", i, i,
+        i + 1);
+  header.back() = '}';
+  return header;
+}
+
+TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
+  constexpr int kTensors = 300'000;
+  const std::string header = header_of(kTensors), file = framed(header);
+  const double start = testing::cpu_seconds();
+  EXPECT_EQ(within_budget(file.size(), "300,000 tensors",
+                          [&] {
+                            const auto read =
+                                parse_safetensors_header(file, std::ssize(file) + kTensors, "f");
+                            EXPECT_EQ(read.entries.size(), std::size_t{kTensors});
+                          }),
+            "");
+  (void)start;
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.path() + "/model.safetensors";
+  std::ofstream(path) << file << std::string(kTensors, '\1');
+  EXPECT_EQ(
+      within_budget(
+          file.size(), "the file",
+          [&] { EXPECT_TRUE(SafetensorsFile::open(path)->contains("model.layers.7.weight")); }),
+      "");
+  std::string index = R"({"weight_map":{)";
+  for (int i = 0; i < kTensors; ++i)
+    index += fmt::format(R"("model.layers.{}.weight":"model.safetensors",)", i);
+  index.back() = '}';
+  const std::string index_path = directory.path() + "/model.safetensors.index.json";
+  std::ofstream(index_path) << index << '}';
+  EXPECT_EQ(within_budget(file.size() + index.size(), "with an index",
+                          [&] { (void)ShardedSafetensors::open(index_path); }),
+            "");
+}
+
+TEST(Budget, OfSafetensorsHeadersThatLie) {
+  const auto problem = [](const std::string& header) {
+    const std::string file = framed(header);
+    return within_budget(file.size(), header.substr(0, 80),
+                         [&] { (void)parse_safetensors_header(file, std::ssize(file), "f"); });
+  };
+  EXPECT_THAT(
+      problem(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
+      HasSubstr("overflows"));
+  EXPECT_THAT(
+      problem(R"({"a":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}})"),
+      HasSubstr("truncated"));
+  EXPECT_THAT(problem(R"({"a":{"dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,0]}})"),
+              HasSubstr("has the size"));
+  EXPECT_THAT(problem(R"({"a":{"dtype":"U8","shape":[)" + times("1,", 500'000) +
+                      R"(1],"data_offsets":[0,0]}})"),
+              HasSubstr("takes 1 bytes"));
+  EXPECT_THAT(problem(R"({"__metadata__":)" + object_of(100'000, "\"\"") + "}"),
+              ::testing::IsEmpty());
+}
+
+TEST(Budget, OfProtobuf) {
+  const auto all = [](const std::string& message) {
+    return within_budget(message.size(), "a message", [&] {
+      ProtobufReader reader(message, "f");
+      while (reader.next()) {
+      }
+    });
+  };
+  EXPECT_EQ(all(times(std::string("\x08\x00", 2), 500'000)), "");
+  EXPECT_EQ(all(times(std::string("\x0a\x00", 2), 500'000)), "");
+  EXPECT_THAT(all(std::string("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", 10)),
+              HasSubstr("are left"));
+  EXPECT_THAT(all(std::string(1'000'000, '\xff')), HasSubstr("has no end"));
+}
+
+TEST(Budget, OfBase64) {
+  const std::string text(1'000'000, 'A');
+  within_budget(text.size(), "base64", [&] { (void)from_base64(text); });
+}
+
+// On f990d27 each of these waits for ever in open().
+TEST(NotAFile, ANamedPipeIsRefusedAtOnce) {
+  const testing::TemporaryDirectory directory;
+  const std::string pipe = directory.path() + "/config.json";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero"), directory.path()}) {
+    const std::vector<std::function<void()>> readers = {[&] { (void)open_file(path); },
+                                                        [&] { (void)MappedFile::open(path); },
+                                                        [&] { (void)read_text_file(path); },
+                                                        [&] { (void)read_json_file(path); },
+                                                        [&] { (void)SafetensorsFile::open(path); },
+                                                        [&] { (void)open_whole(path); }};
+    for (const auto& read : readers)
+      EXPECT_THAT(within_budget(0, path, read), HasSubstr("it is not a regular file but a"));
+  }
+}
+
+TEST(Json, RefusesANulByteAfterTheDocument) {
+  const auto problem = [](const std::string& text) {
+    try {
+      (void)parse_json(text, "f.jsonl line 3");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  using namespace std::string_literals;
+  for (const std::string& text : {"{}\0"s, "{} \0x"s, "1\0"s, "\"a\"\0\0"s, "[1]\n\0{\"a\":2}"s})
+    EXPECT_THAT(problem(text), HasSubstr("f.jsonl line 3: a NUL byte after the JSON document"));
+  for (const std::string& text : {"{\0}"s, "\0"s, "[1,\0"s, "{\"a\"\0:1}"s})
+    EXPECT_THAT(problem(text), HasSubstr("a NUL byte within the JSON document"));
+  EXPECT_EQ(problem("{} \t\r\n"), "");
+  EXPECT_THROW((void)parse_ordered_json("{}\0"s, "f"), Error);
+  EXPECT_FALSE(json_if_valid("{}\0"s));
+  const std::string header = framed("{}\0\0\0\0\0\0"s);
+  EXPECT_THROW((void)parse_safetensors_header(header, std::ssize(header), "f"), Error);
+  const std::string spaces = framed("{}      ");
+  EXPECT_TRUE(parse_safetensors_header(spaces, std::ssize(spaces), "f").entries.empty());
+}
+
+TEST(Json, OrderedKeepsTheOrderAndRefusesTheSame) {
+  const auto json = parse_ordered_json(R"({"b": 1, "a": [{"z": 1, "y": {}}], "c": null})", "f");
+  EXPECT_EQ(json.dump(), R"({"b":1,"a":[{"z":1,"y":{}}],"c":null})");
+  for (const char* text : {R"({"k":1,"k":1})", "", "{", "1 2", "[1e999]"})
+    EXPECT_THROW((void)parse_ordered_json(text, "f"), Error) << text;
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,104 @@
+// A parser's budget: 1 µs of this process's CPU time a byte of its input + 10 ms, and 64 times the
+// input + 16 MiB of the heap, at once.
+//
+// Exactly one source of a test program defines SHOAL_TEST_COUNTS_MEMORY before it includes this:
+// there, operator new and delete count. (ICU's and OpenSSL's own allocations are not seen.)
+//
+//   within_budget(text.size(), "a deep document", [&] { parse(text); });
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <new>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+namespace shoal::testing {
+
+struct HeapUse {
+  std::atomic<std::int64_t> now{0}, peak{0};
+};
+inline HeapUse& heap_use() {
+  static HeapUse use;
+  return use;
+}
+
+inline double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Runs `parse`, which may throw, and returns what it threw ("": nothing). The time is the best of
+// a few tries, since other processes' use of the caches counts as this one's time.
+template <typename Parse>
+std::string within_budget(std::size_t input_bytes, const std::string& name, const Parse& parse) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+  constexpr double kSlower = 20;
+#else
+  constexpr double kSlower = 1;
+#endif
+  const double seconds_allowed = kSlower * (1e-6 * static_cast<double>(input_bytes) + 0.010);
+  const std::int64_t bytes_allowed =
+      64 * static_cast<std::int64_t>(input_bytes) + (std::int64_t{16} << 20);
+  std::string problem;
+  double seconds = 0;
+  std::int64_t bytes = 0;
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    HeapUse& use = heap_use();
+    const std::int64_t before = use.now;
+    use.peak = before;
+    const double start = cpu_seconds();
+    try {
+      parse();
+    } catch (const std::exception& thrown) {
+      problem = thrown.what();
+    }
+    const double took = cpu_seconds() - start;
+    seconds = i == 0 ? took : std::min(seconds, took);
+    bytes = std::max(bytes, use.peak - before);
+    if (seconds <= seconds_allowed || seconds > 50 * seconds_allowed) break;
+  }
+  EXPECT_LE(seconds, seconds_allowed) << name << ": " << input_bytes << " bytes";
+  EXPECT_LE(bytes, bytes_allowed) << name << ": " << input_bytes << " bytes";
+  return problem;
+}
+
+}  // namespace shoal::testing
+
+#ifdef SHOAL_TEST_COUNTS_MEMORY
+namespace {
+void* counted(void* block) {
+  if (block == nullptr) throw std::bad_alloc();
+  auto& use = shoal::testing::heap_use();
+  const std::int64_t now = use.now += static_cast<std::int64_t>(::malloc_usable_size(block));
+  std::int64_t seen = use.peak;
+  while (seen < now && !use.peak.compare_exchange_weak(seen, now)) {
+  }
+  return block;
+}
+void uncounted(void* block) noexcept {
+  if (block == nullptr) return;
+  shoal::testing::heap_use().now -= static_cast<std::int64_t>(::malloc_usable_size(block));
+  std::free(block);
+}
+}  // namespace
+void* operator new(std::size_t bytes) {
+  return counted(std::malloc(std::max<std::size_t>(bytes, 1)));
+}
+void* operator new(std::size_t bytes, std::align_val_t align) {
+  const auto to = static_cast<std::size_t>(align);
+  return counted(std::aligned_alloc(to, (std::max<std::size_t>(bytes, 1) + to - 1) / to * to));
+}
+void operator delete(void* block) noexcept { uncounted(block); }
+void operator delete(void* block, std::size_t) noexcept { uncounted(block); }
+void operator delete(void* block, std::align_val_t) noexcept { uncounted(block); }
+void operator delete(void* block, std::size_t, std::align_val_t) noexcept { uncounted(block); }
+#endif
