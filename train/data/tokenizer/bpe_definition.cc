@@ -176,6 +176,8 @@ BpeDefinition parse_vocab_and_merges(std::string_view vocab_json, std::string_vi
   BpeDefinition definition;
   read_vocab(parse_json(vocab_json, source), source, definition);
   check_utf8(merges_txt, source);
+  constexpr std::size_t kShortest = 4;  // "a b\n"
+  definition.merges.reserve(merges_txt.size() / kShortest);
   while (!merges_txt.empty()) {
     const std::size_t end = std::min(merges_txt.find('\n'), merges_txt.size());
     std::string_view line = merges_txt.substr(0, end);

@@ -13,6 +13,9 @@ using nlohmann::json;
 
 using Piece = SequenceTemplate::Piece;
 
+// A list can name a long list of ids many times.
+constexpr std::size_t kMostPieces = 1'024;
+
 // One list of a TemplateProcessing: {"Sequence": {"id": "A", "type_id": 0}} or a SpecialToken.
 std::vector<Piece> template_pieces(Section& post, const char* key) {
   std::vector<Piece> pieces;
@@ -32,8 +35,12 @@ std::vector<Piece> template_pieces(Section& post, const char* key) {
         corrupt_tokenizer(post.source(),
                           fmt::format("{}.special_tokens lacks '{}'", post.where(), name));
       Section ids(all[name], post.where() + ".special_tokens." + name, post.source());
-      for (const json& id : ids.need("ids"))
+      for (const json& id : ids.need("ids")) {
+        if (pieces.size() == kMostPieces)
+          unsupported_tokenizer(post.source(),
+                                fmt::format("{} of more than {} tokens", where, kMostPieces));
         pieces.push_back({.id = ids.id_of(id, ids.where() + ".ids"), .type = type});
+      }
     } else {
       Section text(item.need("Sequence"), where, post.source());
       const std::string name = text.text("id");
@@ -138,14 +145,28 @@ void check_template(const SequenceTemplate& sequence, std::size_t ids, const std
                     piece.id, ids - 1);
 }
 
+void check_dense(TokenId highest, std::size_t tokens, const std::string& source) {
+  constexpr std::size_t kGaps = 65'536;  // besides one for each token
+  if (const std::size_t most = 2 * tokens + kGaps;
+      highest >= 0 && static_cast<std::size_t>(highest) >= most)
+    corrupt_tokenizer(source, fmt::format("the highest id is {}, for {} tokens; it may be up to {}",
+                                          highest, tokens, most - 1));
+}
+
 void read_vocab(const json& vocab, const std::string& source, TokenizerDefinition& definition) {
   if (!vocab.is_object()) corrupt_tokenizer(source, "the vocabulary is not an object of token: id");
   auto& tokens = definition.tokens;
   const Section ids(vocab, "the vocabulary", source);
+  const auto id_in = [](const Section& section, const std::string& token, const json& value) {
+    return section.id_of(value, fmt::format("the id of '{}'", token.substr(0, 80)));
+  };
+  TokenId highest = -1;
+  for (const auto& [token, value] : vocab.items())
+    highest = std::max(highest, id_in(ids, token, value));
+  check_dense(highest, vocab.size(), source);
+  tokens.resize(static_cast<std::size_t>(highest) + 1);
   for (const auto& [token, value] : vocab.items()) {
-    const auto id =
-        static_cast<std::size_t>(ids.id_of(value, fmt::format("the id of '{}'", token)));
-    if (id >= tokens.size()) tokens.resize(id + 1);
+    const auto id = static_cast<std::size_t>(id_in(ids, token, value));
     if (tokens[id])
       corrupt_tokenizer(source, fmt::format("the tokens '{}' and '{}' both have the id {}",
                                             *tokens[id], token, id));
@@ -173,18 +194,21 @@ void read_added_tokens(const json* list, const std::string& source,
       corrupt_tokenizer(source, fmt::format("added_tokens[{}] has no content", tokens.size() - 1));
   }
   add_tokens(definition, tokens);
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    check_added_id(definition, tokens[i].content, ids[i], source);
+  std::vector<std::pair<std::string_view, TokenId>> claimed;
+  for (std::size_t i = 0; i < tokens.size(); ++i) claimed.emplace_back(tokens[i].content, ids[i]);
+  check_added_ids(definition, claimed, source);
 }
 
-void check_added_id(const TokenizerDefinition& definition, const std::string& token, TokenId id,
-                    const std::string& source) {
-  const auto found = std::find_if(definition.added.begin(), definition.added.end(),
-                                  [&](const auto& added) { return added.first.content == token; });
-  if (found != definition.added.end() && found->second != id)
-    corrupt_tokenizer(
-        source, fmt::format("the added token '{}' claims the id {}, but its place is {}", token, id,
-                            found->second));
+void check_added_ids(const TokenizerDefinition& definition,
+                     const std::vector<std::pair<std::string_view, TokenId>>& claimed,
+                     const std::string& source) {
+  std::unordered_map<std::string_view, TokenId> places;
+  for (const auto& [token, id] : definition.added) places.emplace(token.content, id);
+  for (const auto& [token, id] : claimed)
+    if (const auto found = places.find(token); found != places.end() && found->second != id)
+      corrupt_tokenizer(
+          source, fmt::format("the added token '{}' claims the id {}, but its place is {}", token,
+                              id, found->second));
 }
 
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens) {
@@ -196,8 +220,11 @@ void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& 
       ++vocabulary;
     }
   TokenId next = vocabulary;
-  for (const auto& [token, id] : definition.added) {
+  std::unordered_map<TokenId, std::size_t> added;  // id -> place in definition.added
+  for (std::size_t i = 0; i < definition.added.size(); ++i) {
+    const auto& [token, id] = definition.added[i];
     ids.emplace(token.content, id);
+    added.emplace(id, i);
     next = std::max(next, id + 1);
   }
   for (const AddedToken& token : tokens) {
@@ -205,12 +232,10 @@ void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& 
     const auto [place, is_new] = ids.emplace(token.content, next);
     if (is_new) ++next;
     const TokenId id = place->second;
-    const auto known = std::find_if(definition.added.begin(), definition.added.end(),
-                                    [&](const auto& added) { return added.second == id; });
-    if (known != definition.added.end())
-      known->first = token;
-    else
+    if (const auto [known, is_first] = added.emplace(id, definition.added.size()); is_first)
       definition.added.emplace_back(token, id);
+    else
+      definition.added[known->second].first = token;
   }
   std::sort(definition.added.begin(), definition.added.end(),
             [](const auto& a, const auto& b) { return a.second < b.second; });

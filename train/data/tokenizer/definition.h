@@ -93,8 +93,11 @@ void read_post_processor(const nlohmann::json& value, const std::string& where,
 // Gives each token the vocabulary's id or the next free one, as Hugging Face's add_tokens does.
 void add_tokens(TokenizerDefinition& definition, const std::vector<AddedToken>& tokens);
 // corrupt_data where an added token did not get the id that a file claims for it.
-void check_added_id(const TokenizerDefinition& definition, const std::string& token, TokenId id,
-                    const std::string& source);
+void check_added_ids(const TokenizerDefinition& definition,
+                     const std::vector<std::pair<std::string_view, TokenId>>& claimed,
+                     const std::string& source);
+// corrupt_data where ids leave so many holes that tables by id would not fit their file.
+void check_dense(TokenId highest, std::size_t tokens, const std::string& source);
 // A TemplateProcessing of texts ("A", "B") and added tokens, which the definition has.
 struct TemplatePart {
   std::string token;

@@ -9,15 +9,24 @@ namespace {
 
 constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;  // a hostile id must not cost memory
 
+// A token of a megabyte is no message.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kShown = 400;
+  if (text.size() <= kShown) return text;
+  std::size_t end = kShown;  // not within a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + "...";
+}
+
 }  // namespace
 
 void corrupt_tokenizer(const std::string& source, const std::string& what) {
-  throw_error(ErrorCode::corrupt_data, "{}: {}", source, what);
+  throw_error(ErrorCode::corrupt_data, "{}: {}", source, shortened(what));
 }
 
 void unsupported_tokenizer(const std::string& source, const std::string& what) {
   throw Error(
-      ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, what),
+      ErrorCode::unavailable, fmt::format("{}: {} is not supported", source, shortened(what)),
       "Shoal reads byte-level BPE as GPT-2, RoBERTa and Llama 3 use it, BERT's WordPiece, and "
       "SentencePiece's models as ALBERT, T5, XLNet (unigram), Llama, Mistral and Gemma (BPE) "
       "use them");

@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/io/base64.h"
 #include "shoal/train/data/tokenizer/definition.h"
+#include "shoal/train/data/tokenizer/section.h"
 #include "shoal/train/data/tokenizer/spiece_proto.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
@@ -21,7 +22,18 @@ constexpr const char* kMark = "\u2581";
 
 // Every way to put a piece together from two: by the piece's score, the highest first, of equal
 // ones by id, and then by the length of the left one.
-std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& model) {
+std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& model,
+                                                           const std::string& source) {
+  // Each way to cut a piece costs as much as the piece is long.
+  constexpr std::size_t kUsualLength = 256, kFewLong = std::size_t{1} << 20;
+  std::size_t bytes = 0, work = 0;
+  for (const auto& piece : model.tokens) {
+    bytes += piece->size();
+    work += piece->size() * piece->size();
+  }
+  if (work > kUsualLength * bytes + kFewLong)
+    unsupported_tokenizer(source, fmt::format("a SentencePiece model of {} pieces with {} bytes",
+                                              model.tokens.size(), bytes));
   StringIds ids;
   for (std::size_t id = 0; id < model.tokens.size(); ++id)
     ids.emplace(*model.tokens[id], static_cast<TokenId>(id));
@@ -29,14 +41,19 @@ std::vector<std::pair<std::string, std::string>> merges_of(const SpieceModel& mo
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return model.scores[a] > model.scores[b]; });
-  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<std::pair<std::size_t, std::size_t>> cuts;  // of a piece, and where
   for (const std::size_t id : order) {
     const std::string_view piece = *model.tokens[id];
-    for (std::size_t at = 1; at < piece.size(); ++at) {
-      if (unicode::is_continuation(piece[at])) continue;
-      const std::string_view left = piece.substr(0, at), right = piece.substr(at);
-      if (ids.contains(left) && ids.contains(right)) merges.emplace_back(left, right);
-    }
+    for (std::size_t at = 1; at < piece.size(); ++at)
+      if (!unicode::is_continuation(piece[at]) && ids.contains(piece.substr(0, at)) &&
+          ids.contains(piece.substr(at)))
+        cuts.emplace_back(id, at);
+  }
+  std::vector<std::pair<std::string, std::string>> merges;
+  merges.reserve(cuts.size());
+  for (const auto& [id, at] : cuts) {
+    const std::string& piece = *model.tokens[id];
+    merges.emplace_back(piece.substr(0, at), piece.substr(at));
   }
   return merges;
 }
@@ -93,7 +110,7 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
   const bool prefix = !gemma && options.add_prefix_space.value_or(model.add_dummy_prefix);
   const auto special = spiece_special_tokens(model, options);
   const bool spells_all = spells_every_byte(model);
-  definition.bpe = BpeParts{merges_of(model),
+  definition.bpe = BpeParts{merges_of(model, source),
                             {.unk_token = {},
                              .fuse_unk = true,
                              .ignore_merges = false,
@@ -105,13 +122,19 @@ SentencePieceDefinition spiece_bpe_definition(SpieceModel model, const std::stri
   definition.tokens = std::move(model.tokens);
 
   // Those that the model lacks get the next ids, in this order.
-  add_tokens(definition, model.added);
+  std::vector<AddedToken> added = std::move(model.added), named;
+  std::vector<std::pair<std::string_view, TokenId>> claimed;
   for (const auto& [token, id] : options.added_tokens) {
-    add_tokens(definition, {token});
-    check_added_id(definition, token.content, id, source);
+    named.push_back(token);
+    claimed.emplace_back(token.content, id);
   }
-  for (const auto& [role, token] : special) add_tokens(definition, {token});
-  for (const auto& [token, id] : options.added_tokens) add_tokens(definition, {token});
+  added.insert(added.end(), named.begin(), named.end());
+  add_tokens(definition, added);
+  check_added_ids(definition, claimed, source);
+  added.clear();
+  for (const auto& [role, token] : special) added.push_back(token);
+  added.insert(added.end(), named.begin(), named.end());
+  add_tokens(definition, added);
 
   // What stands first after a normalization need not have stood at the text's front.
   const bool always = options.legacy || !definition.normalizer.is_null();

@@ -1,6 +1,7 @@
 // SentencePiece's unigram models, as transformers' classes of ALBERT, T5 and XLNet make tokenizers
 // of them.
 #include <algorithm>
+#include <unordered_map>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/base64.h"
@@ -13,6 +14,8 @@ namespace {
 
 using nlohmann::json;
 using Family = SpieceOptions::Family;
+
+constexpr int kMostExtraIds = 10'000;  // each is a token; T5 has 100
 
 // A family's special tokens in the order in which transformers adds them, by role.
 using NamedTokens = std::vector<std::pair<std::string, AddedToken>>;
@@ -90,15 +93,17 @@ SentencePieceDefinition spiece_definition(SpieceModel model, const std::string& 
   std::vector<AddedToken> added;
   for (const auto& [role, token] : named) added.push_back(token);
   // The model's own come last, and what they say of a token's surroundings counts.
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < added.size(); ++i) places.emplace(added[i].content, i);
   for (const AddedToken& token : model.added) {
-    const auto same = std::find_if(added.begin(), added.end(), [&](const AddedToken& other) {
-      return other.content == token.content;
-    });
-    if (same == added.end())
+    if (const auto [same, is_new] = places.emplace(token.content, added.size()); is_new)
       added.push_back(token);
     else
-      *same = {.content = token.content};
+      added[same->second] = {.content = token.content};
   }
+  if (options.extra_ids < 0 || options.extra_ids > kMostExtraIds)
+    corrupt_tokenizer(source, fmt::format("extra_ids beside it is {}; 0 to {} are possible",
+                                          options.extra_ids, kMostExtraIds));
   const auto is_extra = [](const AddedToken& token) {
     return token.content.starts_with("<extra_id_");
   };

@@ -13,6 +13,7 @@ namespace shoal {
 
 struct SplitPattern::Compiled {
   std::unique_ptr<icu::RegexPattern> pattern;
+  std::string text, source;  // for messages
 };
 
 namespace {
@@ -21,6 +22,8 @@ struct Range {
   std::size_t begin, end;
   bool matched;
 };
+
+constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
 
 [[noreturn]] void refuse(const std::string& source, std::string_view what) {
   throw Error(ErrorCode::unavailable,
@@ -76,27 +79,93 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
   return icu;
 }
 
-std::vector<Range> ranges_of(std::string_view text, const icu::RegexPattern& pattern) {
+// Counts what a matcher does, because backtracking can take time exponential in the text's length.
+// A unit is about 10 ns; usual patterns take a tenth of what is allowed.
+class Work {
+ public:
+  explicit Work(std::size_t bytes)
+      : left_(kUnitsAtLeast + kUnitsOfAByte * static_cast<std::int64_t>(bytes)), outer_(current_) {
+    current_ = this;
+  }
+  ~Work() { current_ = outer_; }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  bool is_done() const { return left_ < 0; }
+
+  // `input` tells of each piece of text that it hands out, `matcher` of each 10,000 places to come
+  // back to and of each place to begin at.
+  static void watch(UText& input) {
+    static const UTextFuncs plain = *input.pFuncs;
+    static const UTextFuncs counted = [] {
+      UTextFuncs functions = plain;
+      functions.access = [](UText* text, std::int64_t index, UBool forward) {
+        current_->left_ -= kUnitsOfAPiece;
+        return plain.access(text, index, forward);
+      };
+      return functions;
+    }();
+    input.pFuncs = &counted;
+  }
+  void watch(icu::RegexMatcher& matcher, UErrorCode& status) {
+    matcher.setMatchCallback(
+        [](const void*, std::int32_t) -> UBool {
+          current_->left_ -= kUnitsOfATick;
+          return !current_->is_done();
+        },
+        nullptr, status);
+    matcher.setFindProgressCallback(
+        [](const void*, std::int64_t) -> UBool { return !current_->is_done(); }, nullptr, status);
+  }
+
+ private:
+  static constexpr std::int64_t kUnitsAtLeast = 500'000, kUnitsOfAByte = 50, kUnitsOfAPiece = 16,
+                                kUnitsOfATick = 10'000;
+  static thread_local Work* current_;
+  std::int64_t left_;
+  Work* outer_;
+};
+thread_local Work* Work::current_ = nullptr;
+
+[[noreturn]] void give_up(const SplitPattern::Compiled& compiled, std::string_view text,
+                          UErrorCode status) {
+  const bool late = status == U_REGEX_STOPPED_BY_CALLER, deep = status == U_REGEX_STACK_OVERFLOW;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: the Split pattern '{}' {} on a text of {} bytes", compiled.source,
+                          compiled.text.substr(0, kShownPattern),
+                          late   ? "takes too many steps"
+                          : deep ? "needs too much memory"
+                                 : fmt::format("failed ({})", u_errorName(status)),
+                          text.size()),
+              late || deep
+                  ? "simplify the pattern: repetitions within repetitions take time without bound"
+                  : "");
+}
+
+std::vector<Range> ranges_of(std::string_view text, const SplitPattern::Compiled& compiled) {
   UErrorCode status = U_ZERO_ERROR;
   UText* input =
       utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &status);
   std::vector<Range> ranges;
   std::size_t done = 0;
   {
-    std::unique_ptr<icu::RegexMatcher> matcher(pattern.matcher(status));
-    if (matcher) matcher->reset(input);
+    Work work(text.size());
+    std::unique_ptr<icu::RegexMatcher> matcher(compiled.pattern->matcher(status));
+    if (matcher && U_SUCCESS(status)) {
+      Work::watch(*input);
+      matcher->reset(input);
+      work.watch(*matcher, status);
+    }
     while (U_SUCCESS(status) && matcher && matcher->find(status)) {
       const auto begin = static_cast<std::size_t>(matcher->start64(status));
       const auto end = static_cast<std::size_t>(matcher->end64(status));
       if (done < begin) ranges.push_back({done, begin, false});
       if (begin < end) ranges.push_back({begin, end, true});
       done = end;
+      if (work.is_done()) status = U_REGEX_STOPPED_BY_CALLER;
     }
   }
   utext_close(input);
-  if (U_FAILURE(status))
-    throw_error(ErrorCode::invalid_argument, "the Split pattern failed on a text of {} bytes: {}",
-                text.size(), u_errorName(status));
+  if (U_FAILURE(status)) give_up(compiled, text, status);
   if (done < text.size()) ranges.push_back({done, text.size(), false});
   return ranges;
 }
@@ -168,11 +237,16 @@ bool is_gpt2_pattern(std::string_view pattern) {
 
 SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavior, bool invert,
                                  const std::string& source) {
+  // A class such as \\p{L} takes ICU as long as thousands of letters.
+  if (pattern.size() > kLongestPattern)
+    refuse(source, fmt::format("{} bytes, more than {}", pattern.size(), kLongestPattern));
   const std::string icu_pattern = to_icu(pattern, source);
   UErrorCode status = U_ZERO_ERROR;
   UParseError place;
   SplitPattern split;
   auto compiled = std::make_shared<Compiled>();
+  compiled->text = pattern;
+  compiled->source = source;
   compiled->pattern.reset(
       icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(icu_pattern), place, status));
   if (U_FAILURE(status))
@@ -193,8 +267,7 @@ SplitPattern SplitPattern::literal(std::string text, SplitBehavior behavior, boo
 }
 
 void SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
-  std::vector<Range> ranges =
-      compiled_ ? ranges_of(text, *compiled_->pattern) : ranges_of(text, literal_);
+  std::vector<Range> ranges = compiled_ ? ranges_of(text, *compiled_) : ranges_of(text, literal_);
   if (invert_)
     for (Range& range : ranges) range.matched = !range.matched;
   for (const Range& range : merge(ranges, behavior_))

@@ -18,6 +18,8 @@ TokenizerImpl::TokenizerImpl(const TokenizerDefinition& definition, const std::s
     ids = std::max(ids, static_cast<std::size_t>(id) + 1);
   if (ids == 0) throw_error(ErrorCode::corrupt_data, "{}: the vocabulary is empty", source);
   check_template(sequence_, ids, source);
+  check_dense(static_cast<TokenId>(ids - 1), definition.tokens.size() + added_.tokens().size(),
+              source);
   kinds_.resize(ids);
   for (std::size_t id = 0; id < definition.tokens.size(); ++id)
     if (definition.tokens[id]) kinds_[id] = kExists;
@@ -42,8 +44,10 @@ std::string TokenizerImpl::decoded(TokenId id) const {
 }
 
 std::optional<std::string> TokenizerImpl::token(TokenId id) const {
-  for (const auto& [added, added_id] : added_.tokens())
-    if (added_id == id) return added.content;
+  const auto& added = added_.tokens();  // by rising id
+  const auto found =
+      std::ranges::lower_bound(added, id, {}, &std::pair<AddedToken, TokenId>::second);
+  if (found != added.end() && found->second == id) return found->first.content;
   if (id < 0 || static_cast<std::size_t>(id) >= tokens().size()) return std::nullopt;
   return tokens()[static_cast<std::size_t>(id)];
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
@@ -37,11 +38,12 @@ void UnigramModel::build(const std::vector<std::optional<std::string>>& tokens) 
     std::size_t begin, end;  // tokens that begin with this node's bytes
     std::size_t depth;
   };
-  std::vector<Range> ranges = {{0, sorted.size(), 0}};
+  std::deque<Range> ranges = {{0, sorted.size(), 0}};  // of the nodes from `node` on
   trie_.emplace_back();
   bytes_.push_back(0);
-  for (std::size_t node = 0; node < ranges.size(); ++node) {
-    auto [begin, end, depth] = ranges[node];
+  for (std::size_t node = 0; !ranges.empty(); ++node) {
+    auto [begin, end, depth] = ranges.front();
+    ranges.pop_front();
     for (; begin < end && sorted[begin].first.size() == depth; ++begin)
       if (depth > 0) trie_[node].id = sorted[begin].second;  // the last of equal ones
     trie_[node].first = static_cast<std::uint32_t>(trie_.size());

@@ -86,6 +86,7 @@ WordPieceDefinition parse_vocab_txt(std::string_view vocab_txt, const std::strin
                                     const WordPieceFileOptions& options) {
   WordPieceDefinition definition;
   check_utf8(vocab_txt, source);
+  definition.tokens.reserve(static_cast<std::size_t>(std::ranges::count(vocab_txt, '\n')) + 1);
   while (!vocab_txt.empty()) {
     const std::size_t end = std::min(vocab_txt.find('\n'), vocab_txt.size());
     std::string_view line = vocab_txt.substr(0, end);

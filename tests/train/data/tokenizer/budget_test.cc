@@ -1,0 +1,234 @@
+// A tokenizer's files stay within their budget where they are made to hurt.
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
+
+#include <fstream>
+
+#include "support/golden.h"
+#include "support/temporary_directory.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/protobuf.h"
+#include "shoal/train/data/tokenizer/charsmap.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/split_pattern.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::within_budget;
+
+// What load_tokenizer() says of a directory with these files.
+std::string problem_of(const std::vector<std::pair<std::string, std::string>>& files,
+                       const std::string& what) {
+  const testing::TemporaryDirectory directory;
+  std::size_t bytes = 0;
+  for (const auto& [name, text] : files) {
+    std::ofstream(directory / name) << text;
+    bytes += text.size();
+  }
+  return within_budget(bytes, what, [&] { (void)load_tokenizer(directory.path()); });
+}
+
+json golden(const std::string& name) {
+  return json::parse(read_text_file(testing::golden_path("tokenizer/" + name)));
+}
+
+std::string vocab_of(std::size_t tokens, std::int64_t shift = 0) {
+  std::string text = "{";
+  for (std::size_t i = 0; i < tokens; ++i)
+    text += fmt::format("\"t{}\":{},", i, static_cast<std::int64_t>(i) + shift);
+  text.back() = '}';
+  return text;
+}
+
+json added_token(const std::string& content, std::int64_t id) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+TEST(TokenizerBudget, AFarId) {
+  constexpr std::int64_t kFar = (std::int64_t{1} << 26) - 1;
+  for (const char* name : {"plain.json", "word_piece.json"}) {
+    json file = golden(name);
+    file["model"]["vocab"]["far"] = kFar;
+    EXPECT_THAT(problem_of({{"tokenizer.json", file.dump()}}, "vocab"),
+                HasSubstr("the highest id is 67108863"));
+    file = golden(name);
+    file["added_tokens"].push_back(added_token("<far>", kFar));
+    EXPECT_NE(problem_of({{"tokenizer.json", file.dump()}}, "added token"), "");
+  }
+  EXPECT_THAT(problem_of({{"vocab.json", R"({"a":67108863})"}, {"merges.txt", ""}}, "vocab.json"),
+              HasSubstr("the highest id is 67108863"));
+}
+
+TEST(TokenizerBudget, ManyTokens) {
+  EXPECT_EQ(problem_of({{"vocab.json", vocab_of(50'000)}, {"merges.txt", ""}}, "vocab.json"), "");
+  EXPECT_NE(problem_of({{"vocab.json", vocab_of(50'000, 1'000'000)}, {"merges.txt", ""}}, "gap"),
+            "");
+  json file = golden("plain.json");
+  const auto first = static_cast<std::int64_t>(file["model"]["vocab"].size());
+  json added = json::array();
+  for (int i = 0; i < 20'000; ++i) added.push_back(added_token(fmt::format("<{}>", i), first + i));
+  file["added_tokens"] = added;
+  EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "added tokens"), "");
+}
+
+TEST(TokenizerBudget, ManyMerges) {
+  json file = golden("plain.json");
+  const json one = file["model"]["merges"][0];
+  for (int i = 0; i < 100'000; ++i) file["model"]["merges"].push_back(one);
+  EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "merges"), "");
+  std::string merges;
+  for (int i = 0; i < 200'000; ++i) merges += "a b\n";
+  EXPECT_EQ(problem_of({{"vocab.json", R"({"a":0,"b":1,"ab":2})"}, {"merges.txt", merges}}, "txt"),
+            "");
+}
+
+TEST(TokenizerBudget, VocabTxt) {
+  const std::string head = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  EXPECT_EQ(problem_of({{"vocab.txt", head + std::string(1'000'000, '\n')}}, "lines"), "");
+  EXPECT_EQ(problem_of({{"vocab.txt", head + std::string(1'000'000, 'a')}}, "a long one"), "");
+}
+
+TEST(TokenizerBudget, Unigram) {
+  json file = golden("sentence_piece/t5.json");
+  json wide = file;
+  for (int i = 0; i < 50'000; ++i)
+    wide["model"]["vocab"].push_back(json::array({fmt::format("w{}", i), -1.5}));
+  EXPECT_EQ(problem_of({{"tokenizer.json", wide.dump()}}, "many"), "");
+  json deep = file;
+  deep["model"]["vocab"].push_back(json::array({std::string(1'000'000, 'a'), -1.5}));
+  EXPECT_EQ(problem_of({{"tokenizer.json", deep.dump()}}, "long"), "");
+}
+
+TEST(TokenizerBudget, ATemplateOfAMillionTokens) {
+  json file = golden("plain.json");
+  json ids = json::array(), single = json::array();
+  for (int i = 0; i < 5'000; ++i) ids.push_back(0);
+  for (int i = 0; i < 5'000; ++i)
+    single.push_back({{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}});
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", single},
+      {"pair", json::array()},
+      {"special_tokens", {{"x", {{"id", "x"}, {"ids", ids}, {"tokens", json::array()}}}}}};
+  EXPECT_THAT(problem_of({{"tokenizer.json", file.dump()}}, "template"),
+              HasSubstr("more than 1024 tokens"));
+}
+
+// A SentencePiece model; type 1: unigram, 2: BPE.
+std::string spiece_of(const std::vector<std::string>& pieces, std::uint64_t type) {
+  ProtobufWriter model;
+  for (const std::string& piece : pieces)
+    model.bytes(1, ProtobufWriter().bytes(1, piece).real(2, -1).message());
+  return model.bytes(2, ProtobufWriter().integer(3, type).message()).message();
+}
+
+TEST(TokenizerBudget, SpieceModels) {
+  const json t5 = {{"tokenizer_class", "T5Tokenizer"}};
+  std::vector<std::string> pieces = {"<unk>", "<s>", "</s>", "<pad>"};
+  for (int i = 0; i < 50'000; ++i) pieces.push_back(fmt::format("p{}", i));
+  EXPECT_EQ(
+      problem_of({{"spiece.model", spiece_of(pieces, 1)}, {"tokenizer_config.json", t5.dump()}},
+                 "pieces"),
+      "");
+  EXPECT_EQ(problem_of({{"tokenizer.model", spiece_of(pieces, 2)}}, "BPE"), "");
+  for (const std::int64_t extra :
+       {std::int64_t{2147483647}, std::int64_t{100'000}, std::int64_t{-1}}) {
+    json config = t5;
+    config["extra_ids"] = extra;
+    EXPECT_THAT(problem_of({{"spiece.model", spiece_of({"<unk>", "</s>", "<pad>"}, 1)},
+                            {"tokenizer_config.json", config.dump()}},
+                           "extra_ids"),
+                HasSubstr("0 to 10000 are possible"));
+  }
+  // Each of these can be put together from any two that are shorter.
+  pieces = {"<unk>", "<s>", "</s>"};
+  for (std::size_t length = 1; length < 1'400; ++length) pieces.emplace_back(length, 'a');
+  EXPECT_THAT(problem_of({{"tokenizer.model", spiece_of(pieces, 2)}}, "all of a kind"),
+              HasSubstr("is not supported"));
+  pieces = {"<unk>", "<s>", "</s>"};
+  for (const char letter : std::string_view("abcdefghijklmnopqrstuvwxyz"))
+    for (std::size_t length = 1; length <= 93; ++length) pieces.emplace_back(length, letter);
+  EXPECT_EQ(problem_of({{"tokenizer.model", spiece_of(pieces, 2)}}, "runs"), "");
+  // On f990d27 each token that tokenizer_config.json names was looked for from the front.
+  json decoder = json::object();
+  pieces = {"<unk>", "<s>", "</s>"};
+  for (int i = 3; i < 10'000; ++i) {
+    pieces.push_back(fmt::format("<{}>", i));
+    decoder[std::to_string(i)] = {{"content", pieces.back()}};
+  }
+  EXPECT_EQ(problem_of({{"tokenizer.model", spiece_of(pieces, 2)},
+                        {"tokenizer_config.json", json{{"added_tokens_decoder", decoder}}.dump()}},
+                       "added_tokens_decoder"),
+            "");
+}
+
+TEST(TokenizerBudget, Charsmaps) {
+  const auto problem = [](const std::string& map) {
+    return within_budget(map.size(), "a charsmap", [&] { (void)Charsmap(map, "f"); });
+  };
+  EXPECT_NE(problem(std::string("\xff\xff\xff\xff", 4)), "");
+  EXPECT_NE(problem(std::string("\xfc\xff\xff\xff", 4) + std::string(1'000'000, '\0')), "");
+  std::string whole = std::string("\x00\x00\x10\x00", 4) + std::string(1 << 20, '\0');
+  EXPECT_EQ(problem(whole), "");
+}
+
+// Exponential and quadratic backtracking. On f990d27 the first of these takes longer than anyone
+// waits.
+TEST(TokenizerBudget, PatternsThatBacktrack) {
+  for (const char* pattern : {"(?:a+)+b", "(?:a|a)*b", "(?:a|aa)+b", "a*a*a*a*a*b", "(?:a*)*b",
+                              "(?:(?:a*)*)*b", "a*b", "(?=(?:a+)+b)a"}) {
+    for (const std::size_t bytes : {30U, 3'000U, 100'000U}) {
+      const std::string text(bytes, 'a');
+      const auto split =
+          SplitPattern::regex(pattern, SplitBehavior::isolated, false, "tokenizer.json");
+      std::vector<std::string_view> pieces;
+      const std::string problem = within_budget(bytes + 10'000, pattern,
+                                                [&] { pieces.clear(), split.split(text, pieces); });
+      if (bytes == 100'000U) {
+        EXPECT_THAT(problem,
+                    HasSubstr(fmt::format("tokenizer.json: the Split pattern '{}'", pattern)));
+      }
+    }
+  }
+}
+
+TEST(TokenizerBudget, UsualPatternsHaveNoLimitToMeet) {
+  const std::string pattern =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const auto split = SplitPattern::regex(pattern, SplitBehavior::isolated, false, "f");
+  std::string text;
+  for (const std::string& part :
+       {std::string(100'000, ' '), std::string(100'000, 'a'), std::string(100'000, '1'),
+        std::string(100'000, '.'), std::string(100'000, '\n'), std::string(100'000, '\'')}) {
+    std::vector<std::string_view> pieces;
+    EXPECT_NO_THROW(split.split(part, pieces)) << part[0];
+    text += part.substr(0, 5'000);
+  }
+  std::vector<std::string_view> pieces;
+  EXPECT_NO_THROW(split.split(text, pieces));
+}
+
+TEST(TokenizerBudget, PatternsToCompile) {
+  std::string classes;
+  for (int i = 0; i < 200'000; ++i) classes += "\\p{L}";
+  for (const std::string& pattern :
+       {classes, classes.substr(0, 1'000), std::string(1'000'000, 'a'),
+        std::string(2'000, '(') + std::string(2'000, ')'),
+        std::string("(?:(?:(?:a{1,1000}){1,1000}){1,1000}){1,1000}"), std::string("a{2147483647}")})
+    within_budget(pattern.size(), pattern.substr(0, 40),
+                  [&] { (void)SplitPattern::regex(pattern, SplitBehavior::isolated, false, "f"); });
+}
+
+}  // namespace
+}  // namespace shoal
