@@ -25,8 +25,9 @@ bool fits(const Rule& rule, const SelectionFacts& facts) {
 }
 
 std::string read(const std::string& path, const std::string& source) {
+  constexpr std::int64_t kMostBytes = 256 << 10;  // of a table that collective-tune writes: a few k
   try {
-    return read_text_file(path);
+    return read_text_file(path, kMostBytes);
   } catch (const Error& error) {
     throw Error(error.code(),
                 fmt::format("{}: cannot read the table of algorithms: {}", source, error.message()),

@@ -1,6 +1,7 @@
 #include "shoal/nn/layers/module.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "shoal/runtime/base/error.h"
 
@@ -93,12 +94,13 @@ void Module::replace_modules(const std::function<std::unique_ptr<Module>(Module&
 
 std::vector<Parameter*> Module::parameters() const {
   std::vector<Parameter*> all;
-  const auto add = [&](Parameter* parameter) {
-    if (std::find(all.begin(), all.end(), parameter) == all.end()) all.push_back(parameter);
+  std::unordered_set<const Parameter*> seen;
+  const auto add = [&](const auto& self, const Module& module) -> void {
+    for (const NamedParameter& own : module.own_)
+      if (seen.insert(own.parameter.get()).second) all.push_back(own.parameter.get());
+    for (const Place& slot : module.slots_) self(self, **slot.module);
   };
-  for (const NamedParameter& own : own_) add(own.parameter.get());
-  for (const Place& slot : slots_)
-    for (Parameter* parameter : (*slot.module)->parameters()) add(parameter);
+  add(add, *this);
   return all;
 }
 

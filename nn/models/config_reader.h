@@ -5,6 +5,9 @@
 
 namespace shoal::nn {
 
+// More would take memory and time that no file of a few bytes should ask for.
+inline constexpr std::int64_t kMostLayers = 10'000, kMostLabels = 32'768;
+
 // JsonFields, and fields that this build of a model has to refuse.
 class ConfigReader : public JsonFields {
  public:

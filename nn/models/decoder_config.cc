@@ -72,6 +72,7 @@ void DecoderLabels::write(DecoderHead head, nlohmann::ordered_json& out) const {
 }
 
 void DecoderLabels::check() const {
+  SHOAL_CHECK(num_labels <= kMostLabels, "num_labels {} is beyond reason", num_labels);
   SHOAL_CHECK(num_labels > 0 && (names.empty() || std::ssize(names) == num_labels),
               "num_labels {} with {} names", num_labels, names.size());
   SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||

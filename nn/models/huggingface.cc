@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 
 namespace shoal::nn {
@@ -50,6 +52,26 @@ std::string describe(const LoadReport& report) {
   if (!report.unexpected.empty())
     text += (text.empty() ? "" : "; ") + ("not used: " + some(report.unexpected));
   return text;
+}
+
+void check_layers(const nlohmann::json& config, const std::string& source,
+                  const std::string& directory) {
+  std::int64_t layers = 0;
+  const JsonFields fields(config, source);
+  for (const char* name : {"n_layer", "n_layers", "num_hidden_layers"})
+    fields.integer(name, layers);
+  // An ALBERT's layers share their weights.
+  constexpr std::int64_t kFew = 100;
+  if (layers <= kFew || fields.has("num_hidden_groups") ||
+      (!path_exists(directory + "/model.safetensors") &&
+       !path_exists(directory + "/model.safetensors.index.json")))
+    return;
+  const auto tensors = std::ssize(ShardedSafetensors::open(directory).names());
+  if (layers > tensors)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("{} says {} layers, but the weights beside it are {} tensors", source,
+                            layers, tensors),
+                "config.json and the weights do not belong together");
 }
 
 LoadReport load_weights(const std::string& directory, const Module& model, const WeightNames& names,

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "shoal/nn/layers/module.h"
 
 namespace shoal::nn {
@@ -35,6 +37,11 @@ struct LoadReport {
 // "... newly initialised: classifier.weight, ...; not used: cls.predictions.bias": one line, empty
 // where there is nothing to say.
 std::string describe(const LoadReport& report);
+
+// corrupt_data where `config`, read from `source`, says more layers than the weights in `directory`
+// have tensors: that model is not built, only to find most of it missing. Without weights: nothing.
+void check_layers(const nlohmann::json& config, const std::string& source,
+                  const std::string& directory);
 
 // Calls `assign` for every parameter of `model` that the files have. All missing tensors
 // (not_found) and all of another shape or dtype (invalid_argument) are named in one error, before

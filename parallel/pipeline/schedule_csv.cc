@@ -72,6 +72,23 @@ void place_stages(Schedule& schedule) {
                 schedule.rank_of_stage.size());
 }
 
+// Each stage and each microbatch has an action of its own at least: larger numbers are no
+// schedule's.
+void check_numbers(const Schedule& schedule, const std::optional<int>& microbatches) {
+  std::size_t all = 0;
+  for (const auto& actions : schedule.actions) all += actions.size();
+  const auto check = [all](std::string_view what, int number) {
+    SHOAL_CHECK(number < 0 || static_cast<std::size_t>(number) <= all,
+                "{} {} in a schedule of {} actions", what, number, all);
+  };
+  if (microbatches) check("microbatches:", *microbatches);
+  for (const auto& actions : schedule.actions)
+    for (const Action& action : actions) {
+      check("stage", action.stage);
+      check("microbatch", action.microbatch);
+    }
+}
+
 }  // namespace
 
 std::string to_csv(const Schedule& schedule) {
@@ -100,6 +117,7 @@ Schedule parse_csv(std::string_view text) {
       schedule.actions.push_back(read_rank(row, line));
   }
   SHOAL_CHECK(!schedule.actions.empty(), "a schedule has a line for each rank; there is none");
+  check_numbers(schedule, microbatches);
   if (schedule.rank_of_stage.empty()) place_stages(schedule);
   int most = 0;
   for (const auto& actions : schedule.actions)

@@ -118,6 +118,11 @@ void OptionSet::Impl::give(Option& option, std::string written, const Json& valu
 }
 
 void OptionSet::Impl::unknown(std::string_view name, const std::string& source) {
+  // To look for what each was meant to be takes a while, and nobody reads so many.
+  constexpr std::size_t kSuggestions = 10;
+  if (problems.size() >= kSuggestions)
+    return problems.push_back(
+        fmt::format("there is no option '{}' ({})", name.substr(0, 100), source));
   std::vector<std::string> names;
   for (const Option& option : options) {
     names.push_back(option.name);
@@ -129,7 +134,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
   };
   if (const auto meant = ending_with(options, name); !meant.empty() && meant.size() <= 3)
     return problem(fmt::format("; did you mean {}?", fmt::join(meant, " or ")));
-  const std::string nearest = nearest_name(name, names);
+  const std::string nearest = nearest_name(name.substr(0, 100), names);
   // Nobody means a name of which half is another.
   const bool close = 2 * edit_distance(name.substr(0, 100), nearest) <= std::ssize(nearest);
   problem(close && !nearest.empty() ? fmt::format("; did you mean {}?", nearest)

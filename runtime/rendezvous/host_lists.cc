@@ -1,7 +1,9 @@
 #include "shoal/runtime/rendezvous/host_lists.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -13,10 +15,15 @@
 namespace shoal {
 namespace {
 
-constexpr std::size_t kMaxHosts = 100'000;
+constexpr std::size_t kMaxHosts = 65'536;
+constexpr std::size_t kLongestName = 253;  // of the domain name system
 
 [[noreturn]] void refuse(std::string_view list, std::string_view why) {
   throw_error(ErrorCode::invalid_argument, "host list '{}': {}", list.substr(0, 200), why);
+}
+
+[[noreturn]] void too_many(std::string_view list) {
+  refuse(list, fmt::format("more than {} hosts", kMaxHosts));
 }
 
 std::int64_t number(std::string_view list, std::string_view text) {
@@ -38,9 +45,13 @@ std::vector<std::string> expand_bracket(std::string_view list, std::string_view 
     const std::int64_t low = number(list, first);
     const std::int64_t high = dash == item.npos ? low : number(list, item.substr(dash + 1));
     if (high < low) refuse(list, fmt::format("the range '{}' runs backwards", item));
-    if (high - low >= static_cast<std::int64_t>(kMaxHosts)) refuse(list, "too many hosts");
-    for (std::int64_t value = low; value <= high; ++value)
-      items.push_back(fmt::format("{:0{}}", value, first.size()));
+    if (high - low >= static_cast<std::int64_t>(kMaxHosts - items.size())) too_many(list);
+    items.reserve(items.size() + static_cast<std::size_t>(high - low + 1));
+    for (std::int64_t value = low; value <= high; ++value) {
+      const std::string digits = std::to_string(value);
+      items.push_back(std::string(first.size() - std::min(first.size(), digits.size()), '0') +
+                      digits);
+    }
     if (comma == inside.npos) return items;
     inside.remove_prefix(comma + 1);
   }
@@ -51,20 +62,24 @@ void expand_name(std::string_view list, std::string_view name, std::vector<std::
   std::vector<std::string> partial{""};
   while (!name.empty()) {
     const auto open = name.find_first_of("[]");
+    if (partial[0].size() + std::min(open, name.size()) > kLongestName)
+      refuse(list, fmt::format("a name of more than {} characters", kLongestName));
     for (std::string& text : partial) text += name.substr(0, open);
     if (open == name.npos) break;
     const auto close = name.find(']', open);
     if (name[open] == ']' || close == name.npos) refuse(list, "unbalanced brackets");
     const auto items = expand_bracket(list, name.substr(open + 1, close - open - 1));
-    if (partial.size() * items.size() + hosts.size() > kMaxHosts) refuse(list, "too many hosts");
+    if (partial.size() * items.size() + hosts.size() > kMaxHosts) too_many(list);
     std::vector<std::string> longer;
+    longer.reserve(partial.size() * items.size());
     for (const std::string& text : partial)
       for (const std::string& item : items) longer.push_back(text + item);
     partial = std::move(longer);
     name.remove_prefix(close + 1);
   }
   if (partial.size() == 1 && partial[0].empty()) refuse(list, "an empty name");
-  hosts.insert(hosts.end(), partial.begin(), partial.end());
+  hosts.insert(hosts.end(), std::make_move_iterator(partial.begin()),
+               std::make_move_iterator(partial.end()));
 }
 
 }  // namespace
@@ -79,7 +94,7 @@ std::vector<std::string> expand_host_list(std::string_view list) {
     if (c == ']') --depth;
     if (depth < 0 || depth > 1) refuse(list, "unbalanced brackets");
     if (c == ',' && (depth == 0 || i == list.size())) {
-      if (hosts.size() >= kMaxHosts) refuse(list, "too many hosts");
+      if (hosts.size() >= kMaxHosts) too_many(list);
       expand_name(list, list.substr(start, i - start), hosts);
       start = i + 1;
     }
@@ -100,8 +115,7 @@ std::vector<int> expand_tasks_per_node(std::string_view text) {
       item = item.substr(0, open);
     }
     const auto count = static_cast<int>(number(whole, item));
-    if (times + std::ssize(counts) > static_cast<std::int64_t>(kMaxHosts))
-      refuse(whole, "too many hosts");
+    if (times + std::ssize(counts) > static_cast<std::int64_t>(kMaxHosts)) too_many(whole);
     counts.insert(counts.end(), static_cast<std::size_t>(times), count);
     if (comma == text.npos) return counts;
     text.remove_prefix(comma + 1);

@@ -44,7 +44,7 @@ std::string escaped(std::string_view name) {  // RFC 6901
 
 void Problems::add(std::string_view path, std::string_view text) {
   std::string line = path.empty() ? std::string(text) : fmt::format("{}: {}", path, text);
-  if (std::ranges::find(lines_, line) == lines_.end()) lines_.push_back(std::move(line));
+  if (known_.insert(line).second) lines_.push_back(std::move(line));
 }
 
 void Problems::check() const {
@@ -60,7 +60,8 @@ std::size_t characters(std::string_view text) {
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> names) {
-  const std::string nearest = nearest_name(name, names);
+  constexpr std::size_t kLongest = 100;
+  const std::string nearest = nearest_name(name.substr(0, kLongest), names);
   return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
 }
 
@@ -229,7 +230,11 @@ void Fields::refuse(const std::string& name, std::string_view why) {
 void Fields::finish() {
   for (const auto& [key, unused] : object_->items()) {
     if (key.starts_with('_') || std::ranges::find(known_, key) != known_.end()) continue;
-    problems_->add(path(key), fmt::format("there is no such key{}", did_you_mean(key, known_)));
+    // To look for what each was meant to be takes a while, and nobody reads so many.
+    constexpr std::size_t kSuggestions = 20;
+    problems_->add(path(key), "there is no such key" + (problems_->size() < kSuggestions
+                                                            ? did_you_mean(key, known_)
+                                                            : std::string()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,11 +23,13 @@ class Problems {
   // `path`: a JSON pointer, as "/distribution/mpi"; empty: the file.
   void add(std::string_view path, std::string_view text);
   bool empty() const { return lines_.empty(); }
+  std::size_t size() const { return lines_.size(); }
   // Throws invalid_argument with every problem, one a line; returns when there are none.
   void check() const;
 
  private:
   std::vector<std::string> lines_;
+  std::set<std::string, std::less<>> known_;
 };
 
 // Characters of UTF-8, which is what the service's limits count.

@@ -386,10 +386,29 @@ TrainingJob make_training_job(const Json& json, const JobContext& context) {
   return made;
 }
 
+namespace {
+
+// The service takes at most 100 of anything; what looks keys up one after the other need not meet
+// more than a few times that.
+void check_size(const Json& value, const std::string& path, const std::string& place) {
+  constexpr std::size_t kMost = 1'000;
+  if (!value.is_structured()) return;
+  if (value.size() > kMost)
+    throw_error(ErrorCode::corrupt_data, "{}: {} has {} entries; at most {} are read", path,
+                place.empty() ? "it" : place, value.size(), kMost);
+  for (const auto& [name, inner] : value.items())
+    check_size(inner, path, place + "/" + name.substr(0, 80));
+}
+
+}  // namespace
+
 Json read_job_file(const std::string& path) {
-  const std::string text = read_text_file(path);
+  constexpr std::int64_t kMostBytes = 1 << 20;
+  const std::string text = read_text_file(path, kMostBytes);
   try {
-    return parse_ordered_json(text, path);
+    Json job = parse_ordered_json(text, path);
+    check_size(job, path, "");
+    return job;
   } catch (const Error& error) {
     // Where it stands is said; what was read last may be a password that lacks its quotes.
     throw Error(error.code(), error.message().substr(0, error.message().find("; last read")),

@@ -96,6 +96,9 @@ Sections parse_sections(std::string_view text, std::string_view name) {
     if (equals == bare.npos || trim(bare.substr(0, equals)).empty())
       throw_error(ErrorCode::corrupt_data, "{}: line {} is not KEY = VALUE", name, number);
     key = lower(trim(bare.substr(0, equals)));
+    if (constexpr std::size_t kLongestKey = 256; key.size() > kLongestKey)
+      throw_error(ErrorCode::corrupt_data, "{}: line {}: a key of {} bytes; {} are possible", name,
+                  number, key.size(), kLongestKey);
     (*section)[key] = without_comment(bare.substr(equals + 1));
   }
   return sections;

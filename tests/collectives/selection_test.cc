@@ -210,5 +210,18 @@ TEST(SelectionErrors, PointAtThePlaceAndNameTheNearestWord) {
   EXPECT_EQ(problem_of("##\n// nothing\n"), "");
 }
 
+TEST(Selection, ATableLongerThanAnyIsRefused) {
+  const std::string path = ::testing::TempDir() + "/long-table.txt";
+  std::ofstream(path) << std::string(300 << 10, '#');
+  AlgorithmSelector selector;
+  try {
+    selector.add("@" + path, "test");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("at most 262144 are read at once"));
+  }
+  EXPECT_THROW(selector.add("@/dev/zero", "test"), Error);
+}
+
 }  // namespace
 }  // namespace shoal::collectives

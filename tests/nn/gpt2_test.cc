@@ -5,6 +5,7 @@
 
 #include "room.h"
 #include "support/golden.h"
+#include "support/temporary_directory.h"
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -478,6 +479,26 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
   }
   const float masked[] = {-infinity, 1.0f, -infinity};
   EXPECT_EQ(pick_token(masked, 3, options, 0.9999), 1);
+}
+
+// A configuration of 100 bytes that says more layers than the weights have tensors: that model is
+// not built.
+TEST(Gpt2Config, MoreLayersThanTensorsAreRefused) {
+  const testing::TemporaryDirectory directory;
+  const nlohmann::json config = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}};
+  check_layers(config, "config.json", directory.path());  // no weights: as it is asked for
+  const std::vector<float> values(4, 0.0F);
+  write_safetensors(directory.path() + "/model.safetensors",
+                    {{"w", ConstView(values.data(), {4}, DType::f32)}});
+  EXPECT_THAT(message_of([&] { check_layers(config, "config.json", directory.path()); }),
+              HasSubstr("config.json says 9999 layers, but the weights beside it are 1 tensors"));
+  for (const char* field : {"n_layer", "vocab_size", "n_embd", "n_inner", "n_positions"})
+    for (const std::int64_t value : {std::int64_t{99'999}, std::int64_t{1} << 40, INT64_MAX}) {
+      if (value == 99'999 && std::string_view(field) != "n_layer") continue;
+      EXPECT_THAT(message_of([&] { Gpt2Config::from_json({{field, value}}, "config.json"); }),
+                  HasSubstr("beyond reason"))
+          << field;
+    }
 }
 
 }  // namespace

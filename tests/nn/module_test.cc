@@ -1,7 +1,9 @@
 // The tree of modules: names, slots, shared parameters, initial values; generation's cache.
 #include <cmath>
+#include <deque>
 
 #include "nn/rig.h"
+#include "support/budget.h"
 #include <gmock/gmock.h>
 
 namespace shoal::nn {
@@ -54,6 +56,25 @@ TEST(ModuleTree, NamesAreHuggingFacesAndASharedParameterAppearsOnce) {
   tree.name_tree();
   EXPECT_EQ(tree.path(), "");
   EXPECT_EQ(names(tree).front(), "wte.weight");
+}
+
+class Chain final : public Module {
+ public:
+  explicit Chain(int layers) {
+    for (int i = 0; i < layers; ++i)
+      norms.emplace_back(*this, fmt::format("h.{}", i), std::make_unique<LayerNorm>(1, 1e-5f));
+  }
+  std::string_view kind() const override { return "Chain"; }
+  std::deque<Slot<NormLike>> norms;
+};
+
+// On f990d27 each parameter was looked for among all before it: minutes for these.
+TEST(ModuleTree, ParametersOfManyLayersAreFoundInLinearTime) {
+  constexpr int kLayers = 100'000;
+  const Chain chain(kLayers);
+  const double start = testing::cpu_seconds();
+  EXPECT_EQ(chain.parameters().size(), std::size_t{2 * kLayers});
+  EXPECT_LT(testing::cpu_seconds() - start, 2);
 }
 
 TEST(ModuleTree, PathHashesAreFnv1aOfThePath) {

@@ -29,6 +29,12 @@ inline HeapUse& heap_use() {
   return use;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+inline constexpr double kSlowBuild = 20;
+#else
+inline constexpr double kSlowBuild = 1;
+#endif
+
 inline double cpu_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -39,12 +45,7 @@ inline double cpu_seconds() {
 // a few tries, since other processes' use of the caches counts as this one's time.
 template <typename Parse>
 std::string within_budget(std::size_t input_bytes, const std::string& name, const Parse& parse) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
-  constexpr double kSlower = 20;
-#else
-  constexpr double kSlower = 1;
-#endif
-  const double seconds_allowed = kSlower * (1e-6 * static_cast<double>(input_bytes) + 0.010);
+  const double seconds_allowed = kSlowBuild * (1e-6 * static_cast<double>(input_bytes) + 0.010);
   const std::int64_t bytes_allowed =
       64 * static_cast<std::int64_t>(input_bytes) + (std::int64_t{16} << 20);
   std::string problem;

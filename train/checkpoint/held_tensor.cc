@@ -10,27 +10,43 @@ namespace shoal {
 namespace {
 
 // Of one box: rows of its last dimension, or more where the box spans both tensors' inner sizes.
+// Only rows that are held are looked at: a description of a few bytes may have 2^40 of them.
 void add_runs(const HeldTensor& held, const nn::ParameterPiece& piece,
               std::vector<TensorRun>& runs) {
   const Shape inner = contiguous_strides(held.local), outer = contiguous_strides(held.whole);
-  const int rank = piece.sizes.rank();
-  const std::int64_t row = rank == 0 ? 1 : piece.sizes[rank - 1];
   if (piece.sizes.count() == 0) return;
-  for (std::int64_t i = 0; i < piece.sizes.count() / row; ++i) {
-    std::int64_t rest = i, local = 0, whole = 0;
-    for (int dim = rank; dim-- > 0;) {
+  int last = piece.sizes.rank() - 1;  // the dimension of which a row is a part
+  std::int64_t row = last < 0 ? 1 : piece.sizes[last];
+  while (last > 0 && piece.sizes[last] == held.local[last] && piece.sizes[last] == held.whole[last])
+    row *= piece.sizes[--last];
+  const auto place = [&](std::int64_t i) {  // of row i, in what is here and in the whole
+    std::int64_t local = 0, whole = 0;
+    for (int dim = piece.sizes.rank(); dim-- > 0;) {
       std::int64_t at = 0;
-      if (dim < rank - 1) {
-        at = rest % piece.sizes[dim];
-        rest /= piece.sizes[dim];
+      if (dim < last) {
+        at = i % piece.sizes[dim];
+        i /= piece.sizes[dim];
       }
       local += (piece.local[dim] + at) * inner[dim];
       whole += (piece.whole[dim] + at) * outer[dim];
     }
-    // Only what is held of the parameter.
+    return std::pair(local, whole);
+  };
+  const std::int64_t rows = piece.sizes.count() / row;
+  std::int64_t low = 0, high = rows;  // the first row that ends behind what is before
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (place(middle).first + row <= held.begin)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  for (std::int64_t i = low; i < rows; ++i) {
+    const auto [local, whole] = place(i);
     const std::int64_t first = std::max(local, held.begin);
-    const std::int64_t last = std::min(local + row, held.end);
-    if (first < last) runs.push_back({whole + first - local, first - held.begin, last - first});
+    const std::int64_t end = std::min(local + row, held.end);
+    if (first >= end) break;
+    runs.push_back({whole + first - local, first - held.begin, end - first});
   }
 }
 
@@ -130,6 +146,10 @@ HeldTensor held_from_json(const nlohmann::json& json, const std::string& source)
     held.name = json.at("name");
     held.whole = shape_from(json.at("whole"));
     held.local = shape_from(json.at("local"));
+    (void)held.whole.count();                 // must not overflow
+    constexpr std::size_t kMostPieces = 256;  // each is compared with each; a fused qkv has 3
+    SHOAL_CHECK(json.at("pieces").size() <= kMostPieces, "it has {} pieces, more than {}",
+                json.at("pieces").size(), kMostPieces);
     for (const auto& piece : json.at("pieces"))
       held.pieces.push_back(
           {shape_from(piece.at(0)), shape_from(piece.at(1)), shape_from(piece.at(2))});

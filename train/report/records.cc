@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::report {
 
@@ -15,6 +18,7 @@ void Records::add(const nlohmann::json& record) {
     return column;
   };
   for (const auto& [name, value] : record.items()) {
+    if (value.is_number() || value.is_null()) ++given_;
     if (value.is_number()) {
       const auto number = value.get<double>();
       Column& column = put(name);
@@ -27,6 +31,13 @@ void Records::add(const nlohmann::json& record) {
     }
   }
   ++rows_;
+  // Names of which each stands in few records would make a table far larger than its file.
+  constexpr std::size_t kUsual = 8, kAtLeast = std::size_t{1} << 20;
+  if (rows_ * columns_.size() > kUsual * given_ + kAtLeast)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("{} records have {} names of numbers, of which most stand in few",
+                            rows_, columns_.size()),
+                "this is no log of shoal train");
   Column& steps = columns_["step"];
   steps.values.resize(rows_, kAbsent);
   if (std::isnan(steps.values.back())) steps.values.back() = step_before;
@@ -65,7 +76,8 @@ std::int64_t Records::drop_from(double step) {
   rows_ = keep;
   for (auto& [name, column] : columns_) {
     column.values.resize(rows_);
-    std::erase_if(column.not_finite, [keep](std::size_t row) { return row >= keep; });
+    auto& rows = column.not_finite;  // rising
+    while (!rows.empty() && rows.back() >= keep) rows.pop_back();
   }
   return dropped;
 }

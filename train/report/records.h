@@ -21,7 +21,7 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 class Records {
  public:
   // Numbers, and null, which is how a NaN or an infinity is written; other fields are passed over.
-  // A record without "step" has the one before.
+  // A record without "step" has the one before. corrupt_data where most places would stay empty.
   void add(const nlohmann::json& record);
   // Into the last row: what else was measured at its step. False, and nothing is done, where the
   // row has one of these numbers already.
@@ -50,7 +50,7 @@ class Records {
     std::vector<std::size_t> not_finite;
   };
   std::map<std::string, Column, std::less<>> columns_;
-  std::size_t rows_ = 0;
+  std::size_t rows_ = 0, given_ = 0;  // given_: numbers in all records that were added
 };
 
 std::optional<double> median(std::vector<double> values);  // of the finite ones

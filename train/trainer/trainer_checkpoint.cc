@@ -395,6 +395,30 @@ void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& d
                     before[kSamples].dump(), directory, now[kSamples].dump(), so));
 }
 
+// Refuses a place that no run can have reached: going there would take for ever, or pass for the
+// end of the epoch.
+void Trainer::Impl::check_position(const std::string& directory) const {
+  constexpr std::int64_t kMostSamplesOfAStep = std::int64_t{1} << 20;
+  std::int64_t most = 0;
+  if (streams()) {
+    if (__builtin_mul_overflow(state.global_step, kMostSamplesOfAStep, &most)) most = INT64_MAX;
+  } else {
+    const auto samples = state.data.find(kSamples);  // older files lack it
+    most = samples != state.data.end() && samples->is_number_integer()
+               ? samples->get<std::int64_t>()
+               : parts.train_dataset->size();
+  }
+  if (const std::int64_t position = streams() ? stream.position : state.data_position;
+      position > most)
+    throw Error(ErrorCode::corrupt_data,
+                fmt::format("{}/{} says that the data stand at sample {}; {} is the last after {}",
+                            directory, kStateFile, position, most,
+                            streams() ? fmt::format("{} steps", state.global_step)
+                                      : std::string("an epoch of that run")),
+                "resume from another checkpoint, or begin the data anew with --ignore_data_skip "
+                "true");
+}
+
 // Where in the data the checkpoint stands.
 void Trainer::Impl::resume_data(const std::string& directory) {
   const nlohmann::json saved = std::exchange(state.stream, nlohmann::json());
@@ -416,10 +440,12 @@ void Trainer::Impl::resume_data(const std::string& directory) {
     } catch (const Error& problem) {
       throw_error(ErrorCode::corrupt_data, "{}: {}", place, problem.message());
     }
+    check_position(directory);
     state.data_position = stream.position;
     loader->seek_stream(stream);  // which refuses other shards
     return;
   }
+  check_position(directory);
   SHOAL_CHECK(state.data_position % share.count == 0,
               "the checkpoint stands at sample {}, which {} {}s do not divide; resume on another "
               "number of ranks, or with --ignore_data_skip",

@@ -203,6 +203,7 @@ struct Trainer::Impl {
   nlohmann::json data_options() const;  // TrainerState::data of this run
   void compare_data(const TrainerState& saved, const std::string& directory);
   void resume_data(const std::string& directory);
+  void check_position(const std::string& directory) const;
   void load_best_model();
   void save_model(const std::string& directory);
 };

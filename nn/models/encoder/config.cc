@@ -144,6 +144,11 @@ void EncoderConfig::check() const {
                                            {"inner_group_num", inner_group_num, 1},
                                            {"num_labels", num_labels, 1}})
     SHOAL_CHECK(value >= least && value < kLimit, "{} {} is out of range", name, value);
+  SHOAL_CHECK(num_hidden_layers <= kMostLayers && num_labels <= kMostLabels,
+              "num_hidden_layers {} or num_labels {} is beyond reason", num_hidden_layers,
+              num_labels);
+  SHOAL_CHECK(inner_group_num <= kMostLayers, "inner_group_num {} is beyond reason",
+              inner_group_num);
   SHOAL_CHECK(hidden_size % num_attention_heads == 0,
               "hidden_size {} is not a multiple of num_attention_heads {}", hidden_size,
               num_attention_heads);

@@ -110,8 +110,8 @@ void Gpt2Config::check() const {
       "vocab_size {}, n_positions {}, n_embd {}, n_layer {}, n_head {}, n_inner {}", vocab_size,
       n_positions, n_embd, n_layer, n_head, n_inner);
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
-  SHOAL_CHECK(vocab_size < kLimit && n_positions < kLimit && n_embd < kLimit && n_layer < 100'000 &&
-                  n_inner < kLimit,
+  SHOAL_CHECK(vocab_size < kLimit && n_positions < kLimit && n_embd < kLimit &&
+                  n_layer <= kMostLayers && n_inner < kLimit,
               "vocab_size {}, n_positions {}, n_embd {}, n_layer {} or n_inner {} is beyond reason",
               vocab_size, n_positions, n_embd, n_layer, n_inner);
   SHOAL_CHECK(n_embd % n_head == 0, "n_embd {} is not a multiple of n_head {}", n_embd, n_head);

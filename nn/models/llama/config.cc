@@ -133,7 +133,7 @@ void LlamaConfig::check() const {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
   for (const std::int64_t size : {vocab_size, hidden_size, intermediate_size, num_attention_heads,
                                   max_position_embeddings, num_hidden_layers + 1})
-    SHOAL_CHECK(size > 0 && size < kLimit,
+    SHOAL_CHECK(size > 0 && size < kLimit && num_hidden_layers <= kMostLayers,
                 "vocab_size {}, hidden_size {}, intermediate_size {}, num_attention_heads {}, "
                 "max_position_embeddings {} or num_hidden_layers {} is beyond reason",
                 vocab_size, hidden_size, intermediate_size, num_attention_heads,

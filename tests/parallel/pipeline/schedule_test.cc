@@ -60,6 +60,9 @@ TEST(Schedule, CsvOfPyTorchIsRead) {
 TEST(Schedule, CsvThatCannotBeReadNamesLineAndCell) {
   EXPECT_THAT(error_text([] { parse_csv("0F0,0F1\n1F0,,1Q1\n"); }),
               AllOf(HasSubstr("line 2, cell 3"), HasSubstr("1Q1")));
+  // Numbers of which a table would not fit into memory.
+  for (const char* text : {"2147483646F0\n", "0F2147483647\n", "# microbatches: 2147483647\n0F0\n"})
+    EXPECT_THAT(error_text([text] { parse_csv(text); }), HasSubstr("in a schedule of 1 actions"));
   EXPECT_THAT(error_text([] { parse_csv("0F0\n0B0\n"); }),
               HasSubstr("stage 0 stands in the lines of rank 0 and of rank 1"));
   EXPECT_THAT(error_text([] { parse_csv("0F0\n2F0\n"); }), HasSubstr("no rank runs stage 1"));

@@ -102,23 +102,17 @@ std::string header_of(int tensors) {
 TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
   constexpr int kTensors = 300'000;
   const std::string header = header_of(kTensors), file = framed(header);
-  const double start = testing::cpu_seconds();
-  EXPECT_EQ(within_budget(file.size(), "300,000 tensors",
-                          [&] {
-                            const auto read =
-                                parse_safetensors_header(file, std::ssize(file) + kTensors, "f");
-                            EXPECT_EQ(read.entries.size(), std::size_t{kTensors});
-                          }),
-            "");
-  (void)start;
   const testing::TemporaryDirectory directory;
   const std::string path = directory.path() + "/model.safetensors";
   std::ofstream(path) << file << std::string(kTensors, '\1');
   EXPECT_EQ(
       within_budget(
           file.size(), "the file",
-          [&] { EXPECT_TRUE(SafetensorsFile::open(path)->contains("model.layers.7.weight")); }),
+          [&] { EXPECT_EQ(SafetensorsFile::open(path)->entries().size(), std::size_t{kTensors}); }),
       "");
+  const double start = testing::cpu_seconds();
+  (void)SafetensorsFile::open(path);
+  EXPECT_LT(testing::cpu_seconds() - start, 2 * testing::kSlowBuild);
   std::string index = R"({"weight_map":{)";
   for (int i = 0; i < kTensors; ++i)
     index += fmt::format(R"("model.layers.{}.weight":"model.safetensors",)", i);

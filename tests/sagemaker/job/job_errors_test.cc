@@ -4,6 +4,8 @@
 #include <map>
 #include <sstream>
 
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/source_tree.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
@@ -371,6 +373,28 @@ TEST(JobFile, MayHoldNoKeyTwice) {
   std::ofstream(root / "job.json") << R"({"role": "a", "role": "b"})";
   EXPECT_THROW(read_job_file(root / "job.json"), Error);
   EXPECT_THROW(read_job_file(root / "nothing.json"), Error);
+}
+
+TEST(JobFile, ThatIsMadeToHurtIsRefusedInLinearTime) {
+  const testing::TemporaryDirectory root;
+  const auto problem = [&](const Json& job) {
+    const std::string text = job.dump();
+    std::ofstream(root / "job.json") << text;
+    return testing::within_budget(text.size(), text.substr(0, 40), [&] {
+      (void)make_training_job(read_job_file(root / "job.json"), {.region = "eu-west-3", .now = {}});
+    });
+  };
+  std::string many = "{", name;
+  for (int i = 0; i < 50'000; ++i) many += fmt::format("\"k{}\":0,", i);
+  many.back() = '}';
+  EXPECT_THAT(problem(Json::parse(many)), HasSubstr("it has 50000 entries; at most 1000 are read"));
+  EXPECT_THAT(problem({{"hyperparameters", Json::parse(many)}}),
+              HasSubstr("/hyperparameters has 50000 entries"));
+  Json some = Json::object();
+  for (int i = 0; i < 1'000; ++i) some[std::string(500, 'x') + std::to_string(i)] = i;
+  EXPECT_THAT(problem(some), HasSubstr("there is no such key"));
+  EXPECT_THAT(problem({{"environment", some}}), HasSubstr("/environment"));
+  EXPECT_THAT(problem({{"hyperparameters", some}}), HasSubstr("at most 100"));
 }
 
 // A wrong type, a name in the wrong place: what stands there may be a password all the same.

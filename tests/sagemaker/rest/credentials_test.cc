@@ -3,10 +3,16 @@
 #include <filesystem>
 #include <fstream>
 
+#define SHOAL_TEST_COUNTS_MEMORY
 #include "sagemaker/rest/rig.h"
+#include "support/budget.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/log.h"
+#include "shoal/sagemaker/rest/profile.h"
+#include "shoal/sagemaker/rest/service_error.h"
 #include "shoal/sagemaker/rest/sts.h"
 
 namespace shoal::sagemaker {
@@ -396,6 +402,39 @@ TEST(Sts, CallerIdentity) {
   const CallerIdentity who = get_caller_identity(session_at(aws).client(Service::sts));
   EXPECT_EQ(who.account, "123456789012");
   EXPECT_EQ(who.arn, "arn:aws:iam::123456789012:user/x");
+}
+
+// Configurations and answers of services that are made to hurt.
+TEST(Profile, AConfigurationThatIsMadeToHurtIsReadInLinearTime) {
+  std::string nested = "[default]\n" + std::string(100'000, 'k') + " =\n", many = "[default]\n";
+  for (int i = 0; i < 50'000; ++i) {
+    nested += fmt::format(" a{} = 1\n", i);
+    many += fmt::format("k{} = 1\n", i);
+  }
+  EXPECT_THAT(testing::within_budget(nested.size(), "one long key",
+                                     [&] { (void)parse_sections(nested, "config"); }),
+              ::testing::HasSubstr("a key of 100000 bytes; 256 are possible"));
+  EXPECT_EQ(testing::within_budget(many.size(), "many keys",
+                                   [&] { (void)parse_sections(many, "config"); }),
+            "");
+}
+
+TEST(ServiceError, AnAnswerThatIsMadeToHurtIsReadInLinearTime) {
+  std::string deep, wide = "<Error>";
+  for (int i = 0; i < 100'000; ++i) {
+    deep += "<a>";
+    wide += "<b/>";
+  }
+  for (const std::string& body : {deep, wide + "</Error>", std::string(1'000'000, '<'),
+                                  std::string(1'000'000, '['), std::string(1'000'000, ' ')}) {
+    HttpResponse response;
+    response.status = 500;
+    response.body = body;
+    EXPECT_EQ(testing::within_budget(
+                  body.size(), body.substr(0, 10),
+                  [&] { (void)service_error(response, "CreateTrainingJob", "sagemaker"); }),
+              "");
+  }
 }
 
 }  // namespace

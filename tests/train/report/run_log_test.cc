@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -200,6 +202,20 @@ TEST(ReadRun, SettingsMayBeThereOrDamaged) {
   EXPECT_EQ(read_run(place.path()).setting("ranks"), 0);
   std::ofstream(place / std::string(kSettingsFile)) << "[1]";
   EXPECT_EQ(read_run(place.path()).setting("ranks"), 0);
+}
+
+// A log whose every record has a name of its own would be a table of its square.
+TEST(RunLog, ALogThatIsMadeToHurtIsReadInLinearTime) {
+  std::string names, nulls, deep;
+  for (int i = 0; i < 20'000; ++i) {
+    names += fmt::format("{{\"step\":{},\"loss\":1,\"k{}\":1}}\n", i, i);
+    nulls += fmt::format("{{\"step\":{},\"loss\":null}}\n", std::min(i, 10'000));
+    deep += "[{\"a\":\n";
+  }
+  EXPECT_THAT(testing::within_budget(names.size(), "names", [&] { (void)parse_run(names); }),
+              HasSubstr("names of numbers, of which most stand in few"));
+  EXPECT_EQ(testing::within_budget(nulls.size(), "nulls", [&] { (void)parse_run(nulls); }), "");
+  EXPECT_EQ(testing::within_budget(deep.size(), "deep", [&] { (void)parse_run(deep); }), "");
 }
 
 }  // namespace

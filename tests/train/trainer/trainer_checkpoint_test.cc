@@ -275,6 +275,33 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
             "warning: data_seed was 42 in " + output / "old/checkpoint-2" + " and is 8 now" + so);
 }
 
+// On f990d27 a place beyond the epoch passed for its end, without a word.
+TEST(TrainerResume, RefusesAPlaceInTheDataThatNoRunReached) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 2;
+  arguments.save_strategy = Interval::steps;
+  arguments.save_steps = 2;
+  run(arguments);
+  const std::string saved = output / "checkpoint-2";
+  for (const std::int64_t position : {std::int64_t{1} << 62, std::int64_t{1'000'000}}) {
+    auto state = nlohmann::json::parse(std::ifstream(saved + "/trainer_state.json"));
+    state["shoal"]["data_position"] = position;
+    CheckpointTransaction forged(output / (std::to_string(position) + "/checkpoint-2"), 2);
+    for (const auto& entry : std::filesystem::directory_iterator(saved))
+      if (entry.path().filename() != "COMPLETE")
+        std::filesystem::copy(entry.path(), forged.directory());
+    std::ofstream(forged.directory() + "/trainer_state.json") << state;
+    forged.commit();
+    arguments.resume_from_checkpoint = output / (std::to_string(position) + "/checkpoint-2");
+    EXPECT_THAT(error_of(arguments),
+                HasSubstr(fmt::format("says that the data stand at sample {};", position)));
+  }
+  arguments.ignore_data_skip = true;
+  arguments.max_steps = 3;
+  EXPECT_EQ(run(arguments).main.losses.size(), 1U);
+}
+
 // What the checkpoint names as the best one was moved with its run, or is gone: known at once, not
 // when everything has been trained.
 TEST(TrainerResume, LooksForTheBestCheckpoint) {

@@ -32,16 +32,24 @@ void AddedVocabulary::Pass::add(const AddedToken& token, std::string text, Token
 }
 
 void AddedVocabulary::Pass::finish() {
-  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    const std::uint8_t x = byte_at(a.text, 0), y = byte_at(b.text, 0);
-    return x != y ? x < y : a.text.size() > b.text.size();
-  });
-  for (const Entry& entry : entries_) ++first_[byte_at(entry.text, 0) + 1u];
+  std::ranges::stable_sort(entries_, {}, &Entry::text);
+  // Of equal ones the first counts.
+  const auto equal = std::ranges::unique(entries_, {}, &Entry::text);
+  entries_.erase(equal.begin(), equal.end());
+  for (std::uint32_t i = 0; i < entries_.size(); ++i) {
+    ++first_[byte_at(entries_[i].text, 0) + 1u];
+    std::uint32_t before = i == 0 ? kNone : i - 1;
+    while (before != kNone && !entries_[i].text.starts_with(entries_[before].text))
+      before = shorter_[before];
+    shorter_.push_back(before);
+  }
   for (std::size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
   if (!entries_.empty() && entries_.front().text[0] == entries_.back().text[0])
     only_byte_ = byte_at(entries_.front().text, 0);
 }
 
+// The longest that stands at the first place where one does. Whatever begins with it lies between
+// it and the text in the order of entries, and so does the last entry that is not above the text.
 bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match& match) const {
   for (std::size_t at = from; at < text.size(); ++at) {
     if (only_byte_ >= 0) {
@@ -50,12 +58,21 @@ bool AddedVocabulary::Pass::find(std::string_view text, std::size_t from, Match&
       at = static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
     }
     const std::uint8_t b = byte_at(text, at);
-    for (std::uint32_t i = first_[b]; i < first_[b + 1u]; ++i) {
-      const std::string& content = entries_[i].text;
-      if (text.substr(at, content.size()) != content) continue;
-      match = {at, at + content.size(), &entries_[i]};
-      return true;
+    const std::uint32_t begin = first_[b], end = first_[b + 1u];
+    if (begin == end) continue;
+    const std::string_view rest = text.substr(at);
+    std::uint32_t entry = begin;
+    if (end - begin > 1) {
+      const auto above = std::upper_bound(
+          entries_.begin() + begin, entries_.begin() + end, rest,
+          [](std::string_view value, const Entry& other) { return value < other.text; });
+      if (above == entries_.begin() + begin) continue;
+      entry = static_cast<std::uint32_t>(above - entries_.begin()) - 1;
     }
+    while (entry != kNone && !rest.starts_with(entries_[entry].text)) entry = shorter_[entry];
+    if (entry == kNone) continue;
+    match = {at, at + entries_[entry].text.size(), &entries_[entry]};
+    return true;
   }
   return false;
 }

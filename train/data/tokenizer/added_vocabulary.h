@@ -86,7 +86,9 @@ class AddedVocabulary {
     static std::size_t left_of_spaces(std::string_view text, std::size_t at);
     static std::size_t right_of_spaces(std::string_view text, std::size_t at);
 
-    std::vector<Entry> entries_;              // by first byte, then longest first
+    static constexpr std::uint32_t kNone = UINT32_MAX;
+    std::vector<Entry> entries_;              // by their texts, each of which is there once
+    std::vector<std::uint32_t> shorter_;      // of an entry: the longest other one it begins with
     std::array<std::uint32_t, 257> first_{};  // entries of byte b: [first_[b], first_[b + 1])
     int only_byte_ = -1;                      // the first byte of all entries, if it is one
   };

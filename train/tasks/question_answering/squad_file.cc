@@ -37,14 +37,31 @@ std::string need_text(const json& object, const char* key, const std::string& pl
   return value.get<std::string>();
 }
 
-// The byte where character `index` begins, one beyond the last included; -1 outside of the text.
-std::int64_t byte_of(std::string_view text, std::int64_t index) {
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;
-    if (index-- == 0) return static_cast<std::int64_t>(at);
+// Where the characters of a text begin. Many answers may point into one long text, so some places
+// are noted, and the rest counted from the one before.
+class CharacterPlaces {
+ public:
+  explicit CharacterPlaces(std::string_view text) {
+    for (std::size_t at = 0; at < text.size(); ++at)
+      if (begins(text[at]) && characters_++ % kEach == 0) noted_.push_back(at);
   }
-  return index == 0 ? static_cast<std::int64_t>(text.size()) : -1;
-}
+  // The byte of character `index`, one beyond the last included; -1 outside of the text.
+  std::int64_t byte_of(std::string_view text, std::int64_t index) const {
+    if (index < 0 || index > characters_) return -1;
+    if (index == characters_) return static_cast<std::int64_t>(text.size());
+    std::size_t at = noted_[static_cast<std::size_t>(index / kEach)];
+    for (std::int64_t left = index % kEach; left > 0; --left)
+      while (!begins(text[++at])) {
+      }
+    return static_cast<std::int64_t>(at);
+  }
+
+ private:
+  static constexpr std::int64_t kEach = 64;
+  static bool begins(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+  std::vector<std::size_t> noted_;
+  std::int64_t characters_ = 0;
+};
 
 // Python's str.lstrip() of what questions begin with: ASCII white space, and no-break and
 // ideographic spaces.
@@ -97,7 +114,7 @@ class Reader {
   void paragraph(const json& entry, const std::string& place) {
     const std::string context = need_text(entry, "context", place);
     const json& questions = need_list(entry, "qas", place);
-    file_.contexts.push_back(context);
+    add_context(context);
     for (std::size_t i = 0; i < questions.size(); ++i)
       guarded([&] { question(questions[i], fmt::format("{}, question {}", place, i)); });
   }
@@ -115,8 +132,7 @@ class Reader {
 
   void flat_row(const json& row, const std::string& where) {
     const std::string context = need_text(row, "context", where);
-    if (file_.contexts.empty() || file_.contexts.back() != context)
-      file_.contexts.push_back(context);
+    if (file_.contexts.empty() || file_.contexts.back() != context) add_context(context);
     SquadQuestion question = head_of(row, where);
     const std::string place = fmt::format("{} ({})", where, question.id);
     if (row.contains("answers")) {
@@ -132,6 +148,11 @@ class Reader {
     add(std::move(question), place);
   }
 
+  void add_context(const std::string& context) {
+    file_.contexts.push_back(context);
+    places_ = CharacterPlaces(context);
+  }
+
   SquadQuestion head_of(const json& entry, const std::string& place) {
     SquadQuestion question;
     question.id = need_text(entry, "id", place);
@@ -144,7 +165,7 @@ class Reader {
     if (!start.is_number_integer()) bad("{}: answer_start is {}", place, start.dump());
     if (text.empty()) bad("{}: an empty answer", place);
     const std::string& context = file_.contexts.back();
-    const std::int64_t at = byte_of(context, start.get<std::int64_t>());
+    const std::int64_t at = places_.byte_of(context, start.get<std::int64_t>());
     if (at < 0 || !std::string_view(context).substr(static_cast<std::size_t>(at)).starts_with(text))
       bad("{}: the answer '{}' is not at character {} of its context", place, text, start.dump());
     const auto size = static_cast<std::int64_t>(text.size());
@@ -161,6 +182,7 @@ class Reader {
 
   SquadFile& file_;
   const SquadFileOptions& options_;
+  CharacterPlaces places_{""};  // of the last context
   std::unordered_set<std::string> ids_;
 };
 

@@ -14,6 +14,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/protobuf.h"
+#include "shoal/train/data/tokenizer/added_vocabulary.h"
 #include "shoal/train/data/tokenizer/charsmap.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/split_pattern.h"
@@ -79,6 +80,33 @@ TEST(TokenizerBudget, ManyTokens) {
   for (int i = 0; i < 20'000; ++i) added.push_back(added_token(fmt::format("<{}>", i), first + i));
   file["added_tokens"] = added;
   EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "added tokens"), "");
+}
+
+// On f990d27 each of them was compared with the text wherever their first letter stands.
+TEST(TokenizerBudget, ManyTokensToLookForInAText) {
+  std::vector<std::pair<AddedToken, TokenId>> tokens;
+  for (int i = 0; i < 20'000; ++i) tokens.push_back({{.content = fmt::format("<u{}>", i)}, i});
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += "<u";
+  const AddedVocabulary added(tokens);
+  EXPECT_EQ(
+      within_budget(
+          text.size(), "texts",
+          [&] { added.split(text, [](std::string_view) {}, [](std::string_view, TokenId) {}); }),
+      "");
+}
+
+// Leftmost, and of those that begin there the longest.
+TEST(AddedVocabulary, FindsTheLongestOfMany) {
+  std::vector<std::pair<AddedToken, TokenId>> tokens;
+  for (const char* content : {"ab", "abc", "a", "abcde", "abcdf", "b", "<s>", "<", "ab"})
+    tokens.push_back({{.content = content}, static_cast<TokenId>(tokens.size())});
+  const AddedVocabulary added(tokens);
+  std::string found;
+  added.split(
+      "xabcdxabcdeabab<s<s>az", [&](std::string_view text) { found += fmt::format("'{}' ", text); },
+      [&](std::string_view text, TokenId id) { found += fmt::format("{}={} ", text, id); });
+  EXPECT_EQ(found, "'x' abc=1 'dx' abcde=3 ab=0 ab=0 <=7 's' <s>=6 a=2 'z' ");
 }
 
 TEST(TokenizerBudget, ManyMerges) {

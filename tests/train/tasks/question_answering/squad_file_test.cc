@@ -1,5 +1,7 @@
 #include "shoal/train/tasks/question_answering/squad_file.h"
 
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
 #include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -107,6 +109,31 @@ TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
       R"({"id": "b", "question": "q", "is_impossible": true, "answers": [{"text": "no", "answer_start": 99}]}, {"id": "c", "question": "q"})");
   EXPECT_EQ(read_squad(path, {.version_2_with_negative = true}).questions.size(), 2u);
   EXPECT_EQ(read_squad(path, {.needs_answers = false}).questions.size(), 2u);
+}
+
+// On f990d27 the characters before each answer were counted anew.
+TEST_F(SquadFileTest, ManyAnswersInOneLongTextAreFoundInLinearTime) {
+  std::string context, answers;
+  for (int i = 0; i < 100'000; ++i) context += "\u00e9\u00e9b";
+  for (int i = 0; i < 10'000; ++i)
+    answers += fmt::format(R"({{"text": "b", "answer_start": {}}},)", 3 * (99'999 - i) + 2);
+  answers.pop_back();
+  const std::string text = R"({"data": [{"paragraphs": [{"context": ")" + context +
+                           R"(", "qas": [{"id": "1", "question": "q", "answers": [)" + answers +
+                           "]}]}]}]}";
+  const std::string path = raw(text);
+  EXPECT_EQ(testing::within_budget(text.size(), "answers",
+                                   [&] {
+                                     const SquadFile read = read_squad(path);
+                                     EXPECT_EQ(read.questions.at(0).answers.size(), 10'000U);
+                                     EXPECT_EQ(read.questions.at(0).answers.at(1).bytes.begin,
+                                               5 * 99'998 + 4);
+                                   }),
+            "");
+  EXPECT_NE(
+      error_of(raw(
+          R"({"data": [{"paragraphs": [{"context": "\u00e9b", "qas": [{"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 3}]}]}]}]})")),
+      "");
 }
 
 }  // namespace

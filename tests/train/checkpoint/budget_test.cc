@@ -1,0 +1,79 @@
+// What a checkpoint's files say costs time and memory in proportion to the files.
+#define SHOAL_TEST_COUNTS_MEMORY
+#include "support/budget.h"
+
+#include <fstream>
+
+#include "support/temporary_directory.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/checkpoint/held_tensor.h"
+#include "shoal/train/checkpoint/sharded_checkpoint.h"
+#include "shoal/train/checkpoint/trainer_state.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::within_budget;
+
+// On f990d27 this walks 2^40 rows.
+TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
+  constexpr std::int64_t kRows = std::int64_t{1} << 40;
+  const testing::TemporaryDirectory directory;
+  const std::vector<float> held(4, 1.0F);
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    HeldTensor tensor = whole_tensor("w", {kRows, 1}, DType::f32);
+    tensor.begin = begin, tensor.end = end;
+    return tensor;
+  };
+  write_shard(directory.path(), 0, 1,
+              std::vector<HeldData>{{part(8, 12), ConstView(held.data(), {4}, DType::f32)}}, "s");
+  EXPECT_THAT(
+      within_budget(300, "one column", [&] { (void)ShardedCheckpoint::open(directory.path()); }),
+      HasSubstr("elements [0, 8) are in no part"));
+  HeldTensor striped = part(kRows - 3, kRows);
+  striped.whole = {kRows, 2};
+  EXPECT_EQ(
+      within_budget(300, "half of the columns", [&] { EXPECT_EQ(runs_of(striped).size(), 3U); }),
+      "");
+  json description = to_json(part(0, 4));
+  description["whole"] = {kRows, kRows};
+  EXPECT_THAT(within_budget(300, "overflow", [&] { (void)held_from_json(description, "f"); }),
+              HasSubstr("overflows"));
+  description = to_json(part(0, 4));
+  for (int i = 0; i < 100'000; ++i) description["pieces"].push_back(description["pieces"][0]);
+  const std::size_t bytes = description.dump().size();
+  EXPECT_THAT(within_budget(bytes, "pieces", [&] { (void)held_from_json(description, "f"); }),
+              HasSubstr("more than 256"));
+}
+
+TEST(CheckpointBudget, TrainerStates) {
+  json row = {{"step", 1}};
+  for (int i = 0; i < 50'000; ++i) row[std::to_string(i)] = i;
+  json state = json(TrainerState{}.to_json());
+  state["log_history"] = json::array({row});
+  const testing::TemporaryDirectory directory;
+  const std::string text = state.dump();
+  std::ofstream(directory / "trainer_state.json") << text;
+  EXPECT_EQ(within_budget(text.size(), "one long row",
+                          [&] { (void)read_trainer_state(directory.path()).to_json(); }),
+            "");
+}
+
+TEST(CheckpointBudget, Markers) {
+  const testing::TemporaryDirectory directory;
+  json files = json::array();
+  for (int i = 0; i < 50'000; ++i) files.push_back({{"name", "none"}, {"bytes", 1}});
+  const std::string text = json{{"format", "shoal-checkpoint-1"}, {"files", files}}.dump();
+  std::ofstream(directory / "COMPLETE") << text;
+  within_budget(text.size(), "files", [&] { (void)checkpoint_problem(directory.path(), false); });
+}
+
+}  // namespace
+}  // namespace shoal
