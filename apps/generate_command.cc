@@ -12,6 +12,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/models/generate.h"
+#include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -45,6 +46,13 @@ void load_parts(const std::string& directory, nn::CausalLm& model) {
       log::warn("{} holds '{}', which the model has no place for", directory, name);
 }
 
+std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
+  const std::string source = directory + "/config.json";
+  const nlohmann::json config = read_json_file(source);
+  nn::check_layers(config, source, directory);
+  return nn::make_causal_lm(config, source);
+}
+
 // One model with its memory and kernels, f32 or bf16.
 struct LoadedModel {
   LoadedModel(const std::string& directory, bool bf16)
@@ -56,8 +64,7 @@ struct LoadedModel {
                             : available_cores(),
              .memory = &pool})),
         context(*kernels, pool, dispatcher),
-        held(nn::make_causal_lm(read_json_file(directory + "/config.json"),
-                                directory + "/config.json")),
+        held(built(directory)),
         model(*held) {
     context.mode = nn::Mode::evaluate;
     model.materialize(context, bf16 ? DType::bf16 : DType::f32);

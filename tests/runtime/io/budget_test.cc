@@ -105,13 +105,12 @@ TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
   const testing::TemporaryDirectory directory;
   const std::string path = directory.path() + "/model.safetensors";
   std::ofstream(path) << file << std::string(kTensors, '\1');
+  const double start = testing::cpu_seconds();
   EXPECT_EQ(
       within_budget(
           file.size(), "the file",
           [&] { EXPECT_EQ(SafetensorsFile::open(path)->entries().size(), std::size_t{kTensors}); }),
       "");
-  const double start = testing::cpu_seconds();
-  (void)SafetensorsFile::open(path);
   EXPECT_LT(testing::cpu_seconds() - start, 2 * testing::kSlowBuild);
   std::string index = R"({"weight_map":{)";
   for (int i = 0; i < kTensors; ++i)
