@@ -81,7 +81,7 @@ endfunction()
 function(shoal_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 200)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE shoal_settings shoal_test_source_tree ${ARG_DEPS} fmt::fmt

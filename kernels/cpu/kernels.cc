@@ -4,6 +4,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/kernels/cpu/onednn.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -16,6 +17,7 @@ namespace {
 class CpuKernels final : public Kernels {
  public:
   explicit CpuKernels(const CpuKernelOptions& options) {
+    limit_instruction_set();
     SHOAL_CHECK(options.threads >= 0, "{} kernel threads; 0 means the available cores",
                 options.threads);
     room_.threads = options.threads > 0 ? options.threads : available_cores();

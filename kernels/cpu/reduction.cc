@@ -12,6 +12,7 @@
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/convert.h"
 #include "shoal/kernels/cpu/families.h"
+#include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/kernels/cpu/loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -370,7 +371,10 @@ class CpuReduction final : public ReductionKernels {
 
 }  // namespace
 
-std::unique_ptr<ReductionKernels> make_cpu_reduction() { return std::make_unique<CpuReduction>(); }
+std::unique_ptr<ReductionKernels> make_cpu_reduction() {
+  limit_instruction_set();
+  return std::make_unique<CpuReduction>();
+}
 
 }  // namespace shoal::kernels
 #endif

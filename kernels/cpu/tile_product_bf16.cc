@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/runtime/base/error.h"
 
 #if defined(__x86_64__)
@@ -15,8 +16,11 @@ namespace shoal::kernels {
 #if defined(__x86_64__)
 
 bool has_bf16_pairs() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+  static const bool has = allows_avx512_bf16() && __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bf16");
+  return has;
 }
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include <hwy/highway.h>
 
+#include "shoal/kernels/cpu/instruction_set.h"
 #include "shoal/kernels/reference/access.h"
 #include "shoal/runtime/base/error.h"
 
@@ -139,6 +140,7 @@ void OnEachTarget::TearDown() {
 
 std::vector<std::int64_t> runnable_targets() {
   if (on_cuda()) return {0, 1};
+  limit_instruction_set();
   std::vector<std::int64_t> targets;
   const std::int64_t able = hwy::SupportedTargets() & HWY_TARGETS;
   for (int bit = 0; bit < 63; ++bit)

@@ -11,10 +11,12 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-constexpr std::int64_t kRows = 32, kColumns = 4;  // of a tile
+constexpr std::int64_t kRows = 8, kColumns = 8;  // of a tile
 constexpr std::int64_t kAtOnce = 512;
-// 16 floats, in as many registers as the processor needs for them.
-using Floats = float __attribute__((vector_size(64)));
+// A column of a tile: one register of AVX2. If a vector needs several registers, g++ 12 keeps the
+// sums in memory, and the product takes 50 times as long.
+using Floats = float __attribute__((vector_size(32)));
+static_assert(sizeof(Floats) == kRows * sizeof(float));
 using Tile = std::array<float, static_cast<std::size_t>(kRows* kColumns)>;  // [column][row]
 
 float load(const void* from, std::int64_t i, DType type) {
@@ -54,21 +56,17 @@ std::vector<float> packed(const void* from, DType type, std::int64_t outer, std:
 // and as a GPU's no worse for a k of a vocabulary's size.
 // What it reads packed() has laid out, so sanitizers, under which it would be most of the time,
 // need not look.
-SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("avx512f", "avx2", "default"))) void
-multiply_tile(const float* a, const float* b, std::int64_t k, float* out) {
-  Floats totals[kColumns][2] = {};
+SHOAL_MAY_TOUCH_ANYTHING __attribute__((target_clones("avx2", "default"))) void multiply_tile(
+    const float* a, const float* b, std::int64_t k, float* out) {
+  Floats totals[kColumns] = {};
   for (std::int64_t first = 0; first < k; first += kAtOnce) {
-    Floats sums[kColumns][2] = {};
+    Floats sums[kColumns] = {};
     for (std::int64_t p = first; p < std::min(first + kAtOnce, k); ++p) {
-      Floats rows[2];
-      std::memcpy(rows, a + p * kRows, sizeof rows);
-      for (std::int64_t j = 0; j < kColumns; ++j) {
-        sums[j][0] += rows[0] * b[p * kColumns + j];
-        sums[j][1] += rows[1] * b[p * kColumns + j];
-      }
+      Floats rows;
+      std::memcpy(&rows, a + p * kRows, sizeof rows);
+      for (std::int64_t j = 0; j < kColumns; ++j) sums[j] += rows * b[p * kColumns + j];
     }
-    for (std::int64_t j = 0; j < kColumns; ++j)
-      for (int half = 0; half < 2; ++half) totals[j][half] += sums[j][half];
+    for (std::int64_t j = 0; j < kColumns; ++j) totals[j] += sums[j];
   }
   std::memcpy(out, totals, sizeof totals);
 }

@@ -1,0 +1,47 @@
+#include "shoal/kernels/cpu/instruction_set.h"
+
+#include <cstdint>
+
+#include <hwy/targets.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+namespace shoal::kernels {
+namespace {
+
+#if defined(__x86_64__)
+bool allows(dnnl::cpu_isa wanted) {
+  // Each set holds the bits of the smaller ones.
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+std::int64_t targets_beyond_the_limit() {
+  // A target's bit is lower than those of smaller ones.
+  if (!allows(dnnl::cpu_isa::avx2)) return 2 * HWY_AVX2 - 1;
+  return allows(dnnl::cpu_isa::avx512_core) ? 0 : HWY_AVX2 - 1;
+}
+#else
+std::int64_t targets_beyond_the_limit() { return 0; }
+#endif
+
+}  // namespace
+
+void limit_instruction_set() {
+  static const bool done = [] {
+    if (const std::int64_t beyond = targets_beyond_the_limit(); beyond != 0)
+      hwy::DisableTargets(beyond);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+bool allows_avx512_bf16() {
+#if defined(__x86_64__)
+  static const bool allowed = allows(dnnl::cpu_isa::avx512_core_bf16);
+  return allowed;
+#else
+  return false;
+#endif
+}
+
+}  // namespace shoal::kernels
