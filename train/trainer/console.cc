@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal {
@@ -64,7 +65,7 @@ void ConsoleCallback::clear() {
 }
 
 void ConsoleCallback::draw(const std::string& text) {
-  std::fprintf(options_.bar, "\r\033[K%s", text.c_str());
+  std::fprintf(options_.bar, "\r\033[K%s", terminal::visible(text).c_str());
   std::fflush(options_.bar);
   drawn_ = text.size();
 }
@@ -72,7 +73,7 @@ void ConsoleCallback::draw(const std::string& text) {
 void ConsoleCallback::line(const std::string& text) {
   clear();
   if (options_.out == nullptr) return;
-  std::fprintf(options_.out, "%s\n", text.c_str());
+  terminal::print(options_.out, "{}\n", text);
   std::fflush(options_.out);
 }
 
@@ -129,10 +130,10 @@ void ProgressBar::update(std::int64_t done, std::int64_t total, const std::strin
   if (done < total && std::chrono::duration<double>(now - last_).count() < kDrawEvery) return;
   last_ = now;
   drawn_ = true;
-  std::fprintf(
-      stream_, "\r\033[K%s",
-      progress_line(done, total, seconds_since(began_), unit_, detail, terminal_width(stream_))
-          .c_str());
+  std::fprintf(stream_, "\r\033[K%s",
+               terminal::visible(progress_line(done, total, seconds_since(began_), unit_, detail,
+                                               terminal_width(stream_)))
+                   .c_str());
   std::fflush(stream_);
 }
 

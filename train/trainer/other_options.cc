@@ -132,6 +132,7 @@ void RefusedOptions::declare(OptionSet& options) {
       section.boolean(entry.name, &entry.flag, {.help = entry.reason});
     else
       section.string(entry.name, &entry.value, {.help = entry.reason});
+  section.refused();
 }
 
 void RefusedOptions::check(const OptionSet& options) const {

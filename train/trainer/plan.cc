@@ -52,7 +52,9 @@ StepPlan plan_steps(const TrainingArguments& a, std::int64_t batches_per_epoch, 
 }
 
 bool StepPlan::log_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {
-  return due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
+  // The last step too, whatever the interval: its loss is the run's.
+  const bool last = a.logging_strategy == Interval::steps && step >= total_steps;
+  return last || due(a.logging_strategy, logging_steps, *this, step, epoch_end) ||
          (a.logging_first_step && step == 1);
 }
 bool StepPlan::evaluate_at(const TrainingArguments& a, std::int64_t step, bool epoch_end) const {

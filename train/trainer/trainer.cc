@@ -60,6 +60,7 @@ void Trainer::Impl::begin() {
   reduced_when_logged = {};
   times_when_logged = {};
   step_when_logged = 0;
+  last_learnt = {};
   state.seed = static_cast<std::uint64_t>(args.seed);
   state.data_seed = static_cast<std::uint64_t>(args.order_seed());
   state.train_batch_size = args.per_device_train_batch_size;
@@ -350,6 +351,7 @@ void Trainer::Impl::learn(StepReport& report, double targets, const StepDone& do
   state.window_loss += report.loss;
   state.total_loss += report.loss;
   ++state.window_steps;
+  last_learnt = report;
 }
 
 void Trainer::Impl::learn_pending() {
@@ -449,7 +451,8 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
   state.epoch = epoch_now();
   each_callback([&](TrainerCallback& c) { c.on_step_end(report, control); });
   const std::int64_t step = state.global_step;
-  if (plan->log_at(args, step, input.epoch_end)) log_window(report);
+  const bool out_of_time = input.out_of_time && args.logging_strategy != Interval::no;
+  if (plan->log_at(args, step, input.epoch_end) || out_of_time) log_window(report);
   if (parts.eval_dataset &&
       (plan->evaluate_at(args, step, input.epoch_end) || control.should_evaluate))
     note_metric(evaluate_in_training(), control);
@@ -523,6 +526,15 @@ TrainResult Trainer::Impl::train() {
     }
   }
   settle();
+  // A callback ended training: the steps since the last record are the run's too. One that a signal
+  // stopped goes on elsewhere.
+  if (result.stop_signal == 0 && state.window_steps > 0 && last_learnt.step == state.global_step &&
+      args.logging_strategy != Interval::no) {
+    last_learnt.elapsed = seconds_since(began);
+    last_learnt.tokens_per_second =
+        static_cast<double>(tokens) / std::max(last_learnt.elapsed, 1e-9);
+    log_window(last_learnt);
+  }
   finish_writing();
   const std::int64_t steps_done = state.global_step - first_step;
   result.metrics = finish(seconds_since(began), steps_done, samples);

@@ -56,6 +56,7 @@ struct Trainer::Impl {
   parallel::ReducerStatistics reduced_when_logged;
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0;
+  StepReport last_learnt;  // the newest step whose loss is known
   bool warned_not_finite = false;
   bool needs_every_step = true;  // TrainerCallback's, of any of them on any rank
   // Steps whose numbers are not known yet, and not yet among state.optimizer_steps.

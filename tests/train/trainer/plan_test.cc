@@ -58,6 +58,8 @@ TEST(Plan, SaysWhenToLogEvaluateAndSave) {
   a.eval_strategy = Interval::epoch;
   const StepPlan plan = plan_steps(a, 10, 1);
   EXPECT_FALSE(plan.log_at(a, 1, false));
+  EXPECT_FALSE(plan.log_at(a, 24, false));
+  EXPECT_TRUE(plan.log_at(a, 25, false)) << "the last step, whatever the interval";
   EXPECT_TRUE(plan.log_at(a, 20, false));
   EXPECT_FALSE(plan.evaluate_at(a, 20, false));
   EXPECT_TRUE(plan.evaluate_at(a, 11, true));

@@ -409,6 +409,31 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   EXPECT_EQ(lines, 3U);
 }
 
+// The steps behind the last full interval are the run's too, however it ends.
+TEST(TrainerLog, EndsWithTheLastStep) {
+  const TemporaryDirectory output;
+  auto arguments = toy_arguments(output.path());
+  arguments.max_steps = 17;  // logging_steps is 7
+  const auto last_loss = [&](std::int64_t from, const test::Outcome& outcome) {
+    double sum = 0;
+    for (std::size_t i = static_cast<std::size_t>(from); i < outcome.main.losses.size(); ++i)
+      sum += outcome.main.losses[i];
+    return sum / static_cast<double>(outcome.main.losses.size() - static_cast<std::size_t>(from));
+  };
+  const auto whole = run(arguments, {});
+  ASSERT_EQ(whole.main.logs.size(), 4U);
+  EXPECT_EQ(whole.main.logs[2]["step"], 17);
+  EXPECT_DOUBLE_EQ(whole.main.logs[2]["loss"].get<double>(), last_loss(14, whole));
+  EXPECT_TRUE(whole.main.logs[3].contains("train_runtime"));
+  // One that a callback ended.
+  const auto stopped = run(arguments, {.stop_after = 9});
+  ASSERT_EQ(stopped.main.logs.size(), 3U);
+  EXPECT_EQ(stopped.main.logs[1]["step"], 9);
+  EXPECT_DOUBLE_EQ(stopped.main.logs[1]["loss"].get<double>(), last_loss(7, stopped));
+  arguments.logging_strategy = Interval::no;
+  EXPECT_EQ(run(arguments, {}).main.logs.size(), 1U);
+}
+
 // Buckets of any size, however many at a time, give the same bits; what was hidden is in the file.
 TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
   const TemporaryDirectory output;
