@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <thread>
 
+#include "commands.h"
 #include "core_files.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::app {
@@ -18,9 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 using sagemaker::DescribedJob;
 
-void say(const ordered_json& event) {
-  fmt::print("{}\n", event.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
-}
+void say(const ordered_json& event) { print_json(event, -1); }
 
 std::string time_text(const std::optional<sagemaker::Moment>& moment) {
   return moment ? sagemaker::extended_time(*moment) : "";
@@ -56,12 +56,12 @@ class Watch {
       return;
     }
     if (!options_.status) return;
-    fmt::print("{}: {}", job.name, job.status);
-    if (job.training_seconds) fmt::print(" after {} s", *job.training_seconds);
-    if (job.billable_seconds) fmt::print(", {} s billed", *job.billable_seconds);
-    if (!job.failure_reason.empty()) fmt::print(": {}", job.failure_reason);
-    fmt::print("\n");
-    if (!job.model_artifacts.empty()) fmt::print("model: {}\n", job.model_artifacts);
+    terminal::print("{}: {}", job.name, job.status);
+    if (job.training_seconds) terminal::print(" after {} s", *job.training_seconds);
+    if (job.billable_seconds) terminal::print(", {} s billed", *job.billable_seconds);
+    if (!job.failure_reason.empty()) terminal::print(": {}", job.failure_reason);
+    terminal::print("\n");
+    if (!job.model_artifacts.empty()) terminal::print("model: {}\n", job.model_artifacts);
   }
 
  private:
@@ -74,8 +74,8 @@ class Watch {
              {"status", step.status},
              {"message", step.message}});
       else
-        fmt::print("{} {}{}{}\n", time_text(step.start), step.status,
-                   step.message.empty() ? "" : ": ", step.message);
+        terminal::print("{} {}{}{}\n", time_text(step.start), step.status,
+                        step.message.empty() ? "" : ": ", step.message);
     }
   }
   sagemaker::TrainingJobs jobs_;
@@ -107,7 +107,7 @@ void print_log(const std::vector<sagemaker::LogEvent>& events, bool json) {
            {"stream", event.stream},
            {"message", event.message}});
     else
-      fmt::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
+      terminal::print("{} | {}\n", event.stream.substr(0, event.stream.rfind('-')), event.message);
   }
 }
 

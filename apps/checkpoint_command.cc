@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/convert.h"
 #include "shoal/train/checkpoint/inspect.h"
@@ -30,7 +31,7 @@ std::string checkpoint_in(const std::string& directory) {
     return directory;
   const auto newest =
       newest_checkpoint(directory, [](const std::string& path, const std::string& reason) {
-        fmt::print(stderr, "{} is passed over: {}\n", path, reason);
+        terminal::print(stderr, "{} is passed over: {}\n", path, reason);
       });
   if (!newest)
     throw Error(ErrorCode::not_found, fmt::format("{} has no complete checkpoint", directory),
@@ -42,9 +43,9 @@ std::string checkpoint_in(const std::string& directory) {
 int inspect(const InspectOptions& o) {
   const CheckpointContents contents = inspect_checkpoint(checkpoint_in(o.directory), o.verify);
   if (o.json)
-    fmt::print("{}\n", to_json(contents).dump(2));
+    print_json(to_json(contents));
   else
-    fmt::print("{}", describe(contents, o.all));
+    terminal::print("{}", describe(contents, o.all));
   return contents.problems.empty() ? 0 : 1;
 }
 
@@ -59,12 +60,12 @@ int convert(ConvertOptions o, const std::string& dtype) {
     };
     done = convert_checkpoint(o);
   }
-  fmt::print("{}: {}\n", o.to,
-             o.shards > 0 ? fmt::format("{} shards", o.shards) : std::string("whole tensors"));
-  fmt::print("  {} weights and {} tensors of optimizer state, {}\n", done.tensors, done.states,
-             format_bytes(done.bytes));
-  if (!done.carried.empty()) fmt::print("  with {}\n", fmt::join(done.carried, ", "));
-  for (const std::string& note : done.notes) fmt::print("note: {}\n", note);
+  terminal::print("{}: {}\n", o.to,
+                  o.shards > 0 ? fmt::format("{} shards", o.shards) : std::string("whole tensors"));
+  terminal::print("  {} weights and {} tensors of optimizer state, {}\n", done.tensors, done.states,
+                  format_bytes(done.bytes));
+  if (!done.carried.empty()) terminal::print("  with {}\n", fmt::join(done.carried, ", "));
+  for (const std::string& note : done.notes) terminal::print("note: {}\n", note);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/train/data/prepare.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/trainer/console.h"
@@ -46,15 +47,15 @@ int prepare(Options options) {
   }
   const auto say = [](const char* name, const PreparedSplit& split) {
     if (!split.path.empty())
-      fmt::print("{}: {} ({} documents, {} tokens)\n", name, split.path,
-                 format_count(split.documents), format_count(split.tokens));
+      terminal::print("{}: {} ({} documents, {} tokens)\n", name, split.path,
+                      format_count(split.documents), format_count(split.tokens));
   };
   say("train", data.train);
   say("validation", data.validation);
   if (data.reused)
-    fmt::print("prepared before from the same text and tokenizer\n");
+    terminal::print("prepared before from the same text and tokenizer\n");
   else
-    fmt::print("prepared in {:.1f} s\n", data.seconds);
+    terminal::print("prepared in {:.1f} s\n", data.seconds);
   return 0;
 }
 

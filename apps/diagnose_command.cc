@@ -10,6 +10,7 @@
 
 #include "shoal/collectives/diagnosis/diagnose.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::app {
 namespace {
@@ -23,9 +24,9 @@ std::string newest_job(const std::string& path) {
   if (jobs.empty()) return path;
   std::sort(jobs.begin(), jobs.end());
   if (jobs.size() > 1)
-    fmt::print(stderr,
-               "shoal diagnose: {} is the newest of {} jobs in {}; name another to read it\n",
-               jobs.back(), jobs.size(), path);
+    terminal::print(stderr,
+                    "shoal diagnose: {} is the newest of {} jobs in {}; name another to read it\n",
+                    jobs.back(), jobs.size(), path);
   return jobs.back();
 }
 
@@ -58,15 +59,15 @@ int diagnose(const std::vector<std::string>& paths, bool json) {
   if (json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const auto& group : found) all.push_back(collectives::to_json(group));
-    fmt::print("{}\n", all.dump(1));
+    print_json(all, 1);
     return 0;
   }
   for (const auto& group : found) {
-    fmt::print("group {}: {}: {}\n", group.group, to_string(group.verdict), group.summary);
-    for (const std::string& line : group.details) fmt::print("  {}\n", line);
+    terminal::print("group {}: {}: {}\n", group.group, to_string(group.verdict), group.summary);
+    for (const std::string& line : group.details) terminal::print("  {}\n", line);
     if (!group.without_dump.empty())
-      fmt::print("  no dump of {} {}\n", group.without_dump.size() == 1 ? "rank" : "ranks",
-                 fmt::join(group.without_dump, ", "));
+      terminal::print("  no dump of {} {}\n", group.without_dump.size() == 1 ? "rank" : "ranks",
+                      fmt::join(group.without_dump, ", "));
   }
   return 0;
 }

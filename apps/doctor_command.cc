@@ -16,6 +16,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::app {
@@ -34,7 +35,7 @@ std::vector<Finding> shoal_findings() {
 
 // What is needed and not there, a line each; the exit status.
 int check(const std::vector<Finding>& all, const std::vector<std::string>& needed) {
-  int status = 0;
+  int status = report_environment("shoal doctor");
   for (const std::string& name : needed) {
     const auto found = std::ranges::find(all, name, &Finding::name);
     if (found == all.end()) {
@@ -42,7 +43,7 @@ int check(const std::vector<Finding>& all, const std::vector<std::string>& neede
       for (const Finding& f : all) names.push_back(f.name);
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("--need {}: there is no such line", name),
-                  fmt::format("did you mean {}?", nearest_name(name, names)));
+                  names_there_are(name, names));
     }
     if (found->present) continue;
     report_error("shoal doctor", fmt::format("{}: {}; {}", name, found->value, found->matter));
@@ -63,7 +64,7 @@ int print(bool json, const std::vector<std::string>& needed) {
     for (const Finding& f : all)
       rows.push_back(
           {{"name", f.name}, {"value", f.value}, {"present", f.present}, {"for", f.matter}});
-    fmt::print("{}\n", rows.dump(2));
+    print_json(rows);
     return check(all, needed);
   }
   std::size_t name_width = 0, value_width = 0;
@@ -74,11 +75,11 @@ int print(bool json, const std::vector<std::string>& needed) {
   const bool color = ::isatty(STDOUT_FILENO) != 0;
   for (const Finding& f : all) {
     std::string line =
-        fmt::format("{}{}{} {:<{}}  {:<{}}  {}", color ? (f.present ? "\033[32m" : "\033[33m") : "",
-                    f.present ? "ok  " : "none", color ? "\033[0m" : "", f.name, name_width,
-                    f.value, value_width, f.matter);
+        fmt::format(" {:<{}}  {:<{}}  {}", f.name, name_width, f.value, value_width, f.matter);
     line.resize(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
+    fmt::print("{}{}{}", color ? (f.present ? "\033[32m" : "\033[33m") : "",
+               f.present ? "ok  " : "none", color ? "\033[0m" : "");
+    terminal::print("{}\n", line);
   }
   return check(all, needed);
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/env.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::app {
 namespace {
@@ -38,12 +39,13 @@ int print(bool json) {
                      {"help", variable.help}});
       continue;
     }
-    fmt::print("{}={}{}\n    {} ({}, default {})\n", variable.name, value,
-               env::is_set(variable) ? "   [set]" : "", variable.help, kind_name(variable.kind),
-               variable.default_value.empty() ? "empty" : variable.default_value);
+    terminal::print("{}={}{}\n    {} ({}, default {})\n", variable.name, value,
+                    env::is_set(variable) ? "   [set]" : "", variable.help,
+                    kind_name(variable.kind),
+                    variable.default_value.empty() ? "empty" : variable.default_value);
   }
-  if (json) fmt::print("{}\n", all.dump(2));
-  return 0;
+  if (json) print_json(all);
+  return report_environment("shoal env");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
@@ -115,7 +116,7 @@ void write_logits(LoadedModel& loaded, const std::string& path, const Tensor& id
   const auto* from = ids.const_data<std::int32_t>();
   std::copy(from, from + ids.count(), ids64.data<std::int64_t>());
   write_safetensors(path, {{"input_ids", ids64.const_view()}, {"logits", wide.const_view()}});
-  fmt::print("logits {} of {} tokens: {}\n", to_string(wide.shape()), ids.count(), path);
+  terminal::print("logits {} of {} tokens: {}\n", to_string(wide.shape()), ids.count(), path);
 }
 
 // Ids of --input-ids, [B, T] i64 or i32.
@@ -181,10 +182,10 @@ int generate(Options options) {
   if (!how.do_sample) how.temperature = 1;
   if (!options.no_stop && tokenizer->roles().eos) how.stop_tokens = {*tokenizer->roles().eos};
   if (how.max_new_tokens <= 0) return 0;
-  std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+  terminal::write_result(stdout, options.prompt);
   TextStream stream(*tokenizer, ids);
   const auto print = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    terminal::write_result(stdout, text);
     std::fflush(stdout);
     return std::ferror(stdout) == 0;
   };

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/sagemaker/rest/encode.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
@@ -47,10 +48,6 @@ std::string text_of(const std::optional<std::int64_t>& count) {
   return count ? fmt::format("{}", *count) : "-";
 }
 
-void print_json(const ordered_json& value) {
-  fmt::print("{}\n", value.dump(2, ' ', false, ordered_json::error_handler_t::replace));
-}
-
 int list(const JobWords& words) {
   const auto jobs = jobs_of(words).list(words.filter);
   if (words.json) {
@@ -67,7 +64,7 @@ int list(const JobWords& words) {
   std::vector<std::vector<std::string>> rows = {{"NAME", "STATUS", "CREATED", "ENDED"}};
   for (const auto& job : jobs)
     rows.push_back({job.name, job.status, text_of(job.created), text_of(job.ended)});
-  fmt::print("{}", table(rows));
+  terminal::print("{}", table(rows));
   return 0;
 }
 
@@ -102,7 +99,7 @@ int describe(const JobWords& words) {
   std::vector<std::vector<std::string>> steps;
   for (const auto& step : job.transitions)
     steps.push_back({text_of(step.start), step.status, step.message});
-  fmt::print("{}{}", table(rows), table(steps));
+  terminal::print("{}{}", table(rows), table(steps));
   return 0;
 }
 
@@ -138,9 +135,10 @@ int stop(const JobWords& words) {
   for (const std::string& name : words.names) {
     jobs.stop(name_in(name));
     if (words.json)
-      fmt::print("{}\n", ordered_json({{"stopping", name_in(name)}}).dump());
+      print_json(ordered_json({{"stopping", name_in(name)}}), -1);
     else
-      fmt::print("{}: asked to stop; it gets SIGTERM, and 120 s later SIGKILL\n", name_in(name));
+      terminal::print("{}: asked to stop; it gets SIGTERM, and 120 s later SIGKILL\n",
+                      name_in(name));
   }
   return 0;
 }
@@ -246,7 +244,7 @@ int cost(const JobWords& words) {
   if (words.json)
     print_json(all);
   else
-    fmt::print("{}", table(rows));
+    terminal::print("{}", table(rows));
   return 0;
 }
 
@@ -264,7 +262,7 @@ int metrics(const JobWords& words) {
   std::vector<std::vector<std::string>> rows = {{"METRIC", "VALUE", "TIME"}};
   for (const auto& metric : job.metrics)
     rows.push_back({metric.name, fmt::format("{:g}", metric.value), text_of(metric.time)});
-  fmt::print("{}", table(rows));
+  terminal::print("{}", table(rows));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "core_files.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
@@ -14,12 +15,24 @@
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::app {
 
 void report_error(const std::string& command, const std::string& text) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", command.c_str(), text.c_str());
+  terminal::print(stderr, "{}: {}\n", command, text);
+}
+
+int report_environment(const std::string& command) {
+  const std::vector<std::string> problems = env::problems();
+  for (const std::string& problem : problems) report_error(command, problem);
+  return problems.empty() ? 0 : 1;
+}
+
+void print_json(const nlohmann::ordered_json& value, int indent) {
+  using nlohmann::ordered_json;
+  terminal::print("{}\n", value.dump(indent, ' ', false, ordered_json::error_handler_t::replace));
 }
 
 namespace {
@@ -39,9 +52,9 @@ void report_parse_error(const CLI::App& top, const CLI::ParseError& problem) {
   std::string text = problem.what();
   if (const auto extra = top.remaining(true); !extra.empty()) {
     const bool is_option = extra.front().starts_with("-");
-    const std::string nearest = nearest_name(extra.front(), is_option ? options : commands);
-    text = fmt::format("there is no {} '{}'{}", is_option ? "option" : "command", extra.front(),
-                       nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+    const std::string meant = did_you_mean(extra.front(), is_option ? options : commands);
+    text = fmt::format("there is no {} '{}'{}{}", is_option ? "option" : "command", extra.front(),
+                       meant.empty() ? "" : "; ", meant);
   } else if (!commands.empty() && command->get_subcommands().empty()) {
     text = fmt::format("a command is needed: {}", fmt::join(commands, ", "));
   }
@@ -67,7 +80,7 @@ int run(int argc, char** argv) {
   add_submit(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
-      std::puts("shoal " SHOAL_VERSION);
+      terminal::print("shoal " SHOAL_VERSION "\n");
       return 0;
     };
   });

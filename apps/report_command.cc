@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/report/measures.h"
@@ -32,15 +33,18 @@ void print_run(const report::RunLog& run, bool several) {
     return report::format_number(number->value, number->unit);
   };
   const auto line = [](const char* name, const std::string& value) {
-    fmt::print("{:<16} {}\n", name, value);
+    terminal::print("{:<16} {}\n", name, value);
   };
   const auto pair = [&](const char* name, const char* first, const char* last) {
     if (const auto from = text(first), to = text(last); from && to)
       line(name, fmt::format("{} at first, {} at last", *from, *to));
   };
-  if (several) fmt::print("\n{}\n", run.directory);
+  if (several) terminal::print("\n{}\n", run.directory);
   line("steps", text("steps").value_or("0"));
   pair("training loss", "loss_first", "loss");
+  // A run that was killed, or of a build that left its last steps out.
+  if (const auto logged = run.training.last("step"); logged && *logged < run.last_step())
+    line("", fmt::format("(of step {:.0f}, the last with a record)", *logged));
   pair("validation loss", "eval_loss_first", "eval_loss");
   if (const auto unigram = text("unigram_eval_loss"))
     line("unigram loss", *unigram + " (a model that only knows how often each token occurs)");
@@ -97,13 +101,13 @@ int report_runs(const ReportWords& words) {
   if (words.json) {
     auto all = nlohmann::ordered_json::array();
     for (const report::RunLog& run : runs) all.push_back(json_of(run));
-    fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_json(all);
   } else {
     for (const report::RunLog& run : runs) print_run(run, runs.size() > 1);
   }
   if (path.empty()) return 0;
   write_page(runs, path);
-  if (!words.json) fmt::print("{}{:<16} {}\n", runs.size() > 1 ? "\n" : "", "page", path);
+  if (!words.json) terminal::print("{}{:<16} {}\n", runs.size() > 1 ? "\n" : "", "page", path);
   return 0;
 }
 

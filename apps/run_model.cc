@@ -47,7 +47,7 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
       for (const auto& [known, unused] : config.items()) names.push_back(known);
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("config_overrides: {} has no '{}'", source, name),
-                  fmt::format("did you mean {}?", nearest_name(name, names)));
+                  names_there_are(name, names));
     }
     const std::string text = pair.substr(equals + 1);
     nlohmann::json value = json_if_valid(text).value_or(text);
@@ -108,7 +108,7 @@ nlohmann::json config_of_type(const std::string& type) {
   names.insert(names.end(), kEncoders.begin(), kEncoders.end());
   throw Error(ErrorCode::invalid_argument,
               fmt::format("model_type is \"{}\"; it takes one of {}", type, fmt::join(names, ", ")),
-              fmt::format("did you mean {}?", nearest_name(type, names)));
+              did_you_mean(type, names));
 }
 
 nlohmann::json new_config(const ModelArguments& arguments, std::string& source) {

@@ -22,6 +22,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
@@ -206,9 +207,12 @@ int scale(Options o) {
               o.launch);
   SHOAL_CHECK(!split_words(o.output).empty(), "--output is empty");
   const Study study = plan_study(o.study);
+  // What a run would refuse or not find, before the first one begins.
+  check_paths(check_train_words(o.train));
   if (o.dry_run) {
     for (const StudyCell& cell : study.cells)
-      fmt::print("{}\n", fmt::join(command_of(o, cell, o.output + "/runs/" + cell.name()), " "));
+      terminal::print("{}\n",
+                      fmt::join(command_of(o, cell, o.output + "/runs/" + cell.name()), " "));
     return 0;
   }
   // Ranks of this host get equal shares of its cores, however many there are: else one rank alone
@@ -226,10 +230,10 @@ int scale(Options o) {
     for (std::size_t i = 0; i < study.cells.size(); ++i) {
       results[i].push_back(run_cell(o, study.cells[i]));
       if (!o.json)
-        fmt::print(stderr, "{} of {}: {}: {:.1f} samples/s\n",
-                   static_cast<std::size_t>(round) * study.cells.size() + i + 1,
-                   static_cast<std::size_t>(o.rounds) * study.cells.size(), study.cells[i].name(),
-                   results[i].back().samples_per_second);
+        terminal::print(stderr, "{} of {}: {}: {:.1f} samples/s\n",
+                        static_cast<std::size_t>(round) * study.cells.size() + i + 1,
+                        static_cast<std::size_t>(o.rounds) * study.cells.size(),
+                        study.cells[i].name(), results[i].back().samples_per_second);
     }
   std::vector<StudyResult> medians;
   for (std::vector<StudyResult>& rounds : results) medians.push_back(median_of(std::move(rounds)));
@@ -238,10 +242,10 @@ int scale(Options o) {
   write_file_atomically(o.output + "/study.json", json.dump(2) + "\n");
   write_file_atomically(o.output + "/study.html", study_page(rows, study.examples, o.title));
   if (o.json)
-    fmt::print("{}\n", json.dump());
+    print_json(json, -1);
   else
-    fmt::print("{}{} examples in every run; plots in {}/study.html\n", study_table(rows),
-               study.examples, o.output);
+    terminal::print("{}{} examples in every run; plots in {}/study.html\n", study_table(rows),
+                    study.examples, o.output);
   return 0;
 }
 

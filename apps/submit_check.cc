@@ -1,12 +1,19 @@
 #include "submit_check.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "commands.h"
+#include "submit_inputs.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/container/command.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/instances.h"
@@ -27,6 +34,46 @@ Json run_options(const Json& request) {
   return options;
 }
 
+// Empty: there is none.
+std::string entry_point_of(const sagemaker::TrainingJob& job) {
+  const Json options = find_field(job.request, "HyperParameters") == nullptr
+                           ? Json::object()
+                           : job.request["HyperParameters"];
+  const Json* const program = find_field(options, "sagemaker_program");
+  return program == nullptr ? ""
+                            : parse_ordered_json(program->get<std::string>(), "sagemaker_program")
+                                  .get<std::string>();
+}
+
+// Those of the options, by section or not, that say what the run reads.
+void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
+  static constexpr std::array kNames = {"model_name_or_path",
+                                        "model",
+                                        "model_name",
+                                        "model_type",
+                                        "config_name",
+                                        "tokenizer_name",
+                                        "train_file",
+                                        "validation_file",
+                                        "eval_file",
+                                        "test_file",
+                                        "validation_mismatched_file",
+                                        "test_mismatched_file",
+                                        "data",
+                                        "dataset_name",
+                                        "do_train",
+                                        "do_predict"};
+  for (const auto& [name, value] : options.items()) {
+    std::string plain = name;
+    std::ranges::replace(plain, '-', '_');
+    if (value.is_object()) add_words_of_paths(value, words);
+    if (!value.is_string() && !value.is_boolean()) continue;
+    if (std::ranges::find(kNames, plain) == kNames.end()) continue;
+    words.push_back("--" + plain + "=" +
+                    (value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+}
+
 std::string with_paths(std::string text) {
   const std::string source = "command line --";
   for (auto at = text.find(source); at != std::string::npos; at = text.find(source, at))
@@ -35,44 +82,102 @@ std::string with_paths(std::string text) {
 }
 
 // What the options ask for and an instance has not.
-void check_instance(const Json& resources, const std::string& path, const TrainNeeds& needs) {
-  const auto type = sagemaker::find_instance_type(resources.value("InstanceType", ""));
+void check_instance(const Json& resources, const std::string& path, const TrainNeeds& needs,
+                    sagemaker::Problems& problems) {
+  const Json* const name = find_field(resources, "InstanceType");
+  if (name == nullptr) return;
+  const auto type = sagemaker::find_instance_type(name->get<std::string>());
   if (!needs.bf16 || !needs.gpu || !type || type->accelerator != sagemaker::Accelerator::cuda ||
       type->capability == 0 || type->capability >= 80)
     return;
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{}/instance_type: {} has {} GPUs (compute capability {}.{}), which have "
-                  "no bf16, and the run's options set it",
-                  path, type->name, type->gpu, type->capability / 10, type->capability % 10),
-      "set fp16 instead, in the entry point's file, hyperparameters or mp_parameters");
+  problems.add(
+      path + "/instance_type",
+      fmt::format("{} has {} GPUs (compute capability {}.{}), which have no bf16, and the run's "
+                  "options set it; set fp16 instead, in the entry point's file, hyperparameters or "
+                  "mp_parameters",
+                  type->name, type->gpu, type->capability / 10, type->capability % 10));
 }
 
-void check_run(const sagemaker::TrainingJob& job, const std::string& directory) {
-  const Json& algorithm = job.request.at("AlgorithmSpecification");
-  const auto image = algorithm.value("TrainingImage", "");
-  if (!sagemaker::shoal_build(image) || image.find(":" SHOAL_VERSION "-") == std::string::npos ||
-      algorithm.contains("ContainerEntrypoint"))
+// An image that cannot run the job, or that may not.
+void check_image(sagemaker::TrainingJob& job, const std::string& image,
+                 sagemaker::Problems& problems) {
+  const std::string entry = entry_point_of(job);
+  if (sagemaker::shoal_build(image)) {
+    if (image.find(":" SHOAL_VERSION "-") == std::string::npos)
+      job.notices.push_back(fmt::format(
+          "image {} is of another version than this shoal ({}): the run's options, model and data "
+          "are not checked",
+          image, SHOAL_VERSION));
+    return;
+  }
+  if (!sagemaker::is_amazons_image(image)) {
+    job.notices.push_back(
+        fmt::format("whether image {} runs Shoal cannot be seen from its name (Shoal's end with "
+                    "shoal:{}-cuda12, "
+                    "-cuda13 or -cpu): the run's options, model and data are not checked",
+                    image, SHOAL_VERSION));
+    return;
+  }
+  if (entry.ends_with(".py") || entry.ends_with(".sh"))
+    job.notices.push_back(fmt::format(
+        "image {} is Amazon's: it runs {} with Amazon's libraries, and Shoal is not in it", image,
+        entry));
+  else
+    problems.add(
+        "/image_uri",
+        fmt::format("{} is Amazon's image, which does not run Shoal{}; give an image of Shoal "
+                    "(docker/), or a Python entry_point",
+                    image, entry.empty() ? "" : fmt::format(", and so not {}", entry)));
+}
+
+// Options, code, model and data of a job that Shoal's image of this version runs.
+void check_run(sagemaker::TrainingJob& job, const std::string& directory,
+               sagemaker::Problems& problems) {
+  const Json* const algorithm = find_field(job.request, "AlgorithmSpecification");
+  const Json* const uri = algorithm == nullptr ? nullptr : find_field(*algorithm, "TrainingImage");
+  if (uri == nullptr || algorithm->contains("ContainerEntrypoint")) return;
+  const auto image = uri->get<std::string>();
+  check_image(job, image, problems);
+  if (!sagemaker::shoal_build(image) || image.find(":" SHOAL_VERSION "-") == std::string::npos)
     return;
   const Json options = run_options(job.request);
   std::vector<std::string> words;
-  if (job.code && !job.code->git && job.code->entry_point.ends_with(".json"))
-    words.push_back(
-        (std::filesystem::path(directory) / job.code->source_dir / job.code->entry_point).string());
+  // Whether all options are here: an entry point in git or S3 may hold more.
+  bool is_whole = entry_point_of(job).empty();
+  if (job.code && !job.code->git && job.code->entry_point.ends_with(".json")) {
+    const std::string file =
+        (std::filesystem::path(directory) / job.code->source_dir / job.code->entry_point).string();
+    is_whole = is_regular_file(file);  // else check_source() says so
+    if (is_whole) words.push_back(file);
+  }
   const std::vector<std::string> given = sagemaker::option_words(options);
   words.insert(words.end(), given.begin(), given.end());
   TrainNeeds needs;
   try {
     needs = check_train_words(words);
   } catch (const Error& error) {
-    throw Error(error.code(), with_paths(error.message()), error.remedy());
+    Error placed(error.code(), with_paths(error.message()), error.remedy());
+    problems.add("", placed.what());
+    // The model and the data are looked for all the same.
+    std::vector<std::string> paths;
+    if (is_whole && !entry_point_of(job).empty())
+      if (const auto file = ordered_json_if_valid(read_text_file(words.front())))
+        add_words_of_paths(*file, paths);
+    add_words_of_paths(options, paths);
+    try {
+      needs = check_train_words(paths);
+    } catch (const Error&) {
+      return;  // they are part of what is wrong
+    }
   }
+  check_inputs(job, needs, is_whole, directory, problems);
   if (sagemaker::shoal_build(image) == sagemaker::ShoalBuild::cpu) return;
-  const Json& resources = job.request.at("ResourceConfig");
-  check_instance(resources, "", needs);
-  const Json groups = resources.value("InstanceGroups", Json::array());
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    check_instance(groups[i], fmt::format("/instance_groups/{}", i), needs);
+  const Json* const resources = find_field(job.request, "ResourceConfig");
+  if (resources == nullptr) return;
+  check_instance(*resources, "", needs, problems);
+  if (const Json* const groups = find_field(*resources, "InstanceGroups"))
+    for (std::size_t i = 0; i < groups->size(); ++i)
+      check_instance((*groups)[i], fmt::format("/instance_groups/{}", i), needs, problems);
 }
 
 }  // namespace
@@ -82,14 +187,23 @@ std::string directory_of(const std::string& path) {
 }
 
 sagemaker::TrainingJob checked_job(const SubmitWords& words) {
-  sagemaker::TrainingJob job = sagemaker::make_training_job(
-      sagemaker::read_job_file(words.path), {.region = region_of(words.aws),
-                                             .is_region_asked = words.aws.region.has_value(),
-                                             .now = std::chrono::system_clock::now()});
+  sagemaker::Problems problems;
+  sagemaker::TrainingJob job =
+      sagemaker::make_training_job(sagemaker::read_job_file(words.path),
+                                   {.region = region_of(words.aws),
+                                    .is_region_asked = words.aws.region.has_value(),
+                                    .now = std::chrono::system_clock::now()},
+                                   problems);
   const std::string directory = directory_of(words.path);
-  if (job.code) sagemaker::check_source(*job.code, directory);
-  check_run(job, directory);
-  for (const std::string& notice : job.notices) fmt::print(stderr, "shoal submit: {}\n", notice);
+  if (job.code) try {
+      sagemaker::check_source(*job.code, directory);
+    } catch (const Error& error) {
+      problems.add("", error.what());
+    }
+  check_run(job, directory, problems);
+  problems.check();
+  for (const std::string& notice : job.notices)
+    terminal::print(stderr, "shoal submit: {}\n", notice);
   return job;
 }
 

@@ -9,13 +9,14 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/sagemaker/job/secrets.h"
 
 namespace shoal::app {
 namespace {
 
 int dry_run(const SubmitWords& words) {
-  fmt::print("{}\n", sagemaker::without_secrets(checked_job(words).request).dump(2));
+  print_json(sagemaker::without_secrets(checked_job(words).request));
   return 0;
 }
 

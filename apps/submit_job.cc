@@ -2,11 +2,13 @@
 #include <cstdio>
 
 #include "aws.h"
+#include "commands.h"
 #include "submit_check.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/job/job.h"
@@ -24,7 +26,7 @@ void upload(const sagemaker::SourceCode& code, const std::string& directory,
   const auto source = open_file(archive);
   session.s3().upload(sagemaker::parse_s3_name(code.upload_to), *source,
                       {.put = {.content_type = "application/gzip", .kms_key_id = code.kms_key}});
-  if (!quiet) fmt::print("code: {} ({} bytes)\n", code.upload_to, source->size());
+  if (!quiet) terminal::print("code: {} ({} bytes)\n", code.upload_to, source->size());
 }
 
 }  // namespace
@@ -38,12 +40,9 @@ int submit_job(const SubmitWords& words) {
   const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
   const std::string arn = jobs.create(nlohmann::json(job.request));
   if (words.json)
-    fmt::print("{}\n",
-               nlohmann::ordered_json(
-                   {{"event", "created"}, {"job", job.name}, {"region", job.region}, {"arn", arn}})
-                   .dump());
+    print_json({{"event", "created"}, {"job", job.name}, {"region", job.region}, {"arn", arn}}, -1);
   else
-    fmt::print("job: {} in {} ({})\n", job.name, job.region, arn);
+    terminal::print("job: {} in {} ({})\n", job.name, job.region, arn);
   std::fflush(stdout);
   if (!words.wait && !words.logs) return 0;
   return watch_job(

@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/tokenizer/bpe_trainer.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -61,12 +62,12 @@ int train(const TrainOptions& options) {
   const auto tokenizer = trainer.train();
   bar.reset();
   save_tokenizer(*tokenizer, options.output);
-  fmt::print("{} tokens from {} distinct words in {:.1f} s; saved in {}\n",
-             format_count(tokenizer->vocab_size()), format_count(trainer.distinct_words()),
-             seconds_since(began), options.output);
+  terminal::print("{} tokens from {} distinct words in {:.1f} s; saved in {}\n",
+                  format_count(tokenizer->vocab_size()), format_count(trainer.distinct_words()),
+                  seconds_since(began), options.output);
   if (tokenizer->vocab_size() < options.vocab_size)
-    fmt::print("fewer than the {} asked for: no pair is left that occurs {} times\n",
-               options.vocab_size, options.min_frequency);
+    terminal::print("fewer than the {} asked for: no pair is left that occurs {} times\n",
+                    options.vocab_size, options.min_frequency);
   return 0;
 }
 
@@ -90,7 +91,7 @@ int encode(const CodeOptions& options) {
   const auto tokenizer = load_tokenizer(options.tokenizer);
   std::vector<TokenId> ids;
   tokenizer->append_ids(input_text(options), ids);
-  fmt::print("{}\n", fmt::join(ids, " "));
+  terminal::print("{}\n", fmt::join(ids, " "));
   return 0;
 }
 
@@ -108,7 +109,7 @@ int decode(const CodeOptions& options) {
                 tokenizer->max_id());
     ids.push_back(id);
   }
-  fmt::print("{}\n", tokenizer->decode(ids, options.skip_special));
+  terminal::write_result(stdout, tokenizer->decode(ids, options.skip_special) + '\n');
   return 0;
 }
 

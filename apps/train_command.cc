@@ -18,6 +18,7 @@
 #include "devices.h"
 #include "failures.h"
 #include "run_files.h"
+#include "run_needs.h"
 #include "run_settings.h"
 #include "run_setup.h"
 #include <CLI/CLI.hpp>
@@ -31,6 +32,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
@@ -130,7 +132,7 @@ void print_help() {
   RefusedOptions refused;
   OptionSet options;
   declare(options, arguments, refused);
-  fmt::print(
+  terminal::print(
       "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
       "Trains a language model, masked or causal, or a model that classifies text, answers "
       "questions or tags\nwords (--task). Options go by Hugging Face's names, in a JSON file or "
@@ -546,8 +548,7 @@ TrainNeeds check_train_words(const std::vector<std::string>& words) {
   RunArguments arguments;
   nlohmann::ordered_json values;
   parse(words, arguments, values);
-  return {.bf16 = arguments.training.bf16 || arguments.training.bf16_full_eval,
-          .gpu = !arguments.training.use_cpu};
+  return needs_of(arguments);
 }
 
 void add_train(CLI::App& app, Action& action) {

@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::perf {
@@ -82,10 +83,11 @@ int main(int argc, char** argv) {
     const auto options = shoal::perf::parse(argc, argv);
     return options ? shoal::perf::run(*options) : 0;
   } catch (const CLI::ParseError& problem) {
-    std::fprintf(stderr, "shoal-collective-perf: %s; --help lists what there is\n", problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-perf: {}; --help lists what there is\n",
+                           problem.what());
     return 2;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "shoal-collective-perf: %s\n", problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-perf: {}\n", problem.what());
     return 1;
   }
 }

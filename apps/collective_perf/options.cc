@@ -9,6 +9,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::perf {
 namespace {
@@ -40,8 +41,7 @@ auto look_up(const Table& table, const std::string& text, const char* what) {
     names.emplace_back(name);
   }
   throw Error(ErrorCode::invalid_argument, fmt::format("'{}' is not {}", text, what),
-              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
-                          fmt::join(names, ", ")));
+              names_there_are(text, names));
 }
 
 // Of a row with nothing in it nobody could say that its result was right.
@@ -127,7 +127,7 @@ std::optional<Options> parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    terminal::print("{}", app.help());
     return std::nullopt;
   }
 

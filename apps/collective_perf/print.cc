@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/backend/arguments.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::perf {
 namespace {
@@ -69,21 +70,21 @@ void print_header(const Options& options, const collectives::Communicator& commu
                   double bound) {
   if (options.json) return;
   const std::string transport = communicator.statistics().transport;
-  fmt::print("# {} of {} on {} ranks, backend {}{}{}{}{}, {} memory\n", name_of(options.operation),
-             to_string(options.dtype), communicator.size(), communicator.backend(),
-             transport.empty() ? "" : " over ", transport,
-             options.communicator.algorithm.empty() ? "" : ", algorithm asked for: ",
-             options.communicator.algorithm,
-             options.memory == Memory::symmetric ? "symmetric" : "user");
+  terminal::print("# {} of {} on {} ranks, backend {}{}{}{}{}, {} memory\n",
+                  name_of(options.operation), to_string(options.dtype), communicator.size(),
+                  communicator.backend(), transport.empty() ? "" : " over ", transport,
+                  options.communicator.algorithm.empty() ? "" : ", algorithm asked for: ",
+                  options.communicator.algorithm,
+                  options.memory == Memory::symmetric ? "symmetric" : "user");
   const bool bounded = bound > 0;
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}{}\n", "", "", "", "", "",
-             "out of place", "in place", bounded ? "         bound  reached  reached" : "");
+  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}{}\n", "", "", "", "", "",
+                  "out of place", "in place", bounded ? "         bound  reached  reached" : "");
   const char* times = "time       min        p99    algbw    busbw  #wrong";
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "size", "count", "type",
-             "redop", "root", times, times, bounded ? "  hosts' wires      out       in" : "");
+  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "size", "count", "type",
+                  "redop", "root", times, times, bounded ? "  hosts' wires      out       in" : "");
   const char* units = "(us)      (us)       (us)   (GB/s)   (GB/s)        ";
-  fmt::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "(B)", "(elements)", "", "",
-             "", units, units, bounded ? "          (us)" : "");
+  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "(B)", "(elements)", "",
+                  "", "", units, units, bounded ? "          (us)" : "");
 }
 
 void print_row(const Options& options, const collectives::Communicator& communicator,
@@ -92,9 +93,9 @@ void print_row(const Options& options, const collectives::Communicator& communic
   const std::string op = reduces(options.operation) ? std::string(to_string(options.op)) : "none";
   const int root = has_root(options.operation) ? options.root : -1;
   if (!options.json) {
-    fmt::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}{}\n", result.bytes, result.count,
-               to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
-               cells(result, result.in_place, factor), bound_cells(result, bound));
+    terminal::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}{}\n", result.bytes, result.count,
+                    to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
+                    cells(result, result.in_place, factor), bound_cells(result, bound));
     std::fflush(stdout);
     return;
   }
@@ -119,16 +120,16 @@ void print_row(const Options& options, const collectives::Communicator& communic
   row["machine"] = machine;
   row["version"] = SHOAL_VERSION;
   row["commit"] = SHOAL_COMMIT;
-  fmt::print("{}\n", row.dump());
+  terminal::print("{}\n", row.dump());
   std::fflush(stdout);
 }
 
 void print_summary(const Options& options, double busbw, std::int64_t wrong) {
   if (options.json) return;
-  fmt::print("# average bus bandwidth {:.2f} GB/s, {}\n", busbw,
-             !options.check ? "results not checked"
-             : wrong == 0   ? std::string("every result right")
-                            : fmt::format("{} WRONG ELEMENTS", wrong));
+  terminal::print("# average bus bandwidth {:.2f} GB/s, {}\n", busbw,
+                  !options.check ? "results not checked"
+                  : wrong == 0   ? std::string("every result right")
+                                 : fmt::format("{} WRONG ELEMENTS", wrong));
 }
 
 }  // namespace shoal::perf

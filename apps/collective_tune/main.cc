@@ -15,6 +15,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/signal_thread.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::tune {
 namespace {
@@ -75,12 +76,13 @@ void print_measured(const Options& options, const Measured& m) {
                                      {"best", to_string(gains ? g.choice : m.usual)},
                                      {"best_us", g.seconds * 1e6},
                                      {"median_us", times}};
-    fmt::print("{}\n", row.dump());
+    terminal::print("{}\n", row.dump());
   } else {
-    fmt::print("  {:>5} {:>5} {:<14} {:>9} {:<9}  {:<22} {:>11.1f}  {:<22} {:>11.1f} {:>6.2f}x\n",
-               g.ranks, g.nodes, collectives::to_string(g.operation), size_text(g.bytes),
-               name_of(memory), to_string(m.usual), g.default_seconds * 1e6,
-               gains ? to_string(g.choice) : "=", g.seconds * 1e6, g.default_seconds / g.seconds);
+    terminal::print(
+        "  {:>5} {:>5} {:<14} {:>9} {:<9}  {:<22} {:>11.1f}  {:<22} {:>11.1f} {:>6.2f}x\n", g.ranks,
+        g.nodes, collectives::to_string(g.operation), size_text(g.bytes), name_of(memory),
+        to_string(m.usual), g.default_seconds * 1e6, gains ? to_string(g.choice) : "=",
+        g.seconds * 1e6, g.default_seconds / g.seconds);
   }
   std::fflush(stdout);
 }
@@ -200,7 +202,8 @@ std::string tune_scope(Bench& bench, const Options& options, bool prints, std::s
                     gain.memory ? fmt::format(" ({})", name_of(*gain.memory)) : "", gain.ranks,
                     gain.nodes, to_string(gain.choice), gain.default_seconds / gain.seconds);
   if (prints && !options.json)
-    fmt::print("# {} of {} gains were there again with all rules in force\n", gains.size(), found);
+    terminal::print("# {} of {} gains were there again with all rules in force\n", gains.size(),
+                    found);
   return text_of(gains, options.sizes);
 }
 
@@ -238,10 +241,12 @@ int tune(const Options& options, const World& world, Store& store) {
   std::optional<TableFile> file;
   if (prints && !options.output.empty()) file.emplace(options.output);
   if (prints && !options.json) {
-    fmt::print("# {} ranks on {} host(s); medians of {} rounds by turns, of the slowest rank\n",
-               world.size, world.nodes, options.rounds);
-    fmt::print("# {:>5} {:>5} {:<14} {:>9} {:<9}  {:<22} {:>11}  {:<22} {:>11} {:>7}\n", "ranks",
-               "hosts", "operation", "size", "memory", "default", "us", "best", "us", "gain");
+    terminal::print(
+        "# {} ranks on {} host(s); medians of {} rounds by turns, of the slowest rank\n",
+        world.size, world.nodes, options.rounds);
+    terminal::print("# {:>5} {:>5} {:<14} {:>9} {:<9}  {:<22} {:>11}  {:<22} {:>11} {:>7}\n",
+                    "ranks", "hosts", "operation", "size", "memory", "default", "us", "best", "us",
+                    "gain");
   }
   std::string rules, summary;
   for (const Scope scope : scopes_of(world)) {
@@ -256,17 +261,17 @@ int tune(const Options& options, const World& world, Store& store) {
       options.communicator.transport.empty() ? "" : ", transport " + options.communicator.transport,
       summary.empty() ? "nothing beats the table in force" : "measured gains:", summary, rules);
   if (!file) {
-    if (!options.json) fmt::print("{}", table);
+    if (!options.json) terminal::print("{}", table);
     return 0;
   }
   file->write(table);
   if (options.json) return 0;
   const std::size_t number = collectives::parse_rules(rules, "tuned").size();
   if (number == 0)
-    fmt::print("# no rule to write: nothing beats the table in force\n");
+    terminal::print("# no rule to write: nothing beats the table in force\n");
   else
-    fmt::print("# {} rule(s) written; use them with SHOAL_COLLECTIVES=@{}\n", number,
-               options.output);
+    terminal::print("# {} rule(s) written; use them with SHOAL_COLLECTIVES=@{}\n", number,
+                    options.output);
   return 0;
 }
 
@@ -280,7 +285,7 @@ int run(Options options) {
   if (world.size > 1) settle_nodes(world, *store, deadline);
   if (options.print) {
     if (world.rank == 0)
-      fmt::print(
+      terminal::print(
           "{}",
           collectives::make_selector(options.communicator.collectives, world.local_size).print());
     return 0;
@@ -304,10 +309,11 @@ int main(int argc, char** argv) {
     auto options = shoal::tune::parse(argc, argv);
     return options ? shoal::tune::run(std::move(*options)) : 0;
   } catch (const CLI::ParseError& problem) {
-    std::fprintf(stderr, "shoal-collective-tune: %s; --help lists what there is\n", problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-tune: {}; --help lists what there is\n",
+                           problem.what());
     return 2;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "shoal-collective-tune: %s\n", problem.what());
+    shoal::terminal::print(stderr, "shoal-collective-tune: {}\n", problem.what());
     return 1;
   }
 }

@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::tune {
 namespace {
@@ -28,8 +29,7 @@ Operation operation_of(const std::string& text) {
     names.emplace_back(collectives::to_string(operation));
   }
   throw Error(ErrorCode::invalid_argument, fmt::format("'{}' is not an operation to tune", text),
-              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
-                          fmt::join(names, ", ")));
+              names_there_are(text, names));
 }
 
 std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
@@ -93,7 +93,7 @@ std::optional<Options> parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    terminal::print("{}", app.help());
     return std::nullopt;
   }
   for (const std::string& operation : operations)

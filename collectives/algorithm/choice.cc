@@ -47,8 +47,7 @@ Algorithm parse_algorithm(std::string_view text) {
   }
   throw Error(ErrorCode::invalid_argument,
               fmt::format("'{}' is not an algorithm of collectives", text),
-              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
-                          fmt::join(names, ", ")));
+              names_there_are(text, names));
 }
 
 }  // namespace shoal::collectives

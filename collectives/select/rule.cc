@@ -163,11 +163,10 @@ class RuleParser {
     std::vector<std::string> names;
     for (const Algorithm algorithm : all_algorithms()) {
       if (name == to_string(algorithm)) rule_.algorithm = algorithm;
-      names.emplace_back(to_string(algorithm));
+      names.push_back(fmt::format("@{}", to_string(algorithm)));
     }
     if (rule_.algorithm == Algorithm::automatic)
-      refuse("is not an algorithm", fmt::format("did you mean @{}? There are {}",
-                                                nearest_name(name, names), fmt::join(names, ", ")));
+      refuse("is not an algorithm", names_there_are(name, names));
   }
 
   void read_words(std::string_view field) {
@@ -183,11 +182,10 @@ class RuleParser {
       std::vector<std::string> names;
       for (const auto& [name, value] : kOperations) names.emplace_back(name);
       for (const auto& [name, value] : kMemory) names.emplace_back(name);
-      std::string meant = nearest_name(word, names);
+      std::string meant = names_there_are(word, names);
       for (const Algorithm algorithm : all_algorithms())
-        if (word == to_string(algorithm)) meant = fmt::format("@{}", word);
-      refuse(fmt::format("has '{}', neither operation nor memory", word),
-             fmt::format("did you mean {}? There are {}", meant, fmt::join(names, ", ")));
+        if (word == to_string(algorithm)) meant = fmt::format("did you mean @{}?", word);
+      refuse(fmt::format("has '{}', neither operation nor memory", word), meant);
     }
   }
 

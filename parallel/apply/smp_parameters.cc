@@ -74,8 +74,7 @@ class Reader {
     const std::vector<std::string> known = split_words(words);
     for (const std::string& one : known)
       if (lower(one) == lower(*given)) return one;
-    refuse("{} is {}; it takes one of {}; did you mean {}?", name, *given, fmt::join(known, ", "),
-           nearest_name(*given, known));
+    refuse("{} is {}; {}", name, *given, names_there_are(*given, known));
     return std::string(fallback);
   }
   // One thing under two names: whichever is given; both given must be equal.

@@ -29,7 +29,7 @@ std::string counts_from(std::span<const std::string> first_units, std::span<cons
     if (found == names.end())
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("manual_partition: the model has no unit '{}'", name),
-                  fmt::format("did you mean {}?", nearest_name(name, names)));
+                  names_there_are(name, names));
     begins.push_back(static_cast<std::size_t>(found - names.begin()));
     if (begins.size() == 1 && begins[0] != 0)
       throw Error(ErrorCode::invalid_argument,

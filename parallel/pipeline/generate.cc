@@ -62,8 +62,7 @@ ScheduleKind parse_schedule_kind(std::string_view text) {
   if (found != kKinds.end()) return static_cast<ScheduleKind>(found - kKinds.begin());
   const std::vector<std::string> names(kKinds.begin(), kKinds.end());
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no schedule \"{}\"", text),
-              fmt::format("did you mean {}? There are {}", nearest_name(text, names),
-                          fmt::join(names, ", ")));
+              names_there_are(text, names));
 }
 
 Schedule make_schedule(const ScheduleOptions& options) {

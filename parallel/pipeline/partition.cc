@@ -258,7 +258,7 @@ Partition partition_by_assignment(std::span<const UnitCost> units,
   for (const auto& [name, stage] : stage_of)
     if (std::find(names.begin(), names.end(), name) == names.end())
       throw Error(ErrorCode::invalid_argument, fmt::format("the model has no unit '{}'", name),
-                  fmt::format("did you mean {}?", nearest_name(name, names)));
+                  names_there_are(name, names));
   std::vector<UnitRange> cut(static_cast<std::size_t>(options.stages));
   int before = 0;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
@@ -44,6 +45,14 @@ Number parse_number(const Variable& variable, std::string_view wants) {
   Number value{};
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc{} || end != text.data() + text.size()) refuse(variable, text, wants);
+  const auto number = static_cast<double>(value);
+  if (number < variable.min || number > variable.max)
+    throw_error(ErrorCode::invalid_argument, "{}='{}' is outside {}{}; {}", variable.name, text,
+                variable.min,
+                variable.max < std::numeric_limits<double>::max()
+                    ? fmt::format(" to {}", variable.max)
+                    : " and above",
+                variable.help);
   return value;
 }
 
@@ -75,6 +84,40 @@ bool get_boolean(const Variable& variable) {
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
   if (text == "0" || text == "false" || text == "no" || text == "off" || text.empty()) return false;
   refuse(variable, text, "true or false");
+}
+
+void check(const Variable& variable) {
+  switch (variable.kind) {
+    case Kind::integer:
+      static_cast<void>(get_integer(variable));
+      return;
+    case Kind::real:
+      static_cast<void>(get_real(variable));
+      return;
+    case Kind::boolean:
+      static_cast<void>(get_boolean(variable));
+      return;
+    case Kind::string:
+      break;
+  }
+  if (variable.words.empty()) return;
+  const std::string value = get_string(variable);
+  for (std::string_view rest = variable.words; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    if (word == value) return;
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+  }
+  refuse(variable, value, "one of its words");
+}
+
+std::vector<std::string> problems() {
+  std::vector<std::string> found;
+  for (const Variable& variable : kVariables) try {
+      check(variable);
+    } catch (const Error& problem) {
+      found.emplace_back(problem.what());
+    }
+  return found;
 }
 
 std::span<const std::string> unknown() {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shoal::env {
 
@@ -16,17 +18,27 @@ struct Variable {
   Kind kind;
   std::string_view default_value;
   std::string_view help;
+  std::string_view words = {};  // of a string that takes one of a few: "auto on off"
+  double min = std::numeric_limits<double>::lowest();  // of numbers; both ends allowed
+  double max = std::numeric_limits<double>::max();
 };
 
 inline constexpr Variable kLog{"SHOAL_LOG", Kind::string, "info",
-                               "lowest level logged: debug, info, warn, error or off"};
+                               "lowest level logged: debug, info, warn, error or off",
+                               "debug info warn warning error off"};
 inline constexpr Variable kThreads{
-    "SHOAL_THREADS", Kind::integer, "0",
-    "threads inside kernels of each rank; 0: the cores this process may use / ranks on this host"};
+    "SHOAL_THREADS",
+    Kind::integer,
+    "0",
+    "threads inside kernels of each rank; 0: the cores this process may use / ranks on this host",
+    {},
+    0,
+    4096};
 inline constexpr Variable kDeadline{"SHOAL_DEADLINE_S", Kind::real, "600",
                                     "seconds any wait for another rank may last"};
 inline constexpr Variable kBackend{"SHOAL_BACKEND", Kind::string, "auto",
-                                   "collective backend: auto, native, mpi or nccl"};
+                                   "collective backend: auto, native, mpi or nccl",
+                                   "auto native mpi nccl"};
 inline constexpr Variable kFlightDir{
     "SHOAL_FLIGHT_DIR", Kind::string, "",
     "directory where each rank writes its last collectives down when one fails; empty: nowhere"};
@@ -34,8 +46,13 @@ inline constexpr Variable kStoreDir{
     "SHOAL_STORE_DIR", Kind::string, "",
     "directory that every rank sees, for a rendezvous through files instead of TCP"};
 inline constexpr Variable kStorePort{
-    "SHOAL_STORE_PORT", Kind::integer, "0",
-    "TCP port of the rendezvous on rank 0's host; 0: MASTER_PORT, or what the launcher implies"};
+    "SHOAL_STORE_PORT",
+    Kind::integer,
+    "0",
+    "TCP port of the rendezvous on rank 0's host; 0: MASTER_PORT, or what the launcher implies",
+    {},
+    0,
+    65535};
 
 inline constexpr Variable kFabricProvider{
     "SHOAL_FABRIC_PROVIDER", Kind::string, "",
@@ -47,7 +64,8 @@ inline constexpr Variable kFabricInterfaces{
 inline constexpr Variable kGpuDirect{
     "SHOAL_GPUDIRECT", Kind::string, "auto",
     "messages between hosts straight from and into GPU memory (GPUDirect RDMA, libfabric's "
-    "FI_HMEM): auto (where every rank of a group can) or off (through pinned host memory)"};
+    "FI_HMEM): auto (where every rank of a group can) or off (through pinned host memory)",
+    "auto off"};
 
 inline constexpr Variable kHostName{
     "SHOAL_HOST_NAME", Kind::string, "",
@@ -58,24 +76,35 @@ inline constexpr Variable kCollectives{
     "SHOAL_COLLECTIVES", Kind::string, "",
     "rules that choose algorithms, such as all_reduce:0-64k:@ring#^tree, or @FILE that holds some"};
 
-inline constexpr Variable kGoodput{"SHOAL_GOODPUT", Kind::real, "0",
+inline constexpr Variable kGoodput{"SHOAL_GOODPUT",
+                                   Kind::real,
+                                   "0",
                                    "bytes per second that can leave a host; benchmarks print the "
-                                   "bound that follows; 0: not known"};
+                                   "bound that follows; 0: not known",
+                                   {},
+                                   0};
 
 inline constexpr Variable kCudaAttention{
     "SHOAL_CUDA_ATTENTION", Kind::string, "auto",
     "who computes attention on a GPU: auto, cudnn (an error where it cannot), own (fused) or "
-    "products (of whole score matrices)"};
+    "products (of whole score matrices)",
+    "auto cudnn own products"};
 inline constexpr Variable kCudaAttentionWorkspace{
-    "SHOAL_CUDA_ATTENTION_WORKSPACE", Kind::integer, "1024",
+    "SHOAL_CUDA_ATTENTION_WORKSPACE",
+    Kind::integer,
+    "1024",
     "MiB of scratch that attention's gradient, and attention by products, may take on a GPU: a "
     "batch "
-    "that would need more goes in pieces; 0: never in pieces"};
+    "that would need more goes in pieces; 0: never in pieces",
+    {},
+    0,
+    1 << 30};
 
 inline constexpr Variable kCudaBiasGradient{
     "SHOAL_CUDA_BIAS_GRADIENT", Kind::string, "auto",
     "who sums a bias's gradient on a GPU: auto (what is faster where algorithms are timed, else a "
-    "pass), pass (of its own) or product (cuBLASLt, within the weight's gradient, where it can)"};
+    "pass), pass (of its own) or product (cuBLASLt, within the weight's gradient, where it can)",
+    "auto pass product"};
 
 inline constexpr Variable kStreamGates{
     "SHOAL_STREAM_GATES", Kind::boolean, "0",
@@ -85,7 +114,8 @@ inline constexpr Variable kStreamGates{
 inline constexpr Variable kCaptureBranches{
     "SHOAL_CAPTURE_BRANCHES", Kind::string, "auto",
     "captured steps of one GPU run the gradients of weights beside the rest of backward: auto "
-    "(microbatches of at most 2048 positions), on or off"};
+    "(microbatches of at most 2048 positions), on or off",
+    "auto on off"};
 
 // All of the above, in the order in which `shoal env` prints them.
 std::span<const Variable> variables();
@@ -97,6 +127,10 @@ std::int64_t get_integer(const Variable& variable);
 double get_real(const Variable& variable);
 bool get_boolean(const Variable& variable);
 bool is_set(const Variable& variable);
+// Throws as get_*() of its kind does, or if the value is none of its words.
+void check(const Variable& variable);
+// The messages of check() for all variables: a line each.
+std::vector<std::string> problems();
 
 // Names in this process's environment that start with SHOAL_ and that nobody declared:
 // a misspelt variable is worth a warning.

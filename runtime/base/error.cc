@@ -2,24 +2,9 @@
 
 #include <utility>
 
+#include "shoal/runtime/base/terminal.h"
+
 namespace shoal {
-
-namespace {
-
-// Messages quote names out of files: a NUL would cut what(), an escape would reach the terminal.
-std::string without_controls(const std::string& text) {
-  std::string clean;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte >= 0x20 && byte != 0x7f) || c == '\n' || c == '\t')
-      clean += c;
-    else
-      clean += fmt::format("\\x{:02x}", byte);
-  }
-  return clean;
-}
-
-}  // namespace
 
 std::string_view to_string(ErrorCode code) {
   switch (code) {
@@ -87,7 +72,7 @@ void Error::compose() {
   what_ = message_;
   if (!place.empty()) what_ += " [" + place + "]";
   if (!remedy_.empty()) what_ += "; " + remedy_;
-  what_ = without_controls(what_);
+  what_ = terminal::visible(what_);  // messages quote names out of files
 }
 
 }  // namespace shoal

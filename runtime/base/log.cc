@@ -10,6 +10,7 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal::log {
 namespace {
@@ -63,7 +64,8 @@ void write(Level level, std::string_view text) {
   if (!enabled(level)) return;
   Logger& log = logger();
   const int rank = log.rank;
-  const std::string line = rank < 0 ? std::string(text) : fmt::format("[rank {}] {}", rank, text);
+  const std::string shown = terminal::visible(text);
+  const std::string line = rank < 0 ? shown : fmt::format("[rank {}] {}", rank, shown);
   switch (level) {
     case Level::debug:
       log.sink->debug("{}", line);

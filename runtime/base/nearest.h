@@ -12,7 +12,16 @@ namespace shoal {
 // (optimal string alignment).
 std::int64_t edit_distance(std::string_view a, std::string_view b);
 
-// The name with the smallest distance, the first of equals; empty when there are none.
+// The name with the smallest distance, the case of ASCII letters aside; the first of equals. Empty
+// if there are no names, or the closest differs in more than half of the longer one's bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+// "did you mean max_steps?", or `otherwise` if no name is near.
+std::string did_you_mean(std::string_view name, std::span<const std::string> names,
+                         std::string_view otherwise = {});
+
+// "did you mean ring? There are direct, ring, tree", or without the first sentence if no name is
+// near. Of many names, the first.
+std::string names_there_are(std::string_view name, std::span<const std::string> names);
 
 }  // namespace shoal

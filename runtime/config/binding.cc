@@ -363,6 +363,12 @@ OptionSet::Section& OptionSet::Section::ignored(std::string name, std::string re
   SHOAL_DECLARE(std::move(option));
 }
 
+OptionSet::Section& OptionSet::Section::refused() {
+  for (Option& option : owner_->options)
+    if (option.section == index_) option.is_refused = true;
+  return *this;
+}
+
 OptionSet::Section& OptionSet::Section::add_choice(std::string name, std::vector<std::string> words,
                                                    std::function<void(std::size_t)> set,
                                                    const std::function<std::size_t()>& get,

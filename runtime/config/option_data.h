@@ -29,6 +29,7 @@ struct Option {
   std::vector<std::string> words;  // of a choice
   std::size_t section = 0;
   bool is_boolean = false, is_list = false, is_object = false, is_ignored = false;
+  bool is_refused = false;
 
   // The value in the option's own type, or nothing when it does not take it.
   std::function<std::optional<nlohmann::json>(const nlohmann::json&)> normalise;

@@ -27,9 +27,8 @@ std::string shown(const Json& value) {
 std::string nearly(const Option& option, const Json& value) {
   if (!value.is_string() || option.words.empty()) return "";
   const auto& given = value.get_ref<const std::string&>();
-  const std::string nearest = nearest_name(given, option.words);
-  const bool close = 3 * edit_distance(given, nearest) <= std::ssize(nearest);
-  return close ? fmt::format("; did you mean {}?", nearest) : "";
+  const std::string meant = did_you_mean(given, option.words);
+  return meant.empty() ? "" : "; " + meant;
 }
 
 // Options with a name whose last words are `name`: per_device_train_batch_size for batch_size.
@@ -37,6 +36,7 @@ std::vector<std::string> ending_with(const std::vector<Option>& options, std::st
   const std::string end = fmt::format("_{}", name);
   std::vector<std::string> found;
   for (const Option& option : options) {
+    if (option.is_refused) continue;
     const auto alias = std::ranges::find_if(
         option.aliases, [&end](const std::string& other) { return other.ends_with(end); });
     if (option.name.ends_with(end))
@@ -125,6 +125,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
         fmt::format("there is no option '{}' ({})", name.substr(0, 100), source));
   std::vector<std::string> names;
   for (const Option& option : options) {
+    if (option.is_refused) continue;
     names.push_back(option.name);
     names.insert(names.end(), option.aliases.begin(), option.aliases.end());
   }
@@ -134,11 +135,7 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
   };
   if (const auto meant = ending_with(options, name); !meant.empty() && meant.size() <= 3)
     return problem(fmt::format("; did you mean {}?", fmt::join(meant, " or ")));
-  const std::string nearest = nearest_name(name.substr(0, 100), names);
-  // Nobody means a name of which half is another.
-  const bool close = 2 * edit_distance(name.substr(0, 100), nearest) <= std::ssize(nearest);
-  problem(close && !nearest.empty() ? fmt::format("; did you mean {}?", nearest)
-                                    : "; --help lists what there is");
+  problem("; " + did_you_mean(name, names, "--help lists what there is"));
 }
 
 void OptionSet::Impl::give_object(const Json& values, const std::string& source,

@@ -114,6 +114,10 @@ class OptionSet::Section {
   // A name that exists elsewhere and has no effect here; using it is told by notices().
   Section& ignored(std::string name, std::string reason);
 
+  // The options that this section declared so far are read, and refused by the caller if they are
+  // given: no message suggests one of them.
+  Section& refused();
+
   // One of a few words. Several words may stand for one value; the first is the one printed.
   template <typename E>
   Section& choice(std::string name, E* field,

@@ -206,9 +206,8 @@ const SafetensorsEntry& SafetensorsFile::entry(std::string_view name) const {
   if (found != index_.end()) return header_.entries[found->second];
   std::vector<std::string> names;
   for (const auto& [known, i] : index_) names.push_back(known);
-  throw_error(ErrorCode::not_found, "{} has no tensor '{}'{}", path(), name,
-              names.empty() ? std::string()
-                            : fmt::format("; the nearest is '{}'", nearest_name(name, names)));
+  throw Error(ErrorCode::not_found, fmt::format("{} has no tensor '{}'", path(), name),
+              did_you_mean(name, names));
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(std::string_view name) const {

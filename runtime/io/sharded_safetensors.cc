@@ -147,10 +147,10 @@ const SafetensorsFile& ShardedSafetensors::file_of(std::string_view name) const 
   const auto found = where_.find(name);
   if (found != where_.end()) return *files_[found->second];
   const auto known = names();
-  throw_error(ErrorCode::not_found, "{} has no tensor '{}'{}",
-              files_.empty() ? std::string("the checkpoint") : files_[0]->path(), name,
-              known.empty() ? std::string()
-                            : fmt::format("; the nearest is '{}'", nearest_name(name, known)));
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} has no tensor '{}'",
+                          files_.empty() ? std::string("the checkpoint") : files_[0]->path(), name),
+              did_you_mean(name, known));
 }
 
 const SafetensorsEntry& ShardedSafetensors::entry(std::string_view name) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/sagemaker/container/launch.h"
 #include "shoal/sagemaker/container/outputs.h"
@@ -25,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void say(std::string_view line) {
-  std::printf("train: %.*s\n", static_cast<int>(line.size()), line.data());
+  terminal::print("train: {}\n", line);
   std::fflush(stdout);
 }
 
@@ -117,7 +118,7 @@ void show(const Contract& c, const Launch& launch, const Variables& variables) {
                 {"command", launch.words}};
   shown["environment"] = Json::object();
   for (const auto& [name, value] : variables) shown["environment"][name] = value;
-  std::printf("%s\n", shown.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  terminal::print("{}\n", shown.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
 // Where the first host tells the others how it ended.
@@ -295,7 +296,7 @@ int run_container(const ContainerOptions& options, const std::atomic<int>& stop)
     reason = std::string("unexpected: ") + error.what();
   }
   if (!options.only_shows) write_failure(options.root + "/output", reason);
-  std::fprintf(stderr, "train: %s\n", reason.c_str());
+  terminal::print(stderr, "train: {}\n", reason);
   return 1;
 }
 

@@ -60,9 +60,8 @@ std::size_t characters(std::string_view text) {
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> names) {
-  constexpr std::size_t kLongest = 100;
-  const std::string nearest = nearest_name(name.substr(0, kLongest), names);
-  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
+  const std::string meant = shoal::did_you_mean(name, names);
+  return meant.empty() ? std::string() : "; " + meant;
 }
 
 TextRules s3_rules() {

@@ -191,6 +191,15 @@ std::string image_base_name(const std::string& uri) {
   return std::regex_match(uri, match, pattern) ? match[2].str() : uri;
 }
 
+bool is_amazons_image(const std::string& image) {
+  if (image.starts_with("public.ecr.aws/deep-learning-containers/")) return true;
+  const std::string_view registry = std::string_view(image).substr(0, image.find('/'));
+  const std::string_view account = registry.substr(0, registry.find('.'));
+  return registry.substr(account.size()).starts_with(".dkr.ecr.") &&
+         std::ranges::any_of(kRegions,
+                             [&](const Region& region) { return account == region.account; });
+}
+
 std::optional<ShoalBuild> shoal_build(const std::string& image) {
   const std::string uri = image.substr(0, image.find('@'));  // without a digest
   if (image_base_name(uri).find("shoal") == std::string::npos) return std::nullopt;

@@ -31,6 +31,9 @@ std::string image_base_name(const std::string& uri);
 enum class ShoalBuild { cpu, cuda12, cuda13 };
 std::optional<ShoalBuild> shoal_build(const std::string& image);
 
+// Whether the image is one of Amazon's containers for deep learning, which run a job's Python.
+bool is_amazons_image(const std::string& image);
+
 // The domain of a region's partition: "amazonaws.com", "amazonaws.com.cn" ...
 std::string domain_of_region(std::string_view region);
 

@@ -347,6 +347,12 @@ std::string job_name_from(std::string_view base, std::chrono::system_clock::time
 
 TrainingJob make_training_job(const Json& json, const JobContext& context) {
   Problems problems;
+  TrainingJob made = make_training_job(json, context, problems);
+  problems.check();
+  return made;
+}
+
+TrainingJob make_training_job(const Json& json, const JobContext& context, Problems& problems) {
   TrainingJob made;
   Fields job(json, "", problems);
   made.request = Json::object();
@@ -380,7 +386,6 @@ TrainingJob make_training_job(const Json& json, const JobContext& context) {
   add_tags(draft);
   add_debugger(draft);
   job.finish();
-  problems.check();
   made.name = draft.name;
   made.region = draft.region;
   return made;

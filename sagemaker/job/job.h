@@ -46,6 +46,9 @@ struct TrainingJob {
 // Throws invalid_argument with everything that is wrong, one a line, each with its JSON path: wrong
 // types, misspelt keys with the nearest, every limit of the service, and what cannot work.
 TrainingJob make_training_job(const Json& job, const JobContext& context);
+// Adds them to `problems` instead, for who has more to check; the request then lacks what was
+// wrong.
+TrainingJob make_training_job(const Json& job, const JobContext& context, Problems& problems);
 
 // The file, checked for keys that stand twice and for depth.
 Json read_job_file(const std::string& path);

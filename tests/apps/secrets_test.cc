@@ -56,7 +56,8 @@ class Secrets : public Shoal {
                 {"instance_count", 1},
                 {"job_name", name},
                 {"source_dir", "code"},
-                {"entry_point", "run.json"}};
+                {"entry_point", "run.json"},
+                {"inputs", {{"train", "s3://bucket/train"}, {"model", "s3://bucket/model"}}}};
     job.update(more);
     std::ofstream(mine_ / (name + ".json")) << job;
     return mine_ / (name + ".json");

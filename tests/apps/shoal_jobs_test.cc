@@ -121,6 +121,19 @@ TEST_F(ShoalJobs, LogsOnceAndFollowed) {
   EXPECT_EQ(json::parse(objects.out.substr(0, objects.out.find('\n')))["message"], "one");
 }
 
+TEST_F(ShoalJobs, LogsCannotCommandTheTerminal) {
+  aws_.add_job("a-job", json::object());
+  aws_.add_log("a-job/algo-1-1", 1'700'000'000'000,
+               "\x1b[2J\xc2\x9b"
+               "31m\xe2\x80\xae done");
+  EXPECT_EQ(jobs({"logs", "a-job"}).out, "algo-1 | \\x1b[2J\\u009b31m\\u202e done\n");
+  const ProgramResult object = jobs({"logs", "a-job", "--json"});
+  EXPECT_EQ(object.out.find_first_of("\x1b\xc2\xe2"), std::string::npos) << object.out;
+  EXPECT_EQ(json::parse(object.out)["message"],
+            "\x1b[2J\xc2\x9b"
+            "31m\xe2\x80\xae done");
+}
+
 TEST_F(ShoalJobs, Cost) {
   aws_.add_job("plain", on("ml.p4d.24xlarge", 2, 3600, 3600, false));
   aws_.add_job("spot", on("ml.p4d.24xlarge", 2, 4000, 1000, true));
@@ -208,13 +221,15 @@ class ShoalSubmit : public ShoalJobs {
   void SetUp() override {
     std::filesystem::create_directories(root_ / "code");
     std::ofstream(root_ / "code/run.json") << "{}";
-    std::ofstream(root_ / "job.json") << json{{"role", "arn:aws:iam::111122223333:role/R"},
-                                              {"image_uri", "shoal:0.1.0-cuda12"},
-                                              {"instance_type", "ml.g5.xlarge"},
-                                              {"instance_count", 1},
-                                              {"job_name", "my-job"},
-                                              {"source_dir", "code"},
-                                              {"entry_point", "run.json"}};
+    std::ofstream(root_ / "job.json")
+        << json{{"role", "arn:aws:iam::111122223333:role/R"},
+                {"image_uri", "shoal:0.1.0-cuda12"},
+                {"instance_type", "ml.g5.xlarge"},
+                {"instance_count", 1},
+                {"job_name", "my-job"},
+                {"source_dir", "code"},
+                {"entry_point", "run.json"},
+                {"inputs", {{"train", "s3://bucket/train"}, {"model", "s3://bucket/model"}}}};
   }
   ProgramResult submit(std::vector<std::string> words = {}) {
     words.insert(words.begin(), {SHOAL_PROGRAM, "submit", root_ / "job.json"});

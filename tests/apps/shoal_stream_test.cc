@@ -118,6 +118,11 @@ TEST_F(ShoalStream, StudiesHowItScales) {
                                   "--gradient_accumulation_steps 1 --max_steps 8"));
   // A list of numbers ends where the configuration begins.
   std::ofstream(mine_ / "run.json") << "{}";
+  const auto unseen = shoal({"scale", "--dry-run", "--ranks", "1", mine_ / "none.json"});
+  expect_refused(unseen, "none.json");
+  EXPECT_EQ(unseen.out, "");
+  expect_refused(scale({"--dry-run", "--validation_file", mine_ / "gone.txt"}),
+                 "validation_file: there is no " + (mine_ / "gone.txt"));
   for (const char* list : {"--ranks", "--workers", "--batches"}) {
     const auto given = shoal({"scale", "--dry-run", list, "1,2", mine_ / "run.json"});
     EXPECT_THAT(given.out, HasSubstr("train " + (mine_ / "run.json"))) << list << given.err;
@@ -138,7 +143,8 @@ TEST_F(ShoalStream, StudiesHowItScales) {
   expect_refused(scale({"--examples", "33"}), "33 examples are not a whole number of steps");
   expect_refused(scale({"--max_steps", "5"}), "--max_steps is set by the study");
   expect_refused(scale({"--launch", "run"}), "write {ranks} there");
-  expect_refused(scale({"--learning_rat", "1"}),
+  expect_refused(scale({"--learning_rat", "1"}), "did you mean learning_rate?");
+  expect_refused(scale({"--trace", mine_ / "none/trace.json"}),
                  "the run ranks1-workers0-batch4 ended with status");
   expect_refused(scale({"--ranks", "1,2", "--launch", "no-such-launcher {ranks}"}),
                  "cannot start no-such-launcher");

@@ -27,7 +27,8 @@ class Submit : public ::testing::Test {
                           {"instance_type", "ml.g5.xlarge"},
                           {"instance_count", 1},
                           {"source_dir", "code"},
-                          {"entry_point", "run.json"}};
+                          {"entry_point", "run.json"},
+                          {"inputs", {{"train", "s3://b/train"}, {"model", "s3://b/model"}}}};
     job.update(changes);
     std::ofstream(root_ / "job.json") << job;
     // Not where the file lies: its paths are its own.
@@ -58,6 +59,71 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
   EXPECT_THAT(result.err, HasSubstr("/max_run: is 0"));
   EXPECT_THAT(result.err, HasSubstr("did you mean ml.g5.xlarge?"));
   EXPECT_EQ(result.out, "");
+  // What the file says, what its code lacks and what `shoal train` refuses, in one pass.
+  const auto all = dry_run({{"max_run", 0},
+                            {"dependencies", {"gone"}},
+                            {"hyperparameters", {{"learning_rte", 1}, {"test_file", "/x"}}},
+                            {"inputs", {{"model", "s3://b/model"}}}});
+  EXPECT_EQ(all.status, 1);
+  EXPECT_THAT(all.err, ::testing::AllOf(HasSubstr("/max_run: is 0"), HasSubstr("gone"),
+                                        HasSubstr("/hyperparameters/learning_rte"),
+                                        HasSubstr("/hyperparameters/test_file: is /x, but"),
+                                        HasSubstr("nothing brings the training data")));
+}
+
+// What an image, a channel or the code does not bring is found before anything is paid for.
+TEST_F(Submit, LooksForModelTokenizerAndData) {
+  const auto refused = [this](const nlohmann::json& changes, const std::string& text) {
+    const auto result = dry_run(changes);
+    EXPECT_EQ(result.status, 1) << changes;
+    EXPECT_THAT(result.err, HasSubstr(text)) << changes;
+    EXPECT_EQ(result.out, "");
+  };
+  const auto with = [](const nlohmann::json& options) {
+    return nlohmann::json{{"hyperparameters", options}};
+  };
+  refused({{"inputs", {{"model", "s3://b/m"}}}}, "/inputs: nothing brings the training data");
+  refused({{"inputs", {{"train", "s3://b/t"}}}}, "/inputs: nothing brings a model");
+  refused(with({{"train_file", "/opt/ml/input/data/texts/a.txt"}}),
+          "/hyperparameters/train_file: is /opt/ml/input/data/texts/a.txt, but the job has no "
+          "channel texts (inputs); it has model, train");
+  refused(with({{"train_file", "/home/me/a.txt"}}), "nothing brings it into the container");
+  refused(with({{"train_file", "a.txt"}}), "neither a channel nor the job's code brings it");
+  refused(with({{"model_name_or_path", "org/bert"}}), "nothing is downloaded");
+  refused(with({{"tokenizer_name", "gpt2"}}), "/hyperparameters/tokenizer_name: is gpt2, but no");
+  refused(with({{"do_predict", true}}), "nothing brings what to predict");
+  refused({{"hyperparameters",
+            {{"model_type", "gpt2"}, {"train_file", "/opt/ml/input/data/train/a.txt"}}},
+           {"inputs", {{"train", "s3://b/t"}}}},
+          "nothing brings a tokenizer");
+  std::ofstream(root_ / "code/a.txt") << "text";
+  for (const nlohmann::json& options : std::vector<nlohmann::json>{
+           {{"train_file", "/opt/ml/input/data/train/a.txt"}},
+           {{"train_file", "a.txt"}},
+           {{"train_file", "/opt/ml/code/a.txt"}},
+           {{"model_name_or_path", "org/model"}},
+           {{"model_type", "gpt2"}, {"tokenizer_name", "/opt/ml/input/data/model"}}}) {
+    const auto result = dry_run(with(options));
+    EXPECT_EQ(result.status, 0) << options << result.err;
+  }
+}
+
+TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
+  const std::string amazons =
+      "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.1";
+  const auto refused = dry_run({{"image_uri", amazons}});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("/image_uri: " + amazons +
+                                     " is Amazon's image, which does not "
+                                     "run Shoal, and so not run.json"));
+  std::ofstream(root_ / "code/train.py") << "pass";
+  const auto script = dry_run({{"image_uri", amazons}, {"entry_point", "train.py"}});
+  EXPECT_EQ(script.status, 0) << script.err;
+  EXPECT_THAT(script.err, HasSubstr("Shoal is not in it"));
+  const auto unknown = dry_run({{"image_uri", "team/trainer:1"}});
+  EXPECT_EQ(unknown.status, 0) << unknown.err;
+  EXPECT_THAT(unknown.err, HasSubstr("whether image team/trainer:1 runs Shoal cannot be seen"));
+  EXPECT_THAT(dry_run({{"image_uri", "shoal:0.0.9-cpu"}}).err, HasSubstr("of another version"));
 }
 
 // Minutes of a machine that is paid for, or a line now.

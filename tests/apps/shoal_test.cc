@@ -371,6 +371,9 @@ TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--learning_rat", "1"}), "learning_rate");
   expect_refused(train({"--max_steps", "many"}), "max_steps");
   expect_refused(train({"--deepspeed", "z.json"}), "deepspeed");
+  const auto unknown = train({"--peft_config", "z.json"});
+  expect_refused(unknown, "there is no option 'peft_config'");
+  EXPECT_THAT(unknown.err, ::testing::Not(HasSubstr("fsdp_config"))) << "that is refused itself";
   // A default that is given is not a default.
   expect_refused(train({"--max_grad_norm", "1.0", "--mp_parameters",
                         R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})"}),
@@ -563,6 +566,7 @@ TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
   EXPECT_THAT(shoal({"doctor"}).out, AllOf(HasSubstr("oneDNN"), HasSubstr("/dev/shm")));
   EXPECT_EQ(shoal({"doctor", "--need", "oneDNN", "--need", "memory"}).status, 0);
   expect_refused(shoal({"doctor", "--need", "oneDN"}), "did you mean oneDNN?");
+  expect_refused(shoal({"doctor", "--need", "gpu"}), "did you mean GPU?");
   for (const auto& row : nlohmann::json::parse(doctor.out)) {
     if (row["name"] == "CUDA kernels" && row["present"] == false)
       expect_refused(shoal({"doctor", "--need", "CUDA kernels"}), "-DSHOAL_CUDA=ON");

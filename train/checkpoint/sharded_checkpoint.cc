@@ -237,7 +237,7 @@ void ShardedCheckpoint::read(const HeldTensor& wanted, const View& into) const {
     std::vector<std::string> names;
     for (const auto& [name, description] : tensors_) names.push_back(name);
     throw Error(ErrorCode::not_found, fmt::format("{} has no {}", directory_, wanted.name),
-                fmt::format("the nearest name there is {}", nearest_name(wanted.name, names)));
+                names_there_are(wanted.name, names));
   }
   const Description& there = tensors_.at(wanted.name);
   if (there.shape != wanted.whole)

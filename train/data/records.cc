@@ -61,8 +61,8 @@ const Record::Field& Record::need(std::string_view name) const {
   if (const Field* field = find(name)) return *field;
   std::vector<std::string> names;
   for (const Field& field : fields_) names.push_back(field.name);
-  throw_error(ErrorCode::not_found, "{}: there is no field '{}'; the nearest is '{}'", place_, name,
-              nearest_name(name, names));
+  throw Error(ErrorCode::not_found, fmt::format("{}: there is no field '{}'", place_, name),
+              names_there_are(name, names));
 }
 
 void Record::wrong(std::string_view name, std::string_view text, const char* wanted) const {

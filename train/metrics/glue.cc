@@ -60,8 +60,8 @@ const GlueTask& glue_task(std::string_view name) {
     if (plain(name) == task.name) return task;
     names.emplace_back(task.name);
   }
-  throw_error(ErrorCode::not_found, "GLUE has no task '{}'; did you mean '{}'?", name,
-              nearest_name(plain(name), names));
+  throw Error(ErrorCode::not_found, fmt::format("GLUE has no task '{}'", name),
+              names_there_are(plain(name), names));
 }
 
 std::map<std::string, double> glue_metrics(const GlueTask& task,

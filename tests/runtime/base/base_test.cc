@@ -21,6 +21,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/terminal.h"
 
 namespace shoal {
 namespace {
@@ -133,6 +134,35 @@ TEST_F(Environment, BadValuesNameTheVariable) {
   EXPECT_THAT(refusal([&] { return env::get_real(real); }), HasSubstr("SHOAL_TEST_ONLY='nan'"));
   set("maybe");
   EXPECT_THAT(refusal([&] { return env::get_boolean(boolean); }), HasSubstr("true or false"));
+}
+
+TEST_F(Environment, ChecksWordsAndRanges) {
+  const env::Variable word{"SHOAL_TEST_ONLY", env::Kind::string, "auto", "a way", "auto on off"};
+  const env::Variable count{"SHOAL_TEST_ONLY", env::Kind::integer, "0", "a count", {}, 0, 4096};
+  const auto check = [&](const env::Variable& variable) {
+    return refusal([&] { return env::check(variable), 0; });
+  };
+  EXPECT_EQ(check(word), "accepted");
+  set("on");
+  EXPECT_EQ(check(word), "accepted");
+  for (const char* bad : {"o", "auto on", "aut", "on "}) {
+    set(bad);
+    EXPECT_THAT(check(word), HasSubstr("SHOAL_TEST_ONLY='" + std::string(bad) + "' is not one of"));
+  }
+  set("4097");
+  EXPECT_EQ(check(count), "SHOAL_TEST_ONLY='4097' is outside 0 to 4096; a count");
+}
+
+TEST(EnvironmentRegistry, NamesEveryBadValue) {
+  EXPECT_TRUE(env::problems().empty());
+  ::setenv("SHOAL_STORE_PORT", "many", 1);
+  ::setenv("SHOAL_BACKEND", "gloo", 1);
+  const std::vector<std::string> problems = env::problems();
+  ::unsetenv("SHOAL_STORE_PORT");
+  ::unsetenv("SHOAL_BACKEND");
+  ASSERT_EQ(problems.size(), 2U);
+  EXPECT_THAT(problems[0], HasSubstr("SHOAL_BACKEND='gloo'"));
+  EXPECT_THAT(problems[1], HasSubstr("SHOAL_STORE_PORT='many' is not an integer"));
 }
 
 TEST(EnvironmentRegistry, IsDocumentedAndUnique) {
@@ -282,7 +312,49 @@ TEST(NearestName, CountsEditsAndSwaps) {
   const std::vector<std::string> names{"learning_rate", "max_steps", "warmup_steps"};
   EXPECT_EQ(nearest_name("max_step", names), "max_steps");
   EXPECT_EQ(nearest_name("LR", {}), "");
-  EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names).empty(), false) << "no quadratic time";
+  EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names), "") << "no quadratic time";
+}
+
+TEST(Nearest, IgnoresCaseAndNamesNothingThatIsFar) {
+  const std::vector<std::string> lines{"MPI", "GPU", "oneDNN"};
+  EXPECT_EQ(nearest_name("gpu", lines), "GPU");
+  EXPECT_EQ(nearest_name("ONEDN", lines), "oneDNN");
+  EXPECT_EQ(nearest_name("tpus", lines), "GPU");
+  EXPECT_EQ(nearest_name("disk", lines), "");
+  EXPECT_EQ(did_you_mean("gpu", lines), "did you mean GPU?");
+  EXPECT_EQ(did_you_mean("disk", lines, "look"), "look");
+  EXPECT_EQ(names_there_are("mpi", lines), "did you mean MPI? There are MPI, GPU, oneDNN");
+  EXPECT_EQ(names_there_are("disk", lines), "there are MPI, GPU, oneDNN");
+  EXPECT_THAT(names_there_are("zz", std::vector<std::string>(300'000, "name")),
+              ::testing::EndsWith(" and 299976 more"));
+}
+
+TEST(Terminal, ShowsWhatWouldCommandIt) {
+  using terminal::visible;
+  EXPECT_EQ(visible("plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x9f\n\tx"),
+            "plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x9f\n\tx");
+  EXPECT_EQ(visible(std::string("a\0b\x1b[31m\r\x7f", 10)), "a\\x00b\\x1b[31m\\x0d\\u007f");
+  EXPECT_EQ(visible("\xc2\x9b"
+                    "2J"),
+            "\\u009b2J")
+      << "a C1 control in UTF-8";
+  EXPECT_EQ(visible("\x9b"
+                    "2J"),
+            "\\x9b2J")
+      << "and as a byte";
+  EXPECT_EQ(visible("\xe2\x80\xae"
+                    "cod\xe2\x81\xa6"),
+            "\\u202ecod\\u2066")
+      << "reordered";
+  EXPECT_EQ(visible("\xc0\x9b \xed\xa0\x80 \xf5\x80\x80\x80 \xe2\x82"),
+            "\\xc0\\x9b \\xed\\xa0\\x80 \\xf5\\x80\\x80\\x80 \\xe2\\x82")
+      << "overlong, a surrogate, beyond Unicode, cut off";
+}
+
+TEST(Terminal, GetsNoControlsFromTheLog) {
+  CaptureStderr();
+  log::warn("{}", "tensor \x1b]0;x\x07 \xc2\x9b");
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("tensor \\x1b]0;x\\x07 \\u009b"));
 }
 
 }  // namespace

@@ -213,6 +213,20 @@ TEST(Options, UnknownNamesTheNearest) {
   EXPECT_EQ(Parsed().line({"--json"}).problem(),
             "there is no option 'json' (command line --json); --help lists what there is")
       << "no name that has next to nothing of it";
+  // Ignores case, and names nothing that is refused itself.
+  EXPECT_THAT(Parsed().line({"--MAX_STEP", "3"}).problem(), HasSubstr("did you mean max_steps?"));
+  OptionSet options;
+  std::string refused, config;
+  options.section("later").string("fsdp_config", &refused).refused();
+  options.section("model").string("plan_config", &config);
+  options.add_json({{"peft_config", "x"}, {"config", "y"}}, "test");
+  try {
+    options.finish();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("fsdp_config")));
+    EXPECT_THAT(error.what(), HasSubstr("'config' (test:/config); did you mean plan_config?"));
+  }
   EXPECT_THAT(Parsed().line({"--max_steps"}).problem(), HasSubstr("--max_steps needs a value"));
   EXPECT_THAT(Parsed().line({"--max_steps", "--bf16"}).problem(), HasSubstr("needs a value"));
 }

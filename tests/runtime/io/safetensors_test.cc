@@ -223,7 +223,7 @@ TEST_F(Safetensors, MissingTensorNamesTheNearest) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
-    EXPECT_THAT(error.what(), HasSubstr("the nearest is 'transformer.wte.weight'"));
+    EXPECT_THAT(error.what(), HasSubstr("did you mean transformer.wte.weight?"));
   }
 }
 

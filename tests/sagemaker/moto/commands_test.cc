@@ -25,14 +25,16 @@ class MotoCommands : public Shoal {
   }
   std::string job_file(const std::string& name) {
     const std::string path = mine_ / (name + ".json");
-    std::ofstream(path) << json{{"role", "arn:aws:iam::123456789012:role/R"},
-                                {"image_uri", "shoal:0.1.0-cuda12"},
-                                {"instance_type", "ml.g5.xlarge"},
-                                {"instance_count", 1},
-                                {"job_name", name},
-                                {"source_dir", "code"},
-                                {"entry_point", "run.json"},
-                                {"hyperparameters", {{"learning_rate", 3e-5}}}};
+    std::ofstream(path) << json{
+        {"role", "arn:aws:iam::123456789012:role/R"},
+        {"image_uri", "shoal:0.1.0-cuda12"},
+        {"instance_type", "ml.g5.xlarge"},
+        {"instance_count", 1},
+        {"job_name", name},
+        {"source_dir", "code"},
+        {"entry_point", "run.json"},
+        {"inputs", {{"train", "s3://bucket/train"}, {"model", "s3://bucket/model"}}},
+        {"hyperparameters", {{"learning_rate", 3e-5}}}};
     return path;
   }
   static json json_of(const ProgramResult& result) {

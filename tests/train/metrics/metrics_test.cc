@@ -83,7 +83,9 @@ TEST(Metrics, OfGlueAreThoseOfTheTask) {
     glue_task("mnlli");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "GLUE has no task 'mnlli'; did you mean 'mnli'?");
+    EXPECT_STREQ(error.what(),
+                 "GLUE has no task 'mnlli'; did you mean mnli? There are cola, mnli, mrpc, qnli, "
+                 "qqp, rte, sst2, stsb, wnli");
   }
 }
 

@@ -391,13 +391,13 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 15;
   const auto outcome = run(arguments);
-  ASSERT_EQ(outcome.main.logs.size(), 3U);  // at 7, at 14, the end
+  ASSERT_EQ(outcome.main.logs.size(), 4U);  // at 7, at 14, the last step, the end
   double sum = 0;
   for (int i = 0; i < 7; ++i) sum += outcome.main.losses[static_cast<std::size_t>(i)];
   EXPECT_DOUBLE_EQ(outcome.main.logs[0]["loss"].get<double>(), sum / 7);
   EXPECT_EQ(outcome.main.logs[0]["step"], 7);
   EXPECT_NEAR(outcome.main.logs[1]["epoch"].get<double>(), 2 + 2.0 / 6, 1e-12);  // 6 batches
-  EXPECT_TRUE(outcome.main.logs[2].contains("train_runtime"));
+  EXPECT_TRUE(outcome.main.logs[3].contains("train_runtime"));
   std::ifstream file(output / "metrics.jsonl");
   std::string line;
   std::size_t lines = 0;
@@ -406,7 +406,7 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
     EXPECT_EQ(record["step"], outcome.main.logs[lines]["step"]);
     ++lines;
   }
-  EXPECT_EQ(lines, 3U);
+  EXPECT_EQ(lines, 4U);
 }
 
 // The steps behind the last full interval are the run's too, however it ends.

@@ -1,0 +1,229 @@
+#include "submit_inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/json_fields.h"
+
+namespace shoal::app {
+namespace {
+
+using sagemaker::Json;
+
+constexpr std::string_view kChannels = "/opt/ml/input/data/", kRoot = "/opt/ml/",
+                           kCode = "/opt/ml/code/", kCheckpoints = "/opt/ml/checkpoints";
+
+// SM_CHANNEL_NAME knows no dash and no case.
+std::string as_variable(std::string name) {
+  for (char& c : name)
+    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::vector<std::string> channels_of(const Json& request) {
+  std::vector<std::string> names;
+  if (const Json* const inputs = find_field(request, "InputDataConfig"); inputs != nullptr)
+    for (const Json& input : *inputs)
+      if (const Json* const name = find_field(input, "ChannelName"))
+        names.push_back(name->get<std::string>());
+  return names;
+}
+
+class Inputs {
+ public:
+  Inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
+         const std::string& directory, sagemaker::Problems& problems)
+      : job_(job), needs_(needs), is_whole_(is_whole), directory_(directory), problems_(problems) {
+    channels_ = channels_of(job.request);
+  }
+
+  void check() {
+    for (const auto& path : needs_.models) check_path(path, /*is_model=*/true);
+    for (const auto& path : needs_.files) check_path(path, /*is_model=*/false);
+    if (!is_whole_) return;
+    check_model();
+    check_data();
+  }
+
+ private:
+  // "train, validation", for messages.
+  std::string channels() const {
+    return channels_.empty() ? "none" : fmt::format("{}", fmt::join(channels_, ", "));
+  }
+  bool has(std::string_view channel) const {
+    return std::ranges::find(channels_, channel) != channels_.end();
+  }
+  bool has_any(std::initializer_list<const char*> names) const {
+    return std::ranges::any_of(names, [&](const char* name) { return has(name); });
+  }
+
+  // "/hyperparameters/train_file", or the option where the file of the entry point gives it.
+  std::string place(const std::string& option) const {
+    if (const Json* const given = find_field(job_.request, "HyperParameters"))
+      for (const auto& [name, value] : given->items()) {
+        std::string plain = name;
+        std::ranges::replace(plain, '-', '_');
+        if (plain == option ||
+            (option == "model_name_or_path" && (plain == "model" || plain == "model_name")))
+          return "/hyperparameters/" + name;
+      }
+    return "/entry_point: " + option;
+  }
+  void add(const TrainNeeds::Path& path, std::string_view why) {
+    problems_.add(place(path.option), fmt::format("is {}, {}", path.value, why));
+  }
+
+  // The code is source_dir, or the entry point alone; and the dependencies, each under its last
+  // name.
+  bool in_code(const std::string& path) const {
+    if (!job_.code) return !is_whole_;  // an archive in S3
+    if (job_.code->git) return true;    // seen when it is cloned
+    const std::filesystem::path base(directory_);
+    if (!job_.code->source_dir.empty() && path_exists(base / job_.code->source_dir / path))
+      return true;
+    return std::ranges::any_of(job_.code->dependencies, [&](const std::string& dependency) {
+      std::filesystem::path whole = (base / dependency).lexically_normal();
+      if (!whole.has_filename()) whole = whole.parent_path();
+      const bool is_in =
+          path == whole.filename() || path.starts_with(whole.filename().string() + "/");
+      return is_in && path_exists(whole.parent_path() / path);
+    });
+  }
+  // Hugging Face's cache lies in a channel.
+  bool has_cache() const {
+    const Json* const environment = find_field(job_.request, "Environment");
+    if (environment == nullptr) return false;
+    return std::ranges::any_of(
+        std::array{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"},
+        [&](const char* name) { return find_field(*environment, name) != nullptr; });
+  }
+
+  void check_path(const TrainNeeds::Path& path, bool is_model) {
+    const std::string& value = path.value;
+    if (value.find("://") != std::string::npos) {
+      if (is_model || path.option == "data" || path.option == "dataset_name")
+        problems_.add(place(path.option),
+                      "names an object, and objects are not read there: make it a channel of the "
+                      "job (inputs)");
+      return;
+    }
+    if (value.starts_with(kChannels)) {
+      const std::string rest = value.substr(kChannels.size());
+      const std::string channel = rest.substr(0, rest.find('/'));
+      if (!has(channel))
+        add(path,
+            fmt::format("but the job has no channel {} (inputs); it has {}", channel, channels()));
+      return;
+    }
+    if (value.starts_with(kCode)) {
+      if (!in_code(value.substr(kCode.size())))
+        add(path, "but the job's code (source_dir, dependencies) has no such file");
+      return;
+    }
+    if (value.starts_with(kCheckpoints)) {
+      if (find_field(job_.request, "CheckpointConfig") == nullptr)
+        add(path, "but without checkpoint_s3_uri nothing is restored there");
+      return;
+    }
+    if (value.starts_with(kRoot)) return;
+    if (value.starts_with('/')) {
+      add(path,
+          "but nothing brings it into the container: make it a channel of the job (inputs) "
+          "and give /opt/ml/input/data/CHANNEL/...");
+      return;
+    }
+    check_name(path, is_model);
+  }
+
+  // A relative path, or a name that is looked for.
+  void check_name(const TrainNeeds::Path& path, bool is_model) {
+    if (in_code(path.value)) return;
+    if (path.option == "config_name" && path.value.starts_with("gpt2")) return;  // a preset
+    const bool is_looked_for = is_model || path.option == "dataset_name";
+    const std::string last = std::filesystem::path(path.value).filename().string();
+    if (is_looked_for)
+      for (const std::string& channel : channels_)
+        if (as_variable(channel) == as_variable(last)) return;
+    if (is_model && has_cache()) return;
+    if (is_looked_for)
+      add(path, fmt::format("but no channel of the job has this name, and nothing is downloaded: "
+                            "add it to inputs as channel {}; the job's channels: {}",
+                            last, channels()));
+    else
+      add(path,
+          "but neither a channel nor the job's code brings it: make it a channel of the job "
+          "(inputs) and give /opt/ml/input/data/CHANNEL/...");
+  }
+
+  void check_model() {
+    const bool by_channel = has_any({"model", "pretrained"});
+    const auto gives = [&](const char* option) {
+      return std::ranges::any_of(needs_.models,
+                                 [&](const auto& path) { return path.option == option; });
+    };
+    if (!gives("model_name_or_path") && !needs_.new_model && !by_channel) {
+      problems_.add("/inputs",
+                    "nothing brings a model: add a channel model (or model_uri), or give "
+                    "model_name_or_path, config_name or model_type");
+      return;
+    }
+    if (gives("model_name_or_path") || gives("tokenizer_name") || !needs_.new_model) return;
+    // A new model. Prepared tokens alone need no tokenizer.
+    const auto text = std::ranges::find_if(needs_.files, [](const auto& path) {
+      return path.option == "train_file" && !path.value.ends_with(".shoaltok");
+    });
+    const bool named = std::ranges::any_of(
+        needs_.files, [](const auto& path) { return path.option == "train_file"; });
+    if (text != needs_.files.end())
+      add(*text,
+          "which is text, but nothing brings a tokenizer: give tokenizer_name, a channel of "
+          "the job");
+    else if (!named)
+      job_.notices.emplace_back(
+          "the model is new and tokenizer_name is not given: the training channel must hold tokens "
+          "of `shoal data prepare` (.shoaltok)");
+  }
+
+  // Channels are looked through if no file is named.
+  void check_data() {
+    const auto names_one = [&](const char* option) {
+      return std::ranges::any_of(needs_.files, [&](const auto& path) {
+        return path.option == option || path.option == "data" || path.option == "dataset_name";
+      });
+    };
+    const bool by_channels = needs_.files.empty();
+    const auto check = [&](bool wanted, const char* what, const char* option,
+                           std::initializer_list<const char*> names) {
+      if (!wanted || names_one(option) || (by_channels && has_any(names))) return;
+      problems_.add("/inputs", fmt::format("nothing brings {}: add a channel {}, or give {}; the "
+                                           "job's channels: {}",
+                                           what, *names.begin(), option, channels()));
+    };
+    check(needs_.trains, "the training data", "train_file", {"train", "training"});
+    check(needs_.predicts, "what to predict (do_predict)", "test_file", {"test"});
+  }
+
+  sagemaker::TrainingJob& job_;
+  const TrainNeeds& needs_;
+  bool is_whole_;
+  const std::string& directory_;
+  sagemaker::Problems& problems_;
+  std::vector<std::string> channels_;
+};
+
+}  // namespace
+
+void check_inputs(sagemaker::TrainingJob& job, const TrainNeeds& needs, bool is_whole,
+                  const std::string& directory, sagemaker::Problems& problems) {
+  Inputs(job, needs, is_whole, directory, problems).check();
+}
+
+}  // namespace shoal::app
