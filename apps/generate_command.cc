@@ -50,7 +50,7 @@ void load_parts(const std::string& directory, nn::CausalLm& model) {
 std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
   const std::string source = directory + "/config.json";
   const nlohmann::json config = read_json_file(source);
-  nn::check_layers(config, source, directory);
+  nn::check_sizes(config, source, directory);
   return nn::make_causal_lm(config, source);
 }
 

@@ -199,7 +199,7 @@ ChosenModel choose_model(const ModelArguments& arguments) {
   }
   check_model_type(model.config, model.source);
   if (!model.initial_weights.empty())
-    nn::check_layers(model.config, model.source, model.initial_weights);
+    nn::check_sizes(model.config, model.source, model.initial_weights);
   const nlohmann::json type = model.config.value("model_type", nlohmann::json());
   SHOAL_CHECK(arguments.model_type.empty() || type == arguments.model_type,
               "model_type is {}, but {} is of a model of type {}", arguments.model_type,

@@ -1,6 +1,7 @@
 #include "shoal/nn/models/huggingface.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <utility>
@@ -54,23 +55,35 @@ std::string describe(const LoadReport& report) {
   return text;
 }
 
-void check_layers(const nlohmann::json& config, const std::string& source,
-                  const std::string& directory) {
-  std::int64_t layers = 0;
-  const JsonFields fields(config, source);
-  for (const char* name : {"n_layer", "n_layers", "num_hidden_layers"})
-    fields.integer(name, layers);
-  // An ALBERT's layers share their weights.
-  constexpr std::int64_t kFew = 100;
-  if (layers <= kFew || fields.has("num_hidden_groups") ||
-      (!path_exists(directory + "/model.safetensors") &&
-       !path_exists(directory + "/model.safetensors.index.json")))
+void check_sizes(const nlohmann::json& config, const std::string& source,
+                 const std::string& directory) {
+  if (!path_exists(directory + "/model.safetensors") &&
+      !path_exists(directory + "/model.safetensors.index.json"))
     return;
-  const auto tensors = std::ssize(ShardedSafetensors::open(directory).names());
-  if (layers > tensors)
+  const JsonFields fields(config, source);
+  const auto size = [&](std::initializer_list<const char*> names) {
+    std::int64_t value = 0;
+    for (const char* name : names) fields.integer(name, value);
+    return static_cast<double>(value);
+  };
+  const double layers = size({"n_layer", "n_layers", "num_hidden_layers"}),
+               vocabulary = size({"vocab_size"}), width = size({"n_embd", "hidden_size", "dim"}),
+               inner = size({"n_inner", "intermediate_size", "hidden_dim"});
+  std::string type;
+  fields.text("model_type", type);
+  const bool is_albert = type == "albert";  // whose layers share their weights
+  const double embedded = is_albert ? size({"embedding_size"}) : width;
+  const double numbers =
+      vocabulary * embedded + (is_albert ? 1 : layers) * std::max(1.0, width * inner);
+  double bytes = 0;  // no number takes less than one
+  const ShardedSafetensors weights = ShardedSafetensors::open(directory);
+  for (const auto& file : weights.files())
+    for (const SafetensorsEntry& entry : file->entries()) bytes += static_cast<double>(entry.bytes);
+  if (numbers > bytes)
     throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} says {} layers, but the weights beside it are {} tensors", source,
-                            layers, tensors),
+                fmt::format("{} says {} layers of width {} and a vocabulary of {}, but the weights "
+                            "beside it have {} bytes",
+                            source, layers, width, vocabulary, bytes),
                 "config.json and the weights do not belong together");
 }
 

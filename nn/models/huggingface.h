@@ -38,10 +38,11 @@ struct LoadReport {
 // where there is nothing to say.
 std::string describe(const LoadReport& report);
 
-// corrupt_data where `config`, read from `source`, says more layers than the weights in `directory`
-// have tensors: that model is not built, only to find most of it missing. Without weights: nothing.
-void check_layers(const nlohmann::json& config, const std::string& source,
-                  const std::string& directory);
+// corrupt_data where the sizes in `config`, read from `source`, are of a model larger than all the
+// weights in `directory`: it is not built, only to find most of it missing. Without weights:
+// nothing.
+void check_sizes(const nlohmann::json& config, const std::string& source,
+                 const std::string& directory);
 
 // Calls `assign` for every parameter of `model` that the files have. All missing tensors
 // (not_found) and all of another shape or dtype (invalid_argument) are named in one error, before

@@ -481,17 +481,22 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
   EXPECT_EQ(pick_token(masked, 3, options, 0.9999), 1);
 }
 
-// A configuration of 100 bytes that says more layers than the weights have tensors: that model is
-// not built.
-TEST(Gpt2Config, MoreLayersThanTensorsAreRefused) {
+// A configuration of 100 bytes that says more than the weights hold: that model is not built.
+TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
   const testing::TemporaryDirectory directory;
-  const nlohmann::json config = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}};
-  check_layers(config, "config.json", directory.path());  // no weights: as it is asked for
+  const nlohmann::json layers = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}},
+                       words = {{"vocab_size", 1 << 24}, {"n_embd", 1024}},
+                       inner = {{"n_layer", 1}, {"n_embd", 1024}, {"n_inner", 1 << 24}},
+                       right = {{"n_layer", 1}, {"n_embd", 2}, {"vocab_size", 3}};
+  for (const auto& config : {layers, words, inner})  // without weights: as it is asked for
+    check_sizes(config, "config.json", directory.path());
   const std::vector<float> values(4, 0.0F);
   write_safetensors(directory.path() + "/model.safetensors",
                     {{"w", ConstView(values.data(), {4}, DType::f32)}});
-  EXPECT_THAT(message_of([&] { check_layers(config, "config.json", directory.path()); }),
-              HasSubstr("config.json says 9999 layers, but the weights beside it are 1 tensors"));
+  for (const auto& config : {layers, words, inner})
+    EXPECT_THAT(message_of([&] { check_sizes(config, "config.json", directory.path()); }),
+                HasSubstr("but the weights beside it have 16 bytes"));
+  check_sizes(right, "config.json", directory.path());
   for (const char* field : {"n_layer", "vocab_size", "n_embd", "n_inner", "n_positions"})
     for (const std::int64_t value : {std::int64_t{99'999}, std::int64_t{1} << 40, INT64_MAX}) {
       if (value == 99'999 && std::string_view(field) != "n_layer") continue;
