@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::app {
 namespace {
@@ -63,7 +64,7 @@ void check_agreement(const World& world, Store& store, const Json& options,
   const Json first =
       parse_ordered_json(store.get(key, deadline), "what rank 0 says of its options");
   for (const auto& [name, value] : own.items()) {
-    const Json there = first.value(name, Json());
+    const Json there = field_or(first, name, Json());
     if (text_of(there) == text_of(value)) continue;
     throw Error(
         ErrorCode::invalid_argument,

@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/metrics/glue.h"
 #include "shoal/train/tasks/classification/glue.h"
 
@@ -90,9 +91,8 @@ bool is_encoder(const ModelArguments& model) {
       !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
   if (!is_there(directory + "/config.json")) return false;
   const nlohmann::json config = read_json_file(directory + "/config.json");
-  const nlohmann::json type =
-      config.is_object() ? config.value("model_type", nlohmann::json()) : nlohmann::json();
-  return type.is_string() && is(type.get<std::string>());
+  const nlohmann::json* const type = find_field(config, "model_type");
+  return type != nullptr && type->is_string() && is(type->get<std::string>());
 }
 
 // Empty: the name does not say.

@@ -17,6 +17,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 
 namespace shoal::app {
@@ -60,7 +61,7 @@ nlohmann::json overridden(nlohmann::json config, const std::string& overrides,
 // A configuration without model_type is a GPT-2's.
 bool is_decoder(const nlohmann::json& config) {
   if (!config.is_object()) return false;
-  const nlohmann::json type = config.value("model_type", nlohmann::json("gpt2"));
+  const nlohmann::json type = field_or(config, "model_type", nlohmann::json("gpt2"));
   return type.is_string() &&
          std::ranges::count(nn::causal_lm_types(),
                             std::string_view(type.get_ref<const std::string&>())) > 0;
@@ -76,18 +77,18 @@ nlohmann::json completed(const nlohmann::json& config, const std::string& source
   // A decoder's classes stand beside what it knows as a language model.
   for (const char* name : {"num_labels", "id2label", "label2id", "problem_type",
                            "classifier_dropout", "hidden_dropout"})
-    if (decoder && config.contains(name)) all[name] = config[name];
-  if (config.contains("architectures"))
-    all["architectures"] = config["architectures"];
+    if (const auto* value = decoder ? find_field(config, name) : nullptr) all[name] = *value;
+  if (const auto* classes = find_field(config, "architectures"))
+    all["architectures"] = *classes;
   else
     all.erase("architectures");
   return all;
 }
 
 bool is_known(const nlohmann::json& config) {
-  if (!config.contains("model_type") || is_decoder(config)) return true;
-  const nlohmann::json& type = config["model_type"];
-  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
+  const nlohmann::json* const type = find_field(config, "model_type");
+  if (type == nullptr || is_decoder(config)) return true;
+  return std::ranges::any_of(kEncoders, [&](const char* known) { return *type == known; });
 }
 
 void check_model_type(const nlohmann::json& config, const std::string& source) {
@@ -200,7 +201,7 @@ ChosenModel choose_model(const ModelArguments& arguments) {
   check_model_type(model.config, model.source);
   if (!model.initial_weights.empty())
     nn::check_sizes(model.config, model.source, model.initial_weights);
-  const nlohmann::json type = model.config.value("model_type", nlohmann::json());
+  const nlohmann::json type = field_or(model.config, "model_type", nlohmann::json());
   SHOAL_CHECK(arguments.model_type.empty() || type == arguments.model_type,
               "model_type is {}, but {} is of a model of type {}", arguments.model_type,
               model.source, type.dump());
@@ -228,8 +229,8 @@ TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,
   if (model.kind == TaskKind::causal_lm || !is_decoder(model.config)) return roles.pad.value_or(0);
   nlohmann::json& said = model.config["pad_token_id"];
   // Some configurations say -1, or one more than there are, for none.
-  const bool in_vocabulary =
-      !model.config.contains("vocab_size") || said < model.config["vocab_size"];
+  const nlohmann::json* const size = find_field(model.config, "vocab_size");
+  const bool in_vocabulary = size == nullptr || said < *size;
   if (said.is_number_integer() && said >= 0 && in_vocabulary) return said.get<TokenId>();
   if (roles.pad) {
     said = *roles.pad;

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/metrics/classification.h"
 #include "shoal/train/metrics/glue.h"
@@ -80,7 +81,8 @@ ClassifiedRows::ClassifiedRows(const DataArguments& data, const nlohmann::json& 
     labels_ = model_labels_;
     return;
   }
-  if (!reads_train_file && config.value("problem_type", nlohmann::json()) == "regression") return;
+  if (!reads_train_file && field_or(config, "problem_type", nlohmann::json()) == "regression")
+    return;
   if (data.streaming) throw no_labels_of_a_stream(data, "classes");
   const std::string& path = !data.train_file.empty() ? data.train_file : data.validation_file;
   if (path.empty())

@@ -27,6 +27,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::app {
 namespace {
@@ -156,9 +157,9 @@ StudyResult measured(const StudyCell& cell, const std::string& directory) {
   double stalled = 0;
   for (std::string line; std::getline(file, line);) {
     nlohmann::json record = json_if_valid(line).value_or(nullptr);
-    if (!record.is_object() || !record.contains("elapsed")) continue;
+    if (find_field(record, "elapsed") == nullptr) continue;
     if (last)
-      stalled += record.value("loader_stall_share", 0.0) *
+      stalled += field_or(record, "loader_stall_share", 0.0) *
                  (record["elapsed"].get<double>() - (*last)["elapsed"].get<double>());
     last = record;
     if (!first) first = std::move(record);

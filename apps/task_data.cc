@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::app {
 namespace {
@@ -51,8 +52,8 @@ std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArgument
 }
 
 LabelSet labels_in(const nlohmann::json& config) {
-  const auto names = config.find("id2label");
-  if (names == config.end() || !names->is_object()) return {};
+  const nlohmann::json* const names = find_field(config, "id2label");
+  if (names == nullptr || !names->is_object()) return {};
   std::vector<std::string> all(names->size());
   for (const auto& [id, name] : names->items()) {
     std::size_t at = all.size();

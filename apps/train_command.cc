@@ -34,6 +34,7 @@
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/data/unigram.h"
 #include "shoal/train/tensorboard/tensorboard_callback.h"
@@ -207,7 +208,7 @@ std::string validation_summary(const TrainerState& state, const nlohmann::ordere
   std::string line = fmt::format("validation loss: {:.4f} {}", value_of(results), last);
   for (const nlohmann::json& record : state.log_history) {
     if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
-    const auto step = record.value("step", std::int64_t{0});
+    const auto step = field_or(record, "step", std::int64_t{0});
     if (step == state.global_step) break;  // there was no other
     line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
                        value_of(results), last);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::bench {
 namespace {
@@ -133,7 +134,7 @@ int run(const Arguments& arguments) {
       std::cout << row.dump() << std::endl;
       contestant.seconds.push_back(row["step_seconds"]);
       contestant.rates.push_back(row["tokens_per_second"]);
-      contestant.attention_share = row.value("attention_share", 0.0);
+      contestant.attention_share = field_or(row, "attention_share", 0.0);
       contestant.peak_rss = std::max(contestant.peak_rss, row["peak_rss_bytes"].get<double>());
     }
   report(contestants);

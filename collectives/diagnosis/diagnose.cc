@@ -9,6 +9,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::collectives {
 namespace {
@@ -377,10 +378,10 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
     dump.rank = json.at("rank");
     dump.members = json.at("members").get<std::vector<int>>();
     dump.written_at = json.at("written_at");
-    if (!json.at("failure").is_null()) dump.failure = json.at("failure");
-    if (json.contains("blame") && !json.at("blame").is_null()) {
-      dump.blame = json.at("blame").at("kind");
-      dump.blamed = json.at("blame").at("ranks").get<std::vector<int>>();
+    if (const auto* failure = find_field(json, "failure")) dump.failure = *failure;
+    if (const auto* blame = find_field(json, "blame")) {
+      dump.blame = blame->at("kind");
+      dump.blamed = blame->at("ranks").get<std::vector<int>>();
     }
     for (const auto& entry : json.at("operations")) {
       FlightOperation operation;
@@ -388,15 +389,15 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
       operation.text = entry.at("text");
       operation.submitted_s_ago = entry.at("submitted_s_ago");
       operation.matched = entry.at("matched");
-      if (!entry.at("finished_s_ago").is_null())
-        operation.finished_s_ago = entry.at("finished_s_ago").get<double>();
+      if (const auto* finished = find_field(entry, "finished_s_ago"))
+        operation.finished_s_ago = finished->get<double>();
       dump.operations.push_back(std::move(operation));
     }
-    for (const auto& entry : json.value("messages", nlohmann::json::array())) {
+    for (const auto& entry : field_or(json, "messages", nlohmann::json(nlohmann::json::array()))) {
       FlightMessage message{entry.at("number"), entry.at("sends"),           entry.at("peer"),
                             entry.at("text"),   entry.at("submitted_s_ago"), std::nullopt};
-      if (!entry.at("finished_s_ago").is_null())
-        message.finished_s_ago = entry.at("finished_s_ago").get<double>();
+      if (const auto* finished = find_field(entry, "finished_s_ago"))
+        message.finished_s_ago = finished->get<double>();
       if (message.peer < 0 || static_cast<std::size_t>(message.peer) >= dump.members.size())
         throw_error(ErrorCode::corrupt_data, "{}: {} in a group of {}", path, message.text,
                     dump.members.size());

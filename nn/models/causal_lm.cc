@@ -12,6 +12,7 @@
 #include "shoal/nn/models/llama/config.h"
 #include "shoal/nn/models/llama/model.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -47,8 +48,9 @@ const std::vector<Family>& families() {
 }
 
 const Family& family_of(const nlohmann::json& config, std::string_view source) {
-  const nlohmann::json type =
-      config.is_object() ? config.value("model_type", nlohmann::json("gpt2")) : nlohmann::json();
+  const nlohmann::json type = config.is_object()
+                                  ? field_or(config, "model_type", nlohmann::json("gpt2"))
+                                  : nlohmann::json();
   for (const Family& one : families())
     if (type.is_string() && type.get_ref<const std::string&>() == one.model_type) return one;
   throw_error(ErrorCode::invalid_argument,

@@ -35,7 +35,7 @@ const Known& known(DecoderHead head) {
 std::string_view to_string(DecoderHead head) { return known(head).name; }
 std::string_view class_suffix(DecoderHead head) { return known(head).class_suffix; }
 
-DecoderLabels DecoderLabels::read(const nlohmann::json& object, const ConfigReader& reader) {
+DecoderLabels DecoderLabels::read(const ConfigReader& reader) {
   DecoderLabels labels;
   reader.integer("num_labels", labels.num_labels);
   reader.text("problem_type", labels.problem_type);
@@ -44,8 +44,8 @@ DecoderLabels DecoderLabels::read(const nlohmann::json& object, const ConfigRead
     reader.number(name, probability);
     if (!std::isnan(probability)) labels.token_dropout = probability;
   }
-  const auto names = object.find("id2label");
-  if (names == object.end() || !names->is_object()) return labels;
+  const nlohmann::json* const names = reader.find("id2label");
+  if (names == nullptr || !names->is_object()) return labels;
   labels.num_labels = std::ssize(*names);
   for (std::int64_t id = 0; id < labels.num_labels; ++id) {
     const auto name = names->find(std::to_string(id));

@@ -32,7 +32,7 @@ struct DecoderLabels {
   std::optional<double> token_dropout{};  // before token classification; absent: 0.1
 
   // "classifier_dropout", else "hidden_dropout", is the dropout, as transformers has it.
-  static DecoderLabels read(const nlohmann::json& object, const ConfigReader& reader);
+  static DecoderLabels read(const ConfigReader& reader);
   // What a model with this head says.
   void write(DecoderHead head, nlohmann::ordered_json& out) const;
   void check() const;  // invalid_argument with the values

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -34,19 +35,20 @@ const std::map<std::string, std::vector<std::string>, std::less<>>& options_of_k
 }
 
 double number(const nlohmann::json& options, const char* name, double fallback) {
-  if (!options.contains(name) || options[name].is_null()) return fallback;
-  SHOAL_CHECK(options[name].is_number(), "lr_scheduler_kwargs.{} is {}, not a number", name,
-              options[name].dump());
-  return options[name].get<double>();
+  const nlohmann::json* const value = find_field(options, name);
+  if (value == nullptr) return fallback;
+  SHOAL_CHECK(value->is_number(), "lr_scheduler_kwargs.{} is {}, not a number", name,
+              value->dump());
+  return value->get<double>();
 }
 
 std::string shape_name(const nlohmann::json& options, const char* name, std::string fallback) {
-  if (!options.contains(name)) return fallback;
-  const nlohmann::json& value = options[name];
+  const nlohmann::json* const value = find_field(options, name);
+  if (value == nullptr) return fallback;
   constexpr std::array kShapes{"linear", "cosine", "1-sqrt"};
-  SHOAL_CHECK(value.is_string() && std::ranges::count(kShapes, value.get<std::string>()) == 1,
-              "lr_scheduler_kwargs.{} is {}; it is linear, cosine or 1-sqrt", name, value.dump());
-  return value.get<std::string>();
+  SHOAL_CHECK(value->is_string() && std::ranges::count(kShapes, value->get<std::string>()) == 1,
+              "lr_scheduler_kwargs.{} is {}; it is linear, cosine or 1-sqrt", name, value->dump());
+  return value->get<std::string>();
 }
 
 }  // namespace
@@ -81,16 +83,17 @@ Schedule::Schedule(std::string_view kind, double learning_rate, std::int64_t war
   SHOAL_CHECK(kind != "polynomial" || base_ > lr_end_,
               "learning_rate {} must be above lr_scheduler_kwargs.lr_end {}", base_, lr_end_);
   if (kind == "cosine_with_min_lr") {
+    const bool has_least = find_field(options, "min_lr") != nullptr;
     SHOAL_CHECK(
-        options.contains("min_lr") != options.contains("min_lr_rate"),
+        has_least != (find_field(options, "min_lr_rate") != nullptr),
         "cosine_with_min_lr takes exactly one of lr_scheduler_kwargs.min_lr and min_lr_rate");
-    SHOAL_CHECK(!options.contains("min_lr") || base_ > 0,
+    SHOAL_CHECK(!has_least || base_ > 0,
                 "learning_rate is {}; lr_scheduler_kwargs.min_lr is a part of one above 0", base_);
-    min_rate_ = options.contains("min_lr") ? number(options, "min_lr", 0) / base_
-                                           : number(options, "min_lr_rate", 0);
+    min_rate_ =
+        has_least ? number(options, "min_lr", 0) / base_ : number(options, "min_lr_rate", 0);
   }
   if (kind == "warmup_stable_decay") {
-    SHOAL_CHECK(options.contains("num_decay_steps"),
+    SHOAL_CHECK(find_field(options, "num_decay_steps") != nullptr,
                 "warmup_stable_decay needs lr_scheduler_kwargs.num_decay_steps");
     decay_ = number(options, "num_decay_steps", 0);
     stable_ = number(options, "num_stable_steps", total_ - warmup_ - decay_);

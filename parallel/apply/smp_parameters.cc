@@ -10,6 +10,7 @@
 #include "shoal/parallel/apply/smp_keys.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::parallel {
 namespace {
@@ -465,7 +466,7 @@ bool has_version2_keys(const Json& json) {
   return std::ranges::any_of(smp_keys(), [&](const SmpKey& key) {
     // random_seed alone is of version 2, though its alias is of version 1.
     return (key.origin == SmpOrigin::version2 || key.name == "random_seed") &&
-           json.contains(key.name) && !json.at(std::string(key.name)).is_null();
+           find_field(json, key.name) != nullptr;
   });
 }
 
@@ -478,8 +479,9 @@ void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& 
   };
   for (const SmpKey& key : smp_keys()) {
     const std::string name(key.name);
-    if (!json.contains(name) || json.at(name).is_null()) continue;
-    const std::string value = plain(json.at(name));
+    const Json* const field = find_field(json, name);
+    if (field == nullptr) continue;
+    const std::string value = plain(*field);
     if (const auto* none = std::get_if<SmpNoEffect>(&key.takes); none && value != none->quiet)
       notices.push_back(fmt::format("{} ({}) has no effect: {}", name, value, key.meaning));
     if (const auto* flag = std::get_if<SmpOnlyFlag>(&key.takes);
@@ -496,12 +498,12 @@ void check_fixed(const Json& json, const SmpRaw& raw, std::vector<std::string>& 
 
 SmpParameters parse_smp_parameters(const Json& json, const RunValues& run,
                                    const std::string& source) {
-  if (json.is_object() && json.contains("parameters")) {
+  if (const Json* const inner = find_field(json, "parameters")) {
     for (const auto& [key, value] : json.items())
       SHOAL_CHECK(key == "parameters" || key == "enabled",
                   "{} has {} beside parameters; there only enabled belongs", source, key);
-    if (plain(json.value("enabled", Json(true))) != "false")
-      return parse_smp_parameters(json.at("parameters"), run, source + "/parameters");
+    if (plain(field_or(json, "enabled", Json(true))) != "false")
+      return parse_smp_parameters(*inner, run, source + "/parameters");
     SmpParameters none = parse_smp_parameters(Json::object(), run, source);
     none.notices.push_back(fmt::format("{} is not enabled: no model parallelism", source));
     return none;

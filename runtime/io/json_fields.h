@@ -33,6 +33,14 @@ const Json* find_field(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+// The field as a Value, or `otherwise` if find_field() has none. nlohmann's type_error for a value
+// of another type.
+template <typename Value, typename Json>
+Value field_or(const Json& object, std::string_view key, Value otherwise) {
+  const Json* value = find_field(object, key);
+  return value == nullptr ? std::move(otherwise) : value->template get<Value>();
+}
+
 class JsonFields {
  public:
   // invalid_argument unless `object` is a JSON object. `file` names it in errors.

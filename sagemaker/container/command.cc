@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/container/launch.h"
 
 namespace shoal::sagemaker {
@@ -41,9 +42,9 @@ class Said {
     for (const auto& [key, value] : hyperparameters_.items())
       if (option_name(key) == name && !value.is_null()) return nlohmann::json(value);
     if (!file_.is_object()) return std::nullopt;
-    if (file_.contains(name)) return file_[name];
+    if (const auto* value = find_field(file_, name)) return *value;
     for (const auto& [key, section] : file_.items())  // {"training": {"max_steps": 5}}
-      if (section.is_object() && section.contains(name)) return section[name];
+      if (const auto* value = find_field(section, name)) return *value;
     return std::nullopt;
   }
   const Json& hyperparameters_;
@@ -84,7 +85,7 @@ std::optional<std::string> channel_of(const Contract& c, const std::vector<std::
 void refuse_sharded_channels(const Contract& c) {
   if (c.hosts.size() == 1) return;
   for (const auto& [name, config] : c.inputs.items())
-    if (config.is_object() && config.value("S3DistributionType", "") == "ShardedByS3Key")
+    if (field_or(config, "S3DistributionType", std::string()) == "ShardedByS3Key")
       throw Error(
           ErrorCode::invalid_argument,
           fmt::format("channel {} is ShardedByS3Key: each of the {} hosts has other files, "
@@ -98,13 +99,13 @@ using Options = std::vector<std::pair<std::string, std::string>>;
 
 bool is_piped(const Contract& c, const std::string& channel) {
   const Json& config = c.inputs.at(channel);
-  return config.is_object() && config.value("TrainingInputMode", "File") == "Pipe";
+  return field_or(config, "TrainingInputMode", std::string("File")) == "Pipe";
 }
 
 // As a file's name would end.
 std::string ending_of(const Contract& c, const std::string& channel) {
   const Json& config = c.inputs.at(channel);
-  std::string type = config.value("ContentType", "text/plain");
+  auto type = field_or(config, "ContentType", std::string("text/plain"));
   type.resize(std::min(type.find(';'), type.size()));
   if (type == "text/plain" || type.empty()) return ".txt";
   if (type == "text/csv") return ".csv";
@@ -124,7 +125,7 @@ std::string file_of_pipe(const Contract& c, const Said& said, const std::string&
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("channel {} comes as a pipe{}", channel, why), remedy);
   };
-  if (config.value("RecordWrapperType", "None") != "None")
+  if (field_or(config, "RecordWrapperType", std::string("None")) != "None")
     refuse(" of RecordIO records", "leave record_wrapping out");
   PipedChannel pipe{.prefix = c.path("input/data/" + channel), .file = {}, .fan_out = {}};
   const std::string ending = ending_of(c, channel);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/job/python_text.h"
 
 namespace shoal::sagemaker {
@@ -35,8 +36,9 @@ Json channels_of(const Contract& c) {
 
 Json groups_by_name(const Contract& c) {
   Json groups = Json::object();
-  if (const auto list = c.resources.find("instance_groups"); list != c.resources.end())
-    for (const Json& group : *list) groups[group.value("instance_group_name", "")] = group;
+  if (const Json* list = find_field(c.resources, "instance_groups"))
+    for (const Json& group : *list)
+      groups[field_or(group, "instance_group_name", std::string())] = group;
   return groups;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/parts.h"
 
@@ -81,11 +82,11 @@ Json described_channel(Fields& fields) {
 // What `train` of Shoal refuses, said before it costs anything: another entry point may do with it.
 void check_sharding(Draft& draft, const Json& channel, const std::string& path) {
   const Json& source = channel.at("DataSource");
-  const auto s3 = source.find("S3DataSource");
+  const Json* const s3 = find_field(source, "S3DataSource");
   std::int64_t hosts = draft.machines.instance_count;
   for (const InstanceGroup& group : draft.machines.groups) hosts += group.count;
-  if (hosts > 1 && s3 != source.end() &&
-      s3->value("S3DataDistributionType", "") == "ShardedByS3Key" &&
+  if (hosts > 1 && s3 != nullptr &&
+      field_or(*s3, "S3DataDistributionType", std::string()) == "ShardedByS3Key" &&
       shoal_build(draft.machines.image_uri))
     draft.notices.push_back(fmt::format(
         "{}/distribution: ShardedByS3Key gives each host other files, but all ranks of "

@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "shoal/runtime/io/json_fields.h"
+
 namespace shoal::sagemaker {
 namespace {
 
@@ -60,7 +62,7 @@ Json without_secrets(Json request) {
         if (holds_secret(name, value.get_ref<const std::string&>())) value = "***";
   if (const auto tags = request.find("Tags"); tags != request.end())
     for (Json& tag : *tags)
-      if (is_name_of_secret(tag.value("Key", ""))) tag["Value"] = "***";
+      if (is_name_of_secret(field_or(tag, "Key", std::string()))) tag["Value"] = "***";
   return request;
 }
 

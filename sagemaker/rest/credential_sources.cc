@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/rest/credentials.h"
 #include "shoal/sagemaker/rest/profile.h"
 #include "shoal/sagemaker/rest/sts.h"
@@ -67,7 +68,7 @@ Credentials parse_keys(const std::string& text, const char* token, const std::st
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: no AccessKeyId and SecretAccessKey", source);
   // Taken for keys without end they would be used until a service refuses them.
-  if (object.contains("Expiration") && !object["Expiration"].is_null() && !credentials.expires)
+  if (find_field(object, "Expiration") != nullptr && !credentials.expires)
     throw_error(ErrorCode::corrupt_data,
                 "AWS credentials of {}: Expiration is no time like 2030-01-31T12:00:00Z", source);
   return credentials;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/sagemaker/rest/training_jobs.h"
 
 namespace shoal::sagemaker {
@@ -29,7 +30,7 @@ void JobLog::find_streams() {
       if (!error.is_missing()) throw;
       return;  // the group comes with the account's first job
     }
-    for (const json& stream : answer.value("logStreams", json::array()))
+    for (const json& stream : field_or(answer, "logStreams", json(json::array())))
       if (const std::string name = text_at(stream, "logStreamName"); !name.empty())
         tokens_.emplace(name, "");
     const std::string token = text_at(answer, "nextToken");
@@ -53,9 +54,9 @@ void JobLog::read_new(const std::function<void(const std::vector<LogEvent>&)>& s
                         {"limit", 10'000}};
       if (!token.empty()) arguments["nextToken"] = token;
       const json answer = logs_.call_json(kTarget, "GetLogEvents", arguments);
-      for (const json& event : answer.value("events", json::array()))
+      for (const json& event : field_or(answer, "events", json(json::array())))
         events.push_back({stream.substr(job_.size() + 1),
-                          from_epoch(event.value("timestamp", 0.0) / 1e3),
+                          from_epoch(field_or(event, "timestamp", 0.0) / 1e3),
                           text_at(event, "message")});
       const std::string next = text_at(answer, "nextForwardToken");
       const bool is_end = next.empty() || next == token;

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/data/shards_of_rank.h"
 #include "shoal/train/data/stream_order.h"
 #include "shoal/train/data/tokenizer/sha256.h"
@@ -157,10 +158,10 @@ StreamState StreamState::from_json(const nlohmann::json& json) {
     json.at("progress").get_to(state.progress);
     auto sizes = json.at("shard_sizes").get<std::vector<std::int64_t>>();
     json.at("identity").get_to(state.identity);
-    if (json.contains("known_sizes"))
+    if (const auto* known = find_field(json, "known_sizes"))
       state.known = std::make_shared<const std::vector<std::int64_t>>(
-          json.at("known_sizes").get<std::vector<std::int64_t>>());
-    state.ended = json.value("ended", false);
+          known->get<std::vector<std::int64_t>>());
+    state.ended = field_or(json, "ended", false);
     const bool negative =
         std::any_of(sizes.begin(), sizes.end(), [](auto size) { return size < 0; });
     if (state.epoch < 0 || state.epoch_begin < 0 || state.position < state.epoch_begin || negative)

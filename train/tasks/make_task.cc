@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
@@ -37,9 +38,8 @@ const Known& known(TaskKind kind) {
 
 // Empty: it does not say.
 std::string model_type_of(const nlohmann::json& config) {
-  if (!config.is_object()) return {};
-  const auto type = config.find("model_type");
-  return type != config.end() && type->is_string() ? type->get<std::string>() : std::string();
+  const nlohmann::json* const type = find_field(config, "model_type");
+  return type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
 }
 
 bool is_decoder(std::string_view model_type) {
@@ -52,8 +52,8 @@ std::string_view to_string(TaskKind kind) { return known(kind).name; }
 
 std::optional<TaskKind> task_of(const nlohmann::json& config) {
   if (!config.is_object()) return std::nullopt;
-  if (const auto classes = config.find("architectures");
-      classes != config.end() && classes->is_array())
+  if (const auto* classes = find_field(config, "architectures");
+      classes != nullptr && classes->is_array())
     for (const nlohmann::json& name : *classes)
       for (const Known& one : kKnown)
         if (name.is_string() && name.get_ref<const std::string&>().ends_with(one.class_ending))

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tensorboard/event_file.h"
 
 namespace shoal {
@@ -69,7 +70,7 @@ void TensorBoardCallback::on_log(const nlohmann::ordered_json& record) {
                     static_cast<std::int64_t>(time), host_name(), ::getpid()),
         time);
   }
-  const auto step = record.value("step", std::int64_t{0});
+  const auto step = field_or(record, "step", std::int64_t{0});
   for (const auto& [key, value] : record.items())
     if (key != "step" && value.is_number())
       file_->add_scalar(tensorboard_tag(key), value.get<float>(), step, time);

@@ -84,8 +84,8 @@ EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_v
   read.optional_integer("pad_token_id", config.pad_token_id);
   read.boolean("tie_word_embeddings", config.tie_word_embeddings);
   read.integer("num_labels", config.num_labels);
-  if (json.contains("id2label") && json["id2label"].is_object())
-    config.num_labels = static_cast<std::int64_t>(json["id2label"].size());
+  if (const auto* names = read.find("id2label"); names != nullptr && names->is_object())
+    config.num_labels = static_cast<std::int64_t>(names->size());
   read.text("problem_type", config.problem_type);
   encoder_family(type).read(read, config);
   read.refuse_true("is_decoder");

@@ -49,7 +49,7 @@ Gpt2Config Gpt2Config::from_json(const nlohmann::json& object, std::string_view 
   read.optional_integer("bos_token_id", config.bos_token_id);
   read.optional_integer("eos_token_id", config.eos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
-  config.labels = DecoderLabels::read(object, read);
+  config.labels = DecoderLabels::read(read);
   // reorder_and_upcast_attn asks for scores in f32: they always are here.
   bool upcast = false;
   read.boolean("reorder_and_upcast_attn", upcast);

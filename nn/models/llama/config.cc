@@ -54,20 +54,20 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& object, std::string_vie
   read.boolean("tie_word_embeddings", config.tie_word_embeddings);
   read.optional_integer("bos_token_id", config.bos_token_id);
   read.optional_integer("pad_token_id", config.pad_token_id);
-  config.labels = DecoderLabels::read(object, read);
+  config.labels = DecoderLabels::read(read);
   bool token_bias = true;
   read.boolean("token_classification_bias", token_bias);
   if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
   // Llama 3 has a list of them; generation here stops at the tokenizer's.
-  if (object.contains("eos_token_id") && object["eos_token_id"].is_array()) {
+  if (const auto* ends = read.find("eos_token_id"); ends != nullptr && ends->is_array()) {
     config.eos_token_id.reset();
-    if (!object["eos_token_id"].empty() && object["eos_token_id"][0].is_number_integer())
-      config.eos_token_id = object["eos_token_id"][0].get<std::int64_t>();
+    if (!ends->empty() && ends->front().is_number_integer())
+      config.eos_token_id = ends->front().get<std::int64_t>();
   } else {
     read.optional_integer("eos_token_id", config.eos_token_id);
   }
   for (const char* key : {"rope_parameters", "rope_scaling"})
-    if (const auto found = object.find(key); found != object.end() && !found->is_null())
+    if (const auto* found = read.find(key))
       read_rotary(*found, fmt::format("{}, {}", name, key), config);
   read.text("hidden_act", act);
   if (act != "silu") read.fail(fmt::format("has hidden_act {}; silu is supported", act));

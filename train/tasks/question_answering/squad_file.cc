@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal {
 namespace {
@@ -85,7 +86,7 @@ class Reader {
   void read(const json& data) {
     for (std::size_t i = 0; i < data.size(); ++i) {
       const std::string place = fmt::format("{}, entry {}", file_.path, i);
-      if (data[i].is_object() && data[i].contains("context"))
+      if (find_field(data[i], "context") != nullptr)
         guarded([&] { flat_row(data[i], place); });
       else
         article(data[i], place);
@@ -122,8 +123,8 @@ class Reader {
   void question(const json& entry, const std::string& where) {
     SquadQuestion question = head_of(entry, where);
     const std::string place = fmt::format("{} ({})", where, question.id);
-    const bool impossible = entry.contains("is_impossible") && entry["is_impossible"] == json(true);
-    if (entry.contains("answers") && !impossible)
+    const bool impossible = field_or(entry, "is_impossible", json()) == json(true);
+    if (find_field(entry, "answers") != nullptr && !impossible)
       for (const json& answer : need_list(entry, "answers", place))
         question.answers.push_back(answer_at(need_text(answer, "text", place),
                                              need(answer, "answer_start", place), place));
@@ -135,9 +136,9 @@ class Reader {
     if (file_.contexts.empty() || file_.contexts.back() != context) add_context(context);
     SquadQuestion question = head_of(row, where);
     const std::string place = fmt::format("{} ({})", where, question.id);
-    if (row.contains("answers")) {
-      const json& texts = need_list(row["answers"], "text", place);
-      const json& starts = need_list(row["answers"], "answer_start", place);
+    if (const json* answers = find_field(row, "answers")) {
+      const json& texts = need_list(*answers, "text", place);
+      const json& starts = need_list(*answers, "answer_start", place);
       if (texts.size() != starts.size())
         bad("{}: {} answers but {} places", place, texts.size(), starts.size());
       for (std::size_t i = 0; i < texts.size(); ++i) {

@@ -1,0 +1,74 @@
+// A field of config.json that is null counts as absent, in every model's.
+#include "shoal/nn/models/encoder/config.h"
+
+#include <algorithm>
+
+#include "support/golden.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::nn {
+namespace {
+
+using nlohmann::json;
+
+// What the model makes of it, or why it refuses it.
+std::string outcome(const json& config, bool encoder) {
+  try {
+    if (!encoder) return complete_causal_lm_config(config, "config.json").dump();
+    EncoderConfig read = EncoderConfig::from_json(config, "config.json");
+    read.source.clear();  // fields that it does not know are written as they were read
+    return read.to_json(EncoderTask::token_classification, "float32").dump();
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+class ConfigOfAModel : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ConfigOfAModel, HasNullAsAbsent) {
+  const std::string name = GetParam();
+  const bool encoder = name.starts_with("encoders/");
+  json config = read_json_file(testing::golden_path(name + "/config.json"));
+  config.update({{"num_labels", 3},
+                 {"problem_type", "regression"},
+                 {"quantization_config", json::object()},
+                 {"pruned_heads", json::object()},
+                 {"is_decoder", false},
+                 {"position_embedding_type", "absolute"},
+                 {"hidden_dropout", 0.1},
+                 {"classifier_dropout", 0.25},
+                 {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                 {"id2label", {{"0", "a"}, {"1", "b"}, {"2", "c"}}},
+                 {"label2id", {{"a", 0}, {"b", 1}, {"c", 2}}}});
+  const auto compare = [&](const json::json_pointer& at) {
+    // transformers has None there, where an absent one is the class's.
+    if (at.back().ends_with("_token_id")) return;
+    json absent = config, null = config;
+    absent[at.parent_pointer()].erase(at.back());
+    null[at] = nullptr;
+    EXPECT_EQ(outcome(null, encoder), outcome(absent, encoder)) << at.to_string();
+  };
+  for (const auto& [key, value] : config.items()) {
+    compare(json::json_pointer() / key);
+    if (key.starts_with("rope_"))
+      for (const auto& [inner, unused] : value.items()) compare(json::json_pointer() / key / inner);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ConfigOfAModel,
+                         ::testing::Values("gpt2/odd", "llama/tied", "llama/untied",
+                                           "encoders/bert", "encoders/roberta",
+                                           "encoders/distilbert", "encoders/albert"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::ranges::replace(name, '/', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace shoal::nn
