@@ -84,7 +84,13 @@ void add_data(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--text-field", o->prepare.text_field, "of .jsonl records")
       ->capture_default_str();
-  command->add_flag("--append-eos", o->prepare.append_eos, "end documents with the eos token");
+  command
+      ->add_option("--add-special-tokens,--add_special_tokens", o->prepare.add_special_tokens,
+                   "around each document what the tokenizer puts around a text: Llama's <s>, "
+                   "BERT's [CLS] and [SEP], of GPT-2 nothing")
+      ->capture_default_str();
+  command->add_flag("--append-eos", o->prepare.append_eos,
+                    "end documents with the eos token, where they do not yet");
   command->add_flag("--repair-utf8", o->prepare.repair_utf8, "replace ill-formed bytes by U+FFFD");
   command->add_flag("--overwrite", o->prepare.overwrite_cache, "although nothing has changed");
   command->add_option("--threads", o->prepare.threads, "0: all cores")->capture_default_str();

@@ -10,11 +10,19 @@
 namespace shoal::app {
 namespace {
 
-nlohmann::json of_task(const DataArguments& data, TaskKind kind) {
+// Whether special tokens are put around the text that train_file has.
+bool adds_special_tokens(const DataArguments& data, const Tokenizer* tokenizer) {
+  return data.add_special_tokens && tokenizer != nullptr &&
+         tokenizer->sequence_template().special_tokens(false) > 0 &&
+         !data.train_file.ends_with(".shoaltok");
+}
+
+nlohmann::json of_task(const DataArguments& data, const RunSetup& setup) {
   using enum TaskKind;
-  switch (kind) {
+  switch (setup.kind) {
     case causal_lm:
-      return {{"packing", data.packing},
+      return {{"add_special_tokens", adds_special_tokens(data, setup.tokenizer.get())},
+              {"packing", data.packing},
               {"packing_strategy",
                data.packing ? nlohmann::json(to_string(data.packing_strategy)) : nlohmann::json()}};
     case masked_lm:
@@ -50,7 +58,7 @@ nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup
                             const World& world) {
   const DataArguments& data = arguments.data;
   if (!arguments.training.do_train) return nlohmann::json::object();
-  nlohmann::json options = of_task(data, setup.kind);
+  nlohmann::json options = of_task(data, setup);
   options["block_size"] = setup.block_size;
   if (setup.tokenizer) options["tokenizer"] = setup.tokenizer->hash().substr(0, 16);
   if (data.streaming) return options;  // of its shards StreamState knows more

@@ -221,6 +221,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
         {"column_names", !data.column_names.empty(), rows},
         {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
         {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
+        {"add_special_tokens false", !data.add_special_tokens, {causal_lm}},
         {"packing", data.packing, {causal_lm}},
         {"eval_packing", packs_evaluation(data), {causal_lm}},
         {"label_all_tokens", data.label_all_tokens, {token_classification}},

@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/train/data/token_shards.h"
 
@@ -137,9 +138,8 @@ std::vector<fs::path> homes_of(const std::string& train_file) {
 // floating-point one has scores.
 std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
   if (!feature.is_object()) return std::nullopt;
-  if (const auto inner = feature.find("feature"); inner != feature.end())
-    return labels_of_feature(*inner);
-  if (const auto names = feature.find("names"); names != feature.end() && names->is_array()) {
+  if (const auto* inner = find_field(feature, "feature")) return labels_of_feature(*inner);
+  if (const auto* names = find_field(feature, "names"); names != nullptr && names->is_array()) {
     std::vector<std::string> all;
     for (const nlohmann::json& name : *names) {
       if (!name.is_string()) return std::nullopt;
@@ -147,7 +147,7 @@ std::optional<LabelSet> labels_of_feature(const nlohmann::json& feature) {
     }
     return LabelSet(std::move(all));
   }
-  const nlohmann::json dtype = feature.value("dtype", nlohmann::json());
+  const nlohmann::json dtype = field_or(feature, "dtype", nlohmann::json());
   if (dtype == "float32" || dtype == "float64") return LabelSet();
   return std::nullopt;
 }
@@ -193,10 +193,10 @@ std::optional<LabelSet> given_labels(const DataArguments& data,
     std::error_code ignored;
     if (!fs::is_regular_file(file, ignored)) continue;
     const nlohmann::json info = read_json_file(file.string());
-    const auto features = info.is_object() ? info.find("features") : info.end();
-    if (!info.is_object() || features == info.end() || !features->is_object()) continue;
+    const nlohmann::json* const features = find_field(info, "features");
+    if (features == nullptr) continue;
     for (const std::string& column : columns)
-      if (const auto feature = features->find(column); feature != features->end())
+      if (const auto* feature = find_field(*features, column))
         if (auto labels = labels_of_feature(*feature)) return labels;
   }
   return std::nullopt;
@@ -215,10 +215,8 @@ Error no_labels_of_a_stream(const DataArguments& data, const char* what) {
 void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSetup& setup,
                      int threads) {
   const DataArguments& data = a.data;
-  if (setup.kind == TaskKind::masked_lm) {
-    options.add_special_tokens = true;
-    options.keep_line_ends = false;
-  }
+  options.add_special_tokens = data.add_special_tokens;
+  options.keep_line_ends = setup.kind != TaskKind::masked_lm;
   options.sources = setup.sources;
   options.output_directory =
       data.data_cache_dir.empty() ? a.training.output_dir + "/tokens" : data.data_cache_dir;

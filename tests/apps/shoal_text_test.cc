@@ -167,6 +167,31 @@ TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
   refused({"--output_dir", mine_ / "kept"}, "output_dir " + (mine_ / "kept") + ": Permission");
 }
 
+// As run_clm, unless told otherwise: Llama's <s> before each line.
+TEST_F(Shoal, PutsTheTokenizersSpecialTokensAroundLines) {
+  std::ofstream(mine_ / "three.txt") << "the shoal\n\nthe sea\n";
+  const auto prepared = [this](std::vector<std::string> more) {
+    more.insert(more.begin(), {"data", "prepare", "-t",
+                               SHOAL_EXAMPLES "/../tests/golden/tokenizer/sentence_piece/llama",
+                               "-o", mine_ / "tokens", mine_ / "three.txt"});
+    return shoal(more);
+  };
+  const auto with = prepared({}), without = prepared({"--add-special-tokens", "false"});
+  ASSERT_EQ(with.status, 0) << with.err;
+  ASSERT_EQ(without.status, 0) << without.err;
+  const auto tokens_in = [](const std::string& out) {
+    const std::string_view before = "(3 documents, ";
+    const auto at = out.find(before);
+    return at == out.npos ? 0 : std::stoi(out.substr(at + before.size()));
+  };
+  EXPECT_GT(tokens_in(without.out), 0) << without.out;
+  EXPECT_EQ(tokens_in(with.out), tokens_in(without.out) + 3) << with.out;
+  expect_refused(train({"--model_type", "bert", "--task", "masked-lm", "--config_overrides",
+                        "hidden_size=32,num_attention_heads=2,intermediate_size=32",
+                        "--add_special_tokens", "false"}),
+                 "add_special_tokens false is given, but the task is masked-lm");
+}
+
 // By what the user gave, not by the token file that was made of it.
 TEST_F(Shoal, NamesTheTextThatFillsNoBlock) {
   const std::string few = mine_ / "few.txt";

@@ -40,8 +40,19 @@ void check(const Tokenizer& tokenizer, const PrepareOptions& options) {
               options.validation_fraction);
   SHOAL_CHECK(!options.append_eos || tokenizer.roles().eos,
               "prepare: append_eos is on, but the tokenizer has no eos token");
-  SHOAL_CHECK(!options.add_special_tokens || tokenizer.sequence_template().adds_tokens(),
-              "prepare: add_special_tokens is on, but the tokenizer puts none around a text");
+}
+
+bool adds_special_tokens(const Tokenizer& tokenizer, const PrepareOptions& options) {
+  return options.add_special_tokens && tokenizer.sequence_template().special_tokens(false) > 0;
+}
+
+// The eos that append_eos puts behind each document: none where the template ends with it.
+std::optional<TokenId> appended_eos(const Tokenizer& tokenizer, const PrepareOptions& options) {
+  if (!options.append_eos) return std::nullopt;
+  const auto& last = tokenizer.sequence_template().single.back();
+  const bool ends = adds_special_tokens(tokenizer, options) &&
+                    last.text == SequenceTemplate::kSpecial && last.id == tokenizer.roles().eos;
+  return ends ? std::nullopt : tokenizer.roles().eos;
 }
 
 using Sources = std::vector<DocumentSource>;
@@ -59,7 +70,8 @@ std::string key_of(const Tokenizer& tokenizer, const PrepareOptions& options, co
                        static_cast<int>(options.document), options.text_field.size(),
                        options.text_field, options.validation_fraction,
                        static_cast<int>(options.split), options.split_seed, options.append_eos,
-                       options.repair_utf8, options.add_special_tokens, options.keep_line_ends));
+                       options.repair_utf8, adds_special_tokens(tokenizer, options),
+                       options.keep_line_ends));
   for (const Sources* const sources : {&inputs, &validation}) {
     hash.add(fmt::format("{} files\n", sources->size()));
     for (const DocumentSource& source : *sources) {
@@ -130,8 +142,8 @@ class Tokenization {
   Tokenization(const Tokenizer& tokenizer, const PrepareOptions& options)
       : tokenizer_(tokenizer),
         options_(options),
-        cuts_lines_(!options.keep_line_ends && options.document == PrepareOptions::Document::line) {
-  }
+        cuts_lines_(!options.keep_line_ends && options.document == PrepareOptions::Document::line),
+        eos_(appended_eos(tokenizer, options)) {}
 
   // sink(ids) for each document of `sources`, in order.
   void run(const Sources& sources, const std::function<void(std::span<const TokenId>)>& sink) {
@@ -168,7 +180,7 @@ class Tokenization {
                               options_.add_special_tokens);
       else
         tokenizer_.append_ids(raw, chunk.ids, options_.add_special_tokens);
-      if (options_.append_eos) chunk.ids.push_back(*tokenizer_.roles().eos);
+      if (eos_) chunk.ids.push_back(*eos_);
       chunk.ends.push_back(chunk.ids.size());
     }
   }
@@ -206,6 +218,7 @@ class Tokenization {
   const Tokenizer& tokenizer_;
   const PrepareOptions& options_;
   bool cuts_lines_;
+  std::optional<TokenId> eos_;
   std::vector<Pending> pending_;
   std::int64_t pending_bytes_ = 0, done_ = 0, total_ = 0;
 };

@@ -28,11 +28,12 @@ struct PrepareOptions {
   enum class Split { first, last, scattered } split = Split::last;
   std::uint64_t split_seed = 42;  // scattered: each document by a hash of this and its ordinal
 
-  // What run_mlm does: each document in the tokenizer's template ([CLS] ... [SEP]), a line without
-  // its end.
-  bool add_special_tokens = false;
-  bool keep_line_ends = true;    // of a .txt's lines
-  bool append_eos = false;       // end each document with the tokenizer's eos; it must have one
+  // Each document in the tokenizer's template, as run_clm and run_mlm have it: Llama's <s> before
+  // it, BERT's [CLS] ... [SEP] around it. GPT-2's template adds nothing.
+  bool add_special_tokens = true;
+  bool keep_line_ends = true;  // of a .txt's lines; run_mlm's have none
+  // End each document with the tokenizer's eos, unless its template has done so. It must have one.
+  bool append_eos = false;
   bool repair_utf8 = false;      // else ill-formed text is an error that names file and offset
   bool overwrite_cache = false;  // prepare again although nothing changed
   bool may_be_empty = false;     // else text without a token is an error

@@ -303,6 +303,10 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
                         "token-classification: 128, question-answering: 384) and the model's "
                         "positions",
                 .aliases = {"max_seq_length"}})
+      .boolean("add_special_tokens", &arguments.add_special_tokens,
+               {.help = "causal-lm: around each document what the tokenizer puts around a text "
+                        "(Llama's <s>; GPT-2's puts nothing), as run_clm does. Prepared tokens "
+                        "stay as they are"})
       .boolean("packing", &arguments.packing,
                {.help = "causal-lm: documents (of text its lines or records) share blocks without "
                         "seeing each other, positions begin anew with each; else they are end to "

@@ -161,6 +161,8 @@ struct DataArguments {
   double validation_split_percentage = 0;  // taken off train_file where there is no validation_file
   std::optional<std::int64_t> block_size;  // min(1024, the model's positions) where absent
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
+  // Causal language models: each document in the tokenizer's template, as run_clm's lines are.
+  bool add_special_tokens = true;
   // Causal language models: documents share blocks without seeing each other; else they are end to
   // end and do. eval_packing absent: as packing.
   bool packing = false;

@@ -373,6 +373,9 @@ void Trainer::Impl::compare_data(const TrainerState& saved, const std::string& d
   nlohmann::json before = saved.data;
   if (!streams()) before["data_seed"] = saved.data_seed;  // older files have it here only
   const nlohmann::json now = data_options();
+  // Files of before 2026-11-28 do not say it: no text of a causal language model had any.
+  if (!before.empty() && !before.contains("add_special_tokens"))
+    before["add_special_tokens"] = false;
   const bool within = !streams() && saved.data_position > 0 && !args.ignore_data_skip;
   const std::string so =
       within ? fmt::format(

@@ -90,7 +90,7 @@ TEST_F(PrepareTest, EachOptionThatChangesTokensChangesTheKey) {
     o.validation_fraction = 0.25;
     o.split = PrepareOptions::Split::first;
   }));
-  keys.insert(key_of([](auto& o) { o.add_special_tokens = true; }));
+  keys.insert(key_of([](auto& o) { o.add_special_tokens = false; }));
   keys.insert(key_of([](auto& o) { o.keep_line_ends = false; }));
   keys.insert(key_of([](auto& o) { o.repair_utf8 = true; }));
   keys.insert(key_of([&](auto& o) { o.validation_inputs = plain.inputs; }));
